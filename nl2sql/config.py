@@ -1,0 +1,168 @@
+"""Configuration: one frozen pydantic model per component; YAML files and ``key=value`` overrides merge.
+
+The resolved configuration is written into every run's manifest. An unknown key is an error that lists the
+known ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nl2sql.errors import UsageError
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SchemaConfig(_Frozen):
+    """How a schema is written into prompts."""
+
+    form: Literal["compact", "ddl"] = "compact"
+    samples: int = Field(0, ge=0, le=20)  # example values per column; 0 = none
+    evidence: bool = True  # append the question's evidence (BIRD's external knowledge) where it has one
+    max_tokens: int = Field(3000, ge=64)  # budget of the schema text; tables past it are listed by name only
+
+
+class ReactConfig(_Frozen):
+    """The reference loop [16]. The first seven are the specification's parameters (section 5).
+
+    The others are off in preset ``react`` (the specification to the letter) and on in ``react_plus``; each is
+    one switch.
+    """
+
+    max_steps: int = Field(8, ge=1, le=1000)
+    max_new_tokens: int = Field(256, ge=1)
+    do_sample: bool = False
+    temperature: float = Field(0.2, gt=0)
+    top_p: float = Field(0.9, gt=0, le=1)
+    use_link_schema: bool = True
+    max_clean_reject_retries: int = Field(1, ge=0)
+
+    guardrails: bool = True  # cut switches for ablations
+    constraints_gate: bool = True
+    intent_gate: bool = True
+    repair: bool = True
+
+    best_so_far: bool = False  # at exhaustion: the last SQL that ran, before the vanilla fallback
+    repeat_hint: bool = False  # a hint line after a repeated identical action
+    skip_forced_calls: bool = False  # do not ask the model for an action that will be overridden
+    auto_finish: bool = False  # no model call for ``finish`` after a successful run
+    history_order: Literal["spec", "schema_first"] = "spec"
+
+
+REACT_PLUS: dict[str, Any] = {
+    "best_so_far": True,
+    "repeat_hint": True,
+    "skip_forced_calls": True,
+    "auto_finish": True,
+    "history_order": "schema_first",
+}
+
+
+class SingleShotConfig(_Frozen):
+    """The control: the loop's own ``generate_sql`` prompt, once."""
+
+    guardrails: bool = True
+    samples: int = Field(1, ge=1, le=256)  # above 1: sampled candidates, the vote by result decides
+    max_new_tokens: int = Field(256, ge=1)
+    temperature: float = Field(0.8, gt=0)  # only for samples > 1
+    top_p: float = Field(0.95, gt=0, le=1)
+
+
+class ExecutionConfig(_Frozen):
+    """Bounds of every statement that a controller executes."""
+
+    timeout_s: float = Field(10.0, gt=0)
+    max_rows: int = Field(10_000, ge=1)
+
+
+class EvalConfig(_Frozen):
+    """Scoring."""
+
+    replicas: int = Field(5, ge=0, le=1000)  # perturbed replicas per database for TS; 0 = no TS
+    timeout_s: float = Field(30.0, gt=0)
+    max_rows: int = Field(100_000, ge=1)
+
+
+class Config(_Frozen):
+    """The whole resolved configuration of a run."""
+
+    react: ReactConfig = ReactConfig()
+    single_shot: SingleShotConfig = SingleShotConfig()
+    schema_text: SchemaConfig = SchemaConfig()
+    execution: ExecutionConfig = ExecutionConfig()
+    eval: EvalConfig = EvalConfig()
+    prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one
+    seed: int = 0
+
+
+def load_config(
+    files: Iterable[str | Path] = (), overrides: Iterable[str] = (), *, base: dict[str, Any] | None = None
+) -> Config:
+    """Merge ``base``, then YAML ``files`` in order, then ``key.sub=value`` overrides (values read as YAML).
+
+    Raises UsageError for a missing or malformed file, an unknown key, or a value of the wrong kind.
+    """
+    data: dict[str, Any] = json.loads(json.dumps(base or {}))
+    for file in files:
+        _merge(data, _read_yaml(Path(file)))
+    for item in overrides:
+        key, sep, value = item.partition("=")
+        if not sep or not key.strip():
+            raise UsageError(f"config override {item!r} is not key=value; example: -c react.max_steps=4")
+        node: Any = yaml.safe_load(value) if value.strip() else ""
+        for part in reversed(key.strip().split(".")):
+            node = {part: node}
+        _merge(data, node)
+    return build_config(data)
+
+
+def build_config(data: dict[str, Any]) -> Config:
+    """Validate a plain dict; errors name the key, the value and what was expected."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise UsageError(f"unknown config key {where!r}; known keys: {', '.join(config_keys())}") from None
+        raise UsageError(f"config {where}={first.get('input')!r}: {first['msg']}") from None
+
+
+def config_keys(model: type[BaseModel] = Config, prefix: str = "") -> list[str]:
+    """Every dotted key that a config accepts."""
+    keys: list[str] = []
+    for name, info in model.model_fields.items():
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            keys += config_keys(kind, f"{prefix}{name}.")
+        else:
+            keys.append(f"{prefix}{name}")
+    return keys
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"config file {path} does not exist") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"config file {path} cannot be read: {str(error).splitlines()[0]}") from None
+    if not isinstance(loaded or {}, dict):
+        raise UsageError(f"config file {path} holds a {type(loaded).__name__}; expected a mapping")
+    return loaded or {}
+
+
+def _merge(into: dict[str, Any], other: dict[str, Any]) -> None:
+    for key, value in other.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value

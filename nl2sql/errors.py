@@ -1,0 +1,37 @@
+"""What a user is told when something is wrong: one line that says what, with the value, and what to do next.
+
+The command line prints ``str(error)`` and exits with ``exit_code``; nothing here is ever shown as a traceback.
+Failures *inside* an episode are data (``Episode.error``), not these exceptions.
+"""
+
+from __future__ import annotations
+
+
+class Nl2SqlError(Exception):
+    """A failure with a message for the user. Exit code 1."""
+
+    exit_code = 1
+
+
+class UsageError(Nl2SqlError):
+    """The user asked for something that cannot be: a bad path, name, number or combination. Exit code 2."""
+
+    exit_code = 2
+
+
+class ModelError(Nl2SqlError):
+    """The model back end failed (missing weights, wrong hash, no network, a server that went away)."""
+
+
+class DatabaseError(Nl2SqlError):
+    """A database file cannot be used (missing, not SQLite, unreadable, gone)."""
+
+
+class BenchmarkError(Nl2SqlError):
+    """A benchmark folder is broken: a missing file, a gold that does not run, an unknown layout."""
+
+
+class Cancelled(Nl2SqlError):
+    """The run was interrupted by the user; finished episodes are kept. Exit code 130."""
+
+    exit_code = 130

@@ -1,0 +1,258 @@
+"""The interfaces every room leans on: small Protocols and frozen records; nothing inherits.
+
+A controller turns a ``Question`` into an ``Episode`` and touches the world only through its ``Resources``
+(model, database, tools, event sink), so that any controller can be replayed from a scripted model.
+Models are blocking and thread-safe: many episodes call ``generate`` at once, and the back end batches them.
+
+This module imports neither a model library nor a database driver.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+if TYPE_CHECKING:
+    from nl2sql.config import Config
+    from nl2sql.schema import Schema
+
+Message: TypeAlias = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+Row: TypeAlias = tuple[Any, ...]
+
+# --------------------------------------------------------------------------------------------------- models
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample. ``None`` in place of a ``Sampling`` means greedy decoding."""
+
+    temperature: float = 0.2
+    top_p: float = 0.9
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A constraint on the generated text, kept as text so that any back end can translate it."""
+
+    kind: Literal["lark", "json_schema"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What model calls cost. Sums with ``+``. ``seconds`` is wall time waited for the model, queue included.
+
+    ``prompt_tokens`` counts every token the model conditioned on; ``prefill_tokens`` those that were really
+    computed (the rest came from a reused cache).
+    """
+
+    prompt_tokens: int = 0
+    prefill_tokens: int = 0
+    completion_tokens: int = 0
+    model_calls: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.prefill_tokens + other.prefill_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.model_calls + other.model_calls,
+            self.seconds + other.seconds,
+        )
+
+    def to_dict(self) -> dict[str, float | int]:
+        return {**self.__dict__, "seconds": round(self.seconds, 4)}
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One generated continuation. A stop string is never part of ``text``."""
+
+    text: str
+    finish_reason: Literal["stop", "length", "cancelled"]
+    usage: Usage = Usage()
+    logprob: float | None = None  # sum over the completion's tokens, where the back end knows it
+
+    @property
+    def seconds(self) -> float:
+        return self.usage.seconds
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A text generator. Thread-safe: many episodes call it at once and the back end batches them."""
+
+    name: str
+    context_window: int  # tokens, prompt and completion together
+
+    def generate(
+        self,
+        messages: Sequence[Message],
+        *,
+        prefill: str = "",
+        stop: Sequence[str] = (),
+        max_new_tokens: int,
+        grammar: Grammar | None = None,
+        sampling: Sampling | None = None,
+        n: int = 1,
+        seed: int | None = None,
+        cancel: threading.Event | None = None,
+    ) -> list[Completion]:
+        """Continue the open assistant turn ``prefill`` after ``messages``; ``n`` completions.
+
+        Raises ModelError when the back end fails and Cancelled when ``cancel`` is set meanwhile.
+        """
+        ...
+
+    def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
+        """Prompt tokens that ``generate`` would condition on for the same arguments."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest records: name, revision (content hash), device, dtype, library versions."""
+        ...
+
+    def close(self) -> None: ...
+
+
+# ------------------------------------------------------------------------------------------------ databases
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came of executing one statement. Failure is data: ``success`` is False and ``error`` says why.
+
+    ``error_kind`` is one of: syntax, unknown_table, unknown_column, ambiguous_column, denied (the sandbox
+    forbids it), multi_statement, empty, timeout, too_many_rows, memory, too_large, worker_died, other.
+    """
+
+    success: bool
+    columns: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    error: str | None = None
+    error_kind: str | None = None
+    truncated: bool = False  # True: more rows existed than max_rows and ``rows`` holds the first of them
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class Database(Protocol):
+    """A database that questions are asked of. SQL is executed read-only, in bounded time and memory."""
+
+    dialect: str  # a sqlglot dialect name
+    name: str
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of schema and rows (not of file bytes)."""
+        ...
+
+    def schema(self) -> Schema: ...
+
+    def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
+        """The first ``n`` rows of a table as dicts. Raises UsageError for an unknown table."""
+        ...
+
+    def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult: ...
+
+    def run(self, sql: str, *, timeout_s: float = 30.0, max_rows: int = 10_000) -> RunResult: ...
+
+    def close(self) -> None: ...
+
+
+# ------------------------------------------------------------------------------------- questions and answers
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question over one database. ``gold`` holds every accepted gold query (the first is the reference)."""
+
+    text: str
+    db_id: str = ""
+    id: str = ""
+    evidence: str = ""
+    history: tuple[str, ...] = ()  # earlier turns of a dialogue, oldest first
+    gold: tuple[str, ...] = ()
+    difficulty: str | None = None  # easy | medium | hard | extra (Spider's hardness)
+    split: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)  # benchmark flags, e.g. {"gold_error": True}
+
+
+@dataclass
+class Episode:
+    """Everything one controller did for one question. A failed episode is an Episode with ``error`` set.
+
+    ``trace`` holds exactly the specification's three record shapes (8.1), ``decision_log`` its 8.2 entries,
+    ``compliance`` the flags of ``summarize_trace`` (8.3).
+    """
+
+    question: Question
+    controller: str
+    sql: str = ""
+    raw_sql: str = ""  # the model's own text behind ``sql``, before the guardrails
+    columns: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    error: str | None = None  # "<where>: <what>", where = model | tool | database | benchmark | controller
+    finish: str = ""  # finish | vanilla | best_so_far | last_sql | empty | answered | error | cancelled
+    steps: int = 0
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    decision_log: list[dict[str, Any]] = field(default_factory=list)
+    compliance: dict[str, bool] = field(default_factory=dict)
+    transcript: str = ""  # the open assistant turn as the model saw it, to the last line
+    usage: Usage = Usage()
+    seconds: float = 0.0
+    flags: dict[str, Any] = field(default_factory=dict)  # counts, e.g. {"exhausted_after_success": True}
+
+    def to_dict(self) -> dict[str, Any]:
+        from nl2sql.trace import episode_to_dict
+
+        return episode_to_dict(self)
+
+    def _repr_html_(self) -> str:
+        from nl2sql.trace import episode_to_html
+
+        return episode_to_html(self)
+
+
+class Benchmark(Protocol):
+    """Questions with golds over databases."""
+
+    name: str
+    questions: Sequence[Question]
+    splits: Mapping[str, Sequence[str]]  # split name -> question ids
+
+    def database(self, db_id: str) -> Database: ...
+
+    def fingerprints(self) -> dict[str, str]:
+        """Content hashes: "questions", and one per database."""
+        ...
+
+
+# ----------------------------------------------------------------------------------- controllers and tools
+
+Observation: TypeAlias = Any  # JSON-serialisable
+Tool: TypeAlias = Callable[[Any, Mapping[str, Any]], Observation]  # (state, args) -> observation
+EventSink: TypeAlias = Callable[[Mapping[str, Any]], None]
+
+
+def no_sink(event: Mapping[str, Any]) -> None:
+    """The default event sink: drops the event."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """All that a controller may touch. ``tools`` adds to (or replaces by name) the built-in action space."""
+
+    model: Model
+    database: Database
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    corpus: Any = None  # repair corpus (nl2sql.repair), when there is one
+    sink: EventSink = no_sink
+    cancel: threading.Event | None = None
+
+
+Controller: TypeAlias = "Callable[[Question, Resources, Config], Episode]"
+Questions: TypeAlias = Iterable[Question]

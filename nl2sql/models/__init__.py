@@ -1,0 +1,1 @@
+"""Model back ends: local Hugging Face, scripted; the embedded weights."""
