@@ -1,0 +1,126 @@
+"""Cue words of a question, matched by the phrases of ``cues.yaml`` (its head describes the phrase language).
+
+Says only which words are there. What a query must then look like is decided in ``validate`` and ``intent``,
+with the alternatives that make a literal reading of cues wrong. English only: other languages yield no cues.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+
+NUMBERS = {
+    word: value
+    for value, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+        "seventeen eighteen nineteen twenty".split()
+    )
+}
+_TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]")
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
+_NUMBER = r"(?:\d+|" + "|".join(w for w in NUMBERS if w != "zero") + ")"
+
+
+def normalise(nlq: str) -> str:
+    """Lower-case words parted and framed by single spaces; quoted values become the token ``@``."""
+    parts = _QUOTED.split(nlq.replace("’s", " s").replace("'s", " s"))
+    words = " @ ".join(" ".join(_TOKEN.findall(part.lower())) for part in parts)
+    return f" {words} ".replace("  ", " ")
+
+
+def _compile(phrases: Iterable[str]) -> re.Pattern[str] | None:
+    """One pattern that matches any of the phrases in a normalised question."""
+    compiled = [_phrase(phrase) for phrase in phrases]
+    return re.compile("|".join(compiled)) if compiled else None
+
+
+def _phrase(phrase: str) -> str:
+    out = "(?<= )"
+    for word in phrase.split():
+        if word == "...":
+            out += r"(?:[^ ,;:?!]+ ){0,4}?"
+        elif word == "_":
+            out += "[^ ,;:?!]+ "
+        elif word == "<n>":
+            out += _NUMBER + " "
+        else:
+            choices = [re.escape(w[:-1]) + "[^ ]*" if w.endswith("*") else re.escape(w) for w in word.split("|")]
+            out += "(?:" + "|".join(choices) + ") "
+    return out
+
+
+@dataclass(frozen=True)
+class _Cue:
+    any: re.Pattern[str] | None
+    unless: re.Pattern[str] | None
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """The compiled content of ``cues.yaml``."""
+
+    masks: re.Pattern[str] | None
+    cues: Mapping[str, _Cue]
+    stored: Mapping[str, frozenset[str]]
+
+
+@cache
+def lexicon() -> Lexicon:
+    """The packaged cues, read once."""
+    import yaml
+
+    data = yaml.safe_load(files("nl2sql").joinpath("cues.yaml").read_text(encoding="utf-8"))
+    return Lexicon(
+        masks=_compile(data["masks"]),
+        cues={name: _Cue(_compile(cue["any"]), _compile(cue["unless"])) for name, cue in data["cues"].items()},
+        stored={name: frozenset(words) for name, words in data["stored"].items()},
+    )
+
+
+def _hide(text: str, pattern: re.Pattern[str] | None) -> str:
+    """Replace every word inside a match by ``~``, so that positions of the others stay apart."""
+    return pattern.sub(lambda m: "~ " * (m.group().count(" ")), text) if pattern else text
+
+
+@dataclass(frozen=True)
+class Cues:
+    """The cues found in one question: name -> (matched words, position) in reading order."""
+
+    text: str
+    found: Mapping[str, tuple[tuple[str, int], ...]]
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.found.get(name))
+
+    def first(self, name: str) -> int:
+        """Position of the first match, or a number past every position."""
+        hits = self.found.get(name)
+        return hits[0][1] if hits else len(self.text) + 1
+
+    def words(self, name: str) -> list[str]:
+        return [word for word, _ in self.found.get(name, ())]
+
+    def numbers(self, name: str) -> list[int]:
+        """The numbers written inside the matches of a cue."""
+        out = []
+        for words in self.words(name):
+            out += [NUMBERS.get(w, int(w) if w.isdecimal() else -1) for w in words.split() if w in NUMBERS or w.isdecimal()]
+        return out
+
+
+@lru_cache(maxsize=256)
+def read_cues(nlq: str) -> Cues:
+    """The cues of a question. Gaps in phrases are bounded, so time is linear in its length."""
+    lex = lexicon()
+    text = normalise(nlq)
+    masked = _hide(text, lex.masks)
+    found = {}
+    for name, cue in lex.cues.items():
+        seen = _hide(masked, cue.unless)
+        if cue.any:
+            found[name] = tuple((m.group().strip(), m.start()) for m in cue.any.finditer(seen))
+    return Cues(text, found)
+

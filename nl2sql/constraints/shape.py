@@ -1,0 +1,290 @@
+"""What a query looks like: the structures that the gates compare with a question, read from the sqlglot AST.
+
+A ``Shape`` is facts only. Columns are resolved through table aliases and, where a schema is given, to their
+declared type and key. Not covered: views' base tables, and columns that come out of derived tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from nl2sql.schema import Column, Schema, Table
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
+_NUMERIC = ("INT", "REAL", "FLOA", "DOUB", "NUM", "DEC", "NUMBER", "MONEY")
+
+
+def name_words(name: str) -> frozenset[str]:
+    """The words inside an identifier: ``numFloors``, ``num_floors`` -> {"num", "floors"}, also their singulars."""
+    words = {w.lower() for w in _WORDS.findall(name)}
+    return frozenset(words | {singular(w) for w in words})
+
+
+def singular(word: str) -> str:
+    """A crude singular: enough to compare a question's nouns with identifiers."""
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 4 and word.endswith(("ses", "xes", "ches", "shes", "zes")):
+        return word[:-2]
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+@dataclass(frozen=True)
+class ColumnUse:
+    """A column where a query uses it. ``column`` is None when no schema says more than the name."""
+
+    name: str
+    table: str
+    column: Column | None = None
+    unique: bool = False  # the only primary-key column of its table
+    foreign: bool = False
+
+    @property
+    def words(self) -> frozenset[str]:
+        return name_words(self.name)
+
+    @property
+    def measure(self) -> bool:
+        """A number that is no key: it can be a stored count, total or average."""
+        if self.column is None or self.unique or self.foreign or self.column.primary_key:
+            return False
+        return self.column.type.upper().startswith(_NUMERIC) and not self.words & {"id", "ids", "code", "key"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Structures of one parsed query. ``legs`` are the outermost SELECTs (several under a set operation)."""
+
+    tree: exp.Expr
+    legs: tuple[exp.Select, ...]
+    aggregates: frozenset[str]  # names anywhere, window functions included
+    projected_aggregates: frozenset[str]  # in the outermost SELECT lists, or in what they select from
+    columns: tuple[ColumnUse, ...]
+    projected: tuple[ColumnUse, ...]  # columns outside aggregates in the outermost SELECT lists
+    tables: tuple[str, ...]
+    star: bool
+    window: bool
+    ranked: bool
+    group: bool
+    order: bool
+    limits: tuple[int, ...]
+    has_limit: bool
+    distinct: bool
+    set_operation: str  # "", union, intersect, except
+    subquery: bool
+    correlated: bool
+    negated: bool  # NOT IN, NOT EXISTS, EXCEPT, ALL: ways to say "none is greater"
+    numbers: frozenset[float]
+    strings: frozenset[str]
+    arithmetic: bool
+
+
+def read_shape(sql: str, schema: Schema | None = None) -> Shape | None:
+    """The shape of a SELECT, or None where sqlglot cannot parse it (the gates then abstain)."""
+    tree = _parse(sql)
+    if tree is None:
+        return None
+    return _shape(tree, schema)
+
+
+@lru_cache(maxsize=256)
+def _parse(sql: str) -> exp.Expr | None:
+    import sqlglot
+    from sqlglot import exp
+
+    if not sql.strip():
+        return None
+    try:
+        trees = sqlglot.parse(sql, dialect="sqlite")
+    except (sqlglot.errors.SqlglotError, RecursionError, ValueError):
+        return None
+    found = [t for t in trees if t is not None]
+    if len(found) != 1 or not isinstance(found[0], exp.Query):
+        return None
+    return found[0]
+
+
+def outer_selects(tree: exp.Expr) -> Iterator[exp.Select]:
+    """The outermost SELECTs: through parentheses and set operations, never into subqueries."""
+    from sqlglot import exp
+
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, exp.Select):
+            yield node
+        elif isinstance(node, exp.SetOperation):
+            stack += [node.expression, node.this]
+        elif isinstance(node, exp.Subquery):
+            stack.append(node.this)
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """An aggregate function call (ranking window functions are not)."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Anonymous):
+        return str(node.this).upper() == "TOTAL"
+    return isinstance(node, exp.AggFunc) and not isinstance(node, _ranking())
+
+
+def _ranking() -> tuple[type, ...]:
+    from sqlglot import exp
+
+    return (exp.Rank, exp.DenseRank, exp.Ntile, exp.RowNumber, exp.PercentRank, exp.CumeDist, exp.Lag, exp.Lead,
+            exp.FirstValue, exp.LastValue, exp.NthValue)  # fmt: skip
+
+
+def aggregate_name(node: exp.Expr) -> str:
+    from sqlglot import exp
+
+    return "SUM" if isinstance(node, exp.Anonymous) else str(node.sql_name()).upper()
+
+
+def inside(node: exp.Expr, kinds: type | tuple[type, ...], top: exp.Expr) -> bool:
+    """Whether a node of ``kinds`` lies between ``node`` and ``top``."""
+    at = node.parent
+    while at is not None and at is not top:
+        if isinstance(at, kinds):
+            return True
+        at = at.parent
+    return False
+
+
+def bare_columns(projection: exp.Expr) -> Iterator[exp.Column]:
+    """Columns of a projection outside any aggregate, window or subquery."""
+    from sqlglot import exp
+
+    stack = [projection]
+    while stack:
+        node = stack.pop()
+        if is_aggregate(node) or isinstance(node, (exp.Window, exp.Query)):
+            continue
+        if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
+            yield node
+        stack += list(node.iter_expressions())
+
+
+def _shape(tree: exp.Expr, schema: Schema | None) -> Shape:
+    from sqlglot import exp
+
+    legs = tuple(outer_selects(tree))
+    aliases: dict[str, str] = {}
+    tables: list[str] = []
+    ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    for table in tree.find_all(exp.Table):
+        tables.append(table.name.lower())
+        aliases[table.alias_or_name.lower()] = table.name.lower()
+    resolve = _resolver(schema, aliases, tables)
+
+    aggregates = {aggregate_name(n) for n in tree.walk() if is_aggregate(n)}
+    projected_aggregates: set[str] = set()
+    projected: list[ColumnUse] = []
+    star = False
+    arithmetic = False
+    for leg in legs:
+        for projection in leg.expressions:
+            star = star or projection.is_star or isinstance(projection, exp.Star)
+            arithmetic = arithmetic or projection.find(exp.Add, exp.Sub, exp.Mul, exp.Div) is not None
+            projected_aggregates |= {aggregate_name(n) for n in projection.walk() if is_aggregate(n)}
+            projected += [resolve(c) for c in bare_columns(projection)]
+        for source in leg.find_all(exp.Subquery, exp.CTE):
+            if isinstance(source, exp.CTE) or isinstance(source.parent, (exp.From, exp.Join)):
+                projected_aggregates |= {aggregate_name(n) for n in source.walk() if is_aggregate(n)}
+    limits, has_limit = _limits(tree)
+    operation = next((n for n in tree.find_all(exp.SetOperation)), None)
+    subqueries = [s for s in tree.find_all(exp.Select) if s not in legs]
+    literals = list(tree.find_all(exp.Literal))
+    return Shape(
+        tree=tree,
+        legs=legs,
+        aggregates=frozenset(aggregates),
+        projected_aggregates=frozenset(projected_aggregates),
+        columns=tuple(resolve(c) for c in tree.find_all(exp.Column)),
+        projected=tuple(projected),
+        tables=tuple(t for t in tables if t not in ctes),
+        star=star,
+        window=tree.find(exp.Window) is not None,
+        ranked=any(isinstance(n, _ranking()) for n in tree.walk()),
+        group=tree.find(exp.Group) is not None,
+        order=tree.find(exp.Order) is not None,
+        limits=limits,
+        has_limit=has_limit,
+        distinct=tree.find(exp.Distinct) is not None,
+        set_operation=type(operation).__name__.lower() if operation else "",
+        subquery=bool(subqueries),
+        correlated=any(_correlated(s) for s in subqueries),
+        negated=_negated(tree),
+        numbers=frozenset(float(x.this) for x in literals if not x.is_string and _is_number(x.this)),
+        strings=frozenset([str(x.this).lower() for x in literals if x.is_string])
+        | frozenset(c.name.lower() for c in tree.find_all(exp.Column) if c.this.args.get("quoted")),
+        arithmetic=arithmetic,
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _limits(tree: exp.Expr) -> tuple[tuple[int, ...], bool]:
+    from sqlglot import exp
+
+    limits = []
+    nodes = [*tree.find_all(exp.Limit), *tree.find_all(exp.Fetch)]
+    for node in nodes:
+        value = node.expression if isinstance(node, exp.Limit) else node.args.get("count")
+        if isinstance(value, exp.Literal) and str(value.this).isdecimal():
+            limits.append(int(value.this))
+    return tuple(limits), bool(nodes)
+
+
+def _correlated(select: exp.Select) -> bool:
+    """Whether a subquery names a table of a query around it (unqualified columns are taken as its own)."""
+    from sqlglot import exp
+
+    own = {t.alias_or_name.lower() for t in select.find_all(exp.Table)}
+    own |= {s.alias.lower() for s in select.find_all(exp.Subquery) if s.alias}
+    return any(c.table and c.table.lower() not in own for c in select.find_all(exp.Column))
+
+
+def _negated(tree: exp.Expr) -> bool:
+    from sqlglot import exp
+
+    if tree.find(exp.Except, exp.All, exp.Any) is not None:
+        return True
+    return any(isinstance(n.this, (exp.In, exp.Exists, exp.Paren)) for n in tree.find_all(exp.Not))
+
+
+def _resolver(schema, aliases, tables):  # type: ignore[no-untyped-def]
+    known: dict[str, Table] = {t.name.lower(): t for t in schema.tables} if schema else {}
+
+    def resolve(node: exp.Column) -> ColumnUse:
+        name = node.name
+        qualifier = node.table.lower()
+        candidates = [aliases.get(qualifier, qualifier)] if qualifier else tables
+        for table_name in candidates:
+            table = known.get(table_name)
+            column = next((c for c in table.columns if c.name.lower() == name.lower()), None) if table else None
+            if table and column:
+                keys = [c for c in table.columns if c.primary_key]
+                return ColumnUse(
+                    name,
+                    table_name,
+                    column,
+                    unique=column.primary_key and len(keys) == 1,
+                    foreign=any(column.name.lower() in map(str.lower, fk.columns) for fk in table.foreign_keys),
+                )
+        return ColumnUse(name, candidates[0] if candidates else "")
+
+    return resolve
