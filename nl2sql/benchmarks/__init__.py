@@ -1,0 +1,26 @@
+"""Benchmarks: questions with golds over databases, from the package, a folder, or Hugging Face ``datasets``.
+
+``load_benchmark("packaged")``, ``load_benchmark("spider", split="holdout")`` (searched in ``NL2SQL_BENCHMARKS``),
+``load_benchmark("/data/bird")``, ``load_benchmark("hf:org/name:validation", databases="/data/databases")``.
+"""
+
+from nl2sql.benchmarks.core import (
+    LEFT_OUT_FLAGS,
+    FolderBenchmark,
+    left_out_counts,
+    left_out_reason,
+    scorable,
+)
+from nl2sql.benchmarks.load import available_benchmarks, load_benchmark
+from nl2sql.benchmarks.sampling import draw_sample
+
+__all__ = [
+    "LEFT_OUT_FLAGS",
+    "FolderBenchmark",
+    "available_benchmarks",
+    "draw_sample",
+    "left_out_counts",
+    "left_out_reason",
+    "load_benchmark",
+    "scorable",
+]

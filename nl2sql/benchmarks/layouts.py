@@ -1,0 +1,203 @@
+"""Benchmark folders: Spider's layout, BIRD's, and the uniform one.
+
+A layout is recognised by its files: ``tables.json`` beside question files and ``database/`` (Spider);
+``dev_databases/`` or ``train_databases/`` (BIRD); ``questions.json`` (uniform). Databases are looked for in
+every folder of ``DATABASE_FOLDERS`` as ``DB/DB.sqlite`` and the other forms of ``find_database``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.errors import BenchmarkError
+from nl2sql.hardness import LEVELS, hardness
+from nl2sql.interfaces import Question
+
+DATABASE_FOLDERS = (
+    "databases",
+    "database",
+    "test_database",
+    "dev_databases",
+    "train_databases",
+    "test_databases",
+    "",
+)
+SPLIT_FILES = {  # question file -> split
+    "train_spider.json": "train",
+    "train_others.json": "train",
+    "train.json": "train",
+    "dev.json": "dev",
+    "mini_dev_sqlite.json": "mini_dev",
+    "test.json": "test",
+}
+TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq")
+SQL_KEYS = ("query", "SQL", "sql", "gold_sql", "gold")
+DB_KEYS = ("db_id", "database_id", "db", "database")
+ID_KEYS = ("id", "question_id", "qid", "instance_id")
+_TAKEN = {*TEXT_KEYS, *SQL_KEYS, *DB_KEYS, "alt_queries", "evidence", "difficulty", "split", "history"}
+_DROPPED = {  # token lists and parse trees: large, and never read
+    "query_toks",
+    "query_toks_no_value",
+    "question_toks",
+}
+
+
+def layout_of(folder: Path) -> str | None:
+    """``uniform``, ``bird``, ``spider``, or None where the folder is no benchmark."""
+    if (folder / "questions.json").is_file():
+        return "uniform"
+    if not any((folder / name).is_file() for name in SPLIT_FILES):
+        return None
+    bird = any((folder / name).is_dir() for name in ("dev_databases", "train_databases", "test_databases"))
+    return "bird" if bird else "spider"
+
+
+def read_folder(folder: Path) -> FolderBenchmark:
+    """Read a benchmark folder of any known layout. Raises BenchmarkError where it is none or is broken."""
+    layout = layout_of(folder)
+    if layout is None:
+        names = ", ".join(["questions.json", *SPLIT_FILES])
+        raise BenchmarkError(f"{folder} is not a benchmark folder: it has none of {names}")
+    name = folder.resolve().name
+    if layout == "uniform":
+        records = read_records(folder / "questions.json")
+        questions = questions_from(records, name)
+    else:
+        questions = []
+        for split in dict.fromkeys(SPLIT_FILES.values()):
+            files = [file for file, of in SPLIT_FILES.items() if of == split and (folder / file).is_file()]
+            records = [record for file in files for record in read_records(folder / file)]
+            questions += questions_from(records, f"{name}-{split}", split=split, bird=layout == "bird")
+    questions = with_unique_ids(questions)
+    return assemble(name, questions, [folder / sub for sub in DATABASE_FOLDERS], source=str(folder), folder=folder)
+
+
+def assemble(
+    name: str, questions: Sequence[Question], roots: Sequence[Path], *, source: str, folder: Path | None = None
+) -> FolderBenchmark:
+    """Find the databases, flag questions whose database is missing, and name the splits."""
+    files = {}
+    for db_id in dict.fromkeys(question.db_id for question in questions):
+        path = find_database(roots, db_id)
+        if path is not None:
+            files[db_id] = path
+    flagged = [q if q.db_id in files else _flag(q, "db_missing") for q in questions]
+    return FolderBenchmark(name, flagged, _splits(flagged, folder), files, source)
+
+
+def find_database(roots: Iterable[Path], db_id: str) -> Path | None:
+    """The SQLite file of a database: ``DB/DB.sqlite``, ``DB.sqlite``, or with ``.db``, in the first folder that has it."""
+    if not db_id or Path(db_id).name != db_id:
+        return None  # a path in place of a name never leaves the benchmark's folders
+    for root in roots:
+        for relative in (f"{db_id}/{db_id}.sqlite", f"{db_id}.sqlite", f"{db_id}/{db_id}.db", f"{db_id}.db"):
+            if (root / relative).is_file():
+                return root / relative
+    return None
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """A JSON list of objects, or one object per line. Raises BenchmarkError that names the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":
+            records = [json.loads(line) for line in text.splitlines() if line.strip()]
+        else:
+            records = json.loads(text)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BenchmarkError(f"{path} cannot be read: {error}") from None
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise BenchmarkError(f"{path} is not a list of questions; expected [{{'question', 'query', 'db_id'}}, ...]")
+    return records
+
+
+def questions_from(
+    records: Iterable[Mapping[str, Any]], prefix: str, *, split: str = "", bird: bool = False
+) -> list[Question]:
+    """Questions of raw records; ``prefix`` and the position make the id where the record gives none."""
+    return [_question(record, f"{prefix}-{index}", split, bird) for index, record in enumerate(records)]
+
+
+def _question(record: Mapping[str, Any], fallback_id: str, split: str, bird: bool) -> Question:
+    text = _first(record, TEXT_KEYS)
+    if text is None:
+        raise BenchmarkError(
+            f"question {fallback_id} has no question text; expected one of the fields {', '.join(TEXT_KEYS)}, "
+            f"found {', '.join(map(str, record))}"
+        )
+    gold = tuple(str(sql) for sql in (_first(record, SQL_KEYS), *(record.get("alt_queries") or ())) if sql)
+    meta = {key: value for key, value in record.items() if key not in _TAKEN and key not in _DROPPED}
+    declared = record.get("difficulty")
+    level = declared if declared in LEVELS and not bird else None
+    if declared and level is None:
+        meta["benchmark_difficulty"] = declared
+    if not gold:
+        meta["no_gold"] = True
+    else:
+        level = level or hardness(gold[0])
+    given = _first(record, ID_KEYS)
+    return Question(
+        text=str(text),
+        db_id=str(_first(record, DB_KEYS) or ""),
+        id=str(given) if given is not None else fallback_id,
+        evidence=str(record.get("evidence") or ""),
+        history=tuple(str(turn) for turn in record.get("history") or ()),
+        gold=gold,
+        difficulty=level,
+        split=str(record.get("split") or split),
+        meta=meta,
+    )
+
+
+def _first(record: Mapping[str, Any], keys: Iterable[str]) -> Any:
+    """The first of ``keys`` with a scalar value (Spider's ``sql`` is a parse tree, and never meant)."""
+    for key in keys:
+        value = record.get(key)
+        if value is not None and not isinstance(value, (dict, list)):
+            return value
+    return None
+
+
+def with_unique_ids(questions: Iterable[Question]) -> list[Question]:
+    """The same questions; an id that came before gets ``#2``, ``#3``, ... in order."""
+    seen: dict[str, int] = {}
+    result = []
+    for question in questions:
+        seen[question.id] = count = seen.get(question.id, 0) + 1
+        result.append(question if count == 1 else replace(question, id=f"{question.id}#{count}"))
+    return result
+
+
+def _flag(question: Question, flag: str) -> Question:
+    return replace(question, meta={**question.meta, flag: True})
+
+
+def _splits(questions: Sequence[Question], folder: Path | None) -> dict[str, list[str]]:
+    """Splits by the questions' own field, then those of ``splits.json`` (lists of databases).
+
+    Databases that ``splits.json`` sets aside are taken out of ``train``: a held-out set that training reads is none.
+    """
+    splits: dict[str, list[str]] = {}
+    for question in questions:
+        if question.split:
+            splits.setdefault(question.split, []).append(question.id)
+    path = folder / "splits.json" if folder else None
+    if path is None or not path.is_file():
+        return splits
+    try:
+        declared = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BenchmarkError(f"{path} cannot be read: {error}") from None
+    by_database = {name: set(dbs) for name, dbs in declared.items() if isinstance(dbs, list)}
+    if "train" not in by_database and "train" in splits:
+        aside = set().union(*by_database.values())
+        database_of = {question.id: question.db_id for question in questions}
+        splits["train"] = [id_ for id_ in splits["train"] if database_of[id_] not in aside]
+    for name, databases in by_database.items():
+        splits[name] = [question.id for question in questions if question.db_id in databases]
+    return splits

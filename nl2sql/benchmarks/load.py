@@ -1,0 +1,90 @@
+"""Finding a benchmark by name, path or hub id, and narrowing it to a split."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Benchmark
+
+ENVIRONMENT = "NL2SQL_BENCHMARKS"
+
+
+def load_benchmark(
+    name_or_path: str | Path = "packaged",
+    *,
+    split: str | None = None,
+    root: str | Path | None = None,
+    databases: str | Path | None = None,
+) -> Benchmark:
+    """Load ``packaged``, a name found in ``root`` or ``NL2SQL_BENCHMARKS``, a folder, or ``hf:ORG/NAME[:split]``.
+
+    ``split`` keeps the questions of one split (``all``: every question). ``databases`` is the folder of SQLite
+    files for a Hugging Face data set (default: ``NL2SQL_DATABASES``, then the data set's own folder).
+    Raises UsageError for an unknown name or split and BenchmarkError for a folder that cannot be read.
+    """
+    name = str(name_or_path)
+    if name == "packaged":
+        from nl2sql.benchmarks import packaged
+
+        benchmark: Benchmark = packaged.load()
+    elif name.startswith("hf:"):
+        from nl2sql.benchmarks.hub import load_hub
+
+        benchmark = load_hub(name, databases=databases)
+    else:
+        from nl2sql.benchmarks.layouts import read_folder
+
+        benchmark = read_folder(_find(name, root))
+    return _narrow(benchmark, split)
+
+
+def available_benchmarks(root: str | Path | None = None) -> list[str]:
+    """Names that ``load_benchmark`` accepts now: ``packaged`` and the benchmark folders in the search path."""
+    from nl2sql.benchmarks.layouts import layout_of
+
+    found = {
+        folder.name
+        for base in _search_path(root)
+        if base.is_dir()
+        for folder in base.iterdir()
+        if folder.is_dir() and layout_of(folder)
+    }
+    return ["packaged", *sorted(found)]
+
+
+def _search_path(root: str | Path | None) -> list[Path]:
+    if root is not None:
+        return [Path(root).expanduser()]
+    return [Path(part).expanduser() for part in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if part]
+
+
+def _find(name: str, root: str | Path | None) -> Path:
+    bases = _search_path(root)
+    candidates = [*(base / name for base in bases), Path(name).expanduser()] if name else []
+    for folder in candidates:
+        if folder.is_dir():
+            return folder
+    tried = ", ".join(map(str, candidates)) or "nothing"
+    hint = "" if bases else f"; set {ENVIRONMENT} to the folder that holds your benchmarks"
+    known = ", ".join(available_benchmarks(root))
+    raise UsageError(f"no benchmark {name!r} (tried: {tried}); known: {known}{hint}")
+
+
+def _narrow(benchmark: Benchmark, split: str | None) -> Benchmark:
+    if split is None or (split == "all" and "all" not in benchmark.splits):
+        return benchmark
+    if split not in benchmark.splits:
+        known = ", ".join([*benchmark.splits, "all"])
+        raise UsageError(f"benchmark {benchmark.name!r} has no split {split!r}; it has: {known}")
+    wanted = set(benchmark.splits[split])
+    narrowed = copy.copy(benchmark)
+    kept: Sequence = [question for question in benchmark.questions if question.id in wanted]
+    narrowed.questions = kept
+    return narrowed
