@@ -1,0 +1,282 @@
+"""The action space: ten tools, each ``(state, args) -> observation``, registered by name in ``TOOLS``.
+
+Tools read the shared ``State`` and may ignore the model's arguments (specification, section 3). They compute an
+observation; what an observation *does* to the loop (pending repairs, gates) is written in ``react.py``. Users add
+a tool by passing ``{"name": function}`` as ``Resources.tools``; a tool of the same name replaces the built-in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nl2sql import agent_utils, constraints, linking, prompts, schema, validation
+from nl2sql.config import Config
+from nl2sql.errors import DatabaseError, ModelError, UsageError
+from nl2sql.interfaces import Completion, Question, Resources, RunResult, Sampling, Tool, Usage
+
+LINK_MAX_TABLES = 6
+SQL_STOPS = ("\n```", "\nQuestion:", "\nObservation:")
+KEPT_ROWS = 20
+
+
+class EpisodeFailed(Exception):
+    """An episode cannot go on. ``where`` is the boundary at which it failed: model, tool, database, controller."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where = where
+
+
+@dataclass
+class Task:
+    """What stays fixed while a question is worked on, and what is counted."""
+
+    question: Question
+    resources: Resources
+    config: Config
+    schema: schema.Schema
+    samples: Mapping[str, Mapping[str, Sequence[Any]]] | None
+    nlq: str  # the question, with its evidence where the benchmark has any
+    schema_text_full: str
+    schema_text_focus: str
+    schema_summary: str
+    usage: Usage = field(default_factory=Usage)
+    calls: int = 0
+    flags: dict[str, Any] = field(default_factory=dict)
+    rejected: list[dict[str, Any]] = field(default_factory=list)  # candidates that a gate or guardrail refused
+    raw_sql: dict[str, str] = field(default_factory=dict)  # accepted SQL -> the model's text behind it
+    best_sql: str | None = None  # the last SQL that ran and passed the intent check
+    vanilla_raw: str = ""
+    results: dict[str, RunResult] = field(default_factory=dict)
+
+    def count(self, flag: str) -> None:
+        self.flags[flag] = self.flags.get(flag, 0) + 1
+
+    def result_of(self, sql: str) -> RunResult:
+        """The result of executing ``sql``, once per episode."""
+        if not sql:
+            return RunResult(False, error="no SQL", error_kind="empty")
+        if sql not in self.results:
+            limits = self.config.execution
+            try:
+                found = self.resources.database.run(sql, timeout_s=limits.timeout_s, max_rows=limits.max_rows)
+            except DatabaseError as error:
+                found = RunResult(False, error=str(error), error_kind="other")
+            self.results[sql] = found
+        return self.results[sql]
+
+    def ask(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Completion:
+        """One greedy (or, with ``do_sample``, seeded) completion; its usage is added up. Raises EpisodeFailed."""
+        react = self.config.react
+        sampling = Sampling(react.temperature, react.top_p) if react.do_sample else None
+        return self.ask_many(messages, sampling=sampling, n=1, **options)[0]
+
+    def ask_many(self, messages: Sequence[Mapping[str, str]], **options: Any) -> list[Completion]:
+        """``n`` completions of one prompt. Raises EpisodeFailed("model", ...)."""
+        self.calls += 1
+        seed = self.config.seed * 1_000_003 + self.calls
+        try:
+            found = self.resources.model.generate(messages, seed=seed, cancel=self.resources.cancel, **options)
+        except ModelError as error:
+            raise EpisodeFailed("model", str(error)) from error
+        for completion in found:
+            self.usage = self.usage + completion.usage
+            if completion.finish_reason == "length":
+                self.count("truncated")
+        return found
+
+
+@dataclass
+class State:
+    """The loop's state: the specification's twelve variables (section 6) and the task they belong to."""
+
+    task: Task
+    history: list[str] = field(default_factory=list)
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    decision_log: list[dict[str, Any]] = field(default_factory=list)
+    last_sql: str | None = None
+    last_error: str | None = None
+    last_run: dict[str, Any] | None = None
+    last_valid: bool | None = None
+    last_constraints_ok: bool | None = None
+    constraints: dict[str, Any] | None = None
+    pending_repair_error: str | None = None
+    pending_force_generate: str | None = None
+    clean_reject_retries: int = 0
+
+
+def open_task(question: Question, resources: Resources, config: Config) -> Task:
+    """Read the schema and write its texts within the model's window.
+
+    Raises UsageError for an empty question or one that leaves no room for the schema, DatabaseError.
+    """
+    nlq = prompts.question_text(question.text.strip(), question.evidence if config.schema_text.evidence else "")
+    if not question.text.strip():
+        raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
+    window = resources.model.context_window
+
+    def count(text: str) -> int:
+        return resources.model.count_tokens([{"role": "user", "content": text}])
+
+    tokens = count(nlq)
+    if tokens > window // 8:
+        raise UsageError(
+            f"the question is {len(question.text):,} characters ({tokens:,} tokens); with a window of {window:,} "
+            f"tokens {resources.model.name} takes questions of at most {window // 8:,} tokens: shorten it"
+        )
+    text_config = config.schema_text
+    found = resources.database.schema()
+    samples = schema.column_samples(resources.database, found, text_config.samples) if text_config.samples else None
+    if not found.tables:
+        raise UsageError(f"database {resources.database.name!r} has no tables; nothing can be asked of it")
+    budget = min(text_config.max_tokens, window // 4)
+    full = schema.budget_schema(found, count, budget, text_config.form, samples)
+    summary = "\n".join(f"{t.name}: {', '.join(c.name for c in t.columns)}" for t in found.tables)
+    return Task(
+        question=question,
+        resources=resources,
+        config=config,
+        schema=found,
+        samples=samples,
+        nlq=nlq,
+        schema_text_full=full,
+        schema_text_focus=full,
+        schema_summary=summary if count(summary) <= budget else full,
+    )
+
+
+def get_schema(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The database's tables, columns and foreign keys as a dict."""
+    return {
+        "tables": [
+            {
+                "name": t.name,
+                "columns": [{"name": c.name, "type": c.type, "primary_key": c.primary_key} for c in t.columns],
+                "foreign_keys": [
+                    {"columns": list(k.columns), "table": k.ref_table, "ref_columns": list(k.ref_columns)}
+                    for k in t.foreign_keys
+                ],
+            }
+            for t in state.task.schema.tables
+        ]
+    }
+
+
+def link_schema(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Schema text of the (at most six) tables that matter for the question [17]; all of it when linking is off."""
+    return link(state.task)
+
+
+def link(task: Task) -> dict[str, Any]:
+    """``{schema_text, changed}``: the focus text; sets ``task.schema_text_focus``."""
+    keep = LINK_MAX_TABLES if task.config.react.use_link_schema else 0
+    focus = linking.link_schema(task.nlq, task.schema, keep)
+    changed = len(focus.tables) < len(task.schema.tables)
+    if changed:
+        text_config, model = task.config.schema_text, task.resources.model
+        task.schema_text_focus = schema.budget_schema(
+            focus,
+            lambda text: model.count_tokens([{"role": "user", "content": text}]),
+            min(text_config.max_tokens, model.context_window // 4),
+            text_config.form,
+            task.samples,
+        )
+    else:
+        task.schema_text_focus = task.schema_text_full
+    return {"schema_text": task.schema_text_focus, "changed": changed}
+
+
+def extract_constraints(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """What the question demands: agg, needs_group_by, needs_order_by, limit, distinct."""
+    return constraints.extract_constraints(state.task.question.text)
+
+
+def generate_sql(state: State, args: Mapping[str, Any]) -> str:
+    """Raw SQL text from the model, for the question under the focused schema and the constraints."""
+    task = state.task
+    demanded = state.constraints if task.config.react.constraints_gate else None
+    messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, task.config.prompts)
+    return task.ask(messages, stop=SQL_STOPS, max_new_tokens=task.config.react.max_new_tokens).text
+
+
+def repair_sql(state: State, args: Mapping[str, Any]) -> str:
+    """Raw SQL text from the model, given the failed query and its error [2]."""
+    task = state.task
+    error = state.pending_repair_error or state.last_error or "the query may be wrong"
+    messages = prompts.repair_messages(
+        task.nlq, state.last_sql or "(none)", error, task.schema_text_focus, task.config.prompts
+    )
+    return task.ask(messages, stop=SQL_STOPS, max_new_tokens=task.config.react.max_new_tokens).text
+
+
+def validate_sql(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """``{valid, reason}``: form, tables and columns of the current SQL, before it is executed."""
+    found = validation.validate_sql(state.last_sql or "", state.task.schema, state.task.resources.database)
+    return {key: value for key, value in found.items() if key != "suggestions" or value}
+
+
+def validate_constraints(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """``{valid, reason}``: does the current SQL have the structure that the question demands? [13]"""
+    if not state.task.config.react.constraints_gate:
+        return {"valid": True, "reason": "gate_off"}
+    return constraints.validate_constraints(state.last_sql or "", state.constraints or {}, state.task.schema)
+
+
+def run_sql(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """``{success, rows, ...}`` or ``{success: False, error}`` of executing the current SQL, read-only and bounded."""
+    sql = state.last_sql or ""
+    result = state.task.result_of(sql)
+    if not result.success:
+        return {"success": False, "error": result.error, "error_kind": result.error_kind, "sql": sql}
+    return {
+        "success": True,
+        "sql": sql,
+        "columns": list(result.columns),
+        "rows": [list(row) for row in result.rows[:KEPT_ROWS]],
+        "row_count": len(result.rows),
+        "truncated": result.truncated,
+    }
+
+
+def get_table_samples(state: State, args: Mapping[str, Any]) -> Any:
+    """The first rows of the table that the arguments name, long values cut."""
+    table, n = args.get("table"), args.get("n", 3)
+    if not isinstance(table, str) or state.task.schema.table(table) is None:
+        names = ", ".join(t.name for t in state.task.schema.tables[:20])
+        return {"error": f"unknown_table:{table}", "tables": names}
+    wanted = n if isinstance(n, int) and not isinstance(n, bool) else 3
+    return prompts.samples_text(state.task.resources.database.sample(table, max(1, min(wanted, 10))))
+
+
+def finish(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The terminal container: the last run's rows (as text), the SQL that gave them, and where it came from."""
+    run = state.last_run or {}
+    return {
+        "answer": prompts.observation_text(run.get("rows", []), 500),
+        "sql": run.get("sql") or "",
+        "provenance": {"row_count": run.get("row_count"), "constraints": state.constraints},
+    }
+
+
+TOOLS: dict[str, Tool] = {
+    "get_schema": get_schema,
+    "link_schema": link_schema,
+    "extract_constraints": extract_constraints,
+    "generate_sql": generate_sql,
+    "validate_sql": validate_sql,
+    "validate_constraints": validate_constraints,
+    "run_sql": run_sql,
+    "repair_sql": repair_sql,
+    "get_table_samples": get_table_samples,
+    "finish": finish,
+}
+
+
+def guard(task: Task, raw_sql: str, *, enabled: bool = True) -> tuple[str, str | None]:
+    """``_apply_guardrails``: ``(sql, None)`` or ``("", "clean_reject:<reason>")``; switched off: the raw text."""
+    if not enabled:
+        text = raw_sql.strip()
+        return (text, None) if text else ("", "clean_reject:empty")
+    return agent_utils.apply_guardrails(raw_sql, task.question.text, task.schema)

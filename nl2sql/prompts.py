@@ -1,0 +1,160 @@
+"""Every prompt; text lives nowhere else.
+
+A prompt is replaced by name through ``Config.prompts`` (``-c prompts.react_system=...`` or a YAML file), and the
+texts in force are hashed into every run's manifest. Placeholders are ``{name}``; literal braces need no doubling.
+
+The SQL prompts are shared: ``generate_sql`` inside the loop and the ``single_shot`` control build the very same
+messages, so that a loop never gets credit for a better prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+REACT_SYSTEM_PROMPT = """\
+You answer questions about a SQLite database by calling tools, one per turn.
+
+Reply in exactly this format, then stop:
+Thought: <what you know and what is missing>
+Action: tool_name[{"arg": "value"}]
+
+The tool's output follows as a line that starts with "Observation:". Never write an observation yourself.
+
+Tools:
+get_schema[{}] - all tables and columns
+link_schema[{}] - the tables and columns that matter for the question
+extract_constraints[{}] - what the question demands: aggregate, grouping, ordering, limit, distinct
+generate_sql[{}] - propose one SELECT statement
+validate_sql[{}] - check the statement's form and its tables and columns
+validate_constraints[{}] - check the statement against the constraints
+run_sql[{}] - execute the statement
+repair_sql[{}] - correct the statement after an error
+get_table_samples[{"table": "name", "n": 3}] - example rows of a table
+finish[{}] - end, once run_sql has succeeded
+
+Order: get_schema, link_schema, extract_constraints, generate_sql, validate_sql, validate_constraints, run_sql, finish.
+After an error use repair_sql, then validate again."""
+
+GENERATE_SYSTEM_PROMPT = """\
+You write SQLite queries. Answer with one SELECT statement and nothing else: no explanation, no comments.
+Use only the tables and columns of the schema. Return only the columns that the question asks for."""
+
+GENERATE_USER_PROMPT = """\
+Schema:
+{schema}
+
+Question: {question}
+{constraints}SQL:"""
+
+REPAIR_USER_PROMPT = """\
+Schema:
+{schema}
+
+Question: {question}
+
+This query failed:
+{bad_sql}
+
+Error: {error}
+
+Write the corrected query.
+SQL:"""
+
+PROMPTS: dict[str, str] = {
+    "react_system": REACT_SYSTEM_PROMPT,
+    "generate_system": GENERATE_SYSTEM_PROMPT,
+    "generate_user": GENERATE_USER_PROMPT,
+    "repair_user": REPAIR_USER_PROMPT,
+}
+
+
+def prompt(name: str, overrides: Mapping[str, str] | None = None, /, **fields: str) -> str:
+    """The prompt ``name`` with its ``{fields}`` filled in; ``overrides`` replaces packaged texts by name."""
+    text = (overrides or {}).get(name, PROMPTS[name])
+    return re.sub(r"\{(\w+)\}", lambda found: fields.get(found[1], found[0]), text)
+
+
+def prompt_hashes(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
+    """SHA-256 (first 16 hex digits) of every prompt in force, for the manifest."""
+    return {name: hashlib.sha256(prompt(name, overrides).encode()).hexdigest()[:16] for name in PROMPTS}
+
+
+def question_text(text: str, evidence: str = "") -> str:
+    """The question, with the benchmark's external knowledge where it has any."""
+    return f"{text}\nEvidence: {evidence}" if evidence else text
+
+
+def constraint_lines(constraints: Mapping[str, Any] | None) -> str:
+    """The extracted constraints as prompt lines; empty when nothing is demanded."""
+    if not constraints:
+        return ""
+    parts = []
+    if constraints.get("agg"):
+        parts.append(f"use {constraints['agg']}")
+    if constraints.get("needs_group_by"):
+        parts.append("group the rows")
+    if constraints.get("needs_order_by"):
+        parts.append("order the rows")
+    if constraints.get("limit"):
+        parts.append(f"return {constraints['limit']} row{'s' if constraints['limit'] != 1 else ''}")
+    if constraints.get("distinct"):
+        parts.append("no duplicates")
+    return f"The query should: {', '.join(parts)}.\n" if parts else ""
+
+
+def generate_messages(
+    question: str, schema: str, constraints: Mapping[str, Any] | None = None, overrides: Mapping[str, str] | None = None
+) -> list[dict[str, str]]:
+    """The messages behind ``generate_sql`` and the single-shot control."""
+    user = prompt(
+        "generate_user", overrides, constraints=constraint_lines(constraints), schema=schema, question=question
+    )
+    return [
+        {"role": "system", "content": prompt("generate_system", overrides)},
+        {"role": "user", "content": user},
+    ]
+
+
+def repair_messages(
+    question: str, bad_sql: str, error: str, schema: str, overrides: Mapping[str, str] | None = None
+) -> list[dict[str, str]]:
+    """The messages behind ``repair_sql`` [2]: question, failed query, its error, schema."""
+    user = prompt("repair_user", overrides, schema=schema, question=question, bad_sql=bad_sql, error=error)
+    return [
+        {"role": "system", "content": prompt("generate_system", overrides)},
+        {"role": "user", "content": user},
+    ]
+
+
+def react_messages(opening: str, overrides: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+    """System prompt and the opening user turn of the loop; the transcript follows as the open assistant turn."""
+    return [
+        {"role": "system", "content": prompt("react_system", overrides)},
+        {"role": "user", "content": opening},
+    ]
+
+
+def action_line(tool: str, args: Mapping[str, Any]) -> str:
+    """An action as the transcript writes it, e.g. ``Action: run_sql[{}]``."""
+    return f"Action: {tool}[{json.dumps(dict(args), ensure_ascii=False, default=str)}]"
+
+
+def observation_text(observation: Any, limit: int = 2000) -> str:
+    """An observation as the transcript shows it: text as it is, anything else as JSON; long ones say what is cut."""
+    text = observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False, default=str)
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]} [... {len(text) - limit} more characters not shown]"
+
+
+def samples_text(rows: Sequence[Mapping[str, Any]], width: int = 60) -> list[dict[str, Any]]:
+    """Example rows with long texts cut, as ``get_table_samples`` returns them."""
+
+    def short(value: Any) -> Any:
+        return value[: width - 3] + "..." if isinstance(value, str) and len(value) > width else value
+
+    return [{key: short(value) for key, value in row.items()} for row in rows]

@@ -1,0 +1,378 @@
+"""The reference loop: Thought -> Action -> Observation with gates, overrides and forced repair [16].
+
+``react_sql`` reads top to bottom like section 7 of the specification. The transcript is one open assistant turn
+that only grows: every Thought, Action and Observation is appended as lines, and an override appends its own
+``Action:`` line after the model's (the last action wins, for the parser and for the reader).
+
+Preset ``react`` is the specification to the letter. The switches of ``react_plus`` are marked where they act.
+``transcript.fit_window`` states what happens when the transcript outgrows the model's window.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from nl2sql import agent_utils, constraints, prompts
+from nl2sql.agent_tools import (
+    LINK_MAX_TABLES,
+    SQL_STOPS,
+    TOOLS,
+    EpisodeFailed,
+    State,
+    guard,
+    link,
+    open_task,
+)
+from nl2sql.config import Config
+from nl2sql.errors import DatabaseError
+from nl2sql.interfaces import Database, Episode, EventSink, Model, Question, Resources, Tool, no_sink
+from nl2sql.trace import summarize_trace
+from nl2sql.transcript import failed, fit_window, parse_action, shown
+
+NEEDS_SQL = ("validate_sql", "validate_constraints", "run_sql")
+
+
+def react_sql(
+    nlq: str | Question,
+    database: Database,
+    model: Model,
+    config: Config | None = None,
+    *,
+    tools: Mapping[str, Tool] | None = None,
+    sink: EventSink = no_sink,
+    cancel: threading.Event | None = None,
+) -> Episode:
+    """Answer one question with the tool loop; returns the Episode: SQL, rows, trace, decision log, compliance.
+
+    Failures of the model, a tool or the database end the episode and are recorded in ``Episode.error``.
+    Raises UsageError for an empty or oversized question or an empty database, Cancelled when ``cancel`` is set.
+    """
+    started = time.perf_counter()
+    resources = Resources(model, database, tools or {}, sink=sink, cancel=cancel)
+    state = bootstrap(nlq if isinstance(nlq, Question) else Question(nlq), resources, config or Config())
+    finish, error = "", None
+    try:
+        for step in range(state.task.config.react.max_steps):
+            requested, args = think(state, step)
+            action, args = override(state, step, requested, args)
+            observation = act(state, step, action, args)
+            if state.task.config.react.auto_finish and action == "run_sql" and not failed(observation):  # react_plus
+                state.history.append(prompts.action_line("finish", {}))
+                action, observation = "finish", act(state, step, "finish", {})
+            if action == "finish" and not failed(observation):
+                finish = "finish"
+                break
+        else:
+            finish = fall_back(state)
+    except EpisodeFailed as failure:
+        finish, error = "error", str(failure)
+    return close(state, finish, error, time.perf_counter() - started)
+
+
+# ------------------------------------------------------------------------------------------------- bootstrap
+
+
+def bootstrap(question: Question, resources: Resources, config: Config) -> State:
+    """Before step 0 (7.1): the schema, then schema linking once, as the first lines of the history."""
+    task = open_task(question, resources, config)
+    opening = f"User question: {task.nlq}"
+    if config.react.history_order == "schema_first":  # react_plus: all questions of a database share this prefix
+        opening = f"Schema:\n{task.schema_text_full}\n\n{opening}"
+        state = State(task, history=[opening])
+    else:
+        lines = [prompts.action_line("get_schema", {}), f"Observation: {task.schema_text_full}"]
+        state = State(task, history=[opening, *lines])
+    tables = LINK_MAX_TABLES if config.react.use_link_schema else 0
+    observation = link(task)
+    state.history += [
+        prompts.action_line("link_schema", {"max_tables": tables}),
+        f"Observation: {observation['schema_text']}",
+    ]
+    task.flags["bootstrap_lines"] = len(state.history)
+    return state
+
+
+# ------------------------------------------------------------------------------------------ think and parse
+
+
+def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
+    """Prompt, model call, parse (7.2, 1-3). Returns the requested action, "" when none could be parsed."""
+    config = state.task.config.react
+    if config.skip_forced_calls and pending_override(state, "") is not None:  # react_plus
+        return "", {}
+    messages = prompts.react_messages(state.history[0], state.task.config.prompts)
+    prefill = fit_window(state, messages)
+    completion = state.task.ask(messages, prefill=prefill, stop=("Observation:",), max_new_tokens=config.max_new_tokens)
+    record(state, {"step": step, "llm": completion.text})
+    text = completion.text.rstrip()
+    if text.strip():
+        state.history.append(text.lstrip("\n"))
+    action, args, found = parse_action(text)
+    if not action:
+        state.task.count("format_errors")
+        cut = f"truncated at {config.max_new_tokens} tokens: " if completion.finish_reason == "length" else ""
+        args = {"found": cut + found}
+    return action, args
+
+
+# ------------------------------------------------------------------------------------------------ overrides
+
+
+def pending_override(state: State, requested: str) -> tuple[str, str] | None:
+    """The forced ``(action, reason)``, or None (2.3). Precedence: repair, then regenerate, then extract."""
+    if state.pending_repair_error is not None:
+        return ("repair_sql", f"pending_repair:{state.pending_repair_error}") if requested != "repair_sql" else None
+    if state.pending_force_generate is not None:
+        reason = f"pending_regenerate:{state.pending_force_generate}"
+        return ("generate_sql", reason) if requested != "generate_sql" else None
+    if state.constraints is None and requested not in ("extract_constraints", "repair_sql"):
+        return "extract_constraints", "constraints_missing"
+    return None
+
+
+def override(state: State, step: int, requested: str, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Apply overrides (7.2, 4): the forced action is recorded and becomes the transcript's last Action line."""
+    forced = pending_override(state, requested)
+    if forced is None:
+        return requested, args
+    action, reason = forced
+    record(state, {"step": step, "forced_action": action, "requested_action": requested, "reason": reason})
+    decide(state, step, action, reason, "forced", {"requested": requested})
+    state.history.append(prompts.action_line(action, {}))
+    return action, {}
+
+
+# ---------------------------------------------------------------------------------------- gates and dispatch
+
+
+def act(state: State, step: int, action: str, args: dict[str, Any]) -> Any:
+    """Dispatch one action behind its gate, update the state (7.3), append the observation (7.2, 5)."""
+    blocked = gate(state, action, args)
+    if blocked is not None:
+        observation: Any = {"error": blocked}
+        decide(state, step, action or "none", blocked, "blocked", {})
+    else:
+        observation = AFTER.get(action, after_other)(state, step, action, dispatch(state, action, args))
+    last = next((r for r in reversed(state.trace) if "action" in r), {})
+    repeated = (last.get("action"), last.get("args"), last.get("observation")) == (action, args, observation)
+    record(state, {"step": step, "action": action, "args": args, "observation": observation})
+    state.history.append(f"Observation: {shown(state, action, observation)}")
+    if repeated and state.task.config.react.repeat_hint:  # react_plus
+        state.history.append(f"Hint: the same action gave the same result before; now use {next_action(state)}.")
+    return observation
+
+
+def gate(state: State, action: str, args: Mapping[str, Any]) -> str | None:
+    """Why an action is blocked (2.3), or None. Finish gate, run gate, and what cannot be dispatched at all."""
+    if not action:
+        return f"format_error:{args['found']}"
+    if action not in TOOLS and action not in state.task.resources.tools:
+        known = ", ".join([*TOOLS, *(name for name in state.task.resources.tools if name not in TOOLS)])
+        return f"unknown_tool:{action}; tools: {known}"
+    if action == "finish" and not (state.last_run and state.last_run.get("success")):
+        return "blocked: finish needs a successful run_sql first"
+    if action in NEEDS_SQL and not state.last_sql:
+        return f"blocked: {action} needs a query; use generate_sql first"
+    if action == "run_sql" and not (state.last_valid is True and state.last_constraints_ok is True):
+        missing = "validate_sql" if state.last_valid is not True else "validate_constraints"
+        return f"blocked: run_sql needs {missing} to pass for the current query first"
+    return None
+
+
+def dispatch(state: State, action: str, args: Mapping[str, Any]) -> Any:
+    """Run the tool. What it raises ends the episode, attributed to the tool or the database."""
+    tool = state.task.resources.tools.get(action) or TOOLS[action]
+    try:
+        return tool(state, args)
+    except DatabaseError as error:
+        raise EpisodeFailed("database", str(error)) from error
+    except EpisodeFailed:
+        raise
+    except Exception as error:  # tools are users' code too: attribute, record, never crash the run
+        if action in TOOLS and action not in state.task.resources.tools:
+            raise
+        raise EpisodeFailed("tool", f"{action}: {type(error).__name__}: {error}") from error
+
+
+# ------------------------------------------------------------------------- what an observation does (7.3)
+
+
+def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[str, Any]:
+    """Guardrails (4): accept sets ``last_sql`` and clears pending flags; reject forces a bounded regenerate.
+
+    A rejected repair steps back for one regenerate; when that is rejected too, repair is demanded again.
+    """
+    sql, reason = guard(state.task, str(raw_sql), enabled=state.task.config.react.guardrails)
+    if reason is None:
+        state.last_sql, state.task.raw_sql[sql] = sql, str(raw_sql)
+        state.last_valid = state.last_constraints_ok = None
+        state.pending_repair_error = state.pending_force_generate = state.last_error = None
+        state.clean_reject_retries = 0
+        decide(state, step, action, "ok", "accept", {"sql": sql})
+        return {"sql": sql, "raw_sql": str(raw_sql)}
+    refuse(state, step, "guardrails", str(raw_sql), reason)
+    failing = state.last_error if candidate_failed(state) else None
+    state.last_error = failing or reason
+    state.pending_repair_error = state.pending_force_generate = None
+    if state.clean_reject_retries < state.task.config.react.max_clean_reject_retries:
+        state.clean_reject_retries += 1
+        state.pending_force_generate = reason
+    elif failing:
+        demand_repair(state, failing)
+    decide(state, step, action, reason, "reject", {"raw_sql": str(raw_sql)[:500]})
+    return {"error": reason, "raw_sql": str(raw_sql)}
+
+
+def candidate_failed(state: State) -> bool:
+    """Has the current SQL failed a validation or its run?"""
+    ran = state.last_run if state.last_run and state.last_run.get("sql") == state.last_sql else {"success": True}
+    return state.last_valid is False or state.last_constraints_ok is False or not ran["success"]
+
+
+def after_extract(state: State, step: int, action: str, observation: Any) -> Any:
+    state.constraints = observation
+    decide(state, step, action, "ok", "accept", observation)
+    return observation
+
+
+def after_validation(state: State, step: int, action: str, observation: Any) -> Any:
+    """A failed validation demands repair."""
+    valid = observation["valid"] is True
+    if action == "validate_sql":
+        state.last_valid = valid
+    else:
+        state.last_constraints_ok = valid
+    if not valid:
+        refuse(state, step, action, state.last_sql or "", observation["reason"])
+        demand_repair(state, observation["reason"])
+    decide(state, step, action, observation["reason"], "accept" if valid else "reject", {"sql": state.last_sql})
+    return observation
+
+
+def after_run(state: State, step: int, action: str, observation: Any) -> Any:
+    """Execution feedback [2]; then the intent check, whose mismatch counts as a failure."""
+    reason = "ok" if observation["success"] else str(observation["error"])
+    if observation["success"] and state.task.config.react.intent_gate:
+        ok, why = constraints.intent_constraints(state.task.question.text, state.last_sql or "", state.task.schema)
+        if not ok:
+            reason = f"intent_mismatch:{why}"
+            observation = {**observation, "success": False, "error": reason}
+            refuse(state, step, "intent_constraints", state.last_sql or "", why)
+    state.last_run = observation
+    if observation["success"]:
+        state.task.best_sql = state.last_sql
+    else:
+        demand_repair(state, reason)
+    status = "accept" if observation["success"] else "reject"
+    decide(state, step, action, reason, status, {"row_count": observation.get("row_count")})
+    return observation
+
+
+def after_other(state: State, step: int, action: str, observation: Any) -> Any:
+    error = observation["error"] if failed(observation) else None
+    decide(state, step, action, str(error or "ok"), "reject" if error else "accept", {})
+    return observation
+
+
+AFTER = {
+    "generate_sql": after_candidate,
+    "repair_sql": after_candidate,
+    "extract_constraints": after_extract,
+    "validate_sql": after_validation,
+    "validate_constraints": after_validation,
+    "run_sql": after_run,
+}
+
+
+def demand_repair(state: State, reason: str) -> None:
+    """Set the pending repair; with the repair switch off only the error is remembered."""
+    state.last_error = reason
+    if state.task.config.react.repair:
+        state.pending_repair_error = reason
+
+
+def next_action(state: State) -> str:
+    """The step that the policy (2.2) expects next, for the repeat hint."""
+    if state.constraints is None:
+        return "extract_constraints"
+    if not state.last_sql:
+        return "generate_sql"
+    if state.last_valid is not True:
+        return "validate_sql"
+    if state.last_constraints_ok is not True:
+        return "validate_constraints"
+    return "finish" if state.last_run and state.last_run.get("success") else "run_sql"
+
+
+# ---------------------------------------------------------------------------------------- exit and records
+
+
+def fall_back(state: State) -> str:
+    """Steps exhausted (7.4): ``vanilla_candidate`` from the schema summary, else ``last_sql``, else empty."""
+    task = state.task
+    task.flags["exhausted_after_success"] = task.best_sql is not None
+    if task.config.react.best_so_far and task.best_sql:  # react_plus
+        state.last_sql = task.best_sql
+        return "best_so_far"
+
+    def generate(nlq: str, schema_summary: str) -> str:
+        messages = prompts.generate_messages(nlq, schema_summary, None, task.config.prompts)
+        task.vanilla_raw = task.ask(messages, stop=SQL_STOPS, max_new_tokens=task.config.react.max_new_tokens).text
+        return task.vanilla_raw
+
+    if task.schema_summary:
+        vanilla = agent_utils.vanilla_candidate(task.nlq, task.schema_summary, generate, task.schema)
+        if vanilla:
+            state.last_sql, task.raw_sql[vanilla] = vanilla, task.vanilla_raw
+            return "vanilla"
+    return "last_sql" if state.last_sql else "empty"
+
+
+def close(state: State, finish: str, error: str | None, seconds: float) -> Episode:
+    """The Episode: final SQL with its rows (of its run, else executed now), and all that was recorded."""
+    task = state.task
+    ran = state.last_run if finish == "finish" and state.last_run else {}
+    sql = str(ran.get("sql") or state.last_sql or "")
+    result = task.result_of(sql)
+    if sql and not result.success and error is None:
+        error = f"database: {result.error}"
+    return Episode(
+        question=task.question,
+        controller="react",
+        sql=sql,
+        raw_sql=task.raw_sql.get(sql, ""),
+        columns=result.columns,
+        rows=result.rows,
+        error=error,
+        finish=finish,
+        steps=len({r["step"] for r in state.trace}),
+        trace=state.trace,
+        decision_log=state.decision_log,
+        compliance=summarize_trace(state.trace),
+        transcript="\n".join(state.history),
+        usage=task.usage,
+        seconds=seconds,
+        flags={**task.flags, "rejected": task.rejected},
+    )
+
+
+def record(state: State, entry: dict[str, Any]) -> None:
+    """Append a trace record (8.1) and pass it to the event sink."""
+    state.trace.append(entry)
+    state.task.resources.sink({"question": state.task.question.id or state.task.question.text, **entry})
+
+
+def decide(state: State, step: int, decision: str, reason: str, status: str, data: Mapping[str, Any]) -> None:
+    """Append a decision log entry (8.2)."""
+    entry = {"step": step, "decision": decision, "reason": reason, "status": status, "data": dict(data)}
+    state.decision_log.append(entry)
+    if status == "blocked":
+        state.task.count("blocked")
+
+
+def refuse(state: State, step: int, by: str, sql: str, reason: str) -> None:
+    """Remember a refused candidate, so that a run can report what gates and guardrails cost and save."""
+    state.task.rejected.append({"step": step, "by": by, "sql": sql, "reason": reason})

@@ -1,0 +1,141 @@
+"""What an episode leaves behind: the trace, the decision log, the compliance summary, and how they are shown.
+
+The trace holds exactly three record shapes (specification 8.1):
+
+- ``{"step", "llm"}``: what the model wrote;
+- ``{"step", "action", "args", "observation"}``: a tool that was dispatched (or blocked by a gate);
+- ``{"step", "forced_action", "requested_action", "reason"}``: an override.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Episode
+
+TRACE_FORMAT = 1
+COMPLIANCE_FLAGS = (
+    "generate_without_constraints",
+    "run_without_validate",
+    "run_without_validate_constraints",
+    "finish_without_run",
+)
+
+
+def summarize_trace(trace: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
+    """Ordering violations in a trace (specification 8.3).
+
+    An action counts when it was dispatched or tried and blocked by a gate: the flags say what the model asked
+    for against the policy, not only what got through. A new SQL candidate voids earlier validations.
+    """
+    flags = dict.fromkeys(COMPLIANCE_FLAGS, False)
+    constrained = valid = constraints_ok = ran = False
+    for record in trace:
+        action, seen = record.get("action"), record.get("observation")
+        found = seen if isinstance(seen, Mapping) else {}
+        if action == "extract_constraints":
+            constrained = constrained or "error" not in found
+        elif action in ("generate_sql", "repair_sql"):
+            if action == "generate_sql" and not constrained:
+                flags["generate_without_constraints"] = True
+            if not found.get("error"):
+                valid = constraints_ok = False
+        elif action == "validate_sql":
+            valid = found.get("valid") is True
+        elif action == "validate_constraints":
+            constraints_ok = found.get("valid") is True
+        elif action == "run_sql":
+            flags["run_without_validate"] |= not valid
+            flags["run_without_validate_constraints"] |= not constraints_ok
+            ran = found.get("success") is True
+        elif action == "finish":
+            flags["finish_without_run"] |= not ran
+    return flags
+
+
+def episode_to_dict(episode: Episode, max_rows: int = 1000) -> dict[str, Any]:
+    """An episode as plain JSON. Rows past ``max_rows`` are left out and ``row_count`` says how many there were."""
+    return {
+        "id": episode.question.id,
+        "db_id": episode.question.db_id,
+        "question": episode.question.text,
+        "controller": episode.controller,
+        "sql": episode.sql,
+        "raw_sql": episode.raw_sql,
+        "columns": list(episode.columns),
+        "rows": [[json_value(v) for v in row] for row in episode.rows[:max_rows]],
+        "row_count": len(episode.rows),
+        "error": episode.error,
+        "finish": episode.finish,
+        "steps": episode.steps,
+        "usage": episode.usage.to_dict(),
+        "seconds": round(episode.seconds, 4),
+        "flags": episode.flags,
+        "compliance": episode.compliance,
+        "trace": json.loads(json.dumps(episode.trace, default=json_value)),
+        "decision_log": json.loads(json.dumps(episode.decision_log, default=json_value)),
+    }
+
+
+def json_value(value: Any) -> Any:
+    """A database value (or anything else) that JSON can hold; blobs as hexadecimal text."""
+    if isinstance(value, bytes):
+        return "x'" + value.hex() + "'"
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
+
+
+_CSS = """<style>.nl2sql{font:14px/1.45 system-ui,sans-serif;max-width:60em}.nl2sql pre{white-space:pre-wrap;
+background:rgba(128,128,128,.12);padding:.5em .7em;border-radius:4px;margin:.3em 0}
+.nl2sql table{border-collapse:collapse}
+.nl2sql td,.nl2sql th{border:1px solid rgba(128,128,128,.4);padding:.15em .5em;text-align:left}
+.nl2sql .forced{color:#b35900}.nl2sql .bad{color:#c0202a}.nl2sql .dim{opacity:.65}</style>"""
+
+
+def episode_to_html(episode: Episode, max_rows: int = 10) -> str:
+    """An episode for a notebook: question, SQL, first rows, and the trace folded. All text is escaped."""
+    e = html.escape
+    head = f"{e(episode.controller)} &middot; {e(episode.finish)} &middot; {episode.steps} steps &middot; "
+    head += f"{episode.usage.model_calls} model calls &middot; {episode.seconds:.1f} s"
+    parts = [_CSS, '<div class="nl2sql">', f"<b>{e(episode.question.text)}</b><div class='dim'>{head}</div>"]
+    parts.append(f"<pre>{e(episode.sql or '(no SQL)')}</pre>")
+    if episode.error:
+        parts.append(f"<div class='bad'>{e(episode.error)}</div>")
+    if episode.columns:
+        parts.append(_rows_html(episode.columns, episode.rows, max_rows))
+    parts.append(f"<details><summary>trace ({len(episode.trace)} records)</summary>")
+    parts += [_record_html(record) for record in episode.trace]
+    violated = [name for name, on in episode.compliance.items() if on]
+    parts.append(f"</details><div class='dim'>order violations: {e(', '.join(violated) or 'none')}</div></div>")
+    return "".join(parts)
+
+
+def _rows_html(columns: Iterable[str], rows: tuple[tuple[Any, ...], ...], max_rows: int) -> str:
+    cells = "".join(f"<th>{html.escape(str(c))}</th>" for c in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(json_value(v)))}</td>" for v in row) + "</tr>"
+        for row in rows[:max_rows]
+    )
+    more = f"<div class='dim'>{len(rows) - max_rows} more rows</div>" if len(rows) > max_rows else ""
+    return f"<table><tr>{cells}</tr>{body}</table>{more}"
+
+
+def _record_html(record: Mapping[str, Any]) -> str:
+    step = record.get("step", "")
+    if "llm" in record:
+        return f"<div class='dim'>step {step}, model</div><pre>{html.escape(str(record['llm']))}</pre>"
+    if "forced_action" in record:
+        text = f"step {step}: {record['requested_action'] or 'no action'} overridden by {record['forced_action']}"
+        return f"<div class='forced'>{html.escape(text)} ({html.escape(str(record['reason']))})</div>"
+    shown = record.get("observation")
+    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, default=json_value)
+    return (
+        f"<div>step {step}: <b>{html.escape(str(record.get('action')))}</b></div><pre>{html.escape(text[:1500])}</pre>"
+    )
