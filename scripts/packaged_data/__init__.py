@@ -1,0 +1,1 @@
+"""One seeded generator per packaged database; ``scripts/build_packaged_data.py`` runs them."""
