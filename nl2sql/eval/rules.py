@@ -1,0 +1,188 @@
+"""The ``bag`` rule: when do two results give the same answer?
+
+Same number of columns, same multiset of rows under one assignment of predicted to gold columns; the order of rows
+counts only where the gold's outermost query has an ORDER BY. Values: ``1 == 1.0 == TRUE``, NULL equals NULL, text
+and blobs are equal byte for byte, whole numbers exactly; a number with a fractional part equals another number
+within ``ROUND_OFF`` (relative), so that the order in which a SUM adds up does not decide.
+
+Not covered: ties of an ORDER BY (another order among equal keys is judged different), column names.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from nl2sql.interfaces import RunResult
+
+log = logging.getLogger(__name__)
+
+ROUND_OFF = 1e-9
+SEARCH_CELLS = 4_000_000  # cells that one search for a column assignment may look at (about two seconds)
+SEARCH_TRIALS = 200  # columns that it may try at least, however many rows there are
+
+Cells: TypeAlias = list[tuple[Any, ...]]  # rows; the first cell is the number of the database they came from
+Column: TypeAlias = tuple[Any, ...]
+
+
+def results_match(gold: RunResult, predicted: RunResult, *, ordered: bool) -> bool:
+    """Whether two results are the same answer under the ``bag`` rule. A failed or truncated result matches nothing."""
+    return suites_match([gold], [predicted], ordered=ordered)
+
+
+def suites_match(gold: Sequence[RunResult], predicted: Sequence[RunResult], *, ordered: bool) -> bool:
+    """The ``bag`` rule over several databases at once: one column assignment has to fit all of them.
+
+    ``gold[i]`` and ``predicted[i]`` are the two queries' results on database i. Where the search for an assignment
+    runs into its bound (``SEARCH_CELLS``) the verdict is False and a warning is logged.
+    """
+    if len(gold) != len(predicted):
+        raise ValueError(f"{len(gold)} gold results but {len(predicted)} predicted ones")
+    for one, other in zip(gold, predicted, strict=True):
+        if not (one.success and other.success) or one.truncated or other.truncated:
+            return False
+        if _width(one) != _width(other) or len(one.rows) != len(other.rows):
+            return False
+    gold_rows, predicted_rows = _tagged(gold), _tagged(predicted)
+    if not gold_rows:
+        return True
+    same = gold_rows == predicted_rows if ordered else Counter(gold_rows) == Counter(predicted_rows)
+    if same:
+        return True
+    gold_rows, predicted_rows = _snapped(gold_rows, predicted_rows)
+    gold_columns, predicted_columns = list(zip(*gold_rows, strict=True)), list(zip(*predicted_rows, strict=True))
+    if ordered:  # rows stand in a known order, so a column is its own signature and no search is needed
+        return Counter(gold_columns) == Counter(predicted_columns)
+    return _same_bag(gold_columns, predicted_columns)
+
+
+def order_matters(sql: str, dialect: str = "sqlite") -> bool:
+    """Whether the outermost query of ``sql`` has an ORDER BY (one in a subquery or a window does not count)."""
+    import sqlglot
+    from sqlglot import expressions as exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree: Any = sqlglot.parse_one(sql, read=dialect)
+    except (SqlglotError, RecursionError):
+        return _orders_textually(sql)
+    while isinstance(tree, (exp.Subquery, exp.Paren)) and not tree.args.get("order"):
+        tree = tree.this
+    return bool(tree.args.get("order"))
+
+
+def _orders_textually(sql: str) -> bool:
+    """For SQL that sqlglot cannot parse: ORDER BY outside brackets, strings and comments."""
+    text = re.sub(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", " ", sql, flags=re.DOTALL)
+    shorter = re.sub(r"\([^()]*\)", " ", text)
+    while shorter != text:
+        text, shorter = shorter, re.sub(r"\([^()]*\)", " ", shorter)
+    return re.search(r"\border\s+by\b", text, re.IGNORECASE) is not None
+
+
+def _width(result: RunResult) -> int:
+    return len(result.columns) or (len(result.rows[0]) if result.rows else 0)
+
+
+def _tagged(results: Sequence[RunResult]) -> Cells:
+    return [(number, *row) for number, result in enumerate(results) for row in result.rows]
+
+
+def _snapped(gold: Cells, predicted: Cells) -> tuple[Cells, Cells]:
+    """Both with fractional numbers replaced so that those within round-off of each other are equal.
+
+    Done on both sides together: rounding each side by itself would part neighbours at a rounding boundary. Whole
+    numbers stay as they are; a fractional one becomes the whole number it is within round-off of.
+    """
+    ours, theirs = set(_fractions(gold)), set(_fractions(predicted))
+    if ours == theirs:
+        return gold, predicted
+    whole = {value for rows in (gold, predicted) for row in rows for value in row if _is_whole(value)}
+    names: dict[float, float] = {}
+    previous = first = math.nan
+    for value in sorted(ours | theirs):
+        if not abs(value - previous) <= ROUND_OFF * abs(value):
+            first = value
+            nearest = round(value)
+            if nearest in whole and abs(nearest - value) <= ROUND_OFF * abs(value):
+                first = nearest
+        names[value] = first
+        previous = value
+    return _renamed(gold, names), _renamed(predicted, names)
+
+
+def _fractions(rows: Cells) -> Iterator[float]:
+    return (v for row in rows for v in row if isinstance(v, float) and math.isfinite(v) and not v.is_integer())
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value) and value.is_integer())
+
+
+def _renamed(rows: Cells, names: dict[float, float]) -> Cells:
+    return [tuple(names.get(v, v) if isinstance(v, float) else v for v in row) for row in rows]
+
+
+def _same_bag(gold: Sequence[Column], predicted: Sequence[Column]) -> bool:
+    """Whether some assignment of predicted to gold columns makes the multisets of rows equal. Column 0 is fixed."""
+    tags = gold[0]
+    if Counter(_unordered_rows(gold)) != Counter(_unordered_rows(predicted)):
+        return False
+    ours = [_signature(tags, column) for column in gold[1:]]
+    theirs = [_signature(tags, column) for column in predicted[1:]]
+    if Counter(ours) != Counter(theirs):
+        return False
+    sizes = Counter(ours)
+    order = sorted(range(len(ours)), key=lambda index: (sizes[ours[index]], index))  # what is certain first
+    candidates = [
+        sorted((j for j, other in enumerate(theirs) if other == ours[i]), key=lambda j: (j != i, j)) for i in order
+    ]
+    search = _Search([gold[i + 1] for i in order], predicted[1:], candidates)
+    return search.extend(0, tags, tags, frozenset())
+
+
+class _Search:
+    """Depth-first search for a column assignment; a partial one must already give equal multisets of rows."""
+
+    def __init__(self, gold: Sequence[Column], predicted: Sequence[Column], candidates: Sequence[Sequence[int]]):
+        self.gold, self.predicted, self.candidates = gold, predicted, candidates
+        self.trials_left = max(SEARCH_TRIALS, SEARCH_CELLS // max(1, len(gold[0]) if gold else 1))
+        self.gave_up = False
+
+    def extend(self, depth: int, gold_keys: Column, predicted_keys: Column, used: frozenset[int]) -> bool:
+        """``*_keys``: for every row a number that stands for its cells in the columns assigned so far."""
+        if depth == len(self.gold):
+            return True
+        tried: set[Column] = set()
+        for j in self.candidates[depth]:
+            if j in used or self.predicted[j] in tried:  # columns with the same data are interchangeable
+                continue
+            if self.trials_left <= 0:
+                if not self.gave_up:
+                    log.warning("gave up the search for a column assignment over %d columns", len(self.gold))
+                self.gave_up = True
+                return False
+            self.trials_left -= 1
+            tried.add(self.predicted[j])
+            numbers: dict[Hashable, int] = {}
+            left = _numbered(gold_keys, self.gold[depth], numbers)
+            right = _numbered(predicted_keys, self.predicted[j], numbers)
+            if Counter(left) == Counter(right) and self.extend(depth + 1, left, right, used | {j}):
+                return True
+        return False
+
+
+def _numbered(keys: Column, column: Column, numbers: dict[Hashable, int]) -> Column:
+    return tuple(numbers.setdefault(pair, len(numbers)) for pair in zip(keys, column, strict=True))
+
+
+def _signature(tags: Column, column: Column) -> frozenset[tuple[Any, int]]:
+    return frozenset(Counter(zip(tags, column, strict=True)).items())
+
+
+def _unordered_rows(columns: Sequence[Column]) -> Iterable[Hashable]:
+    return ((row[0], frozenset(Counter(row[1:]).items())) for row in zip(*columns, strict=True))
