@@ -18,10 +18,10 @@ NUMBERS = {
         "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
         "seventeen eighteen nineteen twenty".split()
     )
-}
+} | {"once": 1, "twice": 2}
 _TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]")
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
-_NUMBER = r"(?:\d+|" + "|".join(w for w in NUMBERS if w != "zero") + ")"
+_NUMBER = r"(?:\d+|" + "|".join(w for w in NUMBERS if w not in ("zero", "once", "twice")) + ")"
 
 
 def normalise(nlq: str) -> str:
@@ -105,10 +105,8 @@ class Cues:
 
     def numbers(self, name: str) -> list[int]:
         """The numbers written inside the matches of a cue."""
-        out = []
-        for words in self.words(name):
-            out += [NUMBERS.get(w, int(w) if w.isdecimal() else -1) for w in words.split() if w in NUMBERS or w.isdecimal()]
-        return out
+        tokens = [token for words in self.words(name) for token in words.split()]
+        return [NUMBERS[t] if t in NUMBERS else int(t) for t in tokens if t in NUMBERS or t.isdecimal()]
 
 
 @lru_cache(maxsize=256)

@@ -6,7 +6,7 @@ from typing import Any
 
 from nl2sql.constraints.cues import Cues, read_cues
 
-_AGGREGATES = {"count_strict": "COUNT", "avg": "AVG", "sum": "SUM", "max": "MAX", "min": "MIN"}
+_AGGREGATES = {"count_named": "COUNT", "avg": "AVG", "sum": "SUM", "max": "MAX", "min": "MIN"}
 
 
 def extract_constraints(nlq: str) -> dict[str, Any]:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nl2sql.constraints.cues import read_cues
-from nl2sql.constraints.shape import Shape, aggregate_name, bare_columns, is_aggregate, read_shape
-from nl2sql.constraints.validate import is_extreme
+from nl2sql.constraints.cues import NUMBERS, Cues, read_cues
+from nl2sql.constraints.evidence import (
+    has_average,
+    has_distinct,
+    has_groups,
+    has_sum,
+    is_extreme,
+    lacks_aggregate,
+    lacks_grouping,
+    projects_stored_count,
+)
+from nl2sql.constraints.shape import Shape, name_words, read_shape, singular
 
 if TYPE_CHECKING:
     from nl2sql.schema import Schema
@@ -15,41 +24,96 @@ if TYPE_CHECKING:
 def intent_constraints(nlq: str, sql: str, schema: Schema | None = None) -> tuple[bool, str]:
     """Apply the SQL-structure heuristic of section 7.3.
 
+    Args:
+        nlq: the question.
+        sql: the query that ran. What cannot be parsed passes (reason ``unparsed``).
+        schema: when given, stored values and keys are recognised.
+
     Returns:
-        ``(ok, reason)``; reason ``ok`` or ``unparsed`` when ok, else what is missing, as in
+        ``(ok, reason)``; reason ``ok`` or ``unparsed`` when ok, else what is missing, named as in
         ``validate_constraints``. Not covered: wrong columns, wrong joins, wrong filters.
     """
     shape = read_shape(sql, schema)
     if shape is None:
         return True, "unparsed"
     cues = read_cues(nlq)
-    if lacks_grouping(shape):
-        return False, "missing_group_by"
-    if "superlative" in cues and not shape.order and not is_extreme(shape):
-        return False, "missing_order_by"
+    for missing, reason in (
+        (lacks_grouping(shape), "missing_group_by"),
+        (lacks_aggregate(shape, schema), _aggregate_reason(cues)),
+        ("count_asked" in cues and not _answers_how_many(cues, shape), "missing_agg:COUNT"),
+        ("avg" in cues and not has_average(shape), "missing_agg:AVG"),
+        ("sum" in cues and not has_sum(shape), "missing_agg:SUM"),
+        (_lacks_threshold(cues, shape), "missing_group_by"),
+        ("group" in cues and not has_groups(shape) and not _row_per_thing(cues, shape, "group"), "missing_group_by"),
+        (_lacks_extreme(cues, shape), "missing_order_by"),
+        (_lacks_distinct(cues, shape), "missing_distinct"),
+    ):
+        if missing:
+            return False, reason
     return True, "ok"
 
 
-def lacks_grouping(shape: Shape) -> bool:
-    """An aggregate over all rows beside a column of single rows, or used to order or filter single rows."""
-    return any(_ungrouped(leg) for leg in shape.legs)
+def _aggregate_reason(cues: Cues) -> str:
+    for cue, agg in (("avg", "AVG"), ("count", "COUNT"), ("sum", "SUM")):
+        if cue in cues:
+            return f"missing_agg:{agg}"
+    return "missing_agg:SUM"
 
 
-def _ungrouped(leg) -> bool:  # type: ignore[no-untyped-def]
-    from sqlglot import exp
+def _answers_how_many(cues: Cues, shape: Shape) -> bool:
+    """An aggregate or a stored count in the SELECT list, or a column called by the plural that was asked for."""
+    if shape.projected_aggregates or projects_stored_count(shape):
+        return True
+    plurals = {word for word in _nouns(cues, "count_asked") if singular(word) != word}
+    return any(plurals & name_words(use.name) for use in shape.projected)
 
-    if leg.args.get("group"):
+
+def _lacks_threshold(cues: Cues, shape: Shape) -> bool:
+    """ "at least two X": the number is nowhere in the query, nothing is counted and no table is joined to itself."""
+    if shape.aggregates or shape.set_operation or shape.subquery or len(set(shape.tables)) < len(shape.tables):
         return False
-    named = {
-        aggregate_name(node)
-        for projection in leg.expressions
-        for node in projection.walk()
-        if is_aggregate(node) and not isinstance(node.parent, exp.Window) and node.find_ancestor(exp.Select) is leg
-    }
-    bare = any(True for projection in leg.expressions for _ in bare_columns(projection))
-    if bare and named - {"MAX", "MIN"}:
+    for number in cues.numbers("threshold"):
+        if 0 < number <= 20 and not shape.numbers & {number - 1.0, float(number), number + 1.0}:
+            return True
+    return False
+
+
+def _lacks_extreme(cues: Cues, shape: Shape) -> bool:
+    if "superlative" not in cues or is_extreme(shape):
+        return False
+    if shape.order and "ranking" in cues:
+        return False
+    named = [*shape.strings, *shape.tables, *(use.name.lower() for use in shape.columns)]
+    return not any(word in name for word in cues.words("superlative") for name in named)
+
+
+def _lacks_distinct(cues: Cues, shape: Shape) -> bool:
+    if "distinct" not in cues or shape.distinct or shape.group or shape.set_operation:
+        return False
+    if not has_distinct(shape):
         return True
-    if leg.args.get("having"):
-        return True
-    order = leg.args.get("order")
-    return bool(order and bare and any(is_aggregate(n) for n in order.walk()))
+    return len(shape.tables) == 1 and not any(u.unique for u in shape.projected) and not _row_per_thing(cues, shape, "distinct")
+
+
+def _row_per_thing(cues: Cues, shape: Shape, cue: str) -> bool:
+    """Whether the one table of the query is called what the cue's noun says: it holds one row per such thing."""
+    if len(shape.tables) != 1:
+        return False
+    words = name_words(shape.tables[0])
+    nouns = _nouns(cues, cue)
+    return any(n in words or singular(n) in words or shape.tables[0].startswith(singular(n)) for n in nouns)
+
+
+def _nouns(cues: Cues, cue: str, reach: int = 3) -> list[str]:
+    """The words that follow a cue: its noun is among the next few."""
+    out: list[str] = []
+    for words, at in cues.found.get(cue, ()):
+        for word in cues.text[at + len(words) :].split()[:reach]:
+            if word in ",;:?!" or word in _STOP:
+                break
+            if word not in NUMBERS:
+                out.append(word)
+    return out
+
+
+_STOP = frozenset("of in for with that who which is are was were do does did has have had and or by from to on at".split())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nl2sql.schema import Column, Schema, Table
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
+_IDENTITY = frozenset({"id", "name", "title", "code", "key", "label", "ssn", "email"})
 _NUMERIC = ("INT", "REAL", "FLOA", "DOUB", "NUM", "DEC", "NUMBER", "MONEY")
 
 
@@ -42,6 +43,7 @@ class ColumnUse:
 
     name: str
     table: str
+    qualifier: str = ""  # as written, lower case
     column: Column | None = None
     unique: bool = False  # the only primary-key column of its table
     foreign: bool = False
@@ -51,11 +53,20 @@ class ColumnUse:
         return name_words(self.name)
 
     @property
+    def identity(self) -> bool:
+        """A column that names its row: a key, or called so (``name``, ``title``, the table's own name)."""
+        return self.unique or bool(self.words & _IDENTITY) or self.name.lower() in (self.table, singular(self.table))
+
+    @property
+    def id_like(self) -> bool:
+        return bool(self.words & {"id", "code", "key"}) or self.name.lower().endswith("id")
+
+    @property
     def measure(self) -> bool:
         """A number that is no key: it can be a stored count, total or average."""
         if self.column is None or self.unique or self.foreign or self.column.primary_key:
             return False
-        return self.column.type.upper().startswith(_NUMERIC) and not self.words & {"id", "ids", "code", "key"}
+        return self.column.type.upper().startswith(_NUMERIC) and not self.id_like
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,16 @@ def outer_selects(tree: exp.Expr) -> Iterator[exp.Select]:
             stack += [node.expression, node.this]
         elif isinstance(node, exp.Subquery):
             stack.append(node.this)
+
+
+def _sources(leg: exp.Select) -> Iterator[exp.Select]:
+    """The SELECTs of derived tables and common table expressions inside a leg, or beside it."""
+    from sqlglot import exp
+
+    for select in leg.root().find_all(exp.Select):
+        holder = select.find_ancestor(exp.Subquery, exp.CTE)
+        if isinstance(holder, exp.CTE) or (holder and isinstance(holder.parent, (exp.From, exp.Join))):
+            yield select
 
 
 def is_aggregate(node: exp.Expr) -> bool:
@@ -195,9 +216,9 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> Shape:
             arithmetic = arithmetic or projection.find(exp.Add, exp.Sub, exp.Mul, exp.Div) is not None
             projected_aggregates |= {aggregate_name(n) for n in projection.walk() if is_aggregate(n)}
             projected += [resolve(c) for c in bare_columns(projection)]
-        for source in leg.find_all(exp.Subquery, exp.CTE):
-            if isinstance(source, exp.CTE) or isinstance(source.parent, (exp.From, exp.Join)):
-                projected_aggregates |= {aggregate_name(n) for n in source.walk() if is_aggregate(n)}
+        for source in _sources(leg):
+            for projection in source.expressions:
+                projected_aggregates |= {aggregate_name(n) for n in projection.walk() if is_aggregate(n)}
     limits, has_limit = _limits(tree)
     operation = next((n for n in tree.find_all(exp.SetOperation)), None)
     subqueries = [s for s in tree.find_all(exp.Select) if s not in legs]
@@ -281,10 +302,11 @@ def _resolver(schema, aliases, tables):  # type: ignore[no-untyped-def]
                 return ColumnUse(
                     name,
                     table_name,
+                    qualifier,
                     column,
                     unique=column.primary_key and len(keys) == 1,
                     foreign=any(column.name.lower() in map(str.lower, fk.columns) for fk in table.foreign_keys),
                 )
-        return ColumnUse(name, candidates[0] if candidates else "")
+        return ColumnUse(name, candidates[0] if candidates else "", qualifier)
 
     return resolve

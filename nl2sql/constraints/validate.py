@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.constraints.cues import lexicon
+from nl2sql.constraints.evidence import (
+    has_average,
+    has_count,
+    has_distinct,
+    has_groups,
+    has_limit,
+    has_order,
+    has_sum,
+    is_extreme,
+)
 from nl2sql.constraints.shape import Shape, read_shape
 
 if TYPE_CHECKING:
@@ -42,61 +51,12 @@ def validate_constraints(sql: str, constraints: Mapping[str, Any], schema: Schem
     return {"valid": True, "reason": "ok"}
 
 
-def stores(shape: Shape, kind: str) -> bool:
-    """Whether the query uses a column whose name says that it stores such a value."""
-    words = lexicon().stored[kind]
-    return any(use.words & words for use in shape.columns)
-
-
-def projects_measure(shape: Shape) -> bool:
-    return any(use.measure for use in shape.projected)
-
-
 def has_aggregate(shape: Shape, agg: str) -> bool:
-    """Whether the query computes ``agg``, or another legitimate way to the same value."""
-    found = shape.aggregates
+    """Whether the query computes ``agg``, or has another legitimate way to the same value."""
     if agg == "COUNT":
-        return bool(found) or stores(shape, "count") or projects_measure(shape) or shape.ranked
+        return has_count(shape)
     if agg == "SUM":
-        return bool(found & {"SUM", "COUNT"}) or stores(shape, "sum") or stores(shape, "count") or shape.arithmetic
+        return has_sum(shape)
     if agg == "AVG":
-        return "AVG" in found or shape.arithmetic or stores(shape, "avg")
-    return bool(found & {"MAX", "MIN"}) or is_extreme(shape) or stores(shape, agg.lower())
-
-
-def is_extreme(shape: Shape) -> bool:
-    """Whether the query picks rows by rank: MAX or MIN, LIMIT, a rank window, ALL, or "none is greater"."""
-    return (
-        bool(shape.aggregates & {"MAX", "MIN"})
-        or shape.has_limit
-        or shape.ranked
-        or shape.negated
-        or stores(shape, "max")
-        or stores(shape, "min")
-        or stores(shape, "rank")
-    )
-
-
-def has_groups(shape: Shape) -> bool:
-    """Whether rows are grouped, or aggregation per thing is done another way, or nothing is aggregated."""
-    if shape.group or shape.window or shape.correlated:
-        return True
-    return not shape.projected_aggregates
-
-
-def has_limit(shape: Shape, limit: int) -> bool:
-    if limit == 1:
-        return is_extreme(shape)
-    return limit in shape.limits or (shape.ranked or shape.subquery) and float(limit) in shape.numbers
-
-
-def has_order(shape: Shape, *, extreme: bool) -> bool:
-    return shape.order or (extreme and is_extreme(shape))
-
-
-def has_distinct(shape: Shape) -> bool:
-    """Whether duplicates are removed, or cannot arise."""
-    if shape.distinct or shape.group or shape.set_operation:
-        return True
-    single = len(shape.tables) == 1
-    return any(use.unique for use in shape.projected) or (single and shape.subquery)
+        return has_average(shape)
+    return is_extreme(shape)

@@ -1,0 +1,201 @@
+"""Facts about a query that decide whether it does what a cue asks for, by this way or another.
+
+Each function answers one yes-or-no question about a ``Shape``; a gate rejects only where every legitimate way
+is missing. Doubt is settled for the query: a wrong rejection costs a right answer, a missed one nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nl2sql.constraints.cues import lexicon
+from nl2sql.constraints.shape import ColumnUse, Shape, aggregate_name, bare_columns, is_aggregate
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from nl2sql.schema import Schema
+
+
+def stores(shape: Shape, kind: str) -> bool:
+    """Whether the query uses a column whose name says that it stores such a value already."""
+    words = lexicon().stored[kind]
+    return any(use.words & words for use in shape.columns)
+
+
+def projects_stored_count(shape: Shape) -> bool:
+    """Whether a number that is no key, or a column named like a count, is in the SELECT list."""
+    words = lexicon().stored["count"]
+    return any(use.measure or (use.words & words and not use.identity) for use in shape.projected)
+
+
+def has_count(shape: Shape) -> bool:
+    return bool(shape.projected_aggregates) or (bool(shape.aggregates) and not shape.star) or projects_stored_count(shape)
+
+
+def has_sum(shape: Shape) -> bool:
+    """SUM or COUNT; a stored total; a sum of columns; numbers listed row by row, or of one pinned row."""
+    from sqlglot import exp
+
+    if shape.aggregates & {"SUM", "COUNT"} or stores(shape, "sum") or shape.window:
+        return True
+    if any(p.find(exp.Add, exp.Sub) for leg in shape.legs for p in leg.expressions):
+        return True
+    if shape.group:
+        return False
+    numbers_only = all(use.measure or not use.column for use in shape.projected)
+    return shape.star or (bool(shape.projected) and not numbers_only) or is_pinned(shape)
+
+
+def has_average(shape: Shape) -> bool:
+    """AVG, a quotient, or a stored average."""
+    from sqlglot import exp
+
+    return "AVG" in shape.aggregates or shape.tree.find(exp.Div) is not None or stores(shape, "avg")
+
+
+def is_extreme(shape: Shape) -> bool:
+    """Whether rows are picked by rank: MAX or MIN, LIMIT, a rank window, ALL, "none is greater", a stored rank."""
+    return (
+        bool(shape.aggregates & {"MAX", "MIN"})
+        or shape.has_limit
+        or shape.ranked
+        or shape.negated
+        or any(stores(shape, kind) for kind in ("max", "min", "rank"))
+    )
+
+
+def has_groups(shape: Shape) -> bool:
+    """Whether rows are grouped, or things are aggregated one by one another way, or nothing is aggregated."""
+    return shape.group or shape.window or shape.correlated or not shape.projected_aggregates
+
+
+def has_limit(shape: Shape, limit: int) -> bool:
+    if limit == 1:
+        return is_extreme(shape)
+    return limit in shape.limits or ((shape.ranked or shape.subquery) and float(limit) in shape.numbers)
+
+
+def has_order(shape: Shape, *, extreme: bool) -> bool:
+    return shape.order or (extreme and is_extreme(shape))
+
+
+def has_distinct(shape: Shape) -> bool:
+    """Whether duplicates are removed, or cannot arise, or would be rows that differ elsewhere."""
+    if shape.distinct or shape.group or shape.set_operation:
+        return True
+    if shape.star or any(use.unique for use in shape.projected):
+        return True
+    if len(shape.tables) > 1 and not shape.subquery:
+        return False
+    return not shape.projected or any(use.identity for use in shape.projected)
+
+
+def is_pinned(shape: Shape) -> bool:
+    """Whether a WHERE equality names the one row that a projected number is taken from."""
+    from sqlglot import exp
+
+    tables = {use.table for use in shape.projected}
+    by_name = {(use.name.lower()): use for use in shape.columns}
+    for leg in shape.legs:
+        where = leg.args.get("where")
+        for equal in where.find_all(exp.EQ) if where else ():
+            for side in (equal.left, equal.right):
+                use = by_name.get(side.name.lower()) if isinstance(side, exp.Column) else None
+                if use and use.identity and use.table in tables:
+                    return True
+    return False
+
+
+# --------------------------------------------------------------------------------- faults of the query alone
+
+
+def lacks_grouping(shape: Shape) -> bool:
+    """An aggregate over all rows beside a column of single rows, or used to order or filter single rows."""
+    return any(_ungrouped(leg) for leg in shape.legs)
+
+
+def _own_aggregates(leg: exp.Select) -> Iterator[exp.Expr]:
+    """Aggregates of the SELECT list, less window functions and those of subqueries."""
+    from sqlglot import exp
+
+    for projection in leg.expressions:
+        for node in projection.walk():
+            if is_aggregate(node) and not isinstance(node.parent, exp.Window) and node.find_ancestor(exp.Select) is leg:
+                yield node
+
+
+def _ungrouped(leg: exp.Select) -> bool:
+    from sqlglot import exp
+
+    if leg.args.get("group"):
+        return False
+    named = {aggregate_name(node) for node in _own_aggregates(leg)}
+    where = leg.args.get("where")
+    fixed = {c.name.lower() for e in (where.find_all(exp.EQ) if where else ()) for c in e.find_all(exp.Column)}
+    bare = [c for projection in leg.expressions for c in bare_columns(projection)]
+    loose = any(c.name.lower() not in fixed for c in bare)
+    if loose and named - {"MAX", "MIN"}:
+        return True
+    order = leg.args.get("order")
+    in_order = order is not None and any(is_aggregate(n) for n in order.find_all(exp.Func))
+    return leg.args.get("having") is not None or (in_order and bool(bare or named))
+
+
+def lacks_aggregate(shape: Shape, schema: Schema | None) -> bool:
+    """A number of single rows, or a whole row, shown for a group that does not determine it.
+
+    SQLite takes such a value from an arbitrary row of the group (except beside MAX or MIN).
+    """
+    uses: dict[tuple[str, str], ColumnUse] = {(u.qualifier, u.name.lower()): u for u in shape.columns}
+    for leg in shape.legs:
+        group = leg.args.get("group")
+        if group is None or any(aggregate_name(n) in ("MAX", "MIN") for n in _own_aggregates(leg)):
+            continue
+        if len(leg.expressions) > 1 and any(p.is_star for p in leg.expressions) and not list(_own_aggregates(leg)):
+            return True
+        if schema is None:
+            continue
+        keys = [_use(c, uses) for e in group.expressions for c in bare_columns(_unaliased(e, leg))]
+        for projection in leg.expressions:
+            for column in bare_columns(projection):
+                use = _use(column, uses)
+                if use and use.measure and not any(k and _determines(k, use, schema, keys) for k in keys):
+                    return True
+    return False
+
+
+def _use(column: exp.Column, uses: dict[tuple[str, str], ColumnUse]) -> ColumnUse | None:
+    return uses.get((column.table.lower(), column.name.lower()))
+
+
+def _unaliased(node: exp.Expr, leg: exp.Select) -> exp.Expr:
+    """What a GROUP BY term stands for: an ordinal or an alias of the SELECT list, else itself."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Literal) and node.is_int and 0 < int(node.this) <= len(leg.expressions):
+        return leg.expressions[int(node.this) - 1]
+    for projection in leg.expressions:
+        if isinstance(projection, exp.Alias) and projection.alias.lower() == node.name.lower() and node.name:
+            return projection.this
+    return node
+
+
+def _determines(key: ColumnUse, use: ColumnUse, schema: Schema, keys: list[ColumnUse | None]) -> bool:
+    """Whether one value of a grouping column leaves one value of ``use``."""
+    if key.name.lower() == use.name.lower():
+        return True
+    table = schema.table(use.table)
+    if table is None or key.column is None:
+        return True
+    primary = {c.name.lower() for c in table.columns if c.primary_key}
+    if primary and primary <= {k.name.lower() for k in keys if k}:
+        return True
+    if key.table == use.table:
+        return key.unique or (not primary and key.identity) or (key.identity and not key.foreign and not key.id_like)
+    owner = schema.table(key.table)
+    references = [fk for fk in owner.foreign_keys if key.name.lower() in map(str.lower, fk.columns)] if owner else []
+    if references:
+        return any(fk.ref_table.lower() == use.table for fk in references)
+    return not primary and not key.unique
