@@ -1,0 +1,280 @@
+"""From model output to one SELECT: ``clean_candidate_with_reason`` (re-exported by ``nl2sql.agent_utils``).
+
+Where the SQL starts in the chatter is found with plain text work (code fences, ``SQL:`` labels, lines that begin with
+SELECT); what is SQL and where it ends is decided by tokens and by parsing, so strings that hold ``;``, ``--`` or code
+fences survive. The statement that comes out is a slice of the model's own text; it is changed only where it had to
+be (typographic quotes, HTML entities, redundant outer parentheses).
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+
+from sqlglot import exp
+from sqlglot.tokens import Token, TokenType
+
+from nl2sql.sql_text import MAX_CHARS, parse, same_tokens, syntax_error, tokens
+
+_MAX_STARTS = 12  # SELECTs tried in one text
+_MAX_CUTS = 25  # line ends tried per SELECT
+_MAX_SEMICOLONS = 20
+
+_THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.S | re.I)
+_FENCE = re.compile(r"```[ \t]*([A-Za-z0-9_+-]*)[ \t]*\n?(.*?)(?:```|\Z)", re.S)
+_TAGGED = re.compile(r"<(sql|query|answer)>(.*?)(?:</\1>|\Z)", re.S | re.I)
+_LABEL = re.compile(
+    r"(?:^|\n)[ \t>*#-]*(?:final |the |sqlite |corrected |generated )*"
+    r"(?:sql(?:ite)?(?: ?query| statement)?|query|answer|repaired sql)[ \t*]*:[ \t*]*",
+    re.I,
+)
+_INLINE_CODE = re.compile(r"`(\s*(?:select|with)\b[^`]*)`", re.I)
+_START = re.compile(
+    r"\bselect\b|\bwith\s+(?:recursive\s+)?[\w\"`\[\]]+\s*(?:\([^()]*\)\s*)?as\s*(?:not\s+)?(?:materialized\s*)?\(",
+    re.I,
+)
+_OTHER_STATEMENT = re.compile(
+    r"^[ \t]*(?:insert\s+(?:or\s+\w+\s+)?into|replace\s+into|delete\s+from|update\s+\S+\s+set|merge\s+into|truncate\b"
+    r"|(?:drop|create|alter)\s+(?:temp\s+|temporary\s+|unique\s+|virtual\s+|or\s+replace\s+)*"
+    r"(?:table|view|index|trigger|database|schema|user|function)"
+    r"|pragma\s+\w|attach\s+|detach\s+|vacuum\b|explain\s+|reindex\b|analyze\s*(?:;|$)|begin\b|commit\b|rollback\b"
+    r"|grant\s+|savepoint\s+)",
+    re.I | re.M,
+)
+_ECHO = re.compile(
+    r"^\s*(?:#+\s|schema\s*:|user question\s*:|question\s*:|database schema|you are\b|instructions?\s*:|action\s*:"
+    r"|observation\s*:|thought\s*:|tables?\s*:|create table\b)",
+    re.I | re.M,
+)
+_PLACEHOLDER = re.compile(r"\.\.\.|…|<[A-Za-z_ ]+>|\[(?:table|column)[^\]]*\]|\byour (?:sql|query)\b", re.I)
+_LEADING_NOISE = re.compile(r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.S)
+_SPECIAL_TOKEN = re.compile(r"<\|[^|>]*\|>.*|</s>.*|<end_of_turn>.*|\[/?INST\].*|```.*", re.S)
+_NOT_A_START = re.compile(r"(?:\(|\b(?:union|all|intersect|except|as|exists|in|into|not))\s*\Z", re.I)
+_CONTINUES = re.compile(
+    r"\s*(?:[^\w\s`\"#*>\-]|(?:--)|(?:from|where|group|order|having|limit|offset|join|left|right|inner|outer|full|cross"
+    r"|natural|on|using|and|or|not|in|is|like|glob|between|union|intersect|except|as|asc|desc|case|when|then|else|end"
+    r"|select|with|over|partition|window|exists|by|distinct|collate|escape|null)\b)",
+    re.I,
+)
+_TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "；": ";", "，": ",", "（": "(", "）": ")"})
+
+
+def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
+    """Keep a single executable ``SELECT ... FROM ...;`` of a model's output.
+
+    Returns ``(sql, "ok")`` with ``sql`` the model's own text from its first to its last token and one ``;`` at the
+    end, or ``(None, reason)`` with reason one of ``empty``, ``prompt_echo``, ``multi_statement``, ``not_select``,
+    ``no_select``, ``no_from``, ``syntax:<what SQLite says>`` or ``junk``.
+
+    WITH ... SELECT, set operations and a parenthesised SELECT pass. A FROM anywhere in the statement will do
+    (``SELECT (SELECT count(*) FROM a) - (SELECT count(*) FROM b)``); a SELECT that reads no table at all is rejected
+    as ``no_from``. A statement that sqlglot cannot parse passes when SQLite's own parser accepts its syntax; one that
+    only sqlglot accepts passes as well, and ``validate_sql`` says what SQLite has against it. The same statement
+    said twice is one statement; prose after the statement is dropped. Source: the specification's 4.1.1.
+    """
+    text = _THINKING.sub(" ", raw_sql) if "<think>" in raw_sql.lower() else raw_sql
+    if not text.strip(" \t\r\n;`"):
+        return None, "empty"
+    if len(text) > MAX_CHARS:
+        return None, "junk"
+    reasons: list[str] = []
+    for snippet in _snippets(text):
+        sql, reason = _first_statement(snippet)
+        if sql is not None:
+            return sql + ";", "ok"
+        if reason == "multi_statement":
+            return None, reason
+        if reason:
+            reasons.append(reason)
+    return None, _verdict(text, reasons)
+
+
+def _snippets(text: str) -> Iterator[str]:
+    """The parts of a model's output that may be SQL, most trustworthy first; the whole text is the last."""
+    if _START.match(text.lstrip(" \t\r\n(")):
+        yield text
+    if text.lstrip().startswith("{"):
+        yield from _from_json(text)
+    fences = [match.group(2) for match in _FENCE.finditer(text) if match.group(1).lower() not in ("json", "python")]
+    yield from fences
+    yield from (match.group(2) for match in _TAGGED.finditer(text))
+    yield from (text[match.end() :] for match in _LABEL.finditer(text))
+    yield from (match.group(1) for match in _INLINE_CODE.finditer(text))
+    yield text
+
+
+def _from_json(text: str) -> Iterator[str]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    for key in ("sql", "query", "SQL"):
+        if isinstance(found, dict) and isinstance(found.get(key), str):
+            yield found[key]
+
+
+def _first_statement(snippet: str) -> tuple[str | None, str]:
+    """The first acceptable SELECT of a snippet, or the reason why the likeliest one is none ("" without any)."""
+    other = _OTHER_STATEMENT.search(snippet)
+    starts = _starts(snippet)
+    if other and not any(start < other.start() for start in starts):
+        return None, "not_select"
+    first_reason, failed_at = "", -1
+    for start in starts[:_MAX_STARTS]:
+        # A SELECT inside a larger statement that failed is not what the model meant to say.
+        if failed_at >= 0 and snippet.count("(", failed_at, start) > snippet.count(")", failed_at, start):
+            continue
+        sql, reason = _statement_at(snippet[start:])
+        if sql is not None or reason == "multi_statement":
+            return sql, reason
+        first_reason = first_reason or reason
+        failed_at = start if failed_at < 0 else min(failed_at, start)
+    return None, first_reason
+
+
+def _starts(snippet: str) -> list[int]:
+    """Offsets where a statement may start: upper case first, then line starts, then the order of the text."""
+    ranked = []
+    for match in _START.finditer(snippet):
+        at = match.start()
+        before = snippet[:at]
+        opened = before.rstrip(" \t\r\n(")
+        if "(" in before[len(opened) :] and (not opened or before[len(opened) :].lstrip(" \t").startswith("\n")):
+            at, before = len(opened) + before[len(opened) :].index("("), opened  # the statement's own parenthesis
+        if _NOT_A_START.search(before) and not _fresh(before):
+            continue
+        upper = match.group()[:4].isupper()
+        at_line_start = not before.rsplit("\n", 1)[-1].strip(" \t>*-:`")
+        ranked.append((not upper, not at_line_start, at))
+    return [at for _, _, at in sorted(ranked)]
+
+
+def _fresh(before: str) -> bool:
+    return not before.strip()
+
+
+def _statement_at(text: str) -> tuple[str | None, str]:
+    """The statement that starts at the first character of ``text``; what follows it may be prose."""
+    body, rest = _split(text)
+    sql, reason = _checked(body)
+    if sql is None:
+        sql = _without_trailing_prose(body)
+    if sql is None and (cut := _SPECIAL_TOKEN.sub("", body)) != body:
+        sql, _ = _checked(cut)
+    if sql is None:
+        return None, reason
+    return (None, "multi_statement") if _another_statement(rest, sql) else (sql, "ok")
+
+
+def _split(text: str) -> tuple[str, str]:
+    """``text`` before and after its first real semicolon: one that the tokens up to it see as a semicolon."""
+    at = -1
+    for _ in range(_MAX_SEMICOLONS):
+        at = text.find(";", at + 1)
+        if at < 0:
+            break
+        seen = tokens(text[: at + 1])
+        if seen and seen[-1].token_type == TokenType.SEMICOLON:
+            return text[:at], text[at + 1 :]
+    return text, ""
+
+
+def _another_statement(rest: str, sql: str) -> bool:
+    """Whether what follows the semicolon is a second, different statement (prose and repetitions are not)."""
+    for _ in range(_MAX_SEMICOLONS):
+        noise = _LEADING_NOISE.match(rest)
+        rest = rest[noise.end() :] if noise else rest
+        if _OTHER_STATEMENT.match(rest):
+            return True
+        if not _START.match(rest.lstrip("(")):
+            return False
+        body, rest = _split(rest)
+        again, _ = _checked(body)
+        if again is None:
+            prefix, whole = " ".join(body.split()), " ".join(sql.split())
+            return not whole.startswith(prefix) and body.lstrip("( ")[:4].isupper()
+        if not same_tokens(tokens(again) or [], tokens(sql) or []):
+            return True
+    return True
+
+
+def _without_trailing_prose(body: str) -> str | None:
+    """The longest run of whole lines that is a statement and is not followed by a line that continues it."""
+    lines = body.split("\n")
+    cuts = [k for k in range(1, len(lines)) if lines[k].strip() and not _CONTINUES.match(lines[k])][:_MAX_CUTS]
+    for cut in reversed(cuts):
+        sql, _ = _checked("\n".join(lines[:cut]))
+        if sql is not None:
+            return sql
+    return None
+
+
+def _checked(body: str) -> tuple[str | None, str]:
+    """``body`` from its first to its last token if it is one SELECT that reads a table; else the reason."""
+    sql, reason = _select_of(body)
+    if sql is None and reason.startswith("syntax"):
+        plain = html.unescape(body).translate(_TYPOGRAPHIC).replace("\\_", "_").replace("\\*", "*")
+        if plain != body:
+            sql, _ = _select_of(plain)
+    return sql, "ok" if sql is not None else reason
+
+
+def _select_of(body: str) -> tuple[str | None, str]:
+    stream = tokens(body)
+    if stream is None:
+        return None, _syntax_reason(body)
+    while stream and stream[-1].token_type == TokenType.SEMICOLON:
+        stream.pop()
+    while len(stream) > 2 and _wrapped(stream):
+        stream = stream[1:-1]
+    if not stream:
+        return None, "empty"
+    sql = body[stream[0].start : stream[-1].end + 1]
+    if any(token.token_type == TokenType.SEMICOLON for token in stream):
+        return None, "multi_statement"
+    tree = parse(sql)
+    if tree is None:
+        error = syntax_error(sql)
+        if error is not None:
+            return None, _syntax_reason(sql, error)
+        reads = any(token.token_type == TokenType.FROM for token in stream)
+        return (sql, "ok") if reads else (None, "no_from")
+    if not isinstance(tree, exp.Query):
+        return None, "not_select"
+    return (sql, "ok") if tree.find(exp.From) else (None, "no_from")
+
+
+def _wrapped(stream: list[Token]) -> bool:
+    """Whether the first and the last token are one pair of parentheses round everything."""
+    if stream[0].token_type != TokenType.L_PAREN or stream[-1].token_type != TokenType.R_PAREN:
+        return False
+    depth = 0
+    for token in stream[:-1]:
+        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+        if depth == 0:
+            return False
+    return True
+
+
+def _syntax_reason(sql: str, error: str | None = None) -> str:
+    message = error or syntax_error(sql) or "not parsable"
+    return "syntax:" + message.removesuffix(": syntax error")[:80]
+
+
+def _verdict(text: str, reasons: list[str]) -> str:
+    """One reason for a text in which no statement was found."""
+    echo = _ECHO.search(text) is not None
+    if not reasons:
+        if echo or _PLACEHOLDER.search(text):
+            return "prompt_echo"
+        if _START.search(text) or not re.search(r"[^\W\d_]{2}", text):
+            return "junk"
+        return "no_select"
+    reason = reasons[0]
+    if reason == "not_select" and re.match(r"\s*create table", text, re.I) and echo and "question" in text.lower():
+        return "prompt_echo"
+    if reason.startswith("syntax") and _PLACEHOLDER.search(text):
+        return "prompt_echo"
+    return reason

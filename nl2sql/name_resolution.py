@@ -1,0 +1,368 @@
+"""Which names of a SELECT resolve to nothing: a scope walk with SQLite's own rules of visibility.
+
+``unresolved_names`` goes through the tree scope by scope: FROM sources with their aliases, CTEs (recursive ones too),
+derived tables, correlated subqueries that see the scopes round them, USING and NATURAL JOIN, select aliases (SQLite
+lets WHERE, GROUP BY, HAVING and ORDER BY use them), ``rowid``, VALUES, table-valued functions. Case does not matter.
+
+A double-quoted name that resolves to nothing is a string to SQLite. That is how many people write values, so on the
+value side (compared with a column, in a list, an argument of a function) it counts as a literal; standing alone in a
+select list, in GROUP BY or ORDER BY, in an aggregate, or in a comparison without any column, it is a mistyped column.
+Not covered: names inside statements that sqlglot cannot parse, and columns of sources whose columns are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from nl2sql.schema import Schema
+from nl2sql.sql_text import Tree, span
+
+_ROWID = frozenset({"rowid", "oid", "_rowid_"})
+_SYSTEM_TABLES = frozenset({"sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_sequence", "dbstat"})
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Is, exp.Like, exp.Glob, exp.Between, exp.In)
+
+Columns = frozenset[str] | None  # lower-case names; None: not known, anything may be there
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A name that resolves to nothing. ``kind``: unknown_table, unknown_column or ambiguous_column.
+
+    ``table`` is the real table that a column's prefix stands for (the prefix itself where it stands for none);
+    ``tables`` are the real tables in scope.
+    """
+
+    kind: str
+    name: str
+    table: str = ""
+    tables: tuple[str, ...] = ()
+    double_quoted: bool = False
+
+
+@dataclass
+class _Source:
+    name: str  # as columns are prefixed with it
+    columns: Columns
+    table: str = ""  # the schema's table behind it
+    merged: frozenset[str] = frozenset()  # columns joined by USING or NATURAL: once, however many sources have them
+    hidden_rowid: bool = False
+
+
+@dataclass
+class _Scope:
+    sources: list[_Source] = field(default_factory=list)
+    aliases: frozenset[str] = frozenset()
+    outer: _Scope | None = None
+
+
+class _Walk:
+    """One walk over one statement; collects problems in the order of the text."""
+
+    def __init__(self, sql: str, schema: Schema) -> None:
+        self.sql = sql
+        self.tables = {
+            table.name.lower(): (table.name, frozenset(column.name.lower() for column in table.columns))
+            for table in schema.tables
+        }
+        self.problems: list[Problem] = []
+
+    # ------------------------------------------------------------------------------------------- queries
+
+    def query(self, node: Tree, outer: _Scope | None, ctes: Mapping[str, Columns]) -> Columns:
+        """Resolve a query expression; its output columns."""
+        ctes = self._with(node, outer, ctes)
+        if isinstance(node, exp.Subquery):
+            columns = self.query(node.this, outer, ctes)
+            self._tail(node, columns, outer, ctes)
+            return columns
+        if isinstance(node, exp.SetOperation):
+            columns = self.query(node.left, outer, ctes)
+            branches = [columns, self.query(node.right, outer, ctes)]
+            visible = None if any(branch is None for branch in branches) else frozenset().union(*branches)  # type: ignore[arg-type]
+            self._tail(node, visible, outer, ctes)
+            return columns
+        if isinstance(node, exp.Select):
+            return self._select(node, outer, ctes)
+        if isinstance(node, exp.Values):
+            return self._values(node, outer, ctes)
+        return None
+
+    def _with(self, node: Tree, outer: _Scope | None, ctes: Mapping[str, Columns]) -> Mapping[str, Columns]:
+        clause = node.args.get("with_") or node.args.get("with")
+        if clause is None:
+            return ctes
+        visible = dict(ctes)
+        named = {cte.alias.lower(): _alias_columns(cte) for cte in clause.expressions}
+        for cte in clause.expressions:
+            name = cte.alias.lower()
+            declared = named[name]
+            # SQLite lets a CTE refer to any other of its WITH clause, itself included.
+            inner = {**{other: columns for other, columns in named.items() if other not in visible}, **visible}
+            inner[name] = declared if declared is not None else _first_branch_names(cte.this)
+            columns = self.query(cte.this, outer, inner)
+            visible[name] = declared if declared is not None else columns
+        return visible
+
+    def _tail(self, node: Tree, columns: Columns, outer: _Scope | None, ctes: Mapping[str, Columns]) -> None:
+        scope = _Scope([_Source("", columns)], outer=outer)
+        for key in ("order", "limit", "offset"):
+            if (clause := node.args.get(key)) is not None:
+                self._expression(clause, scope, ctes)
+
+    def _values(self, node: exp.Values, outer: _Scope | None, ctes: Mapping[str, Columns]) -> Columns:
+        rows = node.expressions
+        for row in rows:
+            self._expression(row, _Scope(outer=outer), ctes)
+        width = len(rows[0].expressions) if rows and isinstance(rows[0], exp.Tuple) else 1
+        declared = _alias_columns(node)
+        return declared if declared is not None else frozenset(f"column{i + 1}" for i in range(width))
+
+    def _select(self, node: exp.Select, outer: _Scope | None, ctes: Mapping[str, Columns]) -> Columns:
+        aliases = frozenset(item.alias.lower() for item in node.expressions if isinstance(item, exp.Alias))
+        scope = _Scope(aliases=aliases, outer=outer)
+        joins: list[exp.Join] = list(node.args.get("joins") or [])
+        clause = node.args.get("from_") or node.args.get("from")
+        if clause is not None:
+            self._source(clause.this, scope, outer, ctes)
+        for join in joins:
+            self._join(join, scope, outer, ctes)
+        for join in joins:
+            if (condition := join.args.get("on")) is not None:
+                self._expression(condition, scope, ctes)
+        items = _Scope(scope.sources, outer=outer)  # the select list does not see its own aliases
+        for item in node.expressions:
+            self._expression(item, items, ctes, alone=True)
+        for key in ("where", "group", "having", "qualify", "windows", "order", "limit", "offset"):
+            for part in _as_list(node.args.get(key)):
+                self._expression(part, scope, ctes)
+        return _output(node, scope)
+
+    # ------------------------------------------------------------------------------------------- sources
+
+    def _join(self, join: exp.Join, scope: _Scope, outer: _Scope | None, ctes: Mapping[str, Columns]) -> None:
+        before = list(scope.sources)
+        self._source(join.this, scope, outer, ctes)
+        added = scope.sources[len(before) :]
+        using = frozenset(_identifier_name(column).lower() for column in join.args.get("using") or [])
+        if join.method and join.method.upper() == "NATURAL":
+            left = [source.columns for source in before]
+            right = [source.columns for source in added]
+            known = all(columns is not None for columns in [*left, *right])
+            shared = frozenset().union(*left) & frozenset().union(*right) if known else None  # type: ignore[arg-type]
+            for source in added:
+                source.merged = shared if shared is not None else source.columns or frozenset()
+            return
+        for name in sorted(using):
+            for side in (before, added):
+                if all(source.columns is not None and name not in source.columns for source in side):
+                    self._report("unknown_column", name, side[0].table or side[0].name if side else "", scope)
+                    break
+        for source in added:
+            source.merged = using
+
+    def _source(self, node: Tree, scope: _Scope, outer: _Scope | None, ctes: Mapping[str, Columns]) -> None:
+        alias = node.alias_or_name
+        if isinstance(node, exp.Table):
+            self._table(node, alias, scope, ctes)
+        elif isinstance(node, exp.Subquery) and isinstance(node.this, (exp.Table, exp.Join)):
+            self._source(node.this, scope, outer, ctes)  # FROM (a JOIN b ON ...)
+        elif isinstance(node, (exp.Subquery, exp.Query, exp.Values)):
+            columns = self.query(node, outer, ctes)
+            declared = _alias_columns(node)
+            scope.sources.append(_Source(alias, declared if declared is not None else columns))
+        elif isinstance(node, exp.Paren):
+            self._source(node.this, scope, outer, ctes)
+        else:  # a table-valued function, or something newer than this walk
+            scope.sources.append(_Source(alias, None))
+        for join in node.args.get("joins") or []:
+            self._join(join, scope, outer, ctes)
+            if (condition := join.args.get("on")) is not None:
+                self._expression(condition, scope, ctes)
+
+    def _table(self, node: exp.Table, alias: str, scope: _Scope, ctes: Mapping[str, Columns]) -> None:
+        name = node.name
+        if not isinstance(node.this, exp.Identifier):  # json_each(...), pragma_table_info(...)
+            for argument in node.this.args.get("expressions") or []:
+                self._expression(argument, scope, ctes)
+            scope.sources.append(_Source(alias or node.this.name, None))
+        elif name.lower() in ctes and not node.db:
+            scope.sources.append(_Source(alias, ctes[name.lower()]))
+        elif name.lower() in self.tables and node.db.lower() in ("", "main"):
+            real, columns = self.tables[name.lower()]
+            scope.sources.append(_Source(alias, columns, table=real, hidden_rowid=True))
+        elif name.lower() in _SYSTEM_TABLES or name.lower().startswith("pragma_"):
+            scope.sources.append(_Source(alias, None))
+        else:
+            self.problems.append(Problem("unknown_table", name))
+            scope.sources.append(_Source(alias, None))
+
+    # --------------------------------------------------------------------------------------- expressions
+
+    def _expression(self, node: Tree, scope: _Scope, ctes: Mapping[str, Columns], *, alone: bool = False) -> None:
+        """Resolve the columns of an expression; subqueries open their own scope with this one round it."""
+        if isinstance(node, exp.Query) and not isinstance(node, exp.Table):
+            self.query(node, scope, ctes)
+        elif isinstance(node, exp.Column):
+            self._column(node, scope)
+        elif isinstance(node, exp.Dot):
+            pass  # three or more parts: the database's own name in front
+        else:
+            for child in node.iter_expressions():
+                self._expression(child, scope, ctes)
+
+    def _column(self, node: exp.Column, scope: _Scope) -> None:
+        if isinstance(node.this, exp.Star):
+            if node.table:
+                self._prefix(node, scope)
+            return
+        if node.table:
+            self._prefixed(node, scope)
+        else:
+            self._bare(node, scope)
+
+    def _prefix(self, node: exp.Column, scope: _Scope) -> _Source | None:
+        wanted = node.table.lower()
+        for level in _levels(scope):
+            for source in level.sources:
+                if source.name.lower() == wanted:
+                    return source
+        self._report("unknown_column", node.name or "*", node.table, scope)
+        return None
+
+    def _prefixed(self, node: exp.Column, scope: _Scope) -> None:
+        wanted, name = node.table.lower(), node.name.lower()
+        named = [source for level in _levels(scope) for source in level.sources if source.name.lower() == wanted]
+        if not named:
+            self._prefix(node, scope)
+        elif not any(_has(source, name) for source in named):
+            self._report("unknown_column", node.name, named[0].table or named[0].name, scope)
+
+    def _bare(self, node: exp.Column, scope: _Scope) -> None:
+        name = node.name.lower()
+        for level in _levels(scope):
+            owners = [source for source in level.sources if source.columns is not None and name in source.columns]
+            certain = [source for source in owners if name not in source.merged]
+            if len(certain) > 1 and not _is_alias_of_order(node, level):
+                self._report("ambiguous_column", node.name, "", level)
+                return
+            if owners or name in level.aliases or any(source.columns is None for source in level.sources):
+                return
+            if name in _ROWID and any(source.hidden_rowid for source in level.sources):
+                return
+        quoted = self._double_quoted(node)
+        if quoted and _is_value(node, self._resolves(scope)):
+            return
+        self._report("unknown_column", node.name, "", scope, quoted)
+
+    def _resolves(self, scope: _Scope) -> frozenset[str]:
+        found: set[str] = set()
+        for level in _levels(scope):
+            found |= level.aliases
+            for source in level.sources:
+                found |= source.columns or frozenset()
+        return frozenset(found)
+
+    def _double_quoted(self, node: exp.Column) -> bool:
+        where = span(node.this)
+        return bool(node.this.args.get("quoted")) and (where is None or self.sql[where[0]] == '"')
+
+    def _report(self, kind: str, name: str, table: str, scope: _Scope, quoted: bool = False) -> None:
+        tables = dict.fromkeys(source.table for level in _levels(scope) for source in level.sources if source.table)
+        self.problems.append(Problem(kind, name, table, tuple(tables), quoted))
+
+
+def unresolved_names(sql: str, tree: Tree, schema: Schema) -> list[Problem]:
+    """Every name of one statement that resolves to nothing, in the order of the walk.
+
+    ``tree`` is the parse of ``sql``, with positions. Raises RecursionError for absurdly nested statements.
+    """
+    walk = _Walk(sql, schema)
+    walk.query(tree, None, {})
+    return list(dict.fromkeys(walk.problems))
+
+
+def _levels(scope: _Scope | None) -> Iterator[_Scope]:
+    while scope is not None:
+        yield scope
+        scope = scope.outer
+
+
+def _has(source: _Source, name: str) -> bool:
+    return source.columns is None or name in source.columns or (name in _ROWID and source.hidden_rowid)
+
+
+def _as_list(value: object) -> Iterable[Tree]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]  # type: ignore[list-item]
+
+
+def _identifier_name(node: Tree) -> str:
+    return node.name
+
+
+def _alias_columns(node: Tree) -> Columns:
+    alias = node.args.get("alias")
+    columns = alias.args.get("columns") if isinstance(alias, exp.TableAlias) else None
+    return frozenset(_identifier_name(column).lower() for column in columns) if columns else None
+
+
+def _first_branch_names(query: Tree) -> Columns:
+    """Output names of a recursive CTE's first branch, so that the other branch can refer to them."""
+    while isinstance(query, (exp.SetOperation, exp.Subquery)):
+        query = query.left if isinstance(query, exp.SetOperation) else query.this
+    if not isinstance(query, exp.Select) or any(item.is_star for item in query.expressions):
+        return None
+    return frozenset(item.alias_or_name.lower() for item in query.expressions)
+
+
+def _output(node: exp.Select, scope: _Scope) -> Columns:
+    names: set[str] = set()
+    for item in node.expressions:
+        if not item.is_star:
+            names.add(item.alias_or_name.lower())
+            continue
+        prefix = item.table.lower() if isinstance(item, exp.Column) else ""
+        for source in scope.sources:
+            if prefix and source.name.lower() != prefix:
+                continue
+            if source.columns is None:
+                return None
+            names |= source.columns
+    return frozenset(names)
+
+
+def _is_alias_of_order(node: exp.Column, level: _Scope) -> bool:
+    """ORDER BY and GROUP BY prefer a select alias to the sources' columns."""
+    return node.name.lower() in level.aliases and node.find_ancestor(exp.Order, exp.Group) is not None
+
+
+def _is_value(node: exp.Column, known: frozenset[str]) -> bool:
+    """Whether an unresolved double-quoted name stands where a value is meant."""
+    parent = node.parent
+    child: Tree = node
+    while isinstance(parent, (exp.Paren, exp.Collate, exp.Tuple, exp.Distinct)):
+        child, parent = parent, parent.parent
+    if isinstance(parent, (exp.Select, exp.Group, exp.Ordered, exp.Order)):
+        return False
+    if isinstance(parent, exp.Alias):
+        return False
+    if isinstance(parent, exp.AggFunc):
+        return False
+    if isinstance(parent, _COMPARISONS):
+        others = [other for other in parent.iter_expressions() if other is not child]
+        return any(_reads_something(other, known) for other in others)
+    return True
+
+
+def _reads_something(node: Tree, known: frozenset[str]) -> bool:
+    """Whether an operand depends on rows: a column that resolves, an aggregate, or a subquery."""
+    for part in node.walk():
+        if isinstance(part, exp.Column) and (part.table or part.name.lower() in known):
+            return True
+        if isinstance(part, (exp.Query, exp.AggFunc)):
+            return True
+    return False

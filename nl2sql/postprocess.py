@@ -1,0 +1,160 @@
+"""``guarded_postprocess``: deterministic clean-up after ``clean_candidate_with_reason`` [the specification's 4.1.2].
+
+Strips an outermost ORDER BY or LIMIT that the question does not ask for, and normalises surface noise. A guardrail
+must not destroy right SQL: wherever the question has a word that could have asked for the clause, it stays. The words
+are in ``ranking_cues.yaml``. Clauses inside subqueries, CTEs, derived tables and window definitions are never touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlglot.tokens import Token, TokenType
+
+from nl2sql.sql_text import KEYWORDS, tokens, top_level
+
+_NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty"
+)
+_NUMBERS = {word: value for value, word in enumerate(_NUMBER_WORDS.split())} | {
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "hundred": 100,
+    "thousand": 1000,
+    "once": 1,
+    "twice": 2,
+}
+_ONE_OF_THEM = re.compile(r"\b(?:a|an|another|one)\b", re.I)
+_SAFE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_TEXT_TOKENS = frozenset(
+    {TokenType.STRING, TokenType.IDENTIFIER, TokenType.NATIONAL_STRING, TokenType.HEX_STRING, TokenType.RAW_STRING}
+)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a question asks for, as far as ORDER BY and LIMIT are concerned."""
+
+    order: bool
+    ranking: bool
+    some_rows: bool
+    numbers: frozenset[int]
+    one: bool
+
+
+def guarded_postprocess(sql: str, nlq: str) -> str:
+    """Strip an unasked outermost ORDER BY / LIMIT and normalise surface noise.
+
+    Arguments: ``sql`` one cleaned statement; ``nlq`` the question. Returns the statement on one line with one ``;``.
+    Noise is: whitespace and comments between tokens, trailing semicolons, and backticks or brackets round a name
+    that needs none. Text that does not lex comes back stripped and otherwise as it is.
+
+    - ORDER BY without LIMIT goes when no word of the question asks for an order or a ranking.
+    - ORDER BY with LIMIT goes when, besides, the question has no quantity word and not the limit's number.
+    - LIMIT alone (or after an ORDER BY that is asked for as a mere sort) goes when the question has neither the
+      number, nor a quantity word, nor a ranking word.
+    """
+    stream = tokens(sql)
+    while stream and stream[-1].token_type == TokenType.SEMICOLON:
+        stream.pop()
+    if not stream:
+        return sql.strip()
+    kept = _without_unasked_tail(stream, nlq)
+    return _one_line(sql, kept)
+
+
+def _without_unasked_tail(stream: list[Token], nlq: str) -> list[Token]:
+    order_at, limit_at = -1, -1
+    for index, token in top_level(stream):
+        if token.token_type == TokenType.ORDER_BY:
+            order_at = index
+        elif token.token_type == TokenType.LIMIT:
+            limit_at = index
+    if order_at < 0 and limit_at < 0:
+        return stream
+    asked = asked_order(nlq)
+    if limit_at < 0:
+        return stream if asked.order or asked.ranking else stream[:order_at]
+    limited = _limit_is_asked(stream[limit_at + 1 :], asked)
+    if 0 <= order_at < limit_at:
+        if limited or asked.ranking:
+            return stream
+        single = [token.text for token in stream[limit_at + 1 :]] == ["1"]
+        if asked.order:
+            return stream if single else stream[:limit_at]
+        return stream[:order_at]
+    return stream if limited or asked.ranking or order_at > limit_at else stream[:limit_at]
+
+
+def _limit_is_asked(tail: list[Token], asked: _Asked) -> bool:
+    numbers = [int(token.text) for token in tail if token.token_type == TokenType.NUMBER and token.text.isdigit()]
+    if len(tail) != 1 or not numbers:  # an offset, an expression or a parameter: nobody writes that by accident
+        return True
+    return asked.some_rows or numbers[0] in asked.numbers or (numbers[0] == 1 and asked.one)
+
+
+@functools.lru_cache(maxsize=256)
+def asked_order(nlq: str) -> _Asked:
+    """Which of order, ranking, some rows and which numbers a question's words ask for."""
+    words = re.findall(r"[^\W_]+(?:'[a-z]+)?", nlq.lower())
+    text = f" {' '.join(words)} "
+    sort, ranking, quantity = _cues()
+    superlative = any(word.endswith("est") and len(word) > 4 and word not in _not_superlative() for word in words)
+    numbers = {int(word) for word in words if word.isdecimal() and len(word) < 10}
+    numbers |= {_NUMBERS[word] for word in words if word in _NUMBERS}
+    return _Asked(
+        order=bool(sort.search(text)),
+        ranking=superlative or bool(ranking.search(text)),
+        some_rows=bool(quantity.search(text)),
+        numbers=frozenset(numbers),
+        one=bool(_ONE_OF_THEM.search(nlq)),
+    )
+
+
+@functools.cache
+def _cue_lists() -> dict[str, list[str]]:
+    import yaml
+
+    return yaml.safe_load((Path(__file__).parent / "ranking_cues.yaml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _cues() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    sort, ranking, quantity = (_pattern(_cue_lists()[kind]) for kind in ("sort", "ranking", "quantity"))
+    return sort, ranking, quantity
+
+
+@functools.cache
+def _not_superlative() -> frozenset[str]:
+    return frozenset(_cue_lists()["not_superlative"])
+
+
+def _pattern(cues: list[str]) -> re.Pattern[str]:
+    return re.compile(" (?:" + "|".join(re.escape(cue).replace(r"\*", r"\w*") for cue in cues) + ")(?= |'s )")
+
+
+def _one_line(sql: str, stream: list[Token]) -> str:
+    parts: list[str] = []
+    end = stream[0].start
+    for token in stream:
+        gap = sql[end : token.start]
+        if gap.strip() and not gap.lstrip().startswith(("--", "/*")):
+            return sql.strip()  # characters the tokens do not account for: leave the text alone
+        parts.append(" " if gap else "")
+        parts.append(_token_text(sql[token.start : token.end + 1], token))
+        end = token.end + 1
+    return "".join(parts) + ";"
+
+
+def _token_text(text: str, token: Token) -> str:
+    if token.token_type not in _TEXT_TOKENS:
+        return " ".join(text.split())  # "GROUP BY" is one token, with whatever stands between its words
+    if token.token_type == TokenType.IDENTIFIER and text[0] in "`[":
+        name = text[1:-1]
+        return name if _SAFE_NAME.match(name) and name.lower() not in KEYWORDS else text
+    return text
