@@ -376,3 +376,9 @@ def decide(state: State, step: int, decision: str, reason: str, status: str, dat
 def refuse(state: State, step: int, by: str, sql: str, reason: str) -> None:
     """Remember a refused candidate, so that a run can report what gates and guardrails cost and save."""
     state.task.rejected.append({"step": step, "by": by, "sql": sql, "reason": reason})
+
+
+def react(question: Question, resources: Resources, config: Config) -> Episode:
+    """``react_sql`` as a registered controller."""
+    r = resources
+    return react_sql(question, r.database, r.model, config, tools=r.tools, sink=r.sink, cancel=r.cancel)

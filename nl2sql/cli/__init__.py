@@ -1,0 +1,65 @@
+"""The command line: one short function per command; heavy imports happen inside them.
+
+Exit codes: 0 done, 1 a failure, 2 bad usage, 130 interrupted. A user's mistake is one line, never a traceback
+(``NL2SQL_DEBUG=1`` shows tracebacks).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from nl2sql import __version__
+from nl2sql.cli import ask, check_data, evaluate, models, score
+from nl2sql.errors import Nl2SqlError
+
+app = typer.Typer(
+    name="nl2sql",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Text-to-SQL agents over local models: ask, evaluate, score.\n\n"
+    "Start with: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"nl2sql {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+app.command("ask")(ask.ask)
+app.command("eval")(evaluate.evaluate_command)
+app.command("score")(score.score)
+app.command("check-data")(check_data.check_data)
+app.add_typer(models.app, name="models", help="List, fetch and describe models.")
+
+
+def main() -> None:
+    """Entry point of the ``nl2sql`` command."""
+    debug = bool(os.environ.get("NL2SQL_DEBUG"))
+    try:
+        app()
+    except Nl2SqlError as error:
+        if debug:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except Exception as error:  # noqa: BLE001 - the last line of defence: one line for the user, traceback on demand
+        if debug:
+            raise
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        print(f"error: {text} (a bug; NL2SQL_DEBUG=1 shows the traceback)", file=sys.stderr)
+        sys.exit(1)

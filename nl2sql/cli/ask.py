@@ -1,0 +1,111 @@
+"""``nl2sql ask``: one question over one database."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Episode
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="smollm2-135m (embedded), gemma3-270m, a hub id, a local folder, a .gguf file, or scripted:FILE. "
+        "See: nl2sql models list",
+    ),
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(help="float32 (default on CPU: same text at any batch composition) or bfloat16 (the fast lane)."),
+]
+ConfigOption = Annotated[list[Path] | None, typer.Option("--config", help="YAML config file; may be repeated.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("-c", "--set", help="Config override, e.g. -c react.max_steps=4; may be repeated.")
+]
+
+
+def ask(
+    question: Annotated[str | None, typer.Argument(help="The question; left out or '-': read from stdin.")] = None,
+    db: Annotated[Path | None, typer.Option("--db", help="The SQLite file to ask.")] = None,
+    model: ModelOption = "smollm2-135m",
+    controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Print every step as it happens (to stderr).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print SQL, rows, trace and usage as JSON.")] = False,
+) -> None:
+    """Answer one question: SQL, rows, and how they came about.
+
+    \b
+    Examples:
+      nl2sql ask "How many orders were shipped?" --db shop.sqlite
+      echo "Which city has most customers?" | nl2sql ask --db shop.sqlite --json
+      nl2sql ask "..." --db shop.sqlite --controller react_plus -c react.max_steps=4 --trace
+    """
+    if db is None:
+        raise UsageError("which database? give --db FILE.sqlite")
+    text = _question(question)
+    if not text:
+        raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
+
+    from nl2sql.config import load_config
+    from nl2sql.controllers import get_controller
+    from nl2sql.interfaces import Question, Resources
+    from nl2sql.models import load_model
+    from nl2sql.query_runner import SqliteDatabase
+
+    named = get_controller(controller)
+    settings = load_config(config or (), set_ or (), base=named.preset)
+    with SqliteDatabase(db) as database:
+        loaded = load_model(model, device=device, dtype=dtype, batch_size=1)
+        resources = Resources(loaded, database, sink=_print_step if trace else (lambda event: None))
+        episode = named.run(Question(text, db_id=database.name), resources, settings)
+        loaded.close()
+    if as_json:
+        print(json.dumps(episode.to_dict(), ensure_ascii=False, indent=2))
+    else:
+        print(_as_text(episode))
+    if episode.finish == "error":
+        raise typer.Exit(1)
+
+
+def _question(argument: str | None) -> str:
+    if argument is None and sys.stdin.isatty():
+        raise UsageError("no question; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
+    return (sys.stdin.read() if argument in (None, "-") else argument or "").strip()
+
+
+def _print_step(event: object) -> None:
+    print(json.dumps(event, ensure_ascii=False, default=str)[:2000], file=sys.stderr)
+
+
+def _as_text(episode: Episode, shown: int = 20) -> str:
+    from nl2sql.trace import json_value
+
+    lines = [episode.sql or "(no SQL)"]
+    if episode.error:
+        lines.append(f"-- {episode.error}")
+    if episode.columns:
+        table = [[str(c) for c in episode.columns]]
+        table += [["NULL" if v is None else str(json_value(v)) for v in row] for row in episode.rows[:shown]]
+        widths = [min(40, max(len(row[i]) for row in table)) for i in range(len(table[0]))]
+        lines += ["  ".join(c[:40].ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table]
+        if len(episode.rows) > shown:
+            lines.append(f"... {len(episode.rows) - shown} more rows")
+    usage = episode.usage
+    lines.append(
+        f"-- {episode.controller}: {episode.finish} after {episode.steps} steps, {usage.model_calls} model calls, "
+        f"{usage.completion_tokens} tokens, {episode.seconds:.1f} s"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,101 @@
+"""``nl2sql eval``: a controller and its control over a benchmark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nl2sql.cli.ask import ConfigOption, DeviceOption, DtypeOption, ModelOption, SetOption
+from nl2sql.errors import UsageError
+
+
+def evaluate_command(
+    benchmark: Annotated[
+        str, typer.Option(help="packaged, a name found in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME[:split].")
+    ] = "packaged",
+    split: Annotated[
+        str | None, typer.Option(help="A split of the benchmark, or all. packaged: quick (default), dev, test.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="A seeded sample of so many questions, by database.")] = None,
+    controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
+    model: ModelOption = "smollm2-135m",
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = None,
+    batch_size: Annotated[int, typer.Option(help="Episodes that run, and are batched, at once.")] = 16,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    seeds: Annotated[str | None, typer.Option(help="Repeat with these seeds, e.g. 1,2,3.")] = None,
+    sample_seed: Annotated[int, typer.Option(help="Seed of the sample that --limit draws.")] = 0,
+    replicas: Annotated[int | None, typer.Option(help="Perturbed replicas for TS; 0 leaves TS out.")] = None,
+    control: Annotated[bool, typer.Option("--control/--no-control", help="Run single_shot beside it.")] = True,
+    equal_tokens: Annotated[
+        bool, typer.Option("--equal-tokens", help="Also single_shot with k samples at the loop's token budget.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: a new one under runs/.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder; nothing is done twice.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print episodes, tokens and time; run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+) -> None:
+    """Run a controller and its single-shot control over a benchmark, and score both.
+
+    \b
+    Examples:
+      nl2sql eval --limit 8
+      nl2sql eval --benchmark spider --split holdout --limit 40 --out runs/spider
+      nl2sql eval --controller react_plus -c react.max_steps=6 --dtype bfloat16
+      nl2sql eval --resume runs/spider
+      nl2sql eval --benchmark packaged --split dev --dry-run
+    """
+    from nl2sql import runner
+
+    progress = not quiet
+    if resume is not None:
+        report = runner.resume(resume, progress=progress).report
+    else:
+        if limit is not None and limit < 1:
+            raise UsageError(f"--limit {limit}: expected 1 or more")
+        from nl2sql.config import load_config
+        from nl2sql.controllers import get_controller
+
+        overrides = [*(set_ or ()), *([f"eval.replicas={replicas}"] if replicas is not None else [])]
+        settings = load_config(config or (), overrides, base=get_controller(controller).preset)
+        plan = runner.Plan(
+            benchmark=benchmark,
+            split=split or ("quick" if benchmark == "packaged" else None),
+            limit=limit,
+            sample_seed=sample_seed,
+            controller=controller,
+            model=model,
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
+            control=control,
+            equal_tokens=equal_tokens,
+        )
+        if dry_run:
+            from nl2sql.estimate import estimate
+
+            found = estimate(plan, settings)
+            print(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in found.items()))
+            return
+        report = runner.run_plan(plan, settings, _seeds(seeds), out=out, progress=progress)
+    if as_json:
+        print(json.dumps({k: v for k, v in report.items() if k != "items"}, indent=2, ensure_ascii=False))
+        return
+    from nl2sql.summary import summary_text
+
+    print(summary_text(report))
+    print(f"\nrun folder: {report['run']}")
+
+
+def _seeds(text: str | None) -> list[int]:
+    if text is None:
+        return []
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--seeds {text!r}: expected whole numbers separated by commas, e.g. 1,2,3") from None

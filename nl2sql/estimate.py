@@ -1,0 +1,69 @@
+"""What a run will cost before it is run: ``nl2sql eval --dry-run``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from nl2sql import prompts
+from nl2sql.agent_tools import SQL_STOPS, link, open_task
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.config import Config
+from nl2sql.errors import Nl2SqlError
+from nl2sql.interfaces import Resources
+from nl2sql.runner import Plan, open_model, pick
+
+PROBED_QUESTIONS = 10
+PROBE_TOKENS = 16
+SQL_CALLS = 3  # generate, one repair, and the fallback or a second repair
+
+
+def estimate(plan: Plan, config: Config) -> dict[str, Any]:
+    """Episodes, tokens at most, and an estimated time on this machine, from a probe of a few seconds.
+
+    Tokens are an upper bound: every step used, every reply at full length, nothing reused between steps. The
+    estimate takes half the reply length. Scoring time is not included.
+    """
+    benchmark = load_benchmark(plan.benchmark, split=plan.split)
+    questions = pick(benchmark, plan)
+    model = open_model(plan)
+    opening = generate = 0
+    probe: list[dict[str, str]] | None = None
+    sample = questions[:: max(1, len(questions) // PROBED_QUESTIONS)][:PROBED_QUESTIONS]
+    counted = 0
+    for question in sample:
+        try:
+            task = open_task(question, Resources(model, benchmark.database(question.db_id)), config)
+        except Nl2SqlError:
+            continue  # the run itself records it as a failed episode
+        link(task)
+        probe = prompts.generate_messages(task.nlq, task.schema_text_focus, None, config.prompts)
+        generate += model.count_tokens(probe)
+        opening += model.count_tokens(prompts.react_messages(task.schema_text_full + task.schema_text_focus))
+        counted += 1
+    n, counted = len(questions), max(1, counted)
+    loop = 0 if plan.controller == "single_shot" else 1
+    steps, reply = config.react.max_steps, config.react.max_new_tokens
+    shots = config.single_shot.samples if not loop else int(plan.control)
+    grown = steps * opening / counted + reply * steps * (steps - 1) / 2
+    prompt = n * (loop * (grown + SQL_CALLS * generate / counted) + shots * generate / counted)
+    completion = n * reply * (loop * (steps + SQL_CALLS) + shots)
+    found: dict[str, Any] = {
+        "questions": n,
+        "episodes": n * (1 + int(plan.control and bool(loop))),
+        "prompt_tokens_at_most": round(prompt),
+        "completion_tokens_at_most": round(completion),
+    }
+    if probe is None or hasattr(model, "for_episode"):
+        return found
+    started = time.perf_counter()
+    rows = min(n, plan.batch_size)
+    done = model.generate(probe, stop=SQL_STOPS, max_new_tokens=1, n=rows)
+    prefill = time.perf_counter() - started
+    started = time.perf_counter()
+    done = model.generate(probe, max_new_tokens=PROBE_TOKENS, n=rows)
+    decode = max(1e-3, time.perf_counter() - started - prefill)
+    tokens = sum(completion.usage.completion_tokens for completion in done)
+    per_prompt = prefill / max(1, sum(completion.usage.prompt_tokens for completion in done))
+    seconds = prompt * per_prompt + completion / 2 * decode / max(1, tokens)
+    return found | {"seconds_estimated": round(seconds)}

@@ -1,0 +1,272 @@
+"""What a run reports: the JSON contract of ``nl2sql eval``, the printed table, and the notebook's view of it.
+
+Every number of a loop stands beside the single-shot control, tokens, seconds and a paired test.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nl2sql.benchmarks import left_out_counts
+from nl2sql.config import Config
+from nl2sql.eval import Scores, score
+from nl2sql.interfaces import Benchmark, Question
+from nl2sql.runs import RunFolder
+from nl2sql.stats import MIN_CLUSTERS, clustered_interval
+
+GATES = ("guardrails", "validate_sql", "validate_constraints", "intent_constraints")
+
+
+def summarise(
+    manifest: Mapping[str, Any],
+    config: Config,
+    benchmark: Benchmark,
+    questions: Sequence[Question],
+    main: RunFolder,
+    controls: Mapping[str, RunFolder],
+    *,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Score a run and its controls; returns the report (the contract is in ``docs/cli.md``)."""
+
+    def scored(predictions: Mapping[str, str], what: str, replicas: int = config.eval.replicas) -> Scores:
+        return score(
+            benchmark,
+            questions,
+            predictions,
+            replicas=replicas,
+            timeout_s=config.eval.timeout_s,
+            max_rows=config.eval.max_rows,
+            progress=progress and bool(what),
+        )
+
+    rows, traces = main.predictions(), main.traces()
+    scores = scored({row["id"]: row["sql"] for row in rows}, "run")
+    report: dict[str, Any] = {
+        "run": str(main.folder),
+        "controller": manifest["controller"]["name"],
+        "benchmark": benchmark.name,
+        "model": manifest["model"].get("name"),
+        "n": len(questions),
+        "metrics": _metrics(scores),
+        "usage": usage_of(main),
+        "control": {},
+        "paired": {},
+    }
+    if "single_shot" in controls:
+        store = controls["single_shot"]
+        shots = store.predictions()
+        guarded = scored({row["id"]: row["sql"] for row in shots}, "control")
+        raw = scored({row["id"]: row["raw_sql"] for row in shots}, "control, raw")
+        report["control"] = {
+            "with_guardrails": {"n": len(questions), "metrics": _metrics(guarded), "usage": usage_of(store)},
+            "without_guardrails": {"n": len(questions), "metrics": _metrics(raw), "usage": usage_of(store)},
+        }
+        report["paired"] = scores.paired(guarded)
+        report["paired_without_guardrails"] = scores.paired(raw)
+        report["control_flips"] = {"guardrails": _flips((_right(raw), _right(guarded)))}
+    if "equal_tokens" in controls:
+        store = controls["equal_tokens"]
+        equal = scored({row["id"]: row["sql"] for row in store.predictions()}, "control at equal tokens")
+        report["control"]["equal_tokens"] = {"n": len(questions), "metrics": _metrics(equal), "usage": usage_of(store)}
+        report["paired_equal_tokens"] = scores.paired(equal)
+    right = _right(scores)
+    raw_right = _right(scored({row["id"]: row["raw_sql"] for row in rows}, "", 0))
+    report["flips"] = {"guardrails_final": _flips((raw_right, right))} | _gate_flips(traces, right, scored)
+    report["counts"] = counts_of(rows, traces)
+    report["by_hardness"] = {
+        level: {name: interval.to_dict() for name, interval in metrics.items()}
+        for level, metrics in scores.by_hardness().items()
+    }
+    report["left_out"] = left_out_counts(benchmark.questions)
+    report["warnings"] = list(scores.all_warnings())
+    report["items"] = scores.to_dict()["items"]
+    return report
+
+
+def pool_seeds(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """One report over several seeds of the same questions.
+
+    Metrics pool the items, clustered by database, or by question where there are fewer than ten databases: repeats
+    of a question are never counted as independent. ``seeds`` keeps each seed's own metrics; everything else (the
+    control, paired tests, flips) is the first seed's.
+    """
+    first = next(iter(reports.values()))
+    items = [item for report in reports.values() for item in report["items"]]
+    databases = {item["db_id"] for item in items}
+    clusters = [item["db_id"] if len(databases) >= MIN_CLUSTERS else item["id"] for item in items]
+    fields = {"VA": "va", "EM": "em", "EX[bag]": "ex"}
+    metrics = {
+        name: clustered_interval([bool(item[fields.get(name, "ts")]) for item in items], clusters).to_dict()
+        for name in first["metrics"]
+    }
+    seeds = {str(seed): {"metrics": report["metrics"], "run": report["run"]} for seed, report in reports.items()}
+    return {**first, "metrics": metrics, "seeds": seeds}
+
+
+def usage_of(store: RunFolder) -> dict[str, float | int]:
+    """Token and call sums over the episodes; ``seconds`` is the wall clock of the whole phase, resumes included."""
+    keys = ("prompt_tokens", "prefill_tokens", "completion_tokens", "model_calls")
+    rows = store.predictions()
+    return {key: sum(row["usage"][key] for row in rows) for key in keys} | {"seconds": store.seconds()}
+
+
+def counts_of(rows: Sequence[Mapping[str, Any]], traces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How episodes ended and what went wrong in them."""
+    flags = [trace["flags"] for trace in traces]
+    return {
+        "finish": dict(Counter(row["finish"] for row in rows)),
+        "errors": dict(Counter(row["error"].split(":")[0] for row in rows if row["error"])),
+        "steps": sum(row["steps"] for row in rows),
+        "exhausted_after_success": sum(bool(f.get("exhausted_after_success")) for f in flags),
+        "order_violations": dict(Counter(name for t in traces for name, on in t["compliance"].items() if on)),
+        **{
+            name: sum(f.get(name, 0) for f in flags)
+            for name in ("format_errors", "truncated", "blocked", "elided_observations")
+        },
+    }
+
+
+def _metrics(scores: Scores) -> dict[str, Any]:
+    return {name: interval.to_dict() for name, interval in scores.metrics().items()}
+
+
+def _right(scores: Scores) -> dict[str, bool]:
+    return {item.id: item.ex for item in scores.items}
+
+
+def _flips(*pairs: tuple[Mapping[str, bool], Mapping[str, bool]]) -> dict[str, int]:
+    """Questions that were right before and wrong after, and the other way round."""
+    changed: Counter[str] = Counter()
+    for before, after in pairs:
+        for key, was in before.items():
+            if was != after[key]:
+                changed["right_to_wrong" if was else "wrong_to_right"] += 1
+    return {name: changed[name] for name in ("right_to_wrong", "wrong_to_right")}
+
+
+def _gate_flips(traces: Iterable[Mapping[str, Any]], right: Mapping[str, bool], scored: Any) -> dict[str, Any]:
+    """For each gate, over the candidates that it refused: was the candidate right, and was the episode's answer?
+
+    ``right_to_wrong``: a right candidate was refused and the episode ended wrong; ``wrong_to_right``: the gate
+    refused a wrong one and the episode ended right. ``refused`` counts the candidates.
+    """
+    refused: dict[tuple[str, str], set[str]] = {}
+    for trace in traces:
+        for item in trace["flags"].get("rejected", []):
+            refused.setdefault((trace["id"], item["sql"]), set()).add(item["by"])
+    layers: list[dict[str, str]] = []
+    for key, sql in refused:
+        layer = next((entry for entry in layers if key not in entry), None)
+        if layer is None:
+            layers.append(layer := {})
+        layer[key] = sql
+    verdicts: dict[tuple[str, str], bool] = {}
+    for layer in layers:
+        was = _right(scored(layer, "", 0))
+        verdicts.update({(key, sql): was[key] for key, sql in layer.items()})
+    table: dict[str, Any] = {}
+    for name in GATES:
+        of_gate = [pair for pair, gates in refused.items() if name in gates]
+        table[name] = {
+            "refused": len(of_gate),
+            "right_to_wrong": sum(verdicts[pair] and not right[pair[0]] for pair in of_gate),
+            "wrong_to_right": sum(not verdicts[pair] and right[pair[0]] for pair in of_gate),
+        }
+    return table
+
+
+# --------------------------------------------------------------------------------------------------- showing
+
+
+def _columns(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    names = {
+        "with_guardrails": "single_shot",
+        "without_guardrails": "single_shot, raw",
+        "equal_tokens": "single_shot, equal tokens",
+    }
+    controls = {names[key]: value for key, value in report["control"].items()}
+    return {report["controller"]: report, **controls}
+
+
+def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """The table as text cells; the first row is the header."""
+    columns = _columns(report)
+    n = max(1, report["n"])
+    table = [["", *columns]]
+    for metric in report["metrics"]:
+        table.append([metric, *(_percent(column["metrics"][metric]) for column in columns.values())])
+    for label, key in (
+        ("prompt tokens / question", "prompt_tokens"),
+        ("prefilled tokens / question", "prefill_tokens"),
+        ("completion tokens / question", "completion_tokens"),
+        ("model calls / question", "model_calls"),
+    ):
+        table.append([label, *(f"{column['usage'][key] / n:,.1f}" for column in columns.values())])
+    table.append(["seconds, whole set", *(f"{column['usage']['seconds']:,.1f}" for column in columns.values())])
+    return table
+
+
+def summary_notes(report: Mapping[str, Any]) -> list[str]:
+    """The lines under the table: paired tests, how episodes ended, flips, warnings."""
+    lines = []
+    tests = {
+        "paired": "single_shot",
+        "paired_without_guardrails": "single_shot, raw",
+        "paired_equal_tokens": "single_shot, equal tokens",
+    }
+    for key, name in tests.items():
+        for metric, test in report.get(key, {}).items():
+            if metric.startswith("EX"):
+                lines.append(
+                    f"{metric} against {name}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g}"
+                    " (exact McNemar)"
+                )
+    counts = report["counts"]
+    lines.append("ended by: " + ", ".join(f"{name} {count}" for name, count in counts["finish"].items()))
+    if counts["steps"] and report["controller"] != "single_shot":
+        lines.append(
+            f"format errors {counts['format_errors']}, truncated {counts['truncated']}, blocked {counts['blocked']} in "
+            f"{counts['steps']} steps; exhausted after a successful run: {counts['exhausted_after_success']}"
+        )
+    for name, flips in report["flips"].items():
+        if flips.get("refused") or flips["right_to_wrong"] or flips["wrong_to_right"]:
+            of = f" of {flips['refused']} refused" if "refused" in flips else ""
+            lines.append(
+                f"{name}: {flips['right_to_wrong']} right to wrong, {flips['wrong_to_right']} wrong to right{of}"
+            )
+    if report["left_out"]:
+        left = ", ".join(f"{count} {reason}" for reason, count in report["left_out"].items())
+        lines.append(f"left out of the benchmark: {left}")
+    return lines + [f"note: {warning}" for warning in report["warnings"]]
+
+
+def summary_text(report: Mapping[str, Any]) -> str:
+    """The report as a plain-text table with its notes."""
+    table = summary_rows(report)
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = [f"{report['controller']} on {report['benchmark']}, {report['n']} questions, model {report['model']}", ""]
+    for number, row in enumerate(table):
+        lines.append(
+            "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        )
+        if number == 0:
+            lines.append("-" * (sum(widths) + 2 * (len(widths) - 1)))
+    return "\n".join([*lines, "", *summary_notes(report)])
+
+
+def summary_html(report: Mapping[str, Any]) -> str:
+    """The report for a notebook; all text is escaped."""
+    head, *body = summary_rows(report)
+    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    notes = "<br>".join(html.escape(line) for line in summary_notes(report))
+    title = html.escape(f"{report['controller']} on {report['benchmark']}, {report['n']} questions, {report['model']}")
+    return f"<div><b>{title}</b><table><tr>{cells}</tr>{rows}</table><div>{notes}</div></div>"
+
+
+def _percent(interval: Mapping[str, Any]) -> str:
+    return f"{100 * interval['value']:.1f} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
