@@ -1,1 +1,81 @@
-"""Model back ends: local Hugging Face, scripted; the embedded weights."""
+"""Model back ends: local transformers models, scripted replies, and the embedded weights.
+
+``load_model`` turns what a user types after ``--model`` into a ``Model``. Importing this package imports no
+model library.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Model
+
+DEFAULT_MODEL = "smollm2-135m"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_LIST_HINT = "`nl2sql models list` shows the embedded ones"
+
+
+def load_model(spec: str, *, device: str = "auto", dtype: str | None = None, batch_size: int = 16) -> Model:
+    """Load the model that ``spec`` names.
+
+    spec: an embedded name (``smollm2-135m``; pulled on first use), ``scripted:FILE``, a folder, a ``.gguf`` file
+    or a hub id ``org/name``. device: auto, cpu, cuda or mps. dtype: float32, bfloat16, float16 or None (float32 on
+    CPU, bfloat16 on CUDA). batch_size: rows decoded at once.
+    Raises UsageError for a spec that names nothing, ModelError when the weights cannot be had.
+    """
+    source = resolve_spec(spec)
+    if batch_size < 1:
+        raise UsageError(f"batch size {batch_size} is not positive; use --batch-size 16")
+    if source.kind == "scripted":
+        from nl2sql.models.scripted import ScriptedModel
+
+        return ScriptedModel.from_file(source.value)
+    from nl2sql.models.local import LocalModel
+
+    return LocalModel.load(source, device=device, dtype=dtype, batch_size=batch_size)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model's weights come from."""
+
+    kind: Literal["embedded", "scripted", "folder", "gguf", "hub"]
+    value: str  # name, path or hub id
+
+
+def resolve_spec(spec: str) -> Source:
+    """What kind of model ``spec`` names, without loading anything. Raises UsageError when it names none."""
+    from nl2sql.models.embedded import embedded_names
+
+    spec = spec.strip()
+    names = embedded_names()
+    if spec in names:
+        return Source("embedded", spec)
+    if spec.startswith("scripted:"):
+        return Source("scripted", spec.removeprefix("scripted:"))
+    if re.match(r"https?://", spec):
+        raise UsageError(f"model {spec!r}: HTTP servers come with a later release; {_LIST_HINT}")
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return Source("folder", str(path))
+    if spec.lower().endswith(".gguf"):
+        if not path.is_file():
+            raise UsageError(f"model file {spec!r} does not exist; give the path of a .gguf file, or {_LIST_HINT}")
+        return Source("gguf", str(path))
+    if path.is_file():
+        raise UsageError(f"model {spec!r} is a file but not a .gguf one; for scripted replies write scripted:{spec}")
+    near = difflib.get_close_matches(spec.lower(), names, n=1, cutoff=0.5)
+    if _HUB_ID.fullmatch(spec) and not spec.startswith((".", "/")):
+        return Source("hub", spec)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"unknown model {spec!r}; {hint}known: {', '.join(names)}, scripted:FILE, a folder, a .gguf file, "
+        f"a hub id org/name ({_LIST_HINT})"
+    )

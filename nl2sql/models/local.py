@@ -1,0 +1,287 @@
+"""Local transformers causal LMs: embedded models, folders, .gguf files, hub ids.
+
+``LocalModel`` is thread-safe; callers block in ``generate`` while one worker thread (nl2sql.models.batching)
+decodes for all of them. Not here: grammars, quantised inference, tensor parallelism.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.cache import cache_dir
+from nl2sql.errors import ModelError, UsageError
+from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
+from nl2sql.models.convert import convert_gguf, file_sha256, quiet_transformers
+from nl2sql.models.embedded import embedded_model, pull
+
+if TYPE_CHECKING:
+    from nl2sql.models import Source
+
+logger = logging.getLogger(__name__)
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+DTYPES = ("float32", "bfloat16", "float16")
+_POLL_S = 0.1  # how often a waiting caller looks at its cancel event
+
+
+class LocalModel:
+    """A transformers causal LM behind the ``Model`` protocol. Use ``load``, or ``load_model``.
+
+    model, tokenizer: loaded transformers objects (the model in eval mode, on its device). revision: content hash.
+    batch_size: rows decoded at once. max_cache_bytes: keys and values at most; default half of the free memory.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        revision: str,
+        batch_size: int = 16,
+        max_cache_bytes: int | None = None,
+    ) -> None:
+        from nl2sql.models.batching import Worker
+        from nl2sql.models.chat import Chat
+        from nl2sql.models.slots import default_cache_bytes, make_decoder
+
+        self.name = name
+        self.revision = revision
+        self.batch_size = batch_size
+        self.context_window = int(getattr(model.config.get_text_config(), "max_position_embeddings", 2048))
+        self._device, self._dtype = str(model.device), str(model.dtype).removeprefix("torch.")
+        self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
+        decoder = make_decoder(model, batch_size, max_cache_bytes or default_cache_bytes(self._device))
+        self._decoder_kind = type(decoder).__name__
+        self._worker = Worker(decoder, self._chat.decode)
+        # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
+        self._at_exit = weakref.finalize(self, self._worker.close)
+
+    @classmethod
+    def load(
+        cls, source: Source, *, device: str = "auto", dtype: str | None = None, batch_size: int = 16
+    ) -> LocalModel:
+        """Load the weights that ``source`` names. Raises UsageError for a bad device or dtype, else ModelError."""
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        device = _pick_device(device)
+        dtype = _pick_dtype(dtype, device)
+        where, kind = _locate(source), source.kind
+        if device == "cpu":
+            set_threads()
+        try:
+            with quiet_transformers():
+                tokenizer = AutoTokenizer.from_pretrained(where)
+                model = AutoModelForCausalLM.from_pretrained(
+                    where, dtype=getattr(torch, dtype), attn_implementation="sdpa"
+                )
+        except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+            raise _load_error(source, where, error) from None
+        model = model.to(device).eval()
+        revision = str(model.config._commit_hash or "unknown") if kind == "hub" else _revision(source, Path(where))
+        name = Path(where).name if kind == "folder" else Path(source.value).name if kind == "gguf" else source.value
+        return cls(model, tokenizer, name=name, revision=revision, batch_size=batch_size)
+
+    def generate(
+        self,
+        messages: Sequence[Message],
+        *,
+        prefill: str = "",
+        stop: Sequence[str] = (),
+        max_new_tokens: int,
+        grammar: Grammar | None = None,
+        sampling: Sampling | None = None,
+        n: int = 1,
+        seed: int | None = None,
+        cancel: threading.Event | None = None,
+    ) -> list[Completion]:
+        """Continue the open assistant turn; see ``Model.generate``.
+
+        ``completion_tokens`` counts every token decoded, the end-of-turn token or the stop string's included;
+        ``logprob`` sums their log-probabilities at temperature 1. The wall time of a call is shared equally by its
+        ``n`` completions. Raises ModelError for a prompt that does not fit, a failing model or a grammar.
+        """
+        from nl2sql.models.batching import Row
+
+        started = time.perf_counter()
+        if grammar is not None:
+            raise ModelError("grammars are not supported yet by local models; leave --constrain at none")
+        if n < 1 or max_new_tokens < 1:
+            raise UsageError(f"n={n}, max_new_tokens={max_new_tokens}: both must be at least 1")
+        prompt = self._chat.prompt_ids(messages, prefill)
+        if len(prompt) + max_new_tokens > self.context_window:
+            raise ModelError(
+                f"prompt of {len(prompt)} tokens + max_new_tokens {max_new_tokens} exceeds the context window of "
+                f"{self.context_window} tokens of {self.name}; shorten the question or the schema text "
+                "(-c schema_text.max_tokens=...)"
+            )
+        base = secrets.randbits(63) if seed is None else seed
+        rows = [
+            Row(
+                prompt=prompt,
+                max_new_tokens=max_new_tokens,
+                stop=tuple(s for s in stop if s),
+                stop_ids=self._chat.stop_ids,
+                sampling=sampling,
+                seed=_row_seed(base, index),
+                cancel=cancel,
+            )
+            for index in range(n)
+        ]
+        self._worker.submit(rows)
+        try:
+            for row in rows:
+                while not row.done.wait(_POLL_S if cancel is not None else None):
+                    pass
+        finally:
+            for row in rows:
+                row.abandoned = True  # after Ctrl-C in this thread nobody waits any more
+        for row in rows:
+            if row.error is not None:
+                raise row.error
+        seconds = (time.perf_counter() - started) / n
+        return [
+            Completion(row.text, row.finish, Usage(len(prompt), row.prefilled, len(row.ids), 1, seconds), row.logprob)
+            for row in rows
+        ]
+
+    def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
+        """Prompt tokens that ``generate`` would condition on; the tokenizer only, any thread."""
+        return len(self._chat.prompt_ids(messages, prefill))
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest records."""
+        import torch
+        import transformers
+
+        return {
+            "backend": "transformers",
+            "name": self.name,
+            "revision": self.revision,
+            "device": self._device,
+            "dtype": self._dtype,
+            "batch_size": self.batch_size,
+            "context_window": self.context_window,
+            "chat_template": self._chat.has_template,
+            "decoder": self._decoder_kind,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
+
+    def close(self) -> None:
+        """Stop the worker; callers still waiting get Cancelled."""
+        self._at_exit()
+
+
+def set_threads() -> int:
+    """Give torch one thread per core this process may use, or NL2SQL_THREADS; returns the number."""
+    import torch
+
+    text = os.environ.get("NL2SQL_THREADS", "")
+    if text and not (text.isdigit() and int(text) > 0):
+        raise UsageError(f"NL2SQL_THREADS={text!r} is not a positive whole number; example: NL2SQL_THREADS=2")
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = int(text) if text else len(affinity(0)) if affinity else os.cpu_count() or 1
+    torch.set_num_threads(count)
+    return count
+
+
+def _row_seed(seed: int, index: int) -> int:
+    """A seed of its own for completion ``index``: independent of how many there are and of the batch."""
+    digest = hashlib.sha256(f"{seed}:{index}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _pick_device(device: str) -> str:
+    import torch
+
+    if device not in DEVICES:
+        raise UsageError(f"unknown device {device!r}; choose one of {', '.join(DEVICES)}")
+    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if has[name])
+    if not has[device]:
+        raise UsageError(f"device {device!r} is not available to this torch ({torch.__version__}); use --device cpu")
+    return device
+
+
+def _pick_dtype(dtype: str | None, device: str) -> str:
+    if dtype is None or dtype == "auto":
+        return "bfloat16" if device == "cuda" else "float32"
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def _locate(source: Source) -> str:
+    """The folder (or hub id) that transformers loads from; pulls or converts when the cache lacks it."""
+    if source.kind == "embedded":
+        if not embedded_model(source.value).cached:
+            logger.warning("%s is not in the cache yet; fetching it once (`nl2sql models pull`)", source.value)
+        return str(pull(source.value))
+    if source.kind == "gguf":
+        return str(_converted(Path(source.value)))
+    if source.kind == "folder" and not (Path(source.value) / "config.json").is_file():
+        raise UsageError(f"folder {source.value!r} has no config.json; expected a transformers model folder")
+    return source.value
+
+
+def _converted(gguf: Path) -> Path:
+    """The safetensors folder of a user's .gguf file, made in the cache on first use and known by its hash."""
+    from nl2sql.models.embedded import into_cache
+
+    digest = content_hash(gguf)
+    return into_cache(f"gguf-{digest[:24]}", lambda target: convert_gguf(gguf, target), what=str(gguf))
+
+
+def _revision(source: Source, folder: Path) -> str:
+    if source.kind == "embedded":
+        return f"sha256:{embedded_model(source.value).gguf_sha256}"
+    if source.kind == "gguf":
+        return f"sha256:{content_hash(Path(source.value))}"
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+    if len(files) == 1:
+        return f"sha256:{content_hash(files[0])}"
+    joined = "\n".join(f"{file.name} {content_hash(file)}" for file in files)
+    return f"sha256:{hashlib.sha256(joined.encode()).hexdigest()}"
+
+
+def content_hash(file: Path) -> str:
+    """SHA-256 of a weights file, remembered in the cache by path, size and time of change."""
+    stat = file.stat()
+    key = hashlib.sha256(f"{file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:32]
+    memo = cache_dir("models", "hashes") / f"{key}.json"
+    try:
+        found: str = json.loads(memo.read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError):
+        found = file_sha256(file)
+        memo.write_text(json.dumps({"file": str(file), "sha256": found}), encoding="utf-8")
+    return found
+
+
+def _load_error(source: Source, where: str, error: Exception) -> ModelError:
+    first = " ".join(str(error).split())[:240]
+    if source.kind == "hub":
+        return ModelError(
+            f"hub model {source.value!r} could not be loaded ({first}); check the name and the network, or give a "
+            "local folder: --model /path/to/folder, or --model smollm2-135m"
+        )
+    if source.kind == "embedded":
+        again = f"run `nl2sql models pull {source.value} --force` to make it anew"
+        return ModelError(f"the cached weights in {where} cannot be loaded ({first}); {again}")
+    return ModelError(f"model {source.value!r} cannot be loaded ({type(error).__name__}: {first}); {_FORMS}")
+
+
+_FORMS = "expected a transformers causal LM folder or a .gguf file of a supported architecture"
