@@ -1,0 +1,105 @@
+"""Perturbed copies of a SQLite database for TS, and a copy whose rows lie in another order for ``check-data``.
+
+``perturbed_replicas(path, n)`` is the plain perturbation of the specification (suite-based robustness [18], not a
+distilled test suite): the same schema, with rows dropped, duplicated and reordered and values changed in a seeded,
+typed way, while keys stay unique, foreign keys refer, and NOT NULL and CHECK hold. Tables above a stated size are
+sampled down. Files are built once and kept in the cache, under the content of the original and the method.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from nl2sql.cache import cache_dir
+from nl2sql.errors import DatabaseError, UsageError
+
+METHOD = "perturb-1"  # part of every cache key: change it whenever the same input is to give other replicas
+SHUFFLE_METHOD = "shuffle-1"
+
+__all__ = ["METHOD", "perturbed_replicas", "shuffled_copy"]
+
+
+def perturbed_replicas(path: str | Path, n: int, *, seed: int = 0) -> list[Path]:
+    """``n`` perturbed replicas of the database at ``path``; replica i is the same file for every ``n`` above i.
+
+    Raises UsageError for a negative ``n`` and DatabaseError where the original cannot be read. Safe to call from
+    several threads and processes: a file appears in the cache only when it is complete.
+    """
+    from nl2sql.replicas.perturb import Perturber
+
+    if n < 0:
+        raise UsageError(f"{n} replicas asked for; expected 0 or more")
+    path = Path(path)
+    folder = _folder(path, f"{METHOD}|{seed}")
+    targets = [folder / f"{number:03d}.sqlite" for number in range(n)]
+    wanted = [number for number, target in enumerate(targets) if not target.exists()]
+    if wanted:
+        with _reading(path):
+            perturber = Perturber(path, seed=str(seed))
+            for number in wanted:
+                _build(targets[number], lambda file, number=number: perturber.write(file, number))
+    return targets
+
+
+def shuffled_copy(path: str | Path, *, seed: int | None = 0) -> Path:
+    """A copy with the same rows in another physical order: queries whose answer rests on row order change theirs.
+
+    The order is drawn with ``seed``; None reverses it exactly, which turns every tie the other way round.
+
+    Keys and constraints are left out of the copy (an INTEGER PRIMARY KEY would fix the order again); types,
+    collations, indexes and views are kept. Raises DatabaseError where the original cannot be read.
+    """
+    from nl2sql.replicas.shuffle import write_shuffled
+
+    path = Path(path)
+    target = _folder(path, f"{SHUFFLE_METHOD}|{seed}") / "shuffled.sqlite"
+    if not target.exists():
+        with _reading(path):
+            _build(target, lambda file: write_shuffled(path, file, seed=seed))
+    return target
+
+
+def _folder(path: Path, method: str) -> Path:
+    if not path.is_file():
+        raise DatabaseError(f"database file {path} does not exist")
+    stat = path.stat()
+    content = _fingerprint(path.resolve(), stat.st_mtime_ns, stat.st_size)
+    key = hashlib.sha256(f"{content}|{method}".encode()).hexdigest()
+    return cache_dir("replicas", key[:24])
+
+
+@lru_cache(maxsize=4096)
+def _fingerprint(path: Path, modified_ns: int, size: int) -> str:
+    """Content fingerprint, remembered for as long as the file does not change."""
+    from nl2sql.query_runner import fingerprint_sqlite
+
+    return fingerprint_sqlite(path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns SQLite's errors about the original into one line that names the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise DatabaseError(f"no replica of {path} could be built: {error}") from error
+
+
+def _build(target: Path, write: Callable[[Path], None]) -> None:
+    """Write into a temporary file beside ``target`` and move it there when it is complete."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=".tmp")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+        Path(f"{temporary}-journal").unlink(missing_ok=True)

@@ -1,0 +1,134 @@
+"""What of a SQLite schema a replica has to keep: columns, keys, and foreign keys that hold in the data."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    columns: tuple[int, ...]
+    parent: str  # the parent table's own spelling
+    parent_columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One ordinary table. Columns are counted from 0 in the order of ``names``; generated columns are left out."""
+
+    name: str
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    nullable: tuple[bool, ...]
+    unique: tuple[tuple[int, ...], ...]  # primary key and unique indexes, as sets of columns
+    foreign_keys: tuple[ForeignKey, ...]  # only those that hold in the data
+    has_rowid: bool = True
+
+    def column_list(self, columns: Iterable[int] | None = None) -> str:
+        return ", ".join(quoted(self.names[c]) for c in (range(len(self.names)) if columns is None else columns))
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """A read-only connection that reads broken UTF-8 with replacement characters instead of failing."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    return connection
+
+
+def table_kinds(connection: sqlite3.Connection) -> dict[str, str]:
+    """Table name -> ``table``, ``virtual``, ``shadow`` or ``view``, without SQLite's own."""
+    rows = connection.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main' ORDER BY name").fetchall()
+    return {name: kind for name, kind in rows if not name.lower().startswith("sqlite_")}
+
+
+def read_shapes(connection: sqlite3.Connection) -> list[Shape]:
+    """The ordinary tables, parents before children where foreign keys allow."""
+    kinds = table_kinds(connection)
+    shapes = {name.lower(): _read(connection, name) for name, kind in kinds.items() if kind == "table"}
+    complete = [_with_foreign_keys(connection, shape, shapes) for shape in shapes.values()]
+    return _parents_first(complete)
+
+
+def _read(connection: sqlite3.Connection, name: str) -> Shape:
+    info = connection.execute('SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?)', (name,)).fetchall()
+    info = [row for row in info if row[4] == 0]
+    position = {row[0].lower(): index for index, row in enumerate(info)}
+    keys = [tuple(index for _, index in sorted((row[3], i) for i, row in enumerate(info) if row[3]))]
+    for index, partial in connection.execute(
+        'SELECT name, partial FROM pragma_index_list(?) WHERE "unique" ORDER BY name', (name,)
+    ).fetchall():
+        columns = [row[0] for row in connection.execute("SELECT name FROM pragma_index_info(?)", (index,))]
+        if not partial and all(column is not None and column.lower() in position for column in columns):
+            keys.append(tuple(position[column.lower()] for column in columns))
+    has_rowid = bool(connection.execute("SELECT wr = 0 FROM pragma_table_list WHERE name = ?", (name,)).fetchone()[0])
+    return Shape(
+        name,
+        tuple(row[0] for row in info),
+        tuple(row[1] for row in info),
+        tuple(not row[2] and not (row[3] and not has_rowid) for row in info),
+        tuple(dict.fromkeys(tuple(key) for key in keys if key)),
+        (),
+        has_rowid,
+    )
+
+
+def _with_foreign_keys(connection: sqlite3.Connection, shape: Shape, shapes: dict[str, Shape]) -> Shape:
+    from dataclasses import replace
+
+    rows = connection.execute(
+        'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id, seq', (shape.name,)
+    ).fetchall()
+    found = []
+    for id_ in sorted({row[0] for row in rows}):
+        parts = [row for row in rows if row[0] == id_]
+        parent = shapes.get(parts[0][1].lower())
+        if parent is None:
+            continue
+        ours = _positions(shape, [part[2] for part in parts])
+        targets = [part[3] for part in parts]
+        theirs = parent.unique[0] if targets[0] is None and parent.unique else _positions(parent, targets)
+        if ours and theirs and len(ours) == len(theirs):
+            key = ForeignKey(ours, parent.name, theirs)
+            if _holds(connection, shape, parent, key):
+                found.append(key)
+    return replace(shape, foreign_keys=tuple(found))
+
+
+def _positions(shape: Shape, names: Sequence[str | None]) -> tuple[int, ...] | None:
+    known = {name.lower(): index for index, name in enumerate(shape.names)}
+    if any(name is None or name.lower() not in known for name in names):
+        return None
+    return tuple(known[name.lower()] for name in names if name is not None)
+
+
+def dangling(shape: Shape, parent: Shape, key: ForeignKey) -> str:
+    """An SQL condition on ``shape``: the row's foreign key is set and refers to nothing."""
+    ours, theirs = shape.column_list(key.columns), parent.column_list(key.parent_columns)
+    set_here = " AND ".join(f"{quoted(shape.names[c])} IS NOT NULL" for c in key.columns)
+    set_there = " AND ".join(f"{quoted(parent.names[c])} IS NOT NULL" for c in key.parent_columns)
+    left = ours if len(key.columns) == 1 else f"({ours})"
+    return f"{set_here} AND {left} NOT IN (SELECT {theirs} FROM {quoted(parent.name)} WHERE {set_there})"
+
+
+def _holds(connection: sqlite3.Connection, shape: Shape, parent: Shape, key: ForeignKey) -> bool:
+    condition = dangling(shape, parent, key)
+    return connection.execute(f"SELECT 1 FROM {quoted(shape.name)} WHERE {condition} LIMIT 1").fetchone() is None
+
+
+def _parents_first(shapes: Sequence[Shape]) -> list[Shape]:
+    waiting = {shape.name: {key.parent for key in shape.foreign_keys} - {shape.name} for shape in shapes}
+    by_name = {shape.name: shape for shape in shapes}
+    ordered: list[Shape] = []
+    while waiting:
+        ready = [name for name, parents in waiting.items() if not parents & waiting.keys()]
+        for name in ready or [min(waiting)]:  # a cycle: some table has to be first
+            ordered.append(by_name[name])
+            del waiting[name]
+    return ordered

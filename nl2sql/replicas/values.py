@@ -1,0 +1,95 @@
+"""Neighbours of single values, by type, and fresh values for keys. Everything is drawn from the ``Random`` given."""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+import random
+import re
+from collections.abc import Sequence
+from typing import Any
+
+_DATE = re.compile(r"(\d{4})([-/])(\d{2})\2(\d{2})(?!\d)")
+_TRAILING_NUMBER = re.compile(r"(.*?)(\d+)$", re.DOTALL)
+_LARGEST = 2**63 - 1
+
+
+def neighbour(value: Any, own: Sequence[Any], rng: random.Random) -> Any:
+    """A value near ``value`` of the same type: a number close by, a date shifted, a string slightly different.
+
+    ``own`` are the column's own values; a column of at most two values (a flag) only takes those.
+    """
+    if isinstance(value, bytes) or value is None:
+        return rng.choice(own) if own else value
+    if isinstance(value, int):
+        moved = value + rng.choice((-2, -1, 1, 2))
+        return moved if abs(moved) <= _LARGEST and (value < 0 or moved >= 0) else value
+    if isinstance(value, float):
+        return _near_number(value, rng)
+    return _near_text(value, own, rng)
+
+
+def fresh(value: Any, taken: set[Any], highest: int) -> Any:
+    """A value of the same type and look that is not in ``taken``; ``highest`` is the column's largest integer."""
+    if isinstance(value, int):
+        new = max(highest, value) + 1
+        return new if new <= _LARGEST else min((v for v in taken if isinstance(v, int)), default=0) - 1
+    if isinstance(value, float):
+        while value in taken:
+            value += 1.0
+        return value
+    if isinstance(value, bytes):
+        while value in taken:
+            value += b"\x00"
+        return value
+    if not isinstance(value, str):
+        return None
+    found = _TRAILING_NUMBER.match(value)
+    stem, number, width = (found[1], int(found[2]), len(found[2])) if found else (value, 1, 0)
+    for _ in range(len(taken) + 1):
+        number += 1
+        new = f"{stem}{number:0{width}d}"
+        if new not in taken:
+            return new
+    raise AssertionError("unreachable: one more candidate than taken values")
+
+
+def _near_number(value: float, rng: random.Random) -> float:
+    shown = repr(value)
+    places = len(shown.partition(".")[2]) if "e" not in shown and "." in shown else None
+    moved = value * rng.choice((0.5, 0.9, 1.1, 2.0)) if rng.random() < 0.5 else value + rng.choice((-1.0, 1.0))
+    if value >= 0 > moved:
+        moved = value + 1.0
+    return round(moved, places) if places is not None else moved
+
+
+def _near_text(value: str, own: Sequence[Any], rng: random.Random) -> str:
+    date = _DATE.search(value)
+    if date:
+        return value[: date.start()] + _shifted(date, rng) + value[date.end() :]
+    if value.isdigit() and value.isascii() and len(value) < 16:
+        return str(max(0, int(value) + rng.choice((-1, 1)))).zfill(len(value))
+    kind = rng.randrange(4)
+    if kind == 0 and len(value) > 2:
+        return value[:-1]
+    if kind == 1:
+        return value + rng.choice("aeinrs")
+    other = rng.choice(own) if own else value
+    if kind == 2 and isinstance(other, str) and len(value) > 3 and len(other) > 3:
+        return value[: len(value) // 2] + other[len(other) // 2 :]
+    return value.swapcase() if kind == 3 and value.isascii() else value + rng.choice("aeinrs")
+
+
+def _shifted(date: re.Match[str], rng: random.Random) -> str:
+    year, month, day = int(date[1]), int(date[3]), int(date[4])
+    kind = rng.randrange(3)
+    try:
+        if kind == 0:
+            moved = datetime.date(year, month, day) + datetime.timedelta(days=rng.choice((-1, 1)))
+        else:
+            months = year * 12 + month - 1 + rng.choice((-1, 1)) * (1 if kind == 1 else 12)
+            year, month = divmod(months, 12)
+            moved = datetime.date(year, month + 1, min(day, calendar.monthrange(year, month + 1)[1]))
+    except (ValueError, OverflowError):  # 0000-00-00 and other text that only looks like a date
+        return date[0]
+    return f"{moved.year:04d}{date[2]}{moved.month:02d}{date[2]}{moved.day:02d}"
