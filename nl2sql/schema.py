@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+import re
+import sqlite3
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Database
+
+log = logging.getLogger(__name__)
+
+Form: TypeAlias = Literal["compact", "ddl"]
+Samples: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]  # table -> column -> example values
+
+MAX_VALUE_CHARS = 40
 
 
 @dataclass(frozen=True)
@@ -40,3 +56,274 @@ class Schema:
     def table(self, name: str) -> Table | None:
         wanted = name.lower()
         return next((t for t in self.tables if t.name.lower() == wanted), None)
+
+
+# ------------------------------------------------------------------------------------------------- identifiers
+
+# SQLite's keywords that cannot stand unquoted as a table or column name, and the few that models trip over.
+RESERVED = frozenset(
+    """add all alter and as autoincrement between case check collate commit constraint create cross current_date
+    current_time current_timestamp default deferrable delete desc asc distinct drop else end escape except exists
+    for foreign from full group having if in index inner insert intersect into is isnull join left limit natural not
+    notnull nothing null offset on or order outer over partition primary references returning right rows select set
+    table then to transaction trigger union unique update using values view when where window with""".split()
+)
+PLAIN_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def quote_always(name: str) -> str:
+    """``name`` as a double-quoted SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_name(name: str) -> str:
+    """``name`` as it must be written in SQL: quoted only where it has to be."""
+    return name if PLAIN_NAME.fullmatch(name) and name.lower() not in RESERVED else quote_always(name)
+
+
+# ----------------------------------------------------------------------------------------------- introspection
+
+
+def introspect(connection: sqlite3.Connection) -> Schema:
+    """The schema of a SQLite database: tables and views in creation order.
+
+    Foreign keys that name no columns refer to the other table's primary key; those to a missing table or with a
+    wrong number of columns are left out, as are ``sqlite_%`` tables, shadow tables of virtual tables, and whatever
+    SQLite itself cannot open (a view over a dropped table, a virtual table of an unknown module).
+    Raises sqlite3.DatabaseError when the schema as a whole cannot be read.
+    """
+    factory = connection.text_factory
+    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    try:
+        found = connection.execute(
+            "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid"
+        ).fetchall()
+        shadows = _shadow_tables(connection)
+        described = [
+            (name, kind, _describe_columns(connection, name))
+            for name, kind in found
+            if not name.lower().startswith("sqlite_") and name not in shadows
+        ]
+        columns = {name.lower(): (name, rows) for name, _, rows in described if rows}
+        return Schema(
+            tuple(
+                Table(
+                    name,
+                    tuple(Column(n, t.upper(), pk > 0, bool(not_null)) for n, t, not_null, pk in rows),
+                    _foreign_keys(connection, name, columns) if kind == "table" else (),
+                    is_view=kind == "view",
+                )
+                for name, kind, rows in described
+                if rows
+            )
+        )
+    finally:
+        connection.text_factory = factory
+
+
+_ColumnRow: TypeAlias = tuple[str, str, int, int]  # name, type, not null, position in the primary key
+
+
+def _shadow_tables(connection: sqlite3.Connection) -> set[str]:
+    try:
+        listed = connection.execute("PRAGMA main.table_list").fetchall()
+    except sqlite3.DatabaseError as error:
+        log.warning("shadow tables not recognised: %s", error)
+        return set()
+    return {row[1] for row in listed if row[2] == "shadow"}
+
+
+def _describe_columns(connection: sqlite3.Connection, table: str) -> list[_ColumnRow]:
+    try:
+        rows = connection.execute(f"PRAGMA main.table_xinfo({quote_always(table)})").fetchall()
+    except sqlite3.DatabaseError as error:
+        log.warning("table %r left out of the schema: %s", table, error)
+        return []
+    return [(name, type_ or "", not_null, pk) for _, name, type_, not_null, _, pk, hidden in rows if hidden != 1]
+
+
+def _foreign_keys(
+    connection: sqlite3.Connection, table: str, columns: Mapping[str, tuple[str, list[_ColumnRow]]]
+) -> tuple[ForeignKey, ...]:
+    grouped: dict[int, list[tuple[Any, ...]]] = {}
+    for row in connection.execute(f"PRAGMA main.foreign_key_list({quote_always(table)})").fetchall():
+        grouped.setdefault(row[0], []).append(row)
+    keys = []
+    for _, rows in sorted(grouped.items(), reverse=True):  # SQLite numbers them from the last declared
+        rows.sort(key=lambda row: row[1])
+        ref = columns.get(rows[0][2].lower())
+        if ref is None:
+            continue
+        ref_name, ref_rows = ref
+        own = _canonical((row[3] for row in rows), columns[table.lower()][1])
+        implicit = [name for name, _, _, pk in sorted(ref_rows, key=lambda r: r[3]) if pk]
+        theirs = _canonical((row[4] for row in rows), ref_rows) if rows[0][4] is not None else implicit
+        if own and theirs and len(own) == len(theirs):
+            keys.append(ForeignKey(tuple(own), ref_name, tuple(theirs)))
+    return tuple(keys)
+
+
+def _canonical(names: Iterable[str], columns: list[_ColumnRow]) -> list[str]:
+    """``names`` in the letter case of the table that has them; empty when one is missing."""
+    spelled = {row[0].lower(): row[0] for row in columns}
+    found = [spelled.get((name or "").lower()) for name in names]
+    return [name for name in found if name is not None] if None not in found else []
+
+
+# ------------------------------------------------------------------------------------------------------- text
+
+
+def schema_to_text(schema: Schema, *, form: Form = "compact", samples: Samples | None = None) -> str:
+    """The schema as a prompt shows it.
+
+    compact: a line per table, ``customers(customer_id INTEGER PK, name TEXT)``, then a line per foreign key,
+    ``orders.customer_id -> customers.customer_id``. ddl: CREATE TABLE statements. Names that SQL needs quoted are
+    quoted. ``samples`` adds example values as SQL literals in comments.
+    """
+    samples = {table.lower(): values for table, values in (samples or {}).items()}
+    if form == "ddl":
+        return "\n".join(_ddl(table, samples.get(table.name.lower(), {})) for table in schema.tables)
+    lines = [_compact(table, samples.get(table.name.lower(), {})) for table in schema.tables]
+    lines += [_arrow(table, key) for table in schema.tables for key in table.foreign_keys]
+    return "\n".join(lines)
+
+
+def _compact(table: Table, values: Mapping[str, Sequence[Any]]) -> str:
+    columns = ", ".join(
+        " ".join(filter(None, (quote_name(c.name), c.type, "PK" if c.primary_key else ""))) for c in table.columns
+    )
+    shown = "; ".join(f"{quote_name(c.name)}: {_literals(values[c.name])}" for c in table.columns if values.get(c.name))
+    notes = [note for note in ("view" if table.is_view else "", shown) if note]
+    return f"{quote_name(table.name)}({columns})" + (f" -- {'; '.join(notes)}" if notes else "")
+
+
+def _arrow(table: Table, key: ForeignKey) -> str:
+    def side(name: str, columns: tuple[str, ...]) -> str:
+        listed = ", ".join(map(quote_name, columns))
+        return f"{quote_name(name)}.{listed if len(columns) == 1 else f'({listed})'}"
+
+    return f"{side(table.name, key.columns)} -> {side(key.ref_table, key.ref_columns)}"
+
+
+def _ddl(table: Table, values: Mapping[str, Sequence[Any]]) -> str:
+    keys = [c.name for c in table.columns if c.primary_key]
+    entries: list[tuple[str, str]] = []
+    for column in table.columns:
+        words = [quote_name(column.name), column.type]
+        words += ["PRIMARY KEY"] if keys == [column.name] else ["NOT NULL"] if column.not_null else []
+        shown = values.get(column.name)
+        entries.append((" ".join(filter(None, words)), f" -- {_literals(shown)}" if shown else ""))
+    if len(keys) > 1:
+        entries.append((f"PRIMARY KEY ({', '.join(map(quote_name, keys))})", ""))
+    for key in table.foreign_keys:
+        own, theirs = (", ".join(map(quote_name, names)) for names in (key.columns, key.ref_columns))
+        entries.append((f"FOREIGN KEY ({own}) REFERENCES {quote_name(key.ref_table)} ({theirs})", ""))
+    body = [f"  {text}{',' if i < len(entries) - 1 else ''}{note}" for i, (text, note) in enumerate(entries)]
+    head = f"CREATE TABLE {quote_name(table.name)} (" + (" -- a view" if table.is_view else "")
+    return "\n".join([head, *body, ");"])
+
+
+def _literals(values: Sequence[Any]) -> str:
+    return ", ".join(map(_literal, values))
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        return f"<blob of {len(value)} bytes>"
+    if not isinstance(value, str):
+        return repr(value)
+    text = " ".join(value.split())
+    text = text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
+    return "'" + text.replace("'", "''") + "'"
+
+
+def focus(schema: Schema, tables: Sequence[str]) -> Schema:
+    """Only ``tables`` (names, any case), in the schema's order, with the foreign keys among them."""
+    wanted = {name.lower() for name in tables}
+    kept = (
+        replace(table, foreign_keys=tuple(k for k in table.foreign_keys if k.ref_table.lower() in wanted))
+        for table in schema.tables
+        if table.name.lower() in wanted
+    )
+    return replace(schema, tables=tuple(kept))
+
+
+def budget_schema(
+    schema: Schema,
+    count: Callable[[str], int],
+    max_tokens: int,
+    form: Form = "compact",
+    samples: Samples | None = None,
+) -> str:
+    """The schema text within ``max_tokens`` as ``count`` (text -> tokens) measures it.
+
+    The rule: whole tables from the first on while they fit (samples go before any table does); a last line
+    ``-- 12 more tables, columns not shown: a, b, c`` names the others. When not even one table fits, the first is
+    shown with its leading columns and a line that says how many are missing. Names themselves are cut, and the line
+    says so, only when they alone exceed the budget.
+    """
+    names = [table.name for table in schema.tables]
+
+    def text(tables: int, shown: Samples | None) -> str:
+        return _join(schema_to_text(focus(schema, names[:tables]), form=form, samples=shown), _rest(names[tables:]))
+
+    for shown in (samples, None):
+        whole = schema_to_text(schema, form=form, samples=shown)
+        if count(whole) <= max_tokens:
+            return whole
+    fitting = bisect_right(range(1, len(names)), max_tokens, key=lambda n: count(text(n, None)))
+    if fitting:
+        return text(fitting, None)
+    return _part_of_first_table(schema, count, max_tokens, form)
+
+
+def _join(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)
+
+
+def _rest(names: Sequence[str], shown: int | None = None) -> str:
+    if not names:
+        return ""
+    listed = ", ".join(map(quote_name, names[:shown]))
+    cut = f" and {len(names) - shown} whose names are not shown" if shown is not None and shown < len(names) else ""
+    return f"-- {len(names)} more table{'s' if len(names) > 1 else ''}, columns not shown: {listed}{cut}"
+
+
+def _part_of_first_table(schema: Schema, count: Callable[[str], int], max_tokens: int, form: Form) -> str:
+    first, others = schema.tables[0], [table.name for table in schema.tables[1:]]
+    bare = replace(first, foreign_keys=())
+
+    def text(columns: int, names: int) -> str:
+        missing = len(first.columns) - columns
+        note = f"-- {missing} more columns of {quote_name(first.name)} not shown" if missing else ""
+        part = Schema((replace(bare, columns=first.columns[:columns]),))
+        return _join(schema_to_text(part, form=form), note, _rest(others, names))
+
+    names = bisect_right(range(1, len(others) + 1), max_tokens, key=lambda n: count(text(1, n)))
+    columns = bisect_right(range(2, len(first.columns) + 1), max_tokens, key=lambda n: count(text(n, names)))
+    return text(min(1 + columns, len(first.columns)), names)
+
+
+def column_samples(
+    database: Database, schema: Schema, n: int, *, timeout_s: float = 2.0
+) -> dict[str, dict[str, list[Any]]]:
+    """Up to ``n`` distinct non-null values per column in order of value, strings cut to 40 characters; no blobs.
+
+    Columns whose values cannot be read within ``timeout_s`` are left out.
+    """
+    found: dict[str, dict[str, list[Any]]] = {}
+    for table in schema.tables if n > 0 else ():
+        for column in table.columns:
+            name = quote_always(column.name)
+            sql = (
+                f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {quote_always(table.name)} LIMIT 10000) "
+                f"WHERE {name} IS NOT NULL AND typeof({name}) <> 'blob' AND {name} <> '' LIMIT {int(n)}"
+            )
+            result = database.run(sql, timeout_s=timeout_s, max_rows=n)
+            if result.success and result.rows:
+                values = [row[0] for row in result.rows]
+                shorter = [v[:MAX_VALUE_CHARS] if isinstance(v, str) else v for v in values]
+                found.setdefault(table.name, {})[column.name] = shorter
+    return found

@@ -1,0 +1,524 @@
+"""The only place where SQL that a model or a user wrote is executed: read-only, bounded in time, rows and memory.
+
+``QueryPool`` keeps killable worker processes (``query_worker.py``: the sandbox and its layers are described there);
+the parent enforces every deadline from outside as well, so no statement can hang or crash the caller.
+``SqliteDatabase`` is the ``Database`` of the interfaces on top of a pool. Needs a POSIX system.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nl2sql.cache import cache_dir
+from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.interfaces import RunResult
+from nl2sql.schema import Schema, introspect, quote_always
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 0.25  # what a worker may overrun its deadline by before it is killed
+START_S = 60.0  # a worker that is not ready by then never will be
+MAX_SQL_CHARS = 100_000
+MAX_REPLY_BYTES = 2**30
+WORKER = Path(__file__).with_name("query_worker.py")
+
+# What SQLite says -> RunResult.error_kind; the first rule that matches the message decides.
+ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), kind)
+    for pattern, kind in (
+        (r"^interrupted$", "timeout"),
+        (r"^no such (table|view)\b", "unknown_table"),
+        (r"^no such column\b", "unknown_column"),
+        (r"^table \S+ has no column named", "unknown_column"),
+        (r"^cannot join using column .* not present in both", "unknown_column"),
+        (r"^ambiguous column name\b", "ambiguous_column"),
+        (r"not authorized|is prohibited|attempt to write a readonly|may not be (modified|dropped)", "denied"),
+        (r"only execute one statement", "multi_statement"),
+        (r"parser stack overflow|too (big|large|complex|many)|^at most \d+ tables", "too_large"),
+        (r"out of memory", "memory"),
+        (r"syntax error|^incomplete input|^unrecognized token|null character|surrogates", "syntax"),
+        (r"number of bindings", "syntax"),
+    )
+)
+
+
+def error_kind(message: str) -> str:
+    """The kind of a SQLite error message, by ``ERROR_RULES``; "other" when no rule matches."""
+    return next((kind for pattern, kind in ERROR_RULES if pattern.search(message)), "other")
+
+
+class WorkerGone(Exception):
+    """The worker process ended before it answered."""
+
+
+class Worker:
+    """One child process that runs ``query_worker.py``, and the socket to it."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(WORKER)],
+                stdin=theirs,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the terminal is for the parent
+            )
+        self.uris: set[str] = set()
+        self._receive(time.monotonic() + START_S)
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def ask(self, request: list[Any], deadline: float) -> list[Any]:
+        """The reply to ``request``. Raises TimeoutError past ``deadline``, WorkerGone when the process ended."""
+        payload = json.dumps(request).encode()
+        try:
+            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
+            reply = json.loads(self._receive(deadline), object_hook=_untag_blob)
+        except (ConnectionError, ValueError) as error:
+            raise WorkerGone(str(error)) from None
+        assert isinstance(reply, list), reply
+        return reply
+
+    def _receive(self, deadline: float) -> bytes:
+        data = bytearray()
+        wanted = 8
+        while len(data) < wanted:
+            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            piece = self.socket.recv(min(max(wanted - len(data), 65536), 2**20))
+            if not piece:
+                raise WorkerGone("the connection closed")
+            data += piece
+            if wanted == 8 and len(data) >= 8:
+                size = int.from_bytes(data[:8], "big")
+                if size > MAX_REPLY_BYTES:
+                    raise WorkerGone(f"a reply of {size} bytes")
+                wanted = 8 + size
+                if len(data) < wanted:
+                    deadline += 10.0  # executed in time: what remains is transfer
+        return bytes(data[8:wanted])
+
+    def kill(self) -> int:
+        """End the process for certain; its exit status."""
+        self.process.kill()
+        self.socket.close()
+        return self.process.wait()
+
+    def forget(self) -> None:
+        """In a forked child: drop our copy of the socket; the process belongs to the parent."""
+        self.socket.close()
+        self.process.returncode = 0  # not ours to wait for
+
+
+def _untag_blob(tagged: dict[str, str]) -> bytes:
+    return bytes.fromhex(tagged["b"])
+
+
+class QueryPool:
+    """Executes SQL on SQLite files in ``workers`` killable processes; thread-safe; start-up is lazy.
+
+    A worker keeps its connections open between statements and reopens a file whose size, time or inode changed.
+    Calls beyond ``workers`` wait for a free one; waiting does not count against their ``timeout_s``.
+    A stuck worker is killed and replaced, and only the statement that it was executing is lost.
+    """
+
+    def __init__(self, workers: int = 2) -> None:
+        if workers < 1:
+            raise UsageError(f"a query pool needs at least 1 worker, got {workers}")
+        self.workers = workers
+        self._closed = False
+        self._reset()
+        _live_pools.add(self)
+
+    def _reset(self) -> None:
+        self._condition = threading.Condition()
+        self._idle: list[Worker] = []
+        self._all: set[Worker] = set()
+        self._starting = 0
+        self._copies = WalCopies()
+
+    def __enter__(self) -> QueryPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, path: str | Path, sql: str, *, timeout_s: float = 30.0, max_rows: int = 10_000) -> RunResult:
+        """Execute one SELECT on the file ``path``. Never raises for what the statement does: failure is data.
+
+        timeout_s: seconds of execution; after 0.25 s more the worker is killed.
+        max_rows: rows returned at most; when there are more, ``truncated`` is True and ``success`` stays True: the
+        caller decides what a cut result is worth.
+        """
+        return self._request("run", Path(path), sql, timeout_s, max_rows)
+
+    def explain(self, path: str | Path, sql: str, *, timeout_s: float = 5.0) -> RunResult:
+        """Compile one SELECT without running it; rows of ``EXPLAIN QUERY PLAN``. Errors as from ``run``."""
+        return self._request("explain", Path(path), sql, timeout_s, 1000)
+
+    def close(self) -> None:
+        """End all workers; a statement still running gets ``worker_died``. Idempotent."""
+        with self._condition:
+            self._closed = True
+            doomed, self._all, self._idle = self._all, set(), []
+            self._condition.notify_all()
+        for worker in doomed:
+            worker.process.kill()
+            worker.process.wait()
+            if worker in doomed:
+                worker.socket.close()
+        self._copies.close()
+
+    def _request(self, mode: str, path: Path, sql: str, timeout_s: float, max_rows: int) -> RunResult:
+        if timeout_s <= 0 or max_rows < 0:
+            raise UsageError(f"timeout_s must be above 0 and max_rows not negative, got {timeout_s} and {max_rows}")
+        if len(sql) > MAX_SQL_CHARS:
+            return _failure("too_large", f"the SQL has {len(sql)} characters; at most {MAX_SQL_CHARS} are allowed")
+        try:
+            uri, version = self._copies.readable(path)
+        except (OSError, sqlite3.Error) as error:
+            return _failure("other", f"database {path} cannot be read: {_reason(error)}")
+        worker = self._take(uri)
+        started = time.monotonic()
+        healthy = False
+        try:
+            reply = worker.ask([mode, uri, version, sql, timeout_s, max_rows], started + timeout_s + GRACE_S)
+            healthy = True
+        except TimeoutError:
+            return _failure("timeout", f"no result within {timeout_s:g} s", time.monotonic() - started)
+        except WorkerGone:
+            status = worker.kill()
+            message = f"the process that executed the statement died (status {status}); nothing else was lost"
+            return _failure("worker_died", message, time.monotonic() - started)
+        finally:
+            self._give_back(worker, healthy)
+        return _result(reply, timeout_s, time.monotonic() - started)
+
+    def _take(self, uri: str) -> Worker:
+        """A living idle worker, by preference one that has ``uri`` open; a new one while there are too few."""
+        with self._condition:
+            while True:
+                if self._closed:
+                    raise UsageError("this query pool is closed; make a new QueryPool")
+                while self._idle:
+                    index = next((i for i, w in enumerate(self._idle) if uri in w.uris), len(self._idle) - 1)
+                    worker = self._idle.pop(index)
+                    if worker.alive():
+                        worker.uris.add(uri)
+                        return worker
+                    self._all.discard(worker)
+                    worker.kill()
+                if len(self._all) + self._starting < self.workers:
+                    self._starting += 1
+                    break
+                self._condition.wait()
+        worker_or_none: Worker | None = None
+        try:
+            worker_or_none = Worker()
+        except (OSError, WorkerGone) as error:
+            raise DatabaseError(f"cannot start a query worker with {sys.executable}: {_reason(error)}") from None
+        finally:
+            with self._condition:
+                self._starting -= 1
+                if worker_or_none is not None:
+                    self._all.add(worker_or_none)
+                self._condition.notify()
+        worker_or_none.uris.add(uri)
+        return worker_or_none
+
+    def _give_back(self, worker: Worker, healthy: bool) -> None:
+        with self._condition:
+            keep = healthy and not self._closed
+            if keep:
+                self._idle.append(worker)
+            else:
+                self._all.discard(worker)
+            self._condition.notify()
+        if not keep:
+            worker.kill()
+
+    def _forget_after_fork(self) -> None:
+        for worker in self._all:
+            worker.forget()
+        self._copies.forget()
+        self._reset()
+
+
+def _failure(kind: str, message: str, seconds: float = 0.0) -> RunResult:
+    return RunResult(False, error=message, error_kind=kind, seconds=seconds)
+
+
+def _result(reply: list[Any], timeout_s: float, seconds: float) -> RunResult:
+    if reply[0] == "ok":
+        _, columns, rows, truncated = reply
+        return RunResult(True, tuple(columns), tuple(map(tuple, rows)), truncated=truncated, seconds=seconds)
+    _, exception, message = reply
+    kind = exception if exception.islower() else error_kind(message)
+    if kind == "timeout":
+        message = f"no result within {timeout_s:g} s"
+    return _failure(kind, message, seconds)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+# ------------------------------------------------------------------------------------------- files in WAL mode
+
+
+class WalCopies:
+    """Which file to open for a database path, so that reading leaves no file behind.
+
+    A database in WAL mode needs a ``-shm`` file next to it even to be read, which a reader would have to create.
+    Unless a writer keeps that file there, we read a private copy (database and ``-wal``, turned into rollback
+    mode), made again whenever one of the two changes. Every other database is opened in place.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._known: dict[str, tuple[str, str]] = {}  # path -> (version, uri of what to open)
+
+    def readable(self, path: Path) -> tuple[str, str]:
+        """``(uri, version)`` for a worker; the version changes with the file. Raises OSError, sqlite3.Error."""
+        name = os.fspath(path)
+        version = _file_version(name)
+        known = self._known.get(name)
+        if known and known[0] == version:
+            return known[1], version
+        with self._lock:
+            copy = self._copy(name) if _needs_copy(name) else name
+            uri = _uri(copy)
+            self._known[name] = (version, uri)
+        return uri, version
+
+    def _copy(self, name: str) -> str:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="nl2sql-wal-")
+        copy = os.path.join(self._folder.name, hashlib.sha256(os.fsencode(os.path.abspath(name))).hexdigest()[:16])
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(FileNotFoundError):
+                Path(copy + suffix).unlink()
+            if not suffix or os.path.exists(name + suffix):
+                shutil.copyfile(name + suffix, copy + suffix)
+        with contextlib.closing(sqlite3.connect(copy)) as connection:
+            connection.execute("PRAGMA journal_mode=delete").fetchall()
+        return copy
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+        self._known.clear()
+
+    def forget(self) -> None:
+        if self._folder is not None:
+            self._folder._finalizer.detach()  # type: ignore[attr-defined]  # the folder is the parent's
+
+
+def _file_version(name: str) -> str:
+    stat = os.stat(name)
+    version = f"{stat.st_mtime_ns}:{stat.st_size}:{stat.st_ino}"
+    try:
+        wal = os.stat(name + "-wal")
+    except OSError:
+        return version
+    return f"{version}:{wal.st_mtime_ns}:{wal.st_size}"
+
+
+def _needs_copy(name: str) -> bool:
+    with open(name, "rb") as file:
+        wal_mode = file.read(20)[18:20] == b"\x02\x02"
+    return wal_mode and not (os.path.exists(name + "-wal") and os.path.exists(name + "-shm"))
+
+
+def _uri(name: str) -> str:
+    return Path(os.path.abspath(name)).as_uri() + "?mode=ro"
+
+
+@contextlib.contextmanager
+def read_only(path: str | Path) -> Iterator[sqlite3.Connection]:
+    """A read-only connection in this process, for SQL of our own. Raises OSError, sqlite3.Error."""
+    copies = WalCopies()
+    try:
+        uri, _ = copies.readable(Path(path))
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+            connection.execute("PRAGMA query_only=on")
+            yield connection
+    finally:
+        copies.close()
+
+
+# ------------------------------------------------------------------------------------------------- default pool
+
+_live_pools: weakref.WeakSet[QueryPool] = weakref.WeakSet()
+_default_lock = threading.Lock()
+_default: QueryPool | None = None
+
+
+def default_pool() -> QueryPool:
+    """The pool shared by whoever names none: made at first use, closed at exit, made anew after a fork."""
+    global _default
+    with _default_lock:
+        if _default is None or _default._closed:
+            _default = QueryPool(workers=min(max(os.cpu_count() or 2, 2), 8))
+            atexit.register(_default.close)
+        return _default
+
+
+def _after_fork_in_child() -> None:
+    global _default_lock
+    _default_lock = threading.Lock()
+    for pool in list(_live_pools):
+        pool._forget_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+# ---------------------------------------------------------------------------------------------------- databases
+
+
+class SqliteDatabase:
+    """A SQLite file as a ``Database``. Model-written SQL runs in ``pool`` (default: the shared one).
+
+    Raises UsageError for a path that is not there or not a file, DatabaseError for a file that is not a SQLite
+    database, is broken, unreadable, or holds no tables.
+    """
+
+    dialect = "sqlite"
+
+    def __init__(self, path: str | Path, *, name: str | None = None, pool: QueryPool | None = None) -> None:
+        self.path = Path(path)
+        self.name = name or self.path.stem
+        self._pool = pool
+        self._schema: Schema | None = None
+        self._check()
+
+    def _check(self) -> None:
+        if not self.path.exists():
+            raise UsageError(f"database file {self.path} does not exist; give the path of a SQLite file")
+        if not self.path.is_file():
+            raise UsageError(f"{self.path} is a directory, not a database file; give the path of a SQLite file")
+        if not self.schema().tables:
+            raise DatabaseError(f"database {self.path} has no tables")
+
+    def __enter__(self) -> SqliteDatabase:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pool(self) -> QueryPool:
+        return self._pool or default_pool()
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_sqlite(self.path)
+
+    def schema(self) -> Schema:
+        if self._schema is None:
+            try:
+                with read_only(self.path) as connection:
+                    self._schema = introspect(connection)
+            except (OSError, sqlite3.Error) as error:
+                raise _unusable(self.path, error) from None
+        return self._schema
+
+    def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
+        """The first ``n`` rows of ``table`` as dicts. Raises UsageError for an unknown table or a negative ``n``."""
+        if n < 0:
+            raise UsageError(f"cannot show {n} rows; give 0 or more")
+        found = self.schema().table(table)
+        if found is None:
+            names = ", ".join(t.name for t in self.schema().tables[:20])
+            raise UsageError(f"no table {table!r} in {self.name}; its tables: {names}")
+        result = self.run(f"SELECT * FROM {quote_always(found.name)} LIMIT {n}", timeout_s=10.0, max_rows=n)
+        if not result.success:
+            raise DatabaseError(f"table {found.name!r} of {self.path} cannot be read: {result.error}")
+        return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+
+    def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:
+        return self.pool.explain(self.path, sql, timeout_s=timeout_s)
+
+    def run(self, sql: str, *, timeout_s: float = 30.0, max_rows: int = 10_000) -> RunResult:
+        return self.pool.run(self.path, sql, timeout_s=timeout_s, max_rows=max_rows)
+
+    def close(self) -> None:
+        """Nothing to release: connections belong to the pool, which whoever made it closes."""
+
+
+def _unusable(path: Path, error: BaseException) -> DatabaseError:
+    if "not a database" in str(error):
+        return DatabaseError(f"{path} is not a SQLite database; expected a file that sqlite3 can open")
+    return DatabaseError(f"database {path} cannot be read: {_reason(error)}")
+
+
+def fingerprint_sqlite(path: str | Path) -> str:
+    """SHA-256 (hex) of what a SQLite file holds: the schema as introspected, view texts, and all rows.
+
+    Independent of file bytes (page size, free pages, VACUUM, WAL) and of the physical order of rows: a table's rows
+    enter as the sum of their hashes, so duplicates count. Types count (1, 1.0 and '1' differ). Not covered: indexes,
+    triggers, defaults, CHECKs. Cached by path, size and time of change. Raises UsageError, DatabaseError.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"database file {file} does not exist; give the path of a SQLite file")
+    key = f"1:{file.resolve()}:{_file_version(os.fspath(file))}"
+    cached = cache_dir("fingerprints") / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    with contextlib.suppress(OSError):
+        text = cached.read_text(encoding="ascii")
+        if re.fullmatch(r"[0-9a-f]{64}", text):
+            return text
+    try:
+        with read_only(file) as connection:
+            digest = _content_hash(connection)
+    except (OSError, sqlite3.Error) as error:
+        raise _unusable(file, error) from None
+    if time.time() - file.stat().st_mtime > 2.0:  # a file this fresh may change again within one clock tick
+        scratch = cached.with_name(f"{cached.name}.{os.getpid()}.{threading.get_ident()}")
+        with contextlib.suppress(OSError):
+            scratch.write_text(digest, encoding="ascii")
+            scratch.replace(cached)
+    return digest
+
+
+def _content_hash(connection: sqlite3.Connection) -> str:
+    schema = introspect(connection)
+    views = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view' ORDER BY name").fetchall()
+    total = hashlib.sha256(repr((schema, [(n, " ".join((s or "").split())) for n, s in views])).encode())
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+    for table in schema.tables:
+        if table.is_view:
+            continue
+        count = rows = 0
+        for row in connection.execute(f"SELECT * FROM {quote_always(table.name)}"):
+            digest = hashlib.sha256(repr(row).encode("utf-8", "surrogateescape")).digest()
+            rows = (rows + int.from_bytes(digest, "big")) % 2**256
+            count += 1
+        total.update(f"{table.name}:{count}:{rows:064x}\n".encode("utf-8", "surrogateescape"))
+    return total.hexdigest()
