@@ -19,7 +19,7 @@ NUMBERS = {
         "seventeen eighteen nineteen twenty".split()
     )
 } | {"once": 1, "twice": 2}
-_TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]")
+_TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]|\.(?=\s|$)")
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
 _NUMBER = r"(?:\d+|" + "|".join(w for w in NUMBERS if w not in ("zero", "once", "twice")) + ")"
 
@@ -41,9 +41,11 @@ def _phrase(phrase: str) -> str:
     out = "(?<= )"
     for word in phrase.split():
         if word == "...":
-            out += r"(?:[^ ,;:?!]+ ){0,4}?"
+            out += r"(?:[^ ,;:?!.]+ ){0,4}?"
+        elif word == "<clause>":
+            out += "(?:[^ ,;:?!.]+ )*"
         elif word == "_":
-            out += "[^ ,;:?!]+ "
+            out += "[^ ,;:?!.]+ "
         elif word == "<n>":
             out += _NUMBER + " "
         else:
@@ -81,15 +83,16 @@ def lexicon() -> Lexicon:
 
 
 def _hide(text: str, pattern: re.Pattern[str] | None) -> str:
-    """Replace every word inside a match by ``~``, so that positions of the others stay apart."""
-    return pattern.sub(lambda m: "~ " * (m.group().count(" ")), text) if pattern else text
+    """Overwrite every word inside a match with ``~``; positions stay."""
+    return pattern.sub(lambda m: re.sub("[^ ]", "~", m.group()), text) if pattern else text
 
 
 @dataclass(frozen=True)
 class Cues:
     """The cues found in one question: name -> (matched words, position) in reading order."""
 
-    text: str
+    raw: str  # the question in lower case
+    text: str  # its normalised words
     found: Mapping[str, tuple[tuple[str, int], ...]]
 
     def __contains__(self, name: str) -> bool:
@@ -120,5 +123,5 @@ def read_cues(nlq: str) -> Cues:
         seen = _hide(masked, cue.unless)
         if cue.any:
             found[name] = tuple((m.group().strip(), m.start()) for m in cue.any.finditer(seen))
-    return Cues(text, found)
+    return Cues(nlq.lower(), text, found)
 

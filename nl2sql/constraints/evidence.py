@@ -24,14 +24,23 @@ def stores(shape: Shape, kind: str) -> bool:
     return any(use.words & words for use in shape.columns)
 
 
+def is_quantity(use: ColumnUse) -> bool:
+    """A number that is no key, by its type, or by its name where the type does not say (VARCHAR amounts exist)."""
+    return use.measure or use.derived or (bool(use.words & lexicon().stored["count"]) and not use.identity)
+
+
 def projects_stored_count(shape: Shape) -> bool:
-    """Whether a number that is no key, or a column named like a count, is in the SELECT list."""
-    words = lexicon().stored["count"]
-    return any(use.measure or (use.words & words and not use.identity) for use in shape.projected)
+    """Whether the SELECT list holds a quantity or a computed value."""
+    return shape.arithmetic or any(is_quantity(use) for use in shape.projected)
 
 
 def has_count(shape: Shape) -> bool:
-    return bool(shape.projected_aggregates) or (bool(shape.aggregates) and not shape.star) or projects_stored_count(shape)
+    """COUNT or another aggregate shown, or one used to filter or order, or a stored count in either place."""
+    if shape.projected_aggregates or projects_stored_count(shape):
+        return True
+    if any(use.plural for use in shape.projected):  # ``years_played``: the question's noun decides (intent)
+        return True
+    return not shape.star and (bool(shape.aggregates) or stores(shape, "explicit_count"))
 
 
 def has_sum(shape: Shape) -> bool:
@@ -44,15 +53,15 @@ def has_sum(shape: Shape) -> bool:
         return True
     if shape.group:
         return False
-    numbers_only = all(use.measure or not use.column for use in shape.projected)
+    numbers_only = all(is_quantity(use) or not use.column for use in shape.projected)
     return shape.star or (bool(shape.projected) and not numbers_only) or is_pinned(shape)
 
 
 def has_average(shape: Shape) -> bool:
-    """AVG, a quotient, or a stored average."""
+    """AVG, a quotient (or a scaled number that the question gave), or a stored average."""
     from sqlglot import exp
 
-    return "AVG" in shape.aggregates or shape.tree.find(exp.Div) is not None or stores(shape, "avg")
+    return "AVG" in shape.aggregates or shape.tree.find(exp.Div) is not None or shape.scaled or stores(shape, "avg")
 
 
 def is_extreme(shape: Shape) -> bool:
@@ -62,19 +71,24 @@ def is_extreme(shape: Shape) -> bool:
         or shape.has_limit
         or shape.ranked
         or shape.negated
-        or any(stores(shape, kind) for kind in ("max", "min", "rank"))
+        or any(stores(shape, kind) for kind in ("max", "min"))
+        or any(use.words & lexicon().stored["rank"] and (use.measure or not use.column) for use in shape.columns)
     )
 
 
 def has_groups(shape: Shape) -> bool:
     """Whether rows are grouped, or things are aggregated one by one another way, or nothing is aggregated."""
-    return shape.group or shape.window or shape.correlated or not shape.projected_aggregates
+    if shape.group or shape.window or shape.correlated or shape.derived_tables > 1:
+        return True
+    return not shape.projected_aggregates
 
 
 def has_limit(shape: Shape, limit: int) -> bool:
+    """LIMIT of that many, or a rank compared with it; two or three may also be picked one by one."""
     if limit == 1:
         return is_extreme(shape)
-    return limit in shape.limits or ((shape.ranked or shape.subquery) and float(limit) in shape.numbers)
+    by_hand = limit <= 3 and (shape.subquery or bool(shape.set_operation))
+    return limit in shape.limits or float(limit) in shape.numbers or by_hand
 
 
 def has_order(shape: Shape, *, extreme: bool) -> bool:
@@ -90,6 +104,18 @@ def has_distinct(shape: Shape) -> bool:
     if len(shape.tables) > 1 and not shape.subquery:
         return False
     return not shape.projected or any(use.identity for use in shape.projected)
+
+
+def counts_distinct(shape: Shape) -> bool:
+    """Whether what is counted differs row by row: DISTINCT, a derived table, or a key of the only table."""
+    from sqlglot import exp
+
+    if shape.distinct or shape.derived_tables or shape.set_operation or "COUNT" not in shape.projected_aggregates:
+        return True
+    if len(shape.tables) > 1:
+        return False
+    counted = {c.name.lower() for n in shape.tree.find_all(exp.Count) for c in n.find_all(exp.Column)}
+    return any(use.unique and use.name.lower() in counted for use in shape.columns)
 
 
 def is_pinned(shape: Shape) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nl2sql.constraints.cues import NUMBERS, Cues, read_cues
 from nl2sql.constraints.evidence import (
+    counts_distinct,
     has_average,
     has_distinct,
     has_groups,
@@ -42,11 +43,11 @@ def intent_constraints(nlq: str, sql: str, schema: Schema | None = None) -> tupl
         (lacks_aggregate(shape, schema), _aggregate_reason(cues)),
         ("count_asked" in cues and not _answers_how_many(cues, shape), "missing_agg:COUNT"),
         ("avg" in cues and not has_average(shape), "missing_agg:AVG"),
-        ("sum" in cues and not has_sum(shape), "missing_agg:SUM"),
+        (("sum" in cues or "total_number" in cues) and not has_sum(shape), "missing_agg:SUM"),
         (_lacks_threshold(cues, shape), "missing_group_by"),
-        ("group" in cues and not has_groups(shape) and not _row_per_thing(cues, shape, "group"), "missing_group_by"),
+        ("group" in cues and _names_aggregate(cues) and not has_groups(shape) and not _row_per_thing(cues, shape, schema, "group"), "missing_group_by"),
         (_lacks_extreme(cues, shape), "missing_order_by"),
-        (_lacks_distinct(cues, shape), "missing_distinct"),
+        (_lacks_distinct(cues, shape, schema), "missing_distinct"),
     ):
         if missing:
             return False, reason
@@ -60,11 +61,15 @@ def _aggregate_reason(cues: Cues) -> str:
     return "missing_agg:SUM"
 
 
+def _names_aggregate(cues: Cues) -> bool:
+    return any(cue in cues for cue in ("count", "avg", "sum", "max", "min", "superlative"))
+
+
 def _answers_how_many(cues: Cues, shape: Shape) -> bool:
     """An aggregate or a stored count in the SELECT list, or a column called by the plural that was asked for."""
     if shape.projected_aggregates or projects_stored_count(shape):
         return True
-    plurals = {word for word in _nouns(cues, "count_asked") if singular(word) != word}
+    plurals = {word for run in _noun_runs(cues, "count_asked") for word in run if singular(word) != word}
     return any(plurals & name_words(use.name) for use in shape.projected)
 
 
@@ -73,7 +78,8 @@ def _lacks_threshold(cues: Cues, shape: Shape) -> bool:
     if shape.aggregates or shape.set_operation or shape.subquery or len(set(shape.tables)) < len(shape.tables):
         return False
     for number in cues.numbers("threshold"):
-        if 0 < number <= 20 and not shape.numbers & {number - 1.0, float(number), number + 1.0}:
+        near = {number - 1.0, float(number), number + 1.0}
+        if number > 0 and not shape.numbers & near and not any(str(number) in value for value in shape.strings):
             return True
     return False
 
@@ -84,36 +90,49 @@ def _lacks_extreme(cues: Cues, shape: Shape) -> bool:
     if shape.order and "ranking" in cues:
         return False
     named = [*shape.strings, *shape.tables, *(use.name.lower() for use in shape.columns)]
-    return not any(word in name for word in cues.words("superlative") for name in named)
+    if any(word in name for word in cues.words("superlative") for name in named):
+        return False
+    # A value that the question does not have may be the answer to the superlative, known to the writer.
+    return all(len(value) < 4 or any(w in cues.raw for w in value.split()) for value in shape.strings)
 
 
-def _lacks_distinct(cues: Cues, shape: Shape) -> bool:
+def _lacks_distinct(cues: Cues, shape: Shape, schema: Schema | None) -> bool:
+    if "count_distinct" in cues and not counts_distinct(shape):
+        return not _row_per_thing(cues, shape, schema, "count_distinct")
     if "distinct" not in cues or shape.distinct or shape.group or shape.set_operation:
         return False
     if not has_distinct(shape):
         return True
-    return len(shape.tables) == 1 and not any(u.unique for u in shape.projected) and not _row_per_thing(cues, shape, "distinct")
+    return len(shape.tables) == 1 and not any(u.unique for u in shape.projected) and not _row_per_thing(cues, shape, schema, "distinct")
 
 
-def _row_per_thing(cues: Cues, shape: Shape, cue: str) -> bool:
+def _row_per_thing(cues: Cues, shape: Shape, schema: Schema | None, cue: str) -> bool:
     """Whether the one table of the query is called what the cue's noun says: it holds one row per such thing."""
     if len(shape.tables) != 1:
         return False
-    words = name_words(shape.tables[0])
-    nouns = _nouns(cues, cue)
-    return any(n in words or singular(n) in words or shape.tables[0].startswith(singular(n)) for n in nouns)
+    name = shape.tables[0]
+    words = name_words(name)
+    table = schema.table(name) if schema else None
+    attributes = {w for column in table.columns for w in name_words(column.name)} - words if table else set()
+    for run in _noun_runs(cues, cue):
+        for at, noun in enumerate(run):
+            if {noun, singular(noun)} & words or name.startswith(singular(noun)):
+                return not any({w, singular(w)} & attributes for w in run[at + 1 :])
+    return False
 
 
-def _nouns(cues: Cues, cue: str, reach: int = 3) -> list[str]:
-    """The words that follow a cue: its noun is among the next few."""
-    out: list[str] = []
+def _noun_runs(cues: Cues, cue: str, reach: int = 3) -> list[list[str]]:
+    """The words after each match of a cue, up to a stop word: its noun is among them."""
+    runs: list[list[str]] = []
     for words, at in cues.found.get(cue, ()):
+        run: list[str] = []
         for word in cues.text[at + len(words) :].split()[:reach]:
-            if word in ",;:?!" or word in _STOP:
+            if word in ",;:?!." or word in _STOP:
                 break
             if word not in NUMBERS:
-                out.append(word)
-    return out
+                run.append(word)
+        runs.append(run)
+    return runs
 
 
 _STOP = frozenset("of in for with that who which is are was were do does did has have had and or by from to on at".split())

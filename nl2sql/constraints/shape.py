@@ -47,6 +47,7 @@ class ColumnUse:
     column: Column | None = None
     unique: bool = False  # the only primary-key column of its table
     foreign: bool = False
+    derived: bool = False  # a schema is there and does not have it: the output of a derived table
 
     @property
     def words(self) -> frozenset[str]:
@@ -56,6 +57,11 @@ class ColumnUse:
     def identity(self) -> bool:
         """A column that names its row: a key, or called so (``name``, ``title``, the table's own name)."""
         return self.unique or bool(self.words & _IDENTITY) or self.name.lower() in (self.table, singular(self.table))
+
+    @property
+    def plural(self) -> bool:
+        """Named in the plural, as counts often are."""
+        return not self.identity and any(singular(w.lower()) != w.lower() for w in _WORDS.findall(self.name))
 
     @property
     def id_like(self) -> bool:
@@ -94,7 +100,9 @@ class Shape:
     negated: bool  # NOT IN, NOT EXISTS, EXCEPT, ALL: ways to say "none is greater"
     numbers: frozenset[float]
     strings: frozenset[str]
-    arithmetic: bool
+    arithmetic: bool  # in the outermost SELECT lists
+    scaled: bool  # a number is multiplied or divided somewhere, as in hypothetical questions
+    derived_tables: int
 
 
 def read_shape(sql: str, schema: Schema | None = None) -> Shape | None:
@@ -247,6 +255,8 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> Shape:
         strings=frozenset([str(x.this).lower() for x in literals if x.is_string])
         | frozenset(c.name.lower() for c in tree.find_all(exp.Column) if c.this.args.get("quoted")),
         arithmetic=arithmetic,
+        scaled=any(n.find(exp.Literal) is not None for n in tree.find_all(exp.Mul, exp.Div)),
+        derived_tables=sum(isinstance(s.parent, (exp.From, exp.Join)) for s in tree.find_all(exp.Subquery)),
     )
 
 
@@ -307,6 +317,6 @@ def _resolver(schema, aliases, tables):  # type: ignore[no-untyped-def]
                     unique=column.primary_key and len(keys) == 1,
                     foreign=any(column.name.lower() in map(str.lower, fk.columns) for fk in table.foreign_keys),
                 )
-        return ColumnUse(name, candidates[0] if candidates else "", qualifier)
+        return ColumnUse(name, candidates[0] if candidates else "", qualifier, derived=bool(known))
 
     return resolve

@@ -40,7 +40,8 @@ def validate_constraints(sql: str, constraints: Mapping[str, Any], schema: Schem
     limit = constraints.get("limit")
     if agg and not has_aggregate(shape, agg):
         return {"valid": False, "reason": f"missing_agg:{agg}"}
-    if constraints.get("needs_group_by") and not has_groups(shape):
+    single = len(shape.tables) == 1  # it may hold one row per asked thing: the question has to tell (intent)
+    if constraints.get("needs_group_by") and not single and not has_groups(shape):
         return {"valid": False, "reason": "missing_group_by"}
     if limit and not has_limit(shape, limit):
         return {"valid": False, "reason": f"missing_limit:{limit}"}
