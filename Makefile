@@ -1,0 +1,53 @@
+# make eval: install, fetch the embedded model, run the ReAct evaluation and its control, print the table.
+# make test: install with the test tools, run the tests.  Needs only Python >= 3.11 and make.
+PYTHON ?= python3
+VENV   ?= .venv
+LIMIT  ?= 8
+DTYPE  ?= bfloat16
+MODEL  ?= smollm2-135m
+BIN     = $(VENV)/bin
+
+.PHONY: eval test lint format check-data install install-dev clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make eval    run the ReAct evaluation on the packaged benchmark (LIMIT=$(LIMIT) questions, MODEL=$(MODEL))"
+	@echo "make test    run the tests"
+	@echo "make lint    ruff and mypy"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python >= 3.11 is needed; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e ".[all]"
+	@touch $@
+
+install: $(VENV)/.core
+install-dev: $(VENV)/.dev
+
+eval: $(VENV)/.core
+	$(BIN)/nl2sql models pull $(MODEL)
+	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --model $(MODEL) --dtype $(DTYPE)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check-data: $(VENV)/.core
+	$(BIN)/nl2sql check-data --benchmark packaged
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
