@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from sqlglot import Expression
+    from sqlglot.expressions import Expr
     from sqlglot import expressions as exp
 
 Hardness: TypeAlias = Literal["easy", "medium", "hard", "extra"]
@@ -42,7 +42,7 @@ def component_counts(tree: exp.Query) -> tuple[int, int, int]:
     from sqlglot import expressions as exp
 
     set_operations, nested_ctes = 0, len(tree.ctes)
-    node: Expression = tree
+    node: Expr = tree
     while not isinstance(node, exp.Select):
         if isinstance(node, exp.SetOperation):
             set_operations = 1  # a chain A UNION B UNION C nests to the right: one at the top
@@ -91,11 +91,11 @@ def _level(component1: int, component2: int, others: int) -> Hardness:
     return "hard" if component1 <= 1 and others == 0 and component2 <= 1 else "extra"
 
 
-def _conditions(root: Expression | None) -> tuple[list[Expression], int]:
+def _conditions(root: Expr | None) -> tuple[list[Expr], int]:
     """The single conditions under a tree of AND, OR and brackets, and how many ORs join them."""
     from sqlglot import expressions as exp
 
-    found: list[Expression] = []
+    found: list[Expr] = []
     ors, stack = 0, [root] if root is not None else []
     while stack:
         node = stack.pop()
@@ -109,7 +109,7 @@ def _conditions(root: Expression | None) -> tuple[list[Expression], int]:
     return found, ors
 
 
-def _bare(condition: Expression) -> Expression:
+def _bare(condition: Expr) -> Expr:
     from sqlglot import expressions as exp
 
     while isinstance(condition, (exp.Not, exp.Paren)):
@@ -117,7 +117,7 @@ def _bare(condition: Expression) -> Expression:
     return condition.this if isinstance(condition, exp.Escape) else condition
 
 
-def _subqueries(root: Expression) -> int:
+def _subqueries(root: Expr) -> int:
     """Queries inside an expression, not counting those inside another one."""
     from sqlglot import expressions as exp
 
@@ -131,7 +131,7 @@ def _subqueries(root: Expression) -> int:
     return count
 
 
-def _has_aggregate(root: Expression) -> bool:
+def _has_aggregate(root: Expr) -> bool:
     """Whether an aggregate is used in the expression itself (not in a query inside it)."""
     from sqlglot import expressions as exp
 

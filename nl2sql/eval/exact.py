@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqlglot import Expression
+    from sqlglot.expressions import Expr
 
 
 def exact_match(gold: str, predicted: str) -> bool:
@@ -37,7 +37,7 @@ def normalise_sql(sql: str, dialect: str = "sqlite") -> str:
         return " ".join(sql.rstrip("; \n\t").lower().split())
 
 
-def _read_double_quoted_values(tree: Expression) -> None:
+def _read_double_quoted_values(tree: Expr) -> None:
     """``x = "France"``: SQLite takes a double-quoted name that is no column for a string."""
     from sqlglot import expressions as exp
 
@@ -55,7 +55,7 @@ def _read_double_quoted_values(tree: Expression) -> None:
                 value.replace(exp.Literal.string(value.name))
 
 
-def _name_tables_plainly(tree: Expression) -> None:
+def _name_tables_plainly(tree: Expr) -> None:
     """Replace table aliases by the table's own name, numbered where a table is used more than once."""
     from sqlglot import expressions as exp
 
@@ -83,7 +83,7 @@ def _name_tables_plainly(tree: Expression) -> None:
         table.set("alias", exp.TableAlias(this=exp.to_identifier(shown)) if shown else None)
 
 
-def _drop_column_aliases(tree: Expression) -> None:
+def _drop_column_aliases(tree: Expr) -> None:
     """Drop aliases of result columns that nothing refers to; number the others."""
     from sqlglot import expressions as exp
 
@@ -101,7 +101,7 @@ def _drop_column_aliases(tree: Expression) -> None:
             column.this.set("this", names[column.name.lower()])
 
 
-def _plain(tree: Expression) -> Expression:
+def _plain(tree: Expr) -> Expr:
     """Lower-case, unquoted identifiers; no INNER; ASC as the default it is."""
     from sqlglot import expressions as exp
 

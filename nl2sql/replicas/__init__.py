@@ -14,7 +14,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from nl2sql.cache import cache_dir
@@ -44,7 +44,7 @@ def perturbed_replicas(path: str | Path, n: int, *, seed: int = 0) -> list[Path]
         with _reading(path):
             perturber = Perturber(path, seed=str(seed))
             for number in wanted:
-                _build(targets[number], lambda file, number=number: perturber.write(file, number))
+                _build(targets[number], partial(perturber.write, number=number))
     return targets
 
 

@@ -45,7 +45,8 @@ def fresh(value: Any, taken: set[Any], highest: int) -> Any:
     if not isinstance(value, str):
         return None
     found = _TRAILING_NUMBER.match(value)
-    stem, number, width = (found[1], int(found[2]), len(found[2])) if found else (value, 1, 0)
+    stem, digits = (found[1], found[2]) if found else (value, "1")
+    number, width = int(digits), len(digits)
     for _ in range(len(taken) + 1):
         number += 1
         new = f"{stem}{number:0{width}d}"

@@ -1,0 +1,54 @@
+"""``nl2sql check-data``: are a benchmark's golds fit to score with? Loads no model library."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def check_data(
+    benchmark: Annotated[
+        str, typer.Option("--benchmark", "-b", help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME.")
+    ] = "packaged",
+    split: Annotated[str | None, typer.Option(help="Check the questions of one split.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+) -> None:
+    """Check every gold: it runs, returns rows, answers the same whatever the order of rows, and is as hard as declared.
+
+    Golds are run on the database and on copies with the same rows reversed and shuffled: a LIMIT that cuts through
+    ties shows there. One line per failing item; exit code 1 if any fails. Items that the benchmark itself flags are
+    passed over and counted.
+
+    Examples:
+
+        nl2sql check-data
+
+        nl2sql check-data --benchmark spider --split holdout --json
+    """
+    import json
+    import sys
+    from dataclasses import asdict
+
+    from nl2sql.benchmarks import left_out_counts, load_benchmark
+    from nl2sql.benchmarks.check import FOUND_HERE, check_questions
+
+    loaded = load_benchmark(benchmark, split=split)
+    faults = check_questions(loaded, loaded.questions, timeout_s=timeout, progress=sys.stderr.isatty())
+    left_out = {k: n for k, n in left_out_counts(loaded.questions).items() if k not in FOUND_HERE}
+    checked = len(loaded.questions) - sum(left_out.values())
+    failing = len({fault.id for fault in faults})
+    if as_json:
+        failed = [asdict(fault) for fault in faults]
+        report = {"benchmark": loaded.name, "split": split, "n": checked, "failing": failing, "failed": failed}
+        typer.echo(json.dumps({**report, "left_out": left_out}, ensure_ascii=False))
+    else:
+        for fault in faults:
+            typer.echo(f"{fault.id} ({fault.db_id}): {fault.reason}")
+        passed_over = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+        typer.echo(
+            f"{checked - failing} of {checked} items are sound" + (f"; passed over: {passed_over}" * bool(left_out))
+        )
+    if faults:
+        raise typer.Exit(1)
