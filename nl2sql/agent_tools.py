@@ -17,7 +17,7 @@ from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Question, Resources, RunResult, Sampling, Tool, Usage
 
 LINK_MAX_TABLES = 6
-SQL_STOPS = ("\n```", "\nQuestion:", "\nObservation:")
+SQL_STOPS = (";\n```", "\nQuestion:", "\nObservation:")
 KEPT_ROWS = 20
 
 

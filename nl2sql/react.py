@@ -337,8 +337,8 @@ def close(state: State, finish: str, error: str | None, seconds: float) -> Episo
     ran = state.last_run if finish == "finish" and state.last_run else {}
     sql = str(ran.get("sql") or state.last_sql or "")
     result = task.result_of(sql)
-    if sql and not result.success and error is None:
-        error = f"database: {result.error}"
+    if error is None and not result.success:
+        error = f"database: {result.error}" if sql else "controller: no SQL"
     return Episode(
         question=task.question,
         controller="react",
