@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from sqlglot.expressions import Expr
     from sqlglot import expressions as exp
+    from sqlglot.expressions import Expr
 
 Hardness: TypeAlias = Literal["easy", "medium", "hard", "extra"]
 LEVELS: tuple[Hardness, ...] = ("easy", "medium", "hard", "extra")

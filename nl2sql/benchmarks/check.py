@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.benchmarks.core import left_out_reason
 from nl2sql.errors import Nl2SqlError
-from nl2sql.eval.rules import order_matters, results_match
+from nl2sql.eval.rules import gold_order, results_match
 from nl2sql.hardness import hardness
 from nl2sql.interfaces import Benchmark, Question
 
@@ -112,6 +112,6 @@ class _Checker:
                 return f"does not run on reordered rows: {other.error}"
             if not results_match(result, other, ordered=False):
                 return "the answer depends on the order of rows (LIMIT over ties, or a bare column beside GROUP BY)"
-            if order_matters(gold) and not results_match(result, other, ordered=True):
-                return "ORDER BY leaves ties, so that other right answers differ in their order"
+            if not results_match(result, other, **gold_order(gold, result)):
+                return "ORDER BY leaves ties by a key that is not in the result: other right answers differ in order"
         return None

@@ -101,6 +101,7 @@ def _plain(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _check_fields(where: str, names: list[str]) -> None:
     for what, keys in (("question", TEXT_KEYS), ("gold query", SQL_KEYS), ("database id", DB_KEYS)):
         if not set(keys) & set(names):
+            expected = ", ".join(keys)
             raise BenchmarkError(
-                f"data set {where!r} has no {what}: its fields are {', '.join(names)}; expected one of {', '.join(keys)}"
+                f"data set {where!r} has no {what}: its fields are {', '.join(names)}; expected one of {expected}"
             )

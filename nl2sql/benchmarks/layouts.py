@@ -91,7 +91,7 @@ def assemble(
 
 
 def find_database(roots: Iterable[Path], db_id: str) -> Path | None:
-    """The SQLite file of a database: ``DB/DB.sqlite``, ``DB.sqlite``, or with ``.db``, in the first folder that has it."""
+    """``DB/DB.sqlite``, ``DB.sqlite``, or either with ``.db``, in the first folder that has one, or None."""
     if not db_id or Path(db_id).name != db_id:
         return None  # a path in place of a name never leaves the benchmark's folders
     for root in roots:

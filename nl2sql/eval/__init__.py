@@ -6,7 +6,7 @@ multisets of rows; ``TS[bag,perturb,N=5]`` asks the same on the database and on 
 """
 
 from nl2sql.eval.exact import exact_match, normalise_sql
-from nl2sql.eval.rules import order_matters, results_match, suites_match
+from nl2sql.eval.rules import gold_order, order_keys, order_matters, results_match, suites_match
 from nl2sql.eval.scores import ItemScore, Scores
 from nl2sql.eval.scoring import score
 from nl2sql.stats import Interval
@@ -16,7 +16,9 @@ __all__ = [
     "ItemScore",
     "Scores",
     "exact_match",
+    "gold_order",
     "normalise_sql",
+    "order_keys",
     "order_matters",
     "results_match",
     "score",

@@ -1,11 +1,10 @@
 """The ``bag`` rule: when do two results give the same answer?
 
 Same number of columns, same multiset of rows under one assignment of predicted to gold columns; the order of rows
-counts only where the gold's outermost query has an ORDER BY. Values: ``1 == 1.0 == TRUE``, NULL equals NULL, text
-and blobs are equal byte for byte, whole numbers exactly; a number with a fractional part equals another number
-within ``ROUND_OFF`` (relative), so that the order in which a SUM adds up does not decide.
-
-Not covered: ties of an ORDER BY (another order among equal keys is judged different), column names.
+counts only where the gold's outermost query has an ORDER BY, and among rows with equal keys only where the keys are
+not in the result. Values: ``1 == 1.0 == TRUE``, NULL equals NULL, text and blobs are equal byte for byte, whole
+numbers exactly; a number with a fractional part equals another number within ``ROUND_OFF`` (relative), so that the
+order in which a SUM adds up does not decide. Column names are not looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from nl2sql.interfaces import RunResult
@@ -25,16 +25,26 @@ ROUND_OFF = 1e-9
 SEARCH_CELLS = 4_000_000  # cells that one search for a column assignment may look at (about two seconds)
 SEARCH_TRIALS = 200  # columns that it may try at least, however many rows there are
 
-Cells: TypeAlias = list[tuple[Any, ...]]  # rows; the first cell is the number of the database they came from
+Cells: TypeAlias = list[tuple[Any, ...]]  # rows; the first cell is a tag: database, or place in the order
 Column: TypeAlias = tuple[Any, ...]
 
 
-def results_match(gold: RunResult, predicted: RunResult, *, ordered: bool) -> bool:
-    """Whether two results are the same answer under the ``bag`` rule. A failed or truncated result matches nothing."""
-    return suites_match([gold], [predicted], ordered=ordered)
+def results_match(gold: RunResult, predicted: RunResult, *, ordered: bool, keys: Sequence[int] | None = None) -> bool:
+    """Whether two results are the same answer under the ``bag`` rule. A failed or truncated result matches nothing.
+
+    ``ordered``: the gold orders its rows (``order_matters``). ``keys``: columns of the gold's result that hold the
+    keys of that order (``order_keys``); rows with equal keys may then stand in any order.
+    """
+    return suites_match([gold], [predicted], ordered=ordered, keys=keys)
 
 
-def suites_match(gold: Sequence[RunResult], predicted: Sequence[RunResult], *, ordered: bool) -> bool:
+def suites_match(
+    gold: Sequence[RunResult],
+    predicted: Sequence[RunResult],
+    *,
+    ordered: bool,
+    keys: Sequence[int] | None = None,
+) -> bool:
     """The ``bag`` rule over several databases at once: one column assignment has to fit all of them.
 
     ``gold[i]`` and ``predicted[i]`` are the two queries' results on database i. Where the search for an assignment
@@ -47,21 +57,80 @@ def suites_match(gold: Sequence[RunResult], predicted: Sequence[RunResult], *, o
             return False
         if _width(one) != _width(other) or len(one.rows) != len(other.rows):
             return False
-    gold_rows, predicted_rows = _tagged(gold), _tagged(predicted)
-    if not gold_rows:
-        return True
-    same = gold_rows == predicted_rows if ordered else Counter(gold_rows) == Counter(predicted_rows)
-    if same:
+    tags = list(_groups(gold, keys)) if ordered else [n for n, result in enumerate(gold) for _ in result.rows]
+    gold_rows, predicted_rows = _tagged(tags, gold), _tagged(tags, predicted)
+    if not tags or Counter(gold_rows) == Counter(predicted_rows):
         return True
     gold_rows, predicted_rows = _snapped(gold_rows, predicted_rows)
-    gold_columns, predicted_columns = list(zip(*gold_rows, strict=True)), list(zip(*predicted_rows, strict=True))
-    if ordered:  # rows stand in a known order, so a column is its own signature and no search is needed
-        return Counter(gold_columns) == Counter(predicted_columns)
-    return _same_bag(gold_columns, predicted_columns)
+    return _same_bag(list(zip(*gold_rows, strict=True)), list(zip(*predicted_rows, strict=True)))
+
+
+def _groups(gold: Sequence[RunResult], keys: Sequence[int] | None) -> Iterator[int]:
+    """For every row the number of its place in the order; rows with equal keys share one."""
+    number = -1
+    for result in gold:
+        previous: tuple[Any, ...] | None = None
+        for row in result.rows:
+            key = tuple(row[k] for k in keys) if keys is not None else None
+            number += key is None or key != previous
+            previous = key
+            yield number
+        number += 1
+
+
+def _tagged(tags: Sequence[int], results: Sequence[RunResult]) -> Cells:
+    rows = (row for result in results for row in result.rows)
+    return [(tag, *row) for tag, row in zip(tags, rows, strict=True)]
 
 
 def order_matters(sql: str, dialect: str = "sqlite") -> bool:
     """Whether the outermost query of ``sql`` has an ORDER BY (one in a subquery or a window does not count)."""
+    tree = _outermost(sql, dialect)
+    return _orders_textually(sql) if tree is None else bool(tree.args.get("order"))
+
+
+def order_keys(sql: str, columns: Sequence[str], dialect: str = "sqlite") -> tuple[int, ...] | None:
+    """Where the keys of the outermost ORDER BY stand in the result; None where one of them is not in it.
+
+    A key is found by number, by result name, or as the same expression in the SELECT list.
+    """
+    from sqlglot import expressions as exp
+
+    tree = _outermost(sql, dialect)
+    if tree is None or not tree.args.get("order"):
+        return None
+    selects = tree.selects
+    if any(select.is_star for select in selects):
+        selects = []  # their positions are not those of the result
+    names = [column.lower() for column in columns]
+    shown = [select.unalias().sql(dialect).lower() for select in selects]
+    found = []
+    for ordered in tree.args["order"].expressions:
+        key = ordered.this
+        text = key.sql(dialect).lower()
+        by_name = isinstance(key, exp.Column) and not (key.table and selects) and names.count(key.name.lower()) == 1
+        if isinstance(key, exp.Literal) and key.this.isdigit():
+            place = int(key.this) - 1
+        elif by_name:  # SQLite, too, looks among the names of the result first
+            place = names.index(key.name.lower())
+        elif text in shown:
+            place = shown.index(text)
+        else:
+            return None
+        if not 0 <= place < len(columns):
+            return None
+        found.append(place)
+    return tuple(found)
+
+
+def gold_order(sql: str, result: RunResult) -> dict[str, Any]:
+    """The arguments ``ordered`` and ``keys`` of ``results_match`` for a gold and its result."""
+    ordered = order_matters(sql)
+    return {"ordered": ordered, "keys": order_keys(sql, result.columns) if ordered else None}
+
+
+@lru_cache(maxsize=8192)
+def _outermost(sql: str, dialect: str) -> Any:
     import sqlglot
     from sqlglot import expressions as exp
     from sqlglot.errors import SqlglotError
@@ -69,10 +138,10 @@ def order_matters(sql: str, dialect: str = "sqlite") -> bool:
     try:
         tree: Any = sqlglot.parse_one(sql, read=dialect)
     except (SqlglotError, RecursionError):
-        return _orders_textually(sql)
+        return None
     while isinstance(tree, (exp.Subquery, exp.Paren)) and not tree.args.get("order"):
         tree = tree.this
-    return bool(tree.args.get("order"))
+    return tree if isinstance(tree, exp.Query) else None
 
 
 def _orders_textually(sql: str) -> bool:
@@ -86,10 +155,6 @@ def _orders_textually(sql: str) -> bool:
 
 def _width(result: RunResult) -> int:
     return len(result.columns) or (len(result.rows[0]) if result.rows else 0)
-
-
-def _tagged(results: Sequence[RunResult]) -> Cells:
-    return [(number, *row) for number, result in enumerate(results) for row in result.rows]
 
 
 def _snapped(gold: Cells, predicted: Cells) -> tuple[Cells, Cells]:

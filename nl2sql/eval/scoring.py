@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.exact import exact_match
-from nl2sql.eval.rules import order_matters, results_match, suites_match
+from nl2sql.eval.rules import gold_order, results_match, suites_match
 from nl2sql.eval.scores import ItemScore, Scores
 from nl2sql.hardness import hardness
 from nl2sql.interfaces import Benchmark, Question, RunResult
@@ -125,7 +125,7 @@ class _Judge:
             return self._item(
                 question, sql, level, em=em, error=error, error_kind=kind, seconds=result.seconds, gold_error=gold_error
             )
-        matching = {g: r for g, r in usable.items() if results_match(r, result, ordered=order_matters(g))}
+        matching = {g: r for g, r in usable.items() if results_match(r, result, **gold_order(g, r))}
         ts: bool | None = None
         if self.replicas:
             ts = bool(matching) and self._holds_on_replicas(question.db_id, path, matching, sql, result)
@@ -171,19 +171,19 @@ class _Judge:
         if replicas is None:
             return False
         for gold, gold_on_original in golds.items():
-            ordered = order_matters(gold)
+            order = gold_order(gold, gold_on_original)
             ours, theirs = [gold_on_original], [on_original]
             for replica in replicas:
                 expected = self._run(db_id, replica, gold)
                 if not _usable(expected):
                     continue
                 found = self._run(db_id, replica, sql)
-                if not results_match(expected, found, ordered=ordered):
+                if not results_match(expected, found, **order):
                     break
                 ours.append(expected)
                 theirs.append(found)
             else:
-                if suites_match(ours, theirs, ordered=ordered):
+                if suites_match(ours, theirs, **order):
                     return True
         return False
 

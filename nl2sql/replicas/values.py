@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _DATE = re.compile(r"(\d{4})([-/])(\d{2})\2(\d{2})(?!\d)")
-_TRAILING_NUMBER = re.compile(r"(.*?)(\d+)$", re.DOTALL)
+_TRAILING_NUMBER = re.compile(r"[0-9]{1,15}$")
 _LARGEST = 2**63 - 1
 
 
@@ -44,14 +44,12 @@ def fresh(value: Any, taken: set[Any], highest: int) -> Any:
         return value
     if not isinstance(value, str):
         return None
-    found = _TRAILING_NUMBER.match(value)
-    stem, digits = (found[1], found[2]) if found else (value, "1")
-    number, width = int(digits), len(digits)
-    for _ in range(len(taken) + 1):
-        number += 1
-        new = f"{stem}{number:0{width}d}"
-        if new not in taken:
-            return new
+    found = _TRAILING_NUMBER.search(value)
+    stem, digits = (value[: found.start()], found[0]) if found else (value, "1")
+    for step in range(1, len(taken) + 2):
+        text = f"{stem}{int(digits) + step:0{len(digits)}d}"
+        if text not in taken:
+            return text
     raise AssertionError("unreachable: one more candidate than taken values")
 
 
@@ -83,12 +81,12 @@ def _near_text(value: str, own: Sequence[Any], rng: random.Random) -> str:
 
 def _shifted(date: re.Match[str], rng: random.Random) -> str:
     year, month, day = int(date[1]), int(date[3]), int(date[4])
-    kind = rng.randrange(3)
+    step = rng.randrange(3)
     try:
-        if kind == 0:
+        if step == 0:
             moved = datetime.date(year, month, day) + datetime.timedelta(days=rng.choice((-1, 1)))
         else:
-            months = year * 12 + month - 1 + rng.choice((-1, 1)) * (1 if kind == 1 else 12)
+            months = year * 12 + month - 1 + rng.choice((-1, 1)) * (1 if step == 1 else 12)
             year, month = divmod(months, 12)
             moved = datetime.date(year, month + 1, min(day, calendar.monthrange(year, month + 1)[1]))
     except (ValueError, OverflowError):  # 0000-00-00 and other text that only looks like a date
