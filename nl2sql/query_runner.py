@@ -8,29 +8,26 @@ the parent enforces every deadline from outside as well, so no statement can han
 from __future__ import annotations
 
 import atexit
-import contextlib
-import hashlib
 import json
 import logging
 import os
 import re
-import shutil
 import socket
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nl2sql.cache import cache_dir
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import RunResult
 from nl2sql.schema import Schema, introspect, quote_always
+from nl2sql.sqlite_files import WalCopies, check_is_file, fingerprint_sqlite, read_only, reason, unusable
+
+__all__ = ["QueryPool", "SqliteDatabase", "default_pool", "error_kind", "fingerprint_sqlite"]
 
 log = logging.getLogger(__name__)
 
@@ -40,22 +37,22 @@ MAX_SQL_CHARS = 100_000
 MAX_REPLY_BYTES = 2**30
 WORKER = Path(__file__).with_name("query_worker.py")
 
-# What SQLite says -> RunResult.error_kind; the first rule that matches the message decides.
+# What SQLite says -> RunResult.error_kind; the first rule that matches the message decides. Rules for messages that
+# quote the statement come first and are anchored, so that no identifier can be taken for another message.
 ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), kind)
+    (re.compile(pattern, re.DOTALL), kind)
     for pattern, kind in (
+        (r": syntax error$|^incomplete input|^unrecognized token|null character|surrogates not allowed", "syntax"),
+        (r"^no such table: |^no such view: ", "unknown_table"),
+        (r"^no such column: |^cannot join using column .* not present in both", "unknown_column"),
+        (r"^ambiguous column name: ", "ambiguous_column"),
+        (r"^no such |^wrong number of arguments|^misuse of |malformed", "other"),
         (r"^interrupted$", "timeout"),
-        (r"^no such (table|view)\b", "unknown_table"),
-        (r"^no such column\b", "unknown_column"),
-        (r"^table \S+ has no column named", "unknown_column"),
-        (r"^cannot join using column .* not present in both", "unknown_column"),
-        (r"^ambiguous column name\b", "ambiguous_column"),
-        (r"not authorized|is prohibited|attempt to write a readonly|may not be (modified|dropped)", "denied"),
+        (r"^not authorized|is prohibited$|^attempt to write a readonly|may not be (modified|dropped)", "denied"),
         (r"only execute one statement", "multi_statement"),
-        (r"parser stack overflow|too (big|large|complex|many)|^at most \d+ tables", "too_large"),
-        (r"out of memory", "memory"),
-        (r"syntax error|^incomplete input|^unrecognized token|null character|surrogates", "syntax"),
-        (r"number of bindings", "syntax"),
+        (r"stack overflow|too (big|large|complex|many)|^at most \d+ tables", "too_large"),
+        (r"^out of memory", "memory"),
+        (r"^Incorrect number of bindings", "syntax"),
     )
 )
 
@@ -77,7 +74,7 @@ class Worker:
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(WORKER)],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent
@@ -95,8 +92,10 @@ class Worker:
             self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
             self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
             reply = json.loads(self._receive(deadline), object_hook=_untag_blob)
-        except (ConnectionError, ValueError) as error:
+        except ConnectionError as error:
             raise WorkerGone(str(error)) from None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise WorkerGone(f"an unintelligible reply: {error}") from None
         assert isinstance(reply, list), reply
         return reply
 
@@ -120,8 +119,8 @@ class Worker:
 
     def kill(self) -> int:
         """End the process for certain; its exit status."""
+        self.socket.close()  # a worker that waits for work ends by this
         self.process.kill()
-        self.socket.close()
         return self.process.wait()
 
     def forget(self) -> None:
@@ -180,13 +179,13 @@ class QueryPool:
         """End all workers; a statement still running gets ``worker_died``. Idempotent."""
         with self._condition:
             self._closed = True
-            doomed, self._all, self._idle = self._all, set(), []
+            idle, busy = self._idle, self._all.difference(self._idle)
+            self._idle, self._all = [], set()
             self._condition.notify_all()
-        for worker in doomed:
+        for worker in idle:
+            worker.kill()
+        for worker in busy:  # the thread that waits for it sees it end, and cleans up
             worker.process.kill()
-            worker.process.wait()
-            if worker in doomed:
-                worker.socket.close()
         self._copies.close()
 
     def _request(self, mode: str, path: Path, sql: str, timeout_s: float, max_rows: int) -> RunResult:
@@ -197,7 +196,7 @@ class QueryPool:
         try:
             uri, version = self._copies.readable(path)
         except (OSError, sqlite3.Error) as error:
-            return _failure("other", f"database {path} cannot be read: {_reason(error)}")
+            return _failure("other", f"database {path} cannot be read: {reason(error)}")
         worker = self._take(uri)
         started = time.monotonic()
         healthy = False
@@ -206,9 +205,8 @@ class QueryPool:
             healthy = True
         except TimeoutError:
             return _failure("timeout", f"no result within {timeout_s:g} s", time.monotonic() - started)
-        except WorkerGone:
-            status = worker.kill()
-            message = f"the process that executed the statement died (status {status}); nothing else was lost"
+        except WorkerGone as error:
+            message = f"the process that executed the statement died ({error}); other statements are not affected"
             return _failure("worker_died", message, time.monotonic() - started)
         finally:
             self._give_back(worker, healthy)
@@ -232,19 +230,18 @@ class QueryPool:
                     self._starting += 1
                     break
                 self._condition.wait()
-        worker_or_none: Worker | None = None
         try:
-            worker_or_none = Worker()
+            worker = Worker()
+            worker.uris.add(uri)
+            with self._condition:
+                self._all.add(worker)
+            return worker
         except (OSError, WorkerGone) as error:
-            raise DatabaseError(f"cannot start a query worker with {sys.executable}: {_reason(error)}") from None
+            raise DatabaseError(f"cannot start a query worker with {sys.executable}: {reason(error)}") from None
         finally:
             with self._condition:
                 self._starting -= 1
-                if worker_or_none is not None:
-                    self._all.add(worker_or_none)
                 self._condition.notify()
-        worker_or_none.uris.add(uri)
-        return worker_or_none
 
     def _give_back(self, worker: Worker, healthy: bool) -> None:
         with self._condition:
@@ -260,7 +257,6 @@ class QueryPool:
     def _forget_after_fork(self) -> None:
         for worker in self._all:
             worker.forget()
-        self._copies.forget()
         self._reset()
 
 
@@ -277,98 +273,6 @@ def _result(reply: list[Any], timeout_s: float, seconds: float) -> RunResult:
     if kind == "timeout":
         message = f"no result within {timeout_s:g} s"
     return _failure(kind, message, seconds)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
-# ------------------------------------------------------------------------------------------- files in WAL mode
-
-
-class WalCopies:
-    """Which file to open for a database path, so that reading leaves no file behind.
-
-    A database in WAL mode needs a ``-shm`` file next to it even to be read, which a reader would have to create.
-    Unless a writer keeps that file there, we read a private copy (database and ``-wal``, turned into rollback
-    mode), made again whenever one of the two changes. Every other database is opened in place.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._known: dict[str, tuple[str, str]] = {}  # path -> (version, uri of what to open)
-
-    def readable(self, path: Path) -> tuple[str, str]:
-        """``(uri, version)`` for a worker; the version changes with the file. Raises OSError, sqlite3.Error."""
-        name = os.fspath(path)
-        version = _file_version(name)
-        known = self._known.get(name)
-        if known and known[0] == version:
-            return known[1], version
-        with self._lock:
-            copy = self._copy(name) if _needs_copy(name) else name
-            uri = _uri(copy)
-            self._known[name] = (version, uri)
-        return uri, version
-
-    def _copy(self, name: str) -> str:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="nl2sql-wal-")
-        copy = os.path.join(self._folder.name, hashlib.sha256(os.fsencode(os.path.abspath(name))).hexdigest()[:16])
-        for suffix in ("", "-wal"):
-            with contextlib.suppress(FileNotFoundError):
-                Path(copy + suffix).unlink()
-            if not suffix or os.path.exists(name + suffix):
-                shutil.copyfile(name + suffix, copy + suffix)
-        with contextlib.closing(sqlite3.connect(copy)) as connection:
-            connection.execute("PRAGMA journal_mode=delete").fetchall()
-        return copy
-
-    def close(self) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
-        self._known.clear()
-
-    def forget(self) -> None:
-        if self._folder is not None:
-            self._folder._finalizer.detach()  # type: ignore[attr-defined]  # the folder is the parent's
-
-
-def _file_version(name: str) -> str:
-    stat = os.stat(name)
-    version = f"{stat.st_mtime_ns}:{stat.st_size}:{stat.st_ino}"
-    try:
-        wal = os.stat(name + "-wal")
-    except OSError:
-        return version
-    return f"{version}:{wal.st_mtime_ns}:{wal.st_size}"
-
-
-def _needs_copy(name: str) -> bool:
-    with open(name, "rb") as file:
-        wal_mode = file.read(20)[18:20] == b"\x02\x02"
-    return wal_mode and not (os.path.exists(name + "-wal") and os.path.exists(name + "-shm"))
-
-
-def _uri(name: str) -> str:
-    return Path(os.path.abspath(name)).as_uri() + "?mode=ro"
-
-
-@contextlib.contextmanager
-def read_only(path: str | Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection in this process, for SQL of our own. Raises OSError, sqlite3.Error."""
-    copies = WalCopies()
-    try:
-        uri, _ = copies.readable(Path(path))
-        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-            connection.execute("PRAGMA query_only=on")
-            yield connection
-    finally:
-        copies.close()
 
 
 # ------------------------------------------------------------------------------------------------- default pool
@@ -419,10 +323,7 @@ class SqliteDatabase:
         self._check()
 
     def _check(self) -> None:
-        if not self.path.exists():
-            raise UsageError(f"database file {self.path} does not exist; give the path of a SQLite file")
-        if not self.path.is_file():
-            raise UsageError(f"{self.path} is a directory, not a database file; give the path of a SQLite file")
+        check_is_file(self.path)
         if not self.schema().tables:
             raise DatabaseError(f"database {self.path} has no tables")
 
@@ -446,7 +347,7 @@ class SqliteDatabase:
                 with read_only(self.path) as connection:
                     self._schema = introspect(connection)
             except (OSError, sqlite3.Error) as error:
-                raise _unusable(self.path, error) from None
+                raise unusable(self.path, error) from None
         return self._schema
 
     def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
@@ -470,55 +371,3 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """Nothing to release: connections belong to the pool, which whoever made it closes."""
-
-
-def _unusable(path: Path, error: BaseException) -> DatabaseError:
-    if "not a database" in str(error):
-        return DatabaseError(f"{path} is not a SQLite database; expected a file that sqlite3 can open")
-    return DatabaseError(f"database {path} cannot be read: {_reason(error)}")
-
-
-def fingerprint_sqlite(path: str | Path) -> str:
-    """SHA-256 (hex) of what a SQLite file holds: the schema as introspected, view texts, and all rows.
-
-    Independent of file bytes (page size, free pages, VACUUM, WAL) and of the physical order of rows: a table's rows
-    enter as the sum of their hashes, so duplicates count. Types count (1, 1.0 and '1' differ). Not covered: indexes,
-    triggers, defaults, CHECKs. Cached by path, size and time of change. Raises UsageError, DatabaseError.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise UsageError(f"database file {file} does not exist; give the path of a SQLite file")
-    key = f"1:{file.resolve()}:{_file_version(os.fspath(file))}"
-    cached = cache_dir("fingerprints") / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-    with contextlib.suppress(OSError):
-        text = cached.read_text(encoding="ascii")
-        if re.fullmatch(r"[0-9a-f]{64}", text):
-            return text
-    try:
-        with read_only(file) as connection:
-            digest = _content_hash(connection)
-    except (OSError, sqlite3.Error) as error:
-        raise _unusable(file, error) from None
-    if time.time() - file.stat().st_mtime > 2.0:  # a file this fresh may change again within one clock tick
-        scratch = cached.with_name(f"{cached.name}.{os.getpid()}.{threading.get_ident()}")
-        with contextlib.suppress(OSError):
-            scratch.write_text(digest, encoding="ascii")
-            scratch.replace(cached)
-    return digest
-
-
-def _content_hash(connection: sqlite3.Connection) -> str:
-    schema = introspect(connection)
-    views = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view' ORDER BY name").fetchall()
-    total = hashlib.sha256(repr((schema, [(n, " ".join((s or "").split())) for n, s in views])).encode())
-    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-    for table in schema.tables:
-        if table.is_view:
-            continue
-        count = rows = 0
-        for row in connection.execute(f"SELECT * FROM {quote_always(table.name)}"):
-            digest = hashlib.sha256(repr(row).encode("utf-8", "surrogateescape")).digest()
-            rows = (rows + int.from_bytes(digest, "big")) % 2**256
-            count += 1
-        total.update(f"{table.name}:{count}:{rows:064x}\n".encode("utf-8", "surrogateescape"))
-    return total.hexdigest()

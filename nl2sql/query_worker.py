@@ -55,14 +55,15 @@ LIMITS = {
 }
 ALLOWED = frozenset((sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE))
 FORBIDDEN_FUNCTIONS = frozenset(
-    "load_extension fts3_tokenizer writefile readfile edit fsdir lsdir sqlite_log optimize fts5".split()
+    ("load_extension", "fts3_tokenizer", "writefile", "readfile", "edit", "fsdir", "sqlite_log", "optimize", "fts5")
 )
-ACTIONS = (
+ACTION_NAMES = (
     "CREATE_INDEX CREATE_TABLE CREATE_TEMP_INDEX CREATE_TEMP_TABLE CREATE_TEMP_TRIGGER CREATE_TEMP_VIEW "
     "CREATE_TRIGGER CREATE_VIEW DELETE DROP_INDEX DROP_TABLE DROP_TEMP_INDEX DROP_TEMP_TABLE DROP_TEMP_TRIGGER "
     "DROP_TEMP_VIEW DROP_TRIGGER DROP_VIEW INSERT PRAGMA TRANSACTION UPDATE ATTACH DETACH ALTER_TABLE REINDEX "
     "ANALYZE CREATE_VTABLE DROP_VTABLE FUNCTION SAVEPOINT"
-).split()
+)
+ACTIONS = {getattr(sqlite3, f"SQLITE_{name}"): name.replace("_", " ") for name in ACTION_NAMES.split()}
 
 # One token: blank or comment (group 1), semicolon (group 2), or a piece of the statement. An unclosed comment
 # reaches to the end, as in SQLite; an unclosed quote is left for SQLite to reject.
@@ -113,7 +114,8 @@ class Sandbox:
 
     def __init__(self, uri: str, version: str) -> None:
         self.version = version
-        self.denied = ""
+        self.denied = ""  # what the authorizer refused first in this statement
+        self.selecting = False  # whether the statement began as a SELECT
         self.deadline = 0.0
         self.connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS)
         for category, value in LIMITS.items():
@@ -127,19 +129,18 @@ class Sandbox:
 
     def _connect_virtual_tables(self) -> None:
         """Virtual tables declare themselves at first use, by steps that the authorizer denies: use them before."""
-        statements = ["SELECT 1 FROM json_each('[1]')", "SELECT 1 FROM json_tree('[1]')"]
         found = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL%'"
-        for (name,) in self.connection.execute(found).fetchall():
-            quoted = '"' + name.replace('"', '""') + '"'
-            statements += [
-                f"SELECT 1 FROM {quoted} LIMIT 1",
-                f"SELECT 1 FROM {quoted} WHERE {quoted} MATCH 'x' LIMIT 1",
-            ]
-        for statement in statements:
-            try:
-                self.connection.execute(statement).fetchall()
-            except sqlite3.Error:
-                continue  # a virtual table that cannot be used: the user's statement gets SQLite's own error
+        own = ['"' + row[0].replace('"', '""') + '"' for row in self._attempt(found)]
+        for table in ("json_each('[1]')", "json_tree('[1]')", *own):
+            self._attempt(f"SELECT 1 FROM {table} LIMIT 1")
+        for table in own:
+            self._attempt(f"SELECT 1 FROM {table} WHERE {table} MATCH 'x' LIMIT 1")
+
+    def _attempt(self, statement: str) -> list[tuple]:
+        try:
+            return self.connection.execute(statement).fetchall()
+        except sqlite3.Error:
+            return []  # whatever is broken: the user's own statement gets SQLite's own error
 
     def _past_deadline(self) -> bool:
         return time.monotonic() > self.deadline
@@ -147,18 +148,21 @@ class Sandbox:
     def _authorize(
         self, action: int, first: str | None, second: str | None, database: str | None, trigger: str | None
     ) -> int:
-        if action in ALLOWED and not (
-            action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FORBIDDEN_FUNCTIONS
-        ):
+        self.selecting |= action == sqlite3.SQLITE_SELECT
+        forbidden = action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FORBIDDEN_FUNCTIONS
+        if action in ALLOWED and not forbidden:
             return sqlite3.SQLITE_OK
-        if not self.denied:
-            name = next((a for a in ACTIONS if getattr(sqlite3, "SQLITE_" + a, None) == action), f"action {action}")
-            self.denied = " ".join(part for part in (name.replace("_", " "), first, second) if part)
+        if not self.denied and self.selecting and (first == "sqlite_master" or action == sqlite3.SQLITE_PRAGMA):
+            self.denied = "built-in virtual tables such as pragma_table_info"
+        elif not self.denied:
+            name = ACTIONS.get(action, f"action {action}")
+            self.denied = " ".join(part for part in (name, first, second) if part)
         return sqlite3.SQLITE_DENY
 
     def run(self, statement: str, deadline: float, max_rows: int) -> bytes:
         """The encoded "ok" reply. Raises Rejected, sqlite3.Error, MemoryError."""
         self.denied = ""
+        self.selecting = False
         self.deadline = deadline
         try:
             return self._fetch(statement, max_rows)
@@ -254,9 +258,10 @@ def answer(request: list, sandboxes: dict[str, Sandbox]) -> bytes:
         try:
             return sandbox.run(statement, deadline, max_rows)
         except sqlite3.DatabaseError as error:
-            if sandbox.denied and "not authorized" in str(error) or "prohibited" in str(error):
-                raise Rejected("denied", f"not allowed: {sandbox.denied}; only SELECT statements may run") from None
-            raise
+            if not sandbox.denied:
+                raise
+            message = f"not allowed: {sandbox.denied}; only SELECT statements on the database's own tables may run"
+            raise Rejected("denied", message) from error
     except Rejected as error:
         return reply_error(error.kind, str(error))
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:  # ValueError: NUL bytes, lone surrogates

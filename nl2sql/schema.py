@@ -61,13 +61,13 @@ class Schema:
 # ------------------------------------------------------------------------------------------------- identifiers
 
 # SQLite's keywords that cannot stand unquoted as a table or column name, and the few that models trip over.
-RESERVED = frozenset(
-    """add all alter and as autoincrement between case check collate commit constraint create cross current_date
+_RESERVED = """
+    add all alter and as autoincrement between case check collate commit constraint create cross current_date
     current_time current_timestamp default deferrable delete desc asc distinct drop else end escape except exists
     for foreign from full group having if in index inner insert intersect into is isnull join left limit natural not
     notnull nothing null offset on or order outer over partition primary references returning right rows select set
-    table then to transaction trigger union unique update using values view when where window with""".split()
-)
+    table then to transaction trigger union unique update using values view when where window with"""
+RESERVED = frozenset(_RESERVED.split())
 PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -309,9 +309,9 @@ def _part_of_first_table(schema: Schema, count: Callable[[str], int], max_tokens
 def column_samples(
     database: Database, schema: Schema, n: int, *, timeout_s: float = 2.0
 ) -> dict[str, dict[str, list[Any]]]:
-    """Up to ``n`` distinct non-null values per column in order of value, strings cut to 40 characters; no blobs.
+    """Up to ``n`` distinct values per column, as they come in the first 10,000 rows; strings cut to 40 characters.
 
-    Columns whose values cannot be read within ``timeout_s`` are left out.
+    NULLs, empty strings and blobs are no examples. Columns whose values cannot be read within ``timeout_s`` are left out.
     """
     found: dict[str, dict[str, list[Any]]] = {}
     for table in schema.tables if n > 0 else ():

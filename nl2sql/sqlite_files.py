@@ -1,0 +1,202 @@
+"""SQLite files as they lie on disk: opening them so that nothing is left behind, and fingerprints of their content.
+
+The SQL executed here is the package's own; what models and users write goes through ``query_runner``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nl2sql.cache import cache_dir
+from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.schema import introspect, quote_always
+
+FRESH_S = 2.0  # a file changed this recently may change again within one tick of its time stamp
+
+
+@dataclass(frozen=True)
+class _Opened:
+    file: Path  # symbolic links resolved: SQLite puts -wal and -shm next to the real file
+    wal_mode: bool
+    version: str
+    uri: str
+
+
+class WalCopies:
+    """Which file to open for a database path, so that reading leaves no file behind.
+
+    A database in WAL mode needs a ``-shm`` file next to it even to be read, which a reader would have to create.
+    Unless a writer keeps that file there, we read a private copy (database and ``-wal``, turned into rollback
+    mode), made again whenever one of the two changes. Every other database is opened in place.
+    Not covered: a WAL database that is written by another process while it is being copied.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._folder: Path | None = None
+        self._known: dict[str, _Opened] = {}
+
+    def readable(self, path: str | Path) -> tuple[str, str]:
+        """``(uri, version)`` of what to open; the version changes with the file. Raises OSError, sqlite3.Error."""
+        name = os.fspath(path)
+        known = self._known.get(name)
+        version = _version(Path(name), known.file if known and known.wal_mode else None)
+        if known is None or known.version != version:
+            with self._lock:
+                known = self._known[name] = self._open(Path(name))
+        return known.uri, known.version
+
+    def _open(self, path: Path) -> _Opened:
+        file = path.resolve(strict=True)
+        with file.open("rb") as stream:
+            wal_mode = stream.read(20)[18:20] == b"\x02\x02"
+        version = _version(path, file if wal_mode else None)
+        served = _sidecar(file, "-wal").exists() and _sidecar(file, "-shm").exists()
+        opened = self._copy(file) if wal_mode and not served else file
+        return _Opened(file, wal_mode, version, opened.as_uri() + "?mode=ro")
+
+    def _copy(self, file: Path) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="nl2sql-wal-"))
+            weakref.finalize(self, _remove_folder, self._folder, os.getpid())
+        copy = self._folder / hashlib.sha256(os.fsencode(file)).hexdigest()[:16]
+        for suffix in ("", "-wal"):
+            source, target = _sidecar(file, suffix), _sidecar(copy, suffix)
+            target.unlink(missing_ok=True)
+            if source.exists():
+                shutil.copyfile(source, target)
+        with contextlib.closing(sqlite3.connect(copy)) as connection:
+            connection.execute("PRAGMA journal_mode=delete").fetchall()
+        return copy
+
+    def close(self) -> None:
+        """Remove the copies; usable again afterwards."""
+        with self._lock:
+            folder, self._folder = self._folder, None
+            self._known.clear()
+        if folder is not None:
+            _remove_folder(folder, os.getpid())
+
+
+def _remove_folder(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child must leave its parent's copies alone
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sidecar(file: Path, suffix: str) -> Path:
+    return file.with_name(file.name + suffix)
+
+
+def _version(path: Path, wal_of: Path | None) -> str:
+    """Size, time and inode of the file, and of its ``-wal`` where the mode asks for one."""
+    stat = path.stat()
+    version = f"{stat.st_mtime_ns}:{stat.st_size}:{stat.st_ino}"
+    if wal_of is None:
+        return version
+    for suffix in ("-wal", "-shm"):
+        try:
+            stat = _sidecar(wal_of, suffix).stat()
+            version += f":{stat.st_mtime_ns}:{stat.st_size}" if suffix == "-wal" else ":served"
+        except FileNotFoundError:
+            version += ":none"
+    return version
+
+
+@contextlib.contextmanager
+def read_only(path: str | Path) -> Iterator[sqlite3.Connection]:
+    """A read-only connection in this process, for SQL of our own. Raises OSError, sqlite3.Error."""
+    copies = WalCopies()
+    try:
+        uri, _ = copies.readable(path)
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+            connection.execute("PRAGMA query_only=on")
+            yield connection
+    finally:
+        copies.close()
+
+
+def reason(error: BaseException) -> str:
+    """Why an operation failed, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def check_is_file(path: Path) -> None:
+    """Raises UsageError unless ``path`` is a regular file, DatabaseError when the system does not let us look."""
+    try:
+        found, regular = path.exists(), path.is_file()
+    except OSError as error:
+        raise unusable(path, error) from None
+    if not found:
+        raise UsageError(f"database file {path} does not exist; give the path of a SQLite file")
+    if not regular:
+        what = "a directory" if path.is_dir() else "not a regular file"
+        raise UsageError(f"{path} is {what}; give the path of a SQLite file")
+
+
+def unusable(path: Path, error: BaseException) -> DatabaseError:
+    """The error to raise when SQLite or the system refused ``path``."""
+    if "not a database" in str(error):
+        return DatabaseError(f"{path} is not a SQLite database; expected a file that sqlite3 can open")
+    return DatabaseError(f"database {path} cannot be read: {reason(error)}")
+
+
+def fingerprint_sqlite(path: str | Path) -> str:
+    """SHA-256 (hex) of what a SQLite file holds: schema as introspected, collations, view texts, and all rows.
+
+    Independent of the file's bytes (page size, free pages, VACUUM, WAL) and of the physical order of rows: a
+    table's rows enter as the sum of their hashes, so duplicates count. Types count: 1, 1.0 and '1' differ.
+    Not covered: indexes, triggers, defaults, CHECKs. Cached by path, size and time of change.
+    Raises UsageError for a path that is no file, DatabaseError for a file that cannot be read.
+    """
+    file = Path(path)
+    check_is_file(file)
+    real = file.resolve()
+    cached = cache_dir("fingerprints") / hashlib.sha256(os.fsencode(f"1:{real}:{_version(real, real)}")).hexdigest()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = cached.read_text(encoding="ascii")
+        if re.fullmatch(r"[0-9a-f]{64}", text):
+            return text
+    try:
+        with read_only(real) as connection:
+            digest = _content_hash(connection)
+    except (OSError, sqlite3.Error) as error:
+        raise unusable(file, error) from None
+    if time.time() - real.stat().st_mtime > FRESH_S:
+        scratch = cached.with_name(f"{cached.name}.{os.getpid()}.{threading.get_ident()}")
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
+            scratch.write_text(digest, encoding="ascii")
+            scratch.replace(cached)
+    return digest
+
+
+def _content_hash(connection: sqlite3.Connection) -> str:
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+    schema = introspect(connection)
+    texts = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+    views = sorted((name, " ".join((sql or "").split())) for kind, name, sql in texts if kind == "view")
+    collations = sorted((name, re.findall(r"(?i)\bCOLLATE\W+(\w+)", sql or "")) for _, name, sql in texts)
+    total = hashlib.sha256(repr((schema, views, collations)).encode("utf-8", "surrogateescape"))
+    for table in schema.tables:
+        if table.is_view:
+            continue
+        count = rows = 0
+        for row in connection.execute(f"SELECT * FROM {quote_always(table.name)}"):
+            digest = hashlib.sha256(repr(row).encode("utf-8", "surrogateescape")).digest()
+            rows = (rows + int.from_bytes(digest, "big")) % 2**256
+            count += 1
+        total.update(f"{table.name}:{count}:{rows:064x}\n".encode("utf-8", "surrogateescape"))
+    return total.hexdigest()
