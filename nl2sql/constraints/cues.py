@@ -31,13 +31,13 @@ def normalise(nlq: str) -> str:
     return f" {words} ".replace("  ", " ")
 
 
-def _compile(phrases: Iterable[str]) -> re.Pattern[str] | None:
+def _compile(phrases: Iterable[str], words: Mapping[str, list[str]]) -> re.Pattern[str] | None:
     """One pattern that matches any of the phrases in a normalised question."""
-    compiled = [_phrase(phrase) for phrase in phrases]
+    compiled = [_phrase(phrase, words) for phrase in phrases]
     return re.compile("|".join(compiled)) if compiled else None
 
 
-def _phrase(phrase: str) -> str:
+def _phrase(phrase: str, words: Mapping[str, list[str]]) -> str:
     out = "(?<= )"
     for word in phrase.split():
         if word == "...":
@@ -49,8 +49,15 @@ def _phrase(phrase: str) -> str:
         elif word == "<n>":
             out += _NUMBER + " "
         else:
-            choices = [re.escape(w[:-1]) + "[^ ]*" if w.endswith("*") else re.escape(w) for w in word.split("|")]
-            out += "(?:" + "|".join(choices) + ") "
+            out += "(?:" + "|".join(re.escape(w) for w in _choices(word, words)) + ") "
+    return out
+
+
+def _choices(word: str, words: Mapping[str, list[str]]) -> list[str]:
+    """``a|b`` apart, with ``$list`` in place of a named list of words."""
+    out: list[str] = []
+    for part in word.split("|"):
+        out += words[part[1:]] if part.startswith("$") else [part]
     return out
 
 
@@ -75,10 +82,11 @@ def lexicon() -> Lexicon:
     import yaml
 
     data = yaml.safe_load(files("nl2sql").joinpath("cues.yaml").read_text(encoding="utf-8"))
+    words = data["words"]
     return Lexicon(
-        masks=_compile(data["masks"]),
-        cues={name: _Cue(_compile(cue["any"]), _compile(cue["unless"])) for name, cue in data["cues"].items()},
-        stored={name: frozenset(words) for name, words in data["stored"].items()},
+        masks=_compile(data["masks"], words),
+        cues={n: _Cue(_compile(cue["any"], words), _compile(cue["unless"], words)) for n, cue in data["cues"].items()},
+        stored={name: frozenset(stored) for name, stored in data["stored"].items()},
     )
 
 

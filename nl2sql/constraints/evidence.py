@@ -6,7 +6,7 @@ is missing. Doubt is settled for the query: a wrong rejection costs a right answ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from nl2sql.constraints.cues import lexicon
@@ -187,7 +187,7 @@ def lacks_aggregate(shape: Shape, schema: Schema | None) -> bool:
         for projection in leg.expressions:
             for column in bare_columns(projection):
                 use = _use(column, uses)
-                if use and use.measure and not any(k and _determines(k, use, schema, keys) for k in keys):
+                if use and use.measure and not any(k and _determines(k, use, schema, keys, shape.joined) for k in keys):
                     return True
     return False
 
@@ -208,7 +208,13 @@ def _unaliased(node: exp.Expr, leg: exp.Select) -> exp.Expr:
     return node
 
 
-def _determines(key: ColumnUse, use: ColumnUse, schema: Schema, keys: list[ColumnUse | None]) -> bool:
+def _determines(
+    key: ColumnUse,
+    use: ColumnUse,
+    schema: Schema,
+    keys: list[ColumnUse | None],
+    joined: Iterable[tuple[ColumnUse, ColumnUse]],
+) -> bool:
     """Whether one value of a grouping column leaves one value of ``use``."""
     if key.name.lower() == use.name.lower():
         return True
@@ -220,6 +226,10 @@ def _determines(key: ColumnUse, use: ColumnUse, schema: Schema, keys: list[Colum
         return True
     if key.table == use.table:
         return key.unique or (not primary and key.identity) or (key.identity and not key.foreign and not key.id_like)
+    for pair in joined:
+        for one, other in (pair, pair[::-1]):
+            if (one.table, one.name.lower()) == (key.table, key.name.lower()) and other.table == use.table:
+                return other.unique or (not primary and (other.identity or other.id_like))
     owner = schema.table(key.table)
     references = [fk for fk in owner.foreign_keys if key.name.lower() in map(str.lower, fk.columns)] if owner else []
     if references:

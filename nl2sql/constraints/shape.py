@@ -85,6 +85,7 @@ class Shape:
     projected_aggregates: frozenset[str]  # in the outermost SELECT lists, or in what they select from
     columns: tuple[ColumnUse, ...]
     projected: tuple[ColumnUse, ...]  # columns outside aggregates in the outermost SELECT lists
+    joined: tuple[tuple[ColumnUse, ColumnUse], ...]  # columns set equal to each other
     tables: tuple[str, ...]
     star: bool
     window: bool
@@ -238,6 +239,11 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> Shape:
         projected_aggregates=frozenset(projected_aggregates),
         columns=tuple(resolve(c) for c in tree.find_all(exp.Column)),
         projected=tuple(projected),
+        joined=tuple(
+            (resolve(e.left), resolve(e.right))
+            for e in tree.find_all(exp.EQ)
+            if isinstance(e.left, exp.Column) and isinstance(e.right, exp.Column)
+        ),
         tables=tuple(t for t in tables if t not in ctes),
         star=star,
         window=tree.find(exp.Window) is not None,

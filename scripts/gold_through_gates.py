@@ -1,0 +1,282 @@
+"""Right SQL through guardrails and gates, and the same SQL with one asked-for structure removed.
+
+    python scripts/gold_through_gates.py                             # packaged (+ spider, classicmodels where found)
+    python scripts/gold_through_gates.py --benchmark geoquery --exceptions
+
+Two sides of the same gates. *Right SQL*: every gold that runs is sent through the guardrails, ``validate_sql``,
+``validate_constraints`` and ``intent_constraints`` as if a model had written it. *Bite*: of each gold one structure
+of the outermost query is removed (aggregate, GROUP BY, ORDER BY/LIMIT, DISTINCT); where what is left still executes and
+returns other rows it should be rejected. Two denominators: ``all`` such queries, and ``asked``, those whose question
+has one of the words of ``ASKED_FOR``: a crude and generous rule that shares nothing with the gates' own cues.
+Exit code 1 when a bound of ``BOUNDS`` is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from nl2sql.agent_utils import apply_guardrails
+from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
+from nl2sql.constraints import extract_constraints, intent_constraints, validate_constraints
+from nl2sql.constraints.removal import STRUCTURES, remove_structure
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.eval import results_match
+from nl2sql.eval.rules import order_matters
+from nl2sql.interfaces import Database, Question, RunResult
+from nl2sql.validation import validate_sql
+
+BOUNDS = {"ex_unchanged": 0.99, "validate_sql": 0.005, "gates": 0.03, "bite": 0.60}
+TIMEOUT_S, MAX_ROWS = 5.0, 5_000
+SUPERLATIVE = r"most|least|fewest|best|worst|top|highest|lowest|(?!interest|request|guest|forest|test|west|rest)\w{3,}est"
+ASKED_FOR = {
+    "aggregate": rf"how many|how much|number|count|average|avg|mean|total|sum|amount|maximum|minimum|max|min|{SUPERLATIVE}",
+    "group_by": r"each|every|per|by|for all|number of .* (?:of|for|in)|most|least|fewest"
+    r"|(?:more|less|fewer) than|at (?:least|most)|exactly|only",
+    "order_limit": rf"sort(?:ed|ing)?|order(?:ed)? (?:by|of)|in .* order|ordered|rank(?:ed|ing)?|alphabetical(?:ly)?"
+    rf"|(?:as|des)cending|maximum|minimum|first|last|recent|{SUPERLATIVE}",
+    "distinct": r"distinct|different|unique|various|all the (?:kinds|types)|without (?:repetition|duplicates?)",
+}
+
+
+@dataclass
+class Removal:
+    """One gold with one structure removed, and who rejected it ("" when nobody did)."""
+
+    structure: str
+    sql: str
+    asked: bool
+    effect: str  # changed | same | fails
+    rejected_by: str = ""
+    reason: str = ""
+
+
+@dataclass
+class Item:
+    """What happened to one gold."""
+
+    question: Question
+    left_out: str = ""
+    guarded: str = ""
+    ex: bool | None = None  # of the guarded SQL; None where the item is not scored
+    rejected_by: str = ""
+    reason: str = ""
+    removals: list[Removal] = field(default_factory=list)
+
+
+def judge(sql: str, question: Question, database: Database) -> tuple[str, str, str]:
+    """(who rejected, reason, guarded SQL) of a query on its way through the loop's gates, in their order."""
+    schema = database.schema()
+    guarded, reject = apply_guardrails(sql, question.text, schema)
+    if reject is not None:
+        return "guardrails", reject, guarded
+    checked = validate_sql(guarded, schema, database)
+    if not checked["valid"]:
+        return "validate_sql", checked["reason"], guarded
+    checked = validate_constraints(guarded, extract_constraints(question.text), schema)
+    if not checked["valid"]:
+        return "validate_constraints", checked["reason"], guarded
+    ok, reason = intent_constraints(question.text, guarded, schema)
+    return ("", "", guarded) if ok else ("intent_constraints", reason, guarded)
+
+
+def asked_for(structure: str, nlq: str) -> bool:
+    """Whether the crude rule says that the question asks for the structure."""
+    text = re.sub(r"\bat (?:most|least)\b", "", nlq.lower()) if structure == "order_limit" else nlq.lower()
+    return re.search(rf"\b(?:{ASKED_FOR[structure]})\b", text) is not None
+
+
+def effect_of(structure: str, gold: RunResult, left: RunResult) -> str:
+    if not left.success and left.error_kind != "too_many_rows":
+        return "fails"
+    if structure == "order_limit":
+        return "same" if gold.rows == left.rows else "changed"
+    return "same" if Counter(map(repr, gold.rows)) == Counter(map(repr, left.rows)) else "changed"
+
+
+def examine(question: Question, database: Database) -> Item:
+    """Send one gold, and the gold less each structure, through the gates."""
+    item = Item(question)
+    gold_sql = question.gold[0]
+    gold = database.run(gold_sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+    if not gold.success:
+        item.left_out = f"gold does not run: {gold.error_kind}"
+        return item
+    item.rejected_by, item.reason, item.guarded = judge(gold_sql, question, database)
+    if scorable(question):
+        result = database.run(item.guarded, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS) if item.guarded else None
+        item.ex = result is not None and results_match(gold, result, ordered=order_matters(gold_sql))
+    for structure in STRUCTURES:
+        sql = remove_structure(gold_sql, structure)
+        if sql is None:
+            continue
+        effect = effect_of(structure, gold, database.run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS))
+        removal = Removal(structure, sql, asked_for(structure, question.text), effect)
+        if effect == "changed":
+            removal.rejected_by, removal.reason, _ = judge(sql, question, database)
+        item.removals.append(removal)
+    return item
+
+
+def run_benchmark(name: str, limit: int | None, seed: int) -> list[Item]:
+    """All items of one benchmark, in the order of its questions."""
+    benchmark = load_benchmark(name, split="all")
+    questions = draw_sample(benchmark.questions, limit, seed)
+    items: dict[int, Item] = {}
+
+    def work(index: int) -> None:
+        question = questions[index]
+        if not question.gold or question.meta.get("db_missing"):
+            items[index] = Item(question, left_out="no gold" if not question.gold else "database missing")
+        else:
+            items[index] = examine(question, benchmark.database(question.db_id))  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(3) as pool:
+        for _ in tqdm(pool.map(work, range(len(questions))), total=len(questions), desc=name, unit="gold"):
+            pass
+    return [items[i] for i in range(len(questions))]
+
+
+# ------------------------------------------------------------------------------------------------- the report
+
+
+def share(part: int, whole: int) -> float | None:
+    return round(part / whole, 4) if whole else None
+
+
+def summarise(items: Iterable[Item]) -> dict[str, Any]:
+    """Both sides of one set of items as plain JSON."""
+    every = list(items)
+    run = [i for i in every if not i.left_out]
+    scored = [i for i in run if i.ex is not None]
+    by = Counter(i.rejected_by for i in run if i.rejected_by)
+    gates = by["validate_constraints"] + by["intent_constraints"]
+    return {
+        "n": len(run),
+        "left_out": dict(Counter(i.left_out for i in every if i.left_out)),
+        "ex_unchanged": {"value": share(sum(bool(i.ex) for i in scored), len(scored)), "n": len(scored)},
+        "guardrails": {"value": share(by["guardrails"], len(run)), "rejected": by["guardrails"]},
+        "validate_sql": {"value": share(by["validate_sql"], len(run)), "rejected": by["validate_sql"]},
+        "gates": {"value": share(gates, len(run)), "rejected": gates, "by": dict(by)},
+        "causes": dict(Counter(f"{i.rejected_by}:{i.reason}" for i in run if i.rejected_by).most_common()),
+        "bite": {s: _bite([r for i in run for r in i.removals if r.structure == s]) for s in STRUCTURES},
+    }
+
+
+def _bite(removals: Sequence[Removal]) -> dict[str, Any]:
+    out: dict[str, Any] = {"effects": dict(Counter(r.effect for r in removals))}
+    changed = [r for r in removals if r.effect == "changed"]
+    for name, chosen in (("all", changed), ("asked", [r for r in changed if r.asked])):
+        rejected = [r for r in chosen if r.rejected_by]
+        by = dict(Counter(r.rejected_by for r in rejected).most_common())
+        out[name] = {"value": share(len(rejected), len(chosen)), "n": len(chosen), "rejected": len(rejected), "by": by}
+    return out
+
+
+def misses(summary: dict[str, Any]) -> list[str]:
+    """The bounds that a summary does not keep."""
+    out = []
+    for key in ("ex_unchanged", "validate_sql", "gates"):
+        value = summary[key]["value"]
+        too_low = key == "ex_unchanged"
+        if value is not None and (value < BOUNDS[key] if too_low else value > BOUNDS[key]):
+            out.append(f"{key} {value:.2%} (bound {BOUNDS[key]:.1%})")
+    for structure, bite in summary["bite"].items():
+        value = bite["asked"]["value"]
+        if value is not None and value < BOUNDS["bite"]:
+            out.append(f"bite on asked-for {structure} {value:.0%} (bound {BOUNDS['bite']:.0%})")
+    return out
+
+
+def half(db_id: str) -> str:
+    """Mistakes were looked at on the even half of Spider's databases only."""
+    return "even" if int(hashlib.sha256(db_id.encode()).hexdigest(), 16) % 2 == 0 else "odd"
+
+
+def print_summary(name: str, summary: dict[str, Any]) -> None:
+    ex, valid, gates = summary["ex_unchanged"], summary["validate_sql"], summary["gates"]
+    print(f"\n{name}: {summary['n']} golds" + (f", left out {summary['left_out']}" if summary["left_out"] else ""))
+    print(
+        f"  right SQL  EX[bag] unchanged {_percent(ex['value'], 2)} of {ex['n']}; guardrails reject "
+        f"{_percent(summary['guardrails']['value'], 2)}, validate_sql {_percent(valid['value'], 2)}, "
+        f"both gates {_percent(gates['value'], 2)} ({gates['rejected']})"
+    )
+    for structure, bite in summary["bite"].items():
+        asked, every = bite["asked"], bite["all"]
+        by = ", ".join(f"{who} {n}" for who, n in asked["by"].items())
+        print(
+            f"  without {structure:<12} asked {_percent(asked['value'])} of {asked['n']:<5} "
+            f"all {_percent(every['value'])} of {every['n']:<5} {by}"
+        )
+
+
+def _percent(value: float | None, digits: int = 0) -> str:
+    return "   -" if value is None else f"{value:.{digits}%}".rjust(4)
+
+
+def print_exceptions(items: Sequence[Item]) -> None:
+    """Every rejected or changed gold, by cause."""
+    causes: dict[str, list[Item]] = {}
+    for item in items:
+        if item.left_out:
+            continue
+        if item.ex is False:
+            causes.setdefault("EX[bag] changed by the guardrails", []).append(item)
+        if item.rejected_by:
+            causes.setdefault(f"{item.rejected_by} {item.reason}", []).append(item)
+    for cause, found in sorted(causes.items(), key=lambda pair: -len(pair[1])):
+        print(f"\n{cause} ({len(found)})")
+        for item in found:
+            print(f"  {item.question.id} [{item.question.db_id}] {item.question.text}\n      {item.question.gold[0]}")
+
+
+def default_benchmarks() -> list[str]:
+    return ["packaged", "spider", "classicmodels"] if os.environ.get("NL2SQL_BENCHMARKS") else ["packaged"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--benchmark", action="append", nargs="+", metavar="NAME", help="name or folder; may be repeated")
+    parser.add_argument("--limit", type=int, help="a seeded sample of so many golds per benchmark")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--halves", action="store_true", help="also each half of the databases (even, odd by hash)")
+    parser.add_argument("--exceptions", action="store_true", help="list every gold that was rejected or changed")
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    args = parser.parse_args(argv)
+    names = [name for group in args.benchmark for name in group] if args.benchmark else default_benchmarks()
+    report: dict[str, Any] = {}
+    try:
+        if args.limit is not None and args.limit < 1:
+            raise UsageError(f"--limit {args.limit}: expected a positive number of golds")
+        for name in names:
+            items = run_benchmark(name, args.limit, args.seed)
+            parts = {name: items}
+            if args.halves:
+                parts |= {f"{name} ({h})": [i for i in items if half(i.question.db_id) == h] for h in ("even", "odd")}
+            for part, chosen in parts.items():
+                report[part] = summarise(chosen) | {"misses": misses(summarise(chosen))}
+                if not args.json:
+                    print_summary(part, report[part])
+            if args.exceptions and not args.json:
+                print_exceptions(items)
+    except Nl2SqlError as error:
+        print(f"gold_through_gates: {error}", file=sys.stderr)
+        return error.exit_code
+    missed = [f"{name}: {miss}" for name in names for miss in report[name]["misses"]]
+    print(json.dumps(report, indent=2) if args.json else "\n".join(["", *(missed or ["all bounds kept"])]))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
