@@ -9,6 +9,7 @@ be (typographic quotes, HTML entities, redundant outer parentheses).
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -16,8 +17,10 @@ from collections.abc import Iterator
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
-from nl2sql.sql_text import MAX_CHARS, parse, same_tokens, syntax_error, tokens
+from nl2sql.sql_text import edited, parse, same_tokens, syntax_error, tokens
 
+_MAX_CHARS = 20_000  # longer output is no answer to "write one query"
+_MAX_SNIPPETS = 8
 _MAX_STARTS = 12  # SELECTs tried in one text
 _MAX_CUTS = 25  # line ends tried per SELECT
 _MAX_SEMICOLONS = 20
@@ -58,6 +61,8 @@ _CONTINUES = re.compile(
     r"|select|with|over|partition|window|exists|by|distinct|collate|escape|null)\b)",
     re.I,
 )
+_SET_OPERATORS = frozenset({TokenType.UNION, TokenType.INTERSECT, TokenType.EXCEPT, TokenType.ALL, TokenType.DISTINCT})
+_QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN})
 _TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "；": ";", "，": ",", "（": "(", "）": ")"})
 
 
@@ -70,17 +75,18 @@ def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
 
     WITH ... SELECT, set operations and a parenthesised SELECT pass. A FROM anywhere in the statement will do
     (``SELECT (SELECT count(*) FROM a) - (SELECT count(*) FROM b)``); a SELECT that reads no table at all is rejected
-    as ``no_from``. A statement that sqlglot cannot parse passes when SQLite's own parser accepts its syntax; one that
-    only sqlglot accepts passes as well, and ``validate_sql`` says what SQLite has against it. The same statement
-    said twice is one statement; prose after the statement is dropped. Source: the specification's 4.1.1.
+    as ``no_from``. A statement that sqlglot cannot parse passes when SQLite's own parser accepts its syntax. One that
+    only sqlglot accepts (another dialect's ILIKE) passes as well unless it is cut short, so that ``validate_sql`` can
+    tell the model what SQLite has against it. The same statement said twice is one statement; prose after it is
+    dropped. Source: the specification's 4.1.1.
     """
     text = _THINKING.sub(" ", raw_sql) if "<think>" in raw_sql.lower() else raw_sql
     if not text.strip(" \t\r\n;`"):
         return None, "empty"
-    if len(text) > MAX_CHARS:
+    if len(text) > _MAX_CHARS:
         return None, "junk"
     reasons: list[str] = []
-    for snippet in _snippets(text):
+    for snippet in itertools.islice(_snippets(text), _MAX_SNIPPETS):
         sql, reason = _first_statement(snippet)
         if sql is not None:
             return sql + ";", "ok"
@@ -119,23 +125,26 @@ def _first_statement(snippet: str) -> tuple[str | None, str]:
     """The first acceptable SELECT of a snippet, or the reason why the likeliest one is none ("" without any)."""
     other = _OTHER_STATEMENT.search(snippet)
     starts = _starts(snippet)
-    if other and not any(start < other.start() for start in starts):
+    if other and not any(start < other.start() for start, _ in starts):
         return None, "not_select"
     first_reason, failed_at = "", -1
-    for start in starts[:_MAX_STARTS]:
+    for start, clear in starts[:_MAX_STARTS]:
         # A SELECT inside a larger statement that failed is not what the model meant to say.
         if failed_at >= 0 and snippet.count("(", failed_at, start) > snippet.count(")", failed_at, start):
             continue
         sql, reason = _statement_at(snippet[start:])
         if sql is not None or reason == "multi_statement":
             return sql, reason
-        first_reason = first_reason or reason
+        first_reason = first_reason or (reason if clear else "junk")
         failed_at = start if failed_at < 0 else min(failed_at, start)
     return None, first_reason
 
 
-def _starts(snippet: str) -> list[int]:
-    """Offsets where a statement may start: upper case first, then line starts, then the order of the text."""
+def _starts(snippet: str) -> list[tuple[int, bool]]:
+    """Offsets where a statement may start: upper case first, then line starts, then the order of the text.
+
+    The flag is False for a lower-case "select" in the middle of a line: more likely English than SQL.
+    """
     ranked = []
     for match in _START.finditer(snippet):
         at = match.start()
@@ -143,24 +152,20 @@ def _starts(snippet: str) -> list[int]:
         opened = before.rstrip(" \t\r\n(")
         if "(" in before[len(opened) :] and (not opened or before[len(opened) :].lstrip(" \t").startswith("\n")):
             at, before = len(opened) + before[len(opened) :].index("("), opened  # the statement's own parenthesis
-        if _NOT_A_START.search(before) and not _fresh(before):
+        if _NOT_A_START.search(before) and before.strip():
             continue
         upper = match.group()[:4].isupper()
         at_line_start = not before.rsplit("\n", 1)[-1].strip(" \t>*-:`")
         ranked.append((not upper, not at_line_start, at))
-    return [at for _, _, at in sorted(ranked)]
-
-
-def _fresh(before: str) -> bool:
-    return not before.strip()
+    return [(at, not (lower and inside)) for lower, inside, at in sorted(ranked)]
 
 
 def _statement_at(text: str) -> tuple[str | None, str]:
     """The statement that starts at the first character of ``text``; what follows it may be prose."""
     body, rest = _split(text)
     sql, reason = _checked(body)
-    if sql is None:
-        sql = _without_trailing_prose(body)
+    if sql is None or syntax_error(sql):
+        sql = _without_trailing_prose(body) or sql
     if sql is None and (cut := _SPECIAL_TOKEN.sub("", body)) != body:
         sql, _ = _checked(cut)
     if sql is None:
@@ -177,8 +182,15 @@ def _split(text: str) -> tuple[str, str]:
             break
         seen = tokens(text[: at + 1])
         if seen and seen[-1].token_type == TokenType.SEMICOLON:
+            if _is_entity(seen) and (plain := html.unescape(text)) != text:
+                return _split(plain)
             return text[:at], text[at + 1 :]
     return text, ""
+
+
+def _is_entity(seen: list[Token]) -> bool:
+    """Whether the tokens end in ``&lt;`` or another HTML entity, outside any string."""
+    return len(seen) > 2 and seen[-3].token_type == TokenType.AMP and seen[-1].start - seen[-3].end in (3, 4, 5)
 
 
 def _another_statement(rest: str, sql: str) -> bool:
@@ -193,7 +205,7 @@ def _another_statement(rest: str, sql: str) -> bool:
         body, rest = _split(rest)
         again, _ = _checked(body)
         if again is None:
-            prefix, whole = " ".join(body.split()), " ".join(sql.split())
+            prefix, whole = " ".join(body.lower().split()), " ".join(sql.lower().split())
             return not whole.startswith(prefix) and body.lstrip("( ")[:4].isupper()
         if not same_tokens(tokens(again) or [], tokens(sql) or []):
             return True
@@ -206,7 +218,7 @@ def _without_trailing_prose(body: str) -> str | None:
     cuts = [k for k in range(1, len(lines)) if lines[k].strip() and not _CONTINUES.match(lines[k])][:_MAX_CUTS]
     for cut in reversed(cuts):
         sql, _ = _checked("\n".join(lines[:cut]))
-        if sql is not None:
+        if sql is not None and not syntax_error(sql):
             return sql
     return None
 
@@ -215,7 +227,7 @@ def _checked(body: str) -> tuple[str | None, str]:
     """``body`` from its first to its last token if it is one SELECT that reads a table; else the reason."""
     sql, reason = _select_of(body)
     if sql is None and reason.startswith("syntax"):
-        plain = html.unescape(body).translate(_TYPOGRAPHIC).replace("\\_", "_").replace("\\*", "*")
+        plain = body.replace("\\_", "_").replace("\\*", "*")  # as Markdown escapes them
         if plain != body:
             sql, _ = _select_of(plain)
     return sql, "ok" if sql is not None else reason
@@ -223,6 +235,9 @@ def _checked(body: str) -> tuple[str | None, str]:
 
 def _select_of(body: str) -> tuple[str | None, str]:
     stream = tokens(body)
+    if stream is None or any(t.token_type == TokenType.VAR and t.text[0] in "‘’“”" for t in stream):
+        body = body.translate(_TYPOGRAPHIC)  # quotes that are no quotes to SQL; inside a string they lex as part of it
+        stream = tokens(body)
     if stream is None:
         return None, _syntax_reason(body)
     while stream and stream[-1].token_type == TokenType.SEMICOLON:
@@ -234,16 +249,28 @@ def _select_of(body: str) -> tuple[str | None, str]:
     sql = body[stream[0].start : stream[-1].end + 1]
     if any(token.token_type == TokenType.SEMICOLON for token in stream):
         return None, "multi_statement"
-    tree = parse(sql)
-    if tree is None:
-        error = syntax_error(sql)
-        if error is not None:
-            return None, _syntax_reason(sql, error)
-        reads = any(token.token_type == TokenType.FROM for token in stream)
-        return (sql, "ok") if reads else (None, "no_from")
-    if not isinstance(tree, exp.Query):
+    tree, error = parse(sql), syntax_error(sql)
+    if error is not None and (tree is None or error == "incomplete input"):
+        return None, _syntax_reason(sql, error)
+    if tree is not None and not isinstance(tree, exp.Query):
         return None, "not_select"
-    return (sql, "ok") if tree.find(exp.From) else (None, "no_from")
+    reads = tree.find(exp.From) if tree is not None else any(t.token_type == TokenType.FROM for t in stream)
+    if not reads:
+        return None, "no_from"
+    return (_bare_operands(sql) if error and isinstance(tree, exp.SetOperation) else sql), "ok"
+
+
+def _bare_operands(sql: str) -> str:
+    """``(SELECT ...) UNION (SELECT ...)`` in the form SQLite has for it: ``SELECT * FROM (SELECT ...) UNION ...``."""
+    edits, previous, depth = [], None, 0
+    stream = tokens(sql) or []
+    for token, after in itertools.pairwise(stream):
+        operand = previous is None or previous.token_type in _SET_OPERATORS
+        if depth == 0 and token.token_type == TokenType.L_PAREN and operand and after.token_type in _QUERY_STARTS:
+            edits.append((token.start, token.start, "SELECT * FROM "))
+        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+        previous = token
+    return edited(sql, edits)
 
 
 def _wrapped(stream: list[Token]) -> bool:

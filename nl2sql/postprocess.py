@@ -31,6 +31,7 @@ _NUMBERS = {word: value for value, word in enumerate(_NUMBER_WORDS.split())} | {
 }
 _ONE_OF_THEM = re.compile(r"\b(?:a|an|another|one)\b", re.I)
 _SAFE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.VALUES})
 _TEXT_TOKENS = frozenset(
     {TokenType.STRING, TokenType.IDENTIFIER, TokenType.NATIONAL_STRING, TokenType.HEX_STRING, TokenType.RAW_STRING}
 )
@@ -69,14 +70,12 @@ def guarded_postprocess(sql: str, nlq: str) -> str:
 
 
 def _without_unasked_tail(stream: list[Token], nlq: str) -> list[Token]:
-    order_at, limit_at = -1, -1
-    for index, token in top_level(stream):
-        if token.token_type == TokenType.ORDER_BY:
-            order_at = index
-        elif token.token_type == TokenType.LIMIT:
-            limit_at = index
-    if order_at < 0 and limit_at < 0:
-        return stream
+    found = [(i, t) for i, t in top_level(stream) if t.token_type in (TokenType.ORDER_BY, TokenType.LIMIT)]
+    kinds = [token.token_type for _, token in found]
+    if not kinds or len(set(kinds)) < len(kinds) or stream[0].token_type not in _QUERY_STARTS:
+        return stream  # nothing to strip, or no statement that means anything
+    at = {token.token_type: index for index, token in found}
+    order_at, limit_at = at.get(TokenType.ORDER_BY, -1), at.get(TokenType.LIMIT, -1)
     asked = asked_order(nlq)
     if limit_at < 0:
         return stream if asked.order or asked.ranking else stream[:order_at]

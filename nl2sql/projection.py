@@ -28,7 +28,7 @@ _STOP = re.compile(
 )
 _MORE_TO_COME = re.compile(
     r"\b(?:and|also|including|plus|along|together|well|their|its|his|her|how|what|when|where|why|then|respectively"
-    r"|each|every|or|show|list|give|find|return|display|tell)\b",
+    r"|show|list|give|find|return|display|tell)\b",
     re.I,
 )
 _SEPARATOR = re.compile(r"\s*(?:,\s*(?:and\b|&)?|\band\b|&|\bplus\b)\s*", re.I)
@@ -54,7 +54,10 @@ _AGGREGATES: dict[str, type[exp.Expr]] = {
     "lowest": exp.Min,
     "smallest": exp.Min,
 }
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_COUNTS = frozenset({"number", "count"})
+_NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # snake_case, camelCase, PascalCase
+_TEXT_WORD = re.compile(r"[a-z]+|\d+")
+_GENERIC = frozenset({"id", "name", "code", "number", "no", "key", "type"})
 
 
 @dataclass(frozen=True)
@@ -125,11 +128,15 @@ def enumerated_fields(nlq: str) -> tuple[list[frozenset[str]], bool] | None:
 
 
 def _field_words(phrase: str) -> frozenset[str]:
-    return frozenset(word for word in _words(phrase) if word not in _FILLER)
+    return frozenset(word for word in _text_words(phrase) if word not in _FILLER)
 
 
-def _words(name: str) -> list[str]:
-    return [_singular(word.lower()) for word in _WORD.findall(name)]
+def _text_words(text: str) -> list[str]:
+    return [_singular(word) for word in _TEXT_WORD.findall(text.lower())]
+
+
+def _name_words(name: str) -> list[str]:
+    return [_singular(word.lower()) for word in _NAME_WORD.findall(name)]
 
 
 def _singular(word: str) -> str:
@@ -170,12 +177,12 @@ def _items(sql: str, tree: exp.Select, stream: list[Token]) -> list[_Item] | Non
 
 
 def _table_words(tree: exp.Select) -> frozenset[str]:
-    return frozenset(word for table in tree.find_all(exp.Table) for word in _words(table.name))
+    return frozenset(word for table in tree.find_all(exp.Table) for word in _name_words(table.name))
 
 
 def _item_words(tree: Tree, tables: frozenset[str]) -> frozenset[str]:
     column = tree.find(exp.Column)
-    words = frozenset(_words(column.name if column is not None else tree.alias))
+    words = frozenset(_name_words(column.name if column is not None else tree.alias))
     return words - tables or words
 
 
@@ -191,7 +198,8 @@ def _match(fields: list[frozenset[str]], items: list[_Item]) -> list[_Item] | No
 
 
 def _only_match(field: frozenset[str], items: list[_Item]) -> _Item | None:
-    asked = {_AGGREGATES[word] for word in field if word in _AGGREGATES}
+    # "number" and "count" alone ask for a count ("the number of ..."); "phone number" is a column.
+    asked = {_AGGREGATES[word] for word in field if word in _AGGREGATES and (len(field) == 1 or word not in _COUNTS)}
     if asked:
         aggregates = [item for item in items if any(item.tree.find(kind) for kind in asked)]
         return aggregates[0] if len(aggregates) == 1 else None
@@ -209,7 +217,7 @@ def _only_match(field: frozenset[str], items: list[_Item]) -> _Item | None:
 
 def _nobody_asked(item: _Item, tree: exp.Select, nlq: str) -> bool:
     column = item.column
-    if column is None or item.words & set(_words(nlq)):
+    if column is None or (item.words - _GENERIC or item.words) & set(_text_words(nlq)):
         return False
     alias = item.tree.alias.lower() if isinstance(item.tree, exp.Alias) else ""
     return not alias or all(c.name.lower() != alias for c in tree.find_all(exp.Column) if c is not column)

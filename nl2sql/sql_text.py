@@ -99,8 +99,12 @@ def top_level(stream: Sequence[Token]) -> Iterator[tuple[int, Token]]:
 
 
 def same_tokens(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    """Whether two token streams say the same, whitespace and comments aside."""
-    return [(t.token_type, t.text) for t in one] == [(t.token_type, t.text) for t in other]
+    """Whether two token streams say the same; whitespace, comments and the case outside strings aside."""
+
+    def said(stream: Sequence[Token]) -> list[tuple[TokenType, str]]:
+        return [(t.token_type, t.text if t.token_type == TokenType.STRING else t.text.lower()) for t in stream]
+
+    return said(one) == said(other)
 
 
 def edited(sql: str, replacements: Sequence[tuple[int, int, str]]) -> str:

@@ -27,6 +27,8 @@ from nl2sql.sql_text import KEYWORDS, Tree, parse, syntax_error, tokens
 _MAX_SUGGESTIONS = 5
 _QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN})
 
+_NO_VERDICT = frozenset({"timeout", "worker_died", "memory"})  # EXPLAIN did not get to say anything about the SQL
+
 # SQLite's messages and the reasons they become; {0} is the first group. The first that matches counts.
 _MESSAGES: tuple[tuple[str, str], ...] = (
     (r"no such column: (?P<column>.+?)(?: - should this be.*)?$", "unknown_column:{0}"),
@@ -58,7 +60,7 @@ def validate_sql(sql: str, schema: Schema, database: Database | None = None) -> 
     """Whether a statement is one SELECT that compiles: ``{"valid": bool, "reason": str, "suggestions": [str]}``.
 
     Arguments: ``sql`` the statement; ``schema`` what its names are checked against; ``database`` where EXPLAIN is
-    asked. Without it the scope walk, SQLite's list of functions and its grammar judge alone.
+    asked. Without it, or when it fails to answer, the scope walk, SQLite's list of functions and its grammar judge alone.
 
     ``reason`` is ``ok`` or one of ``empty``, ``multi_statement``, ``not_select``, ``syntax:<what>``,
     ``unknown_table:<table>``, ``unknown_column:<table.column>`` (the table's own name, not its alias),
@@ -80,12 +82,11 @@ def validate_sql(sql: str, schema: Schema, database: Database | None = None) -> 
     if stream[0].token_type not in _QUERY_STARTS or (tree is not None and not isinstance(tree, exp.Query)):
         return _rejected("not_select")
     problems = _problems(statement, tree, schema)
-    if database is not None:
-        explained = database.explain(statement)
-        if explained.success:
-            problems = [problem for problem in problems if problem.double_quoted]
-        else:
-            return _explained(explained.error or explained.error_kind or "", problems, schema)
+    explained = database.explain(statement) if database is not None else None
+    if explained is not None and explained.success:
+        problems = [problem for problem in problems if problem.double_quoted]
+    elif explained is not None and explained.error_kind not in _NO_VERDICT:
+        return _explained(explained.error or explained.error_kind or "", problems, schema)
     elif (error := syntax_error(statement)) is not None:
         return _rejected(_syntax_reason(error))
     elif not problems and (name := _unknown_function(stream, tree)):
