@@ -11,7 +11,7 @@ Reply: ``["ok", columns, rows, truncated]``, or ``["error", exception, message]`
 Layers, each sufficient against most attacks alone:
 - the file is opened with ``mode=ro`` and ``query_only``; RLIMIT_FSIZE is 0, so this process cannot grow any file;
 - an authorizer lets only SELECT, READ, FUNCTION and RECURSIVE through, and no function that leaves the database.
-  Every PRAGMA is denied, and with it the pragma table-valued functions; ``sqlite_master`` may be read;
+  PRAGMA is denied, and with it the pragma table-valued functions; ``sqlite_master`` may be read;
 - one statement per request; EXPLAIN only through its own mode; a statement without result columns is denied;
 - a progress handler enforces the deadline, SIGALRM ends a process that outlives it by far (an orphan's last
   resort: the parent kills sooner), ``setlimit`` and a heap limit bound what one statement may ask for, and
@@ -72,7 +72,7 @@ TOKEN = re.compile(
     r"""|'(?:[^']|'')*'?|"(?:[^"]|"")*"?|`(?:[^`]|``)*`?|\[[^\]]*\]?|[^ \t\r\n\f\ufeff;'"`\[/-]+|.""",
     re.DOTALL,
 )
-EXPLAIN = re.compile(r"explain(?![\w$])", re.IGNORECASE)
+NOT_A_QUERY = re.compile(r"(?:explain|pragma)(?![\w$])", re.IGNORECASE)  # the two that the authorizer may let pass
 
 
 class Rejected(Exception):
@@ -86,7 +86,7 @@ class Rejected(Exception):
 def single_statement(sql: str) -> str:
     """The one statement in ``sql`` without surrounding blanks, comments and semicolons.
 
-    Raises Rejected: "empty" for none, "multi_statement" for several, "denied" for EXPLAIN.
+    Raises Rejected: "empty" for none, "multi_statement" for several, "denied" for EXPLAIN and PRAGMA.
     """
     start = end = -1
     closed = False
@@ -104,8 +104,8 @@ def single_statement(sql: str) -> str:
     if start < 0:
         raise Rejected("empty", "no statement: the SQL is blank or only a comment")
     statement = sql[start:end]
-    if EXPLAIN.match(statement):
-        raise Rejected("denied", "EXPLAIN is not a SELECT; only SELECT statements may run")
+    if word := NOT_A_QUERY.match(statement):
+        raise Rejected("denied", f"{word[0].upper()} is not a SELECT; only SELECT statements may run")
     return statement
 
 
@@ -152,6 +152,8 @@ class Sandbox:
         forbidden = action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in FORBIDDEN_FUNCTIONS
         if action in ALLOWED and not forbidden:
             return sqlite3.SQLITE_OK
+        if (action, first, second) == (sqlite3.SQLITE_PRAGMA, "data_version", None):
+            return sqlite3.SQLITE_OK  # full-text search (FTS5) asks for it inside every query
         if not self.denied and self.selecting and (first == "sqlite_master" or action == sqlite3.SQLITE_PRAGMA):
             self.denied = "built-in virtual tables such as pragma_table_info"
         elif not self.denied:

@@ -311,7 +311,7 @@ def column_samples(
 ) -> dict[str, dict[str, list[Any]]]:
     """Up to ``n`` distinct values per column, as they come in the first 10,000 rows; strings cut to 40 characters.
 
-    NULLs, empty strings and blobs are no examples. Columns whose values cannot be read within ``timeout_s`` are left out.
+    NULLs, empty strings and blobs are no examples. Columns that cannot be read within ``timeout_s`` are left out.
     """
     found: dict[str, dict[str, list[Any]]] = {}
     for table in schema.tables if n > 0 else ():

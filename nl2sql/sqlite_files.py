@@ -61,11 +61,17 @@ class WalCopies:
     def _open(self, path: Path) -> _Opened:
         file = path.resolve(strict=True)
         with file.open("rb") as stream:
-            wal_mode = stream.read(20)[18:20] == b"\x02\x02"
+            header = stream.read(20)
+        if header and not header.startswith(b"SQLite format 3\0"):
+            raise sqlite3.DatabaseError("file is not a database")
+        wal_mode = header[18:20] == b"\x02\x02"
         version = _version(path, file if wal_mode else None)
         served = _sidecar(file, "-wal").exists() and _sidecar(file, "-shm").exists()
-        opened = self._copy(file) if wal_mode and not served else file
-        return _Opened(file, wal_mode, version, opened.as_uri() + "?mode=ro")
+        if not wal_mode:
+            return _Opened(file, False, version, file.as_uri() + "?mode=ro")
+        # readonly_shm: take part in the writer's locks without touching its -shm file
+        uri = file.as_uri() + "?mode=ro&readonly_shm=1" if served else self._copy(file).as_uri() + "?mode=ro"
+        return _Opened(file, True, version, uri)
 
     def _copy(self, file: Path) -> Path:
         if self._folder is None:
