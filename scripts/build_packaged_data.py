@@ -24,7 +24,7 @@ from packaged_data.kit import Draw, to_csv
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 SEED = "nl2sql-packaged-1"
-DATABASES = ("scale_models", "library_network")
+DATABASES = ("campus_registry", "chess_league", "library_network", "rail_operator", "scale_models", "weather_network")
 
 
 def database_files(db_id: str) -> dict[Path, str]:
@@ -70,6 +70,47 @@ def stale_files() -> list[str]:
     found = set((DATA / "databases").glob("*/*.csv"))
     stale = {path for path, text in wanted.items() if not path.exists() or path.read_bytes() != text.encode()}
     return sorted(str(path.relative_to(DATA)) for path in stale | (found - set(wanted)))
+
+
+def skeleton(sql: str) -> str:
+    """The SQL with every identifier and literal masked, so that only its structure is left."""
+    import sqlglot
+    from sqlglot import exp
+
+    def masked(node: exp.Expression) -> exp.Expression:
+        if isinstance(node, exp.Literal):
+            return exp.Placeholder()
+        return exp.to_identifier("x") if isinstance(node, exp.Identifier) else node
+
+    return sqlglot.parse_one(sql, read="sqlite").transform(masked).sql("sqlite")
+
+
+def stats() -> str:
+    """The dataset card's tables in Markdown: questions by split, hardness and database; databases by size."""
+    items = json.loads((DATA / "questions.json").read_text(encoding="utf-8"))
+    levels = ("easy", "medium", "hard", "extra")
+    count = Counter((item["split"], item["db_id"], item["difficulty"]) for item in items)
+    lines = ["| split | database | easy | medium | hard | extra | all |", "|---|---|--:|--:|--:|--:|--:|"]
+    for split in ("quick", "dev", "test"):
+        for db_id in (*DATABASES, None):
+            per_level = [
+                sum(n for (s, d, h), n in count.items() if s == split and d == (db_id or d) and h == level)
+                for level in levels
+            ]
+            cells = " | ".join(map(str, [*per_level, sum(per_level)]))
+            lines.append(f"| {split} | {db_id or 'all'} | {cells} |")
+    lines += ["", "| database | tables | foreign keys | rows | CSV bytes |", "|---|--:|--:|--:|--:|"]
+    for db_id in DATABASES:
+        folder = DATA / "databases" / db_id
+        schema = (folder / "schema.sql").read_text(encoding="utf-8")
+        files = sorted(folder.glob("*.csv"))
+        rows = sum(path.read_text(encoding="utf-8").count("\n") - 1 for path in files)
+        size = sum(path.stat().st_size for path in files)
+        lines.append(f"| {db_id} | {len(files)} | {schema.count('REFERENCES')} | {rows} | {size} |")
+    skeletons = len({skeleton(item["query"]) for item in items})
+    several = sum("alt_queries" in item for item in items)
+    lines += ["", f"{len(items)} questions, {skeletons} SQL skeletons, {several} questions with more than one gold."]
+    return "\n".join(lines)
 
 
 def main() -> int:

@@ -16,57 +16,36 @@ import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.cache import cache_dir
 from nl2sql.errors import BenchmarkError, UsageError
 from nl2sql.interfaces import Question
-
-if TYPE_CHECKING:
-    from nl2sql.interfaces import Database
 
 NULL = r"\N"
 BUILD_FORMAT = "1"  # part of the cache key: change it when the same files are to give another database
 
 
-class PackagedBenchmark:
-    """The packaged questions over the packaged databases (satisfies ``interfaces.Benchmark``)."""
+def load() -> FolderBenchmark:
+    """All packaged questions, in file order, over databases that are built when they are not in the cache yet.
 
-    name = "packaged"
-
-    def __init__(self, questions: Sequence[Question]) -> None:
-        self.questions: Sequence[Question] = tuple(questions)
-        splits: dict[str, list[str]] = {}
-        for question in self.questions:
-            splits.setdefault(question.split, []).append(question.id)
-        self.splits: Mapping[str, Sequence[str]] = {name: tuple(ids) for name, ids in splits.items()}
-        self._databases: dict[str, Database] = {}
-
-    def database(self, db_id: str) -> Database:
-        """The database, built on first use. Raises UsageError for an unknown name."""
-        if db_id not in self._databases:
-            from nl2sql.query_runner import SqliteDatabase
-
-            self._databases[db_id] = SqliteDatabase(database_path(db_id), name=db_id)
-        return self._databases[db_id]
-
-    def fingerprints(self) -> dict[str, str]:
-        """SHA-256 of the questions file ("questions") and of every database's schema and rows."""
-        digest = hashlib.sha256(_normalised(data_root() / "questions.json")).hexdigest()
-        return {"questions": digest, **{db_id: self.database(db_id).fingerprint for db_id in database_ids()}}
-
-
-def load() -> PackagedBenchmark:
-    """All packaged questions, in file order. Raises BenchmarkError when the data folder is missing or malformed."""
+    Raises BenchmarkError when the data folder is missing or malformed.
+    """
     path = data_root() / "questions.json"
     try:
         items: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        return PackagedBenchmark([_question(item) for item in items])
+        questions = tuple(_question(item) for item in items)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BenchmarkError(f"packaged questions {path} cannot be read: {type(error).__name__}: {error}") from None
+    splits: dict[str, list[str]] = {}
+    for question in questions:
+        splits.setdefault(question.split, []).append(question.id)
+    files = {db_id: database_path(db_id) for db_id in database_ids()}
+    return FolderBenchmark("packaged", questions, splits, files, source=str(path.parent))
 
 
 def data_root() -> Path:
@@ -97,11 +76,12 @@ def database_path(db_id: str) -> Path:
     if not target.exists():
         handle, name = tempfile.mkstemp(prefix=f".{db_id}-", suffix=".building", dir=target.parent)
         os.close(handle)
+        building = Path(name)
         try:
-            build_database(folder, Path(name))
-            os.replace(name, target)
+            build_database(folder, building)
+            building.replace(target)
         finally:
-            Path(name).unlink(missing_ok=True)
+            building.unlink(missing_ok=True)
     return target
 
 
