@@ -14,6 +14,10 @@ from nl2sql.replicas.shape import quoted, table_kinds
 
 log = logging.getLogger(__name__)
 
+INDEX_FROM = (
+    5_000  # rows from which look-ups need the keys' indexes; below, an index would only lend its order to scans
+)
+
 
 def write_shuffled(source: Path, target: Path, *, seed: int | None) -> None:
     """Fill ``target`` with the tables of ``source``, rows in a random or (None) reversed order, without constraints.
@@ -67,12 +71,15 @@ def _copy_table(connection: sqlite3.Connection, name: str) -> None:
     connection.execute(
         f"INSERT INTO main.{quoted(name)} ({names}) SELECT {names} FROM source.{quoted(name)} ORDER BY next_key()"
     )
+    (rows,) = connection.execute(f"SELECT count(*) FROM main.{quoted(name)}").fetchone()
+    if rows < INDEX_FROM:
+        return
     keys = [[column for column, _, pk in sorted(columns, key=lambda row: row[2]) if pk]]
     for index in connection.execute(
         "SELECT name FROM pragma_index_list(?, 'source') WHERE origin = 'u'", (name,)
     ).fetchall():
         keys.append([row[0] for row in connection.execute("SELECT name FROM pragma_index_info(?, 'source')", index)])
-    for number, key in enumerate(key for key in keys if key):  # look-ups by key stay as fast as they were
+    for number, key in enumerate(key for key in keys if key):
         listed = ", ".join(map(quoted, key))
         connection.execute(f"CREATE INDEX main.{quoted(f'key_{number}_of_{name}')} ON {quoted(name)} ({listed})")
 
