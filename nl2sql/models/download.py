@@ -86,7 +86,7 @@ def _size(folder: Path) -> int:
 
 def _reason(model: EmbeddedModel, output: str, target: Path) -> str:
     """One line from pip's output."""
-    from nl2sql.models.embedded import _is_disk_full
+    from nl2sql.models.embedded import is_disk_full
 
     again = f"then run `nl2sql models pull {model.name}`"
     if "No module named pip" in output:
@@ -94,7 +94,7 @@ def _reason(model: EmbeddedModel, output: str, target: Path) -> str:
             f"this Python has no pip to fetch {model.name} with ({sys.executable}); run "
             f"`{sys.executable} -m ensurepip` (or `uv pip install pip`), {again}"
         )
-    if _is_disk_full(output):
+    if is_disk_full(output):
         where = target.parent.parent
         return f"the disk of {where} is full while downloading {model.name}: make room or set NL2SQL_CACHE, {again}"
     lines = [line.strip() for line in output.splitlines() if line.strip()]

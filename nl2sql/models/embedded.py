@@ -150,10 +150,10 @@ def into_cache(
         raise Cancelled(
             f"interrupted while preparing {what}; nothing half-made is left; {again} to try again"
         ) from None
-    except OSError as error:
-        raise ModelError(f"{_disk_reason(error, what)}, then {again}") from None
-    except Exception as error:  # safetensors reports a full disk as its own exception type
-        if isinstance(error, ModelError) or not _is_disk_full(str(error)):
+    except Exception as error:
+        # A full disk also comes as safetensors' own exception; transformers raises OSErrors that have no errno.
+        from_disk = isinstance(error, OSError) and error.errno is not None
+        if isinstance(error, ModelError) or not (from_disk or is_disk_full(str(error))):
             raise
         raise ModelError(f"{_disk_reason(error, what)}, then {again}") from None
     return folder
@@ -227,13 +227,13 @@ def _check_free_space(model: EmbeddedModel, where: Path) -> None:
         )
 
 
-def _is_disk_full(text: str) -> bool:
+def is_disk_full(text: str) -> bool:
     return any(sign in text.lower() for sign in _DISK_FULL)
 
 
 def _disk_reason(error: Exception, what: str) -> str:
     where = _models_dir()
-    if _is_disk_full(str(error)):
+    if is_disk_full(str(error)):
         return f"the disk of {where} is full while preparing {what}: make room or set NL2SQL_CACHE elsewhere"
     return f"cannot write {what} into {where} ({error}): set NL2SQL_CACHE to a folder you can write to"
 

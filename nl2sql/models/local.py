@@ -15,21 +15,20 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
+from nl2sql.models import Source
 from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
 from nl2sql.models.hashes import content_hash, weights_files, weights_revision
-
-if TYPE_CHECKING:
-    from nl2sql.models import Source
 
 logger = logging.getLogger(__name__)
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "bfloat16", "float16")
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError, AttributeError)
 _POLL_S = 0.1  # how often a waiting caller looks at its cancel event
 
 
@@ -85,7 +84,7 @@ class LocalModel:
                 model = AutoModelForCausalLM.from_pretrained(
                     where, dtype=getattr(torch, dtype), attn_implementation="sdpa"
                 )
-        except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+        except _LOAD_ERRORS as error:
             raise _load_error(source, where, error) from None
         model = model.to(device).eval()
         revision = str(model.config._commit_hash or "unknown") if kind == "hub" else _revision(source, Path(where))
@@ -240,7 +239,10 @@ def _locate(source: Source) -> str:
 def _converted(gguf: Path) -> Path:
     """The safetensors folder of a user's .gguf file, made in the cache on first use and known by its hash."""
     digest = content_hash(gguf)
-    return into_cache(f"gguf-{digest[:24]}", lambda target: convert_gguf(gguf, target), what=str(gguf))
+    try:
+        return into_cache(f"gguf-{digest[:24]}", lambda target: convert_gguf(gguf, target), what=str(gguf))
+    except _LOAD_ERRORS as error:
+        raise _load_error(Source("gguf", str(gguf)), str(gguf), error) from None
 
 
 def _revision(source: Source, folder: Path) -> str:

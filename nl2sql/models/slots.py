@@ -9,6 +9,7 @@ Not thread-safe: one worker thread owns it.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -228,6 +229,9 @@ class SequentialDecoder:
         self.slots = slots
         self.tokens: list[list[int]] = [[] for _ in range(slots)]
         self._caches: list[Any] = [None] * slots
+        # Recurrent models call their state cache_params.
+        known = inspect.signature(model.forward).parameters
+        self._cache_name = "cache_params" if "cache_params" in known else "past_key_values"
 
     @torch.inference_mode()
     def extend(self, slot: int, new: Sequence[int]) -> torch.Tensor:
@@ -235,11 +239,10 @@ class SequentialDecoder:
             self._caches[slot] = DynamicCache(config=self.model.config.get_text_config())
         out = self.model(
             input_ids=torch.tensor([list(new)], device=self.model.device),
-            past_key_values=self._caches[slot],
             use_cache=True,
-            logits_to_keep=1,
+            **{self._cache_name: self._caches[slot]},
         )
-        self._caches[slot] = out.past_key_values
+        self._caches[slot] = getattr(out, self._cache_name)
         self.tokens[slot].extend(new)
         logits: torch.Tensor = out.logits[0, -1].float().cpu()
         return logits

@@ -1,0 +1,94 @@
+"""Measure a local model on this machine: prefill and decode tokens per second by batch size and dtype.
+
+    python scripts/bench_model.py --model smollm2-135m [--dtypes float32,bfloat16] [--batches 1,8,16,32] [--json]
+
+Goes through the public door (``LocalModel.generate`` from threads), so queueing, sampling of greedy tokens and stop
+checks are part of the numbers. Decode: completions of a fixed length after one short shared prompt (its prefill is
+reused). Prefill: distinct prompts, one new token each. Reports the best of --repeats, for other work on the machine
+only ever slows it down. docs/models.md quotes its output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from nl2sql.interfaces import Completion, Model
+from nl2sql.models import load_model
+
+WORDS = "customers orders payments total status shipped date city name product price line office employee".split()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtypes", default="float32,bfloat16")
+    parser.add_argument("--batches", default="1,8,16,32")
+    parser.add_argument("--prompt-tokens", type=int, default=400, help="prompt length for prefill")
+    parser.add_argument("--context-tokens", type=int, default=400, help="context length while decoding")
+    parser.add_argument("--new-tokens", type=int, default=32, help="tokens decoded per completion")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    rows = []
+    for dtype in args.dtypes.split(","):
+        for batch in map(int, args.batches.split(",")):
+            model = load_model(args.model, device=args.device, dtype=dtype, batch_size=batch)
+            prefill = max(prefill_rate(model, batch, args.prompt_tokens, seed) for seed in range(args.repeats))
+            decode = max(decode_rate(model, batch, args.context_tokens, args.new_tokens) for _ in range(args.repeats))
+            facts = model.describe()
+            model.close()
+            rows.append({"dtype": dtype, "batch": batch, "prefill": round(prefill, 1), "decode": round(decode, 1)})
+            if not args.json:
+                print(
+                    f"{dtype:<9} batch {batch:>3}   prefill {prefill:8.0f} tok/s   decode {decode:8.1f} tok/s",
+                    flush=True,
+                )
+    if args.json:
+        print(json.dumps({"model": facts["name"], "threads": facts["threads"], "torch": facts["torch"], "rows": rows}))
+
+
+def prefill_rate(model: Model, batch: int, tokens: int, seed: int) -> float:
+    """Prompt tokens computed per second: ``batch`` prompts that share nothing but the template's head."""
+    done, seconds = run(model, [_text(model, tokens, f"{seed}:{row}") for row in range(batch)], new_tokens=1)
+    return sum(c.usage.prefill_tokens for c in done) / seconds
+
+
+def decode_rate(model: Model, batch: int, context: int, new_tokens: int) -> float:
+    """New tokens per second once every row has its prompt; the prompt is computed by a call before."""
+    text = _text(model, context, "decode")
+    run(model, [text], new_tokens=1)
+    # Two lengths: what one more block of tokens costs, free of admission and prefill.
+    _, short = run(model, [text] * batch, new_tokens=2)
+    done, long = run(model, [text] * batch, new_tokens=2 + new_tokens)
+    extra = sum(c.usage.completion_tokens for c in done) - 2 * batch
+    return extra / max(long - short, 1e-9)
+
+
+def run(model: Model, texts: list[str], *, new_tokens: int) -> tuple[list[Completion], float]:
+    """Ask all at once; completions and wall seconds."""
+
+    def ask(text: str) -> Completion:
+        return model.generate([{"role": "user", "content": text}], max_new_tokens=new_tokens)[0]
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(len(texts)) as threads:
+        done = list(threads.map(ask, texts))
+    return done, time.perf_counter() - started
+
+
+def _text(model: Model, tokens: int, key: str) -> str:
+    # Counting words until the end keeps the model from ending its turn early.
+    rng = random.Random(key)
+    words: list[str] = [rng.choice(WORDS)]
+    while model.count_tokens([{"role": "user", "content": " ".join(words)}]) < tokens:
+        words += rng.choices(WORDS, k=8)
+    return " ".join(words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Tiny random transformers models for tests: every attention layout in milliseconds, no download."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def tiny_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
+    """One token per byte, with chat special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate([*SPECIAL, *alphabet])}
+    core = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(SPECIAL)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+_SIZE: dict[str, Any] = {
+    "vocab_size": 259,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 1024,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+}
+
+CONFIGS: dict[str, Any] = {
+    "llama": lambda: LlamaConfig(**_SIZE),
+    "qwen2": lambda: Qwen2Config(**_SIZE),
+    "mistral-sliding": lambda: MistralConfig(**_SIZE, sliding_window=24),
+    "gemma3-mixed": lambda: Gemma3TextConfig(
+        **_SIZE, sliding_window=16, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=259, n_embd=32, n_layer=2, n_head=4, n_positions=1024, eos_token_id=2, bos_token_id=1
+    ),
+    "mamba": lambda: MambaConfig(
+        vocab_size=259, hidden_size=32, num_hidden_layers=2, state_size=4, eos_token_id=2, bos_token_id=1
+    ),
+}
+
+
+def tiny_model(kind: str = "llama", seed: int = 0) -> Any:
+    """A random model of one attention layout, in float32 and eval mode, with well-separated logits."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind](), dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(6.0)  # initial weights of 0.02 would make every token about equally likely
+    return model
