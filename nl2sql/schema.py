@@ -62,11 +62,11 @@ class Schema:
 
 # SQLite's keywords that cannot stand unquoted as a table or column name, and the few that models trip over.
 _RESERVED = """
-    add all alter and as autoincrement between case check collate commit constraint create cross current_date
+    add all alter and as autoincrement between case cast check collate commit constraint create cross current_date
     current_time current_timestamp default deferrable delete desc asc distinct drop else end escape except exists
     for foreign from full group having if in index inner insert intersect into is isnull join left limit natural not
-    notnull nothing null offset on or order outer over partition primary references returning right rows select set
-    table then to transaction trigger union unique update using values view when where window with"""
+    notnull nothing null offset on or order outer over partition primary raise references returning right rows select
+    set table then to transaction trigger union unique update using values view when where window with"""
 RESERVED = frozenset(_RESERVED.split())
 PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
@@ -139,7 +139,11 @@ def _describe_columns(connection: sqlite3.Connection, table: str) -> list[_Colum
     except sqlite3.DatabaseError as error:
         log.warning("table %r left out of the schema: %s", table, error)
         return []
-    return [(name, type_ or "", not_null, pk) for _, name, type_, not_null, _, pk, hidden in rows if hidden != 1]
+    return [
+        (name, (type_ or "").removesuffix("GENERATED ALWAYS").rstrip(), not_null, pk)
+        for _, name, type_, not_null, _, pk, hidden in rows
+        if hidden != 1  # the hidden columns of a virtual table; generated columns are 2 and 3
+    ]
 
 
 def _foreign_keys(
@@ -160,7 +164,7 @@ def _foreign_keys(
         theirs = _canonical((row[4] for row in rows), ref_rows) if rows[0][4] is not None else implicit
         if own and theirs and len(own) == len(theirs):
             keys.append(ForeignKey(tuple(own), ref_name, tuple(theirs)))
-    return tuple(keys)
+    return tuple(dict.fromkeys(keys))
 
 
 def _canonical(names: Iterable[str], columns: list[_ColumnRow]) -> list[str]:
