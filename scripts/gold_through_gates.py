@@ -39,9 +39,12 @@ from nl2sql.validation import validate_sql
 
 BOUNDS = {"ex_unchanged": 0.99, "validate_sql": 0.005, "gates": 0.03, "bite": 0.60}
 TIMEOUT_S, MAX_ROWS = 5.0, 5_000
-SUPERLATIVE = r"most|least|fewest|best|worst|top|highest|lowest|(?!interest|request|guest|forest|test|west|rest)\w{3,}est"
+SUPERLATIVE = (
+    r"most|least|fewest|best|worst|top|highest|lowest|(?!interest|request|guest|forest|test|west|rest)\w{3,}est"
+)
 ASKED_FOR = {
-    "aggregate": rf"how many|how much|number|count|average|avg|mean|total|sum|amount|maximum|minimum|max|min|{SUPERLATIVE}",
+    "aggregate": r"how many|how much|number|count|average|avg|mean|total|sum|amount|maximum|minimum|max|min"
+    rf"|{SUPERLATIVE}",
     "group_by": r"each|every|per|by|for all|number of .* (?:of|for|in)|most|least|fewest"
     r"|(?:more|less|fewer) than|at (?:least|most)|exactly|only",
     "order_limit": rf"sort(?:ed|ing)?|order(?:ed)? (?:by|of)|in .* order|ordered|rank(?:ed|ing)?|alphabetical(?:ly)?"
@@ -247,7 +250,9 @@ def default_benchmarks() -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--benchmark", action="append", nargs="+", metavar="NAME", help="name or folder; may be repeated")
+    parser.add_argument(
+        "--benchmark", action="append", nargs="+", metavar="NAME", help="name or folder; may be repeated"
+    )
     parser.add_argument("--limit", type=int, help="a seeded sample of so many golds per benchmark")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--halves", action="store_true", help="also each half of the databases (even, odd by hash)")

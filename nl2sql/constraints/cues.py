@@ -12,16 +12,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 
-NUMBERS = {
-    word: value
-    for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen twenty".split()
-    )
-} | {"once": 1, "twice": 2}
 _TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]|\.(?=\s|$)")
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
-_NUMBER = r"(?:\d+|" + "|".join(w for w in NUMBERS if w not in ("zero", "once", "twice")) + ")"
 
 
 def normalise(nlq: str) -> str:
@@ -47,7 +39,7 @@ def _phrase(phrase: str, words: Mapping[str, list[str]]) -> str:
         elif word == "_":
             out += "[^ ,;:?!.]+ "
         elif word == "<n>":
-            out += _NUMBER + " "
+            out += r"(?:\d+|" + "|".join(words["numbers"][1:]) + ") "
         else:
             out += "(?:" + "|".join(re.escape(w) for w in _choices(word, words)) + ") "
     return out
@@ -74,6 +66,8 @@ class Lexicon:
     masks: re.Pattern[str] | None
     cues: Mapping[str, _Cue]
     stored: Mapping[str, frozenset[str]]
+    numbers: Mapping[str, int]
+    stop: frozenset[str]
 
 
 @cache
@@ -82,11 +76,13 @@ def lexicon() -> Lexicon:
     import yaml
 
     data = yaml.safe_load(files("nl2sql").joinpath("cues.yaml").read_text(encoding="utf-8"))
-    words = data["words"]
+    words = data["words"] | {"numbers": data["numbers"]}
     return Lexicon(
         masks=_compile(data["masks"], words),
         cues={n: _Cue(_compile(cue["any"], words), _compile(cue["unless"], words)) for n, cue in data["cues"].items()},
         stored={name: frozenset(stored) for name, stored in data["stored"].items()},
+        numbers={word: value for value, word in enumerate(data["numbers"])} | {"once": 1, "twice": 2},
+        stop=frozenset(data["stop"]),
     )
 
 
@@ -117,7 +113,8 @@ class Cues:
     def numbers(self, name: str) -> list[int]:
         """The numbers written inside the matches of a cue."""
         tokens = [token for words in self.words(name) for token in words.split()]
-        return [NUMBERS[t] if t in NUMBERS else int(t) for t in tokens if t in NUMBERS or t.isdecimal()]
+        known = lexicon().numbers
+        return [known[t] if t in known else int(t) for t in tokens if t in known or t.isdecimal()]
 
 
 @lru_cache(maxsize=256)
@@ -132,4 +129,3 @@ def read_cues(nlq: str) -> Cues:
         if cue.any:
             found[name] = tuple((m.group().strip(), m.start()) for m in cue.any.finditer(seen))
     return Cues(nlq.lower(), text, found)
-

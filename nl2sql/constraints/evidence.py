@@ -6,7 +6,7 @@ is missing. Doubt is settled for the query: a wrong rejection costs a right answ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from nl2sql.constraints.cues import lexicon
@@ -58,10 +58,12 @@ def has_sum(shape: Shape) -> bool:
 
 
 def has_average(shape: Shape) -> bool:
-    """AVG, a quotient (or a scaled number that the question gave), or a stored average."""
+    """AVG, a quotient (or a scaled number that the question gave), a stored average, or "average" as a value."""
     from sqlglot import exp
 
-    return "AVG" in shape.aggregates or shape.tree.find(exp.Div) is not None or shape.scaled or stores(shape, "avg")
+    if "AVG" in shape.aggregates or shape.scaled or stores(shape, "avg") or shape.tree.find(exp.Div) is not None:
+        return True
+    return any(word in value for word in lexicon().stored["avg"] for value in shape.strings)
 
 
 def is_extreme(shape: Shape) -> bool:
@@ -77,22 +79,35 @@ def is_extreme(shape: Shape) -> bool:
 
 
 def has_groups(shape: Shape) -> bool:
-    """Whether rows are grouped, or things are aggregated one by one another way, or nothing is aggregated."""
-    if shape.group or shape.window or shape.correlated or shape.derived_tables > 1:
+    """Whether rows are grouped, or things are aggregated one by one another way, or nothing is aggregated.
+
+    Other ways: windows, correlated or parallel subqueries, legs of a set operation, ratios ("per"), one CASE for
+    each group, and division ("every" as NOT EXISTS ... NOT EXISTS).
+    """
+    from sqlglot import exp
+
+    if shape.group or shape.window or shape.correlated or shape.negated or shape.set_operation:
         return True
-    return not shape.projected_aggregates
+    if shape.derived_tables > 1 or not shape.projected_aggregates:
+        return True
+    projections = [p for leg in shape.legs for p in leg.expressions]
+    cases = sum(p.find(exp.Case, exp.If, exp.Filter) is not None for p in projections)
+    return cases > 1 or any(p.find(exp.Div) is not None for p in projections)
 
 
 def has_limit(shape: Shape, limit: int) -> bool:
-    """LIMIT of that many, or a rank compared with it; two or three may also be picked one by one."""
+    """LIMIT of that many, or a rank compared with it; two or three may also be picked one by one.
+
+    The one extreme may be named by a value (``city = 'Tokyo'`` for the largest city): the question decides (intent).
+    """
     if limit == 1:
-        return is_extreme(shape)
+        return is_extreme(shape) or bool(shape.strings)
     by_hand = limit <= 3 and (shape.subquery or bool(shape.set_operation))
     return limit in shape.limits or float(limit) in shape.numbers or by_hand
 
 
 def has_order(shape: Shape, *, extreme: bool) -> bool:
-    return shape.order or (extreme and is_extreme(shape))
+    return shape.order or (extreme and (is_extreme(shape) or bool(shape.strings)))
 
 
 def has_distinct(shape: Shape) -> bool:
@@ -139,7 +154,7 @@ def is_pinned(shape: Shape) -> bool:
 
 def lacks_grouping(shape: Shape) -> bool:
     """An aggregate over all rows beside a column of single rows, or used to order or filter single rows."""
-    return any(_ungrouped(leg) for leg in shape.legs)
+    return any(_ungrouped(leg, shape) for leg in shape.legs)
 
 
 def _own_aggregates(leg: exp.Select) -> Iterator[exp.Expr]:
@@ -152,21 +167,33 @@ def _own_aggregates(leg: exp.Select) -> Iterator[exp.Expr]:
                 yield node
 
 
-def _ungrouped(leg: exp.Select) -> bool:
-    from sqlglot import exp
-
+def _ungrouped(leg: exp.Select, shape: Shape) -> bool:
     if leg.args.get("group"):
         return False
     named = {aggregate_name(node) for node in _own_aggregates(leg)}
-    where = leg.args.get("where")
-    fixed = {c.name.lower() for e in (where.find_all(exp.EQ) if where else ()) for c in e.find_all(exp.Column)}
-    bare = [c for projection in leg.expressions for c in bare_columns(projection)]
-    loose = any(c.name.lower() not in fixed for c in bare)
-    if loose and named - {"MAX", "MIN"}:
+    uses = _uses(shape)
+    bare = [_use(c, uses) for projection in leg.expressions for c in bare_columns(projection)]
+    if named - {"MAX", "MIN"} and not _all_fixed(leg, [use for use in bare if use], uses):
         return True
     order = leg.args.get("order")
-    in_order = order is not None and any(is_aggregate(n) for n in order.find_all(exp.Func))
+    in_order = order is not None and any(is_aggregate(n) for n in order.walk())
     return leg.args.get("having") is not None or (in_order and bool(bare or named))
+
+
+def _all_fixed(leg: exp.Select, bare: list[ColumnUse], uses: Mapping[tuple[str, str], ColumnUse]) -> bool:
+    """Whether WHERE leaves one value of every column: by itself, by its row's name, or as a derived constant."""
+    from sqlglot import exp
+
+    where = leg.args.get("where")
+    equal = [_use(c, uses) for e in (where.find_all(exp.EQ) if where else ()) for c in e.find_all(exp.Column)]
+    names = {use.name.lower() for use in equal if use}
+    pinned = {use.table for use in equal if use and use.identity}
+    return all(use.derived or use.name.lower() in names or use.table in pinned for use in bare)
+
+
+def _uses(shape: Shape) -> dict[tuple[str, str], ColumnUse]:
+    """Columns as written -> what they are."""
+    return {(use.qualifier, use.name.lower()): use for use in shape.columns}
 
 
 def lacks_aggregate(shape: Shape, schema: Schema | None) -> bool:
@@ -174,7 +201,7 @@ def lacks_aggregate(shape: Shape, schema: Schema | None) -> bool:
 
     SQLite takes such a value from an arbitrary row of the group (except beside MAX or MIN).
     """
-    uses: dict[tuple[str, str], ColumnUse] = {(u.qualifier, u.name.lower()): u for u in shape.columns}
+    uses = _uses(shape)
     for leg in shape.legs:
         group = leg.args.get("group")
         if group is None or any(aggregate_name(n) in ("MAX", "MIN") for n in _own_aggregates(leg)):
@@ -192,7 +219,7 @@ def lacks_aggregate(shape: Shape, schema: Schema | None) -> bool:
     return False
 
 
-def _use(column: exp.Column, uses: dict[tuple[str, str], ColumnUse]) -> ColumnUse | None:
+def _use(column: exp.Column, uses: Mapping[tuple[str, str], ColumnUse]) -> ColumnUse | None:
     return uses.get((column.table.lower(), column.name.lower()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nl2sql.constraints.cues import NUMBERS, Cues, read_cues
+from nl2sql.constraints.cues import Cues, lexicon, read_cues
 from nl2sql.constraints.evidence import (
     counts_distinct,
     has_average,
@@ -12,6 +12,7 @@ from nl2sql.constraints.evidence import (
     has_groups,
     has_sum,
     is_extreme,
+    is_pinned,
     lacks_aggregate,
     lacks_grouping,
     projects_stored_count,
@@ -45,8 +46,14 @@ def intent_constraints(nlq: str, sql: str, schema: Schema | None = None) -> tupl
         ("avg" in cues and not has_average(shape), "missing_agg:AVG"),
         (("sum" in cues or "total_number" in cues) and not has_sum(shape), "missing_agg:SUM"),
         (_lacks_threshold(cues, shape), "missing_group_by"),
-        ("group" in cues and _names_aggregate(cues) and not has_groups(shape) and not _row_per_thing(cues, shape, schema, "group"), "missing_group_by"),
-        (_lacks_extreme(cues, shape), "missing_order_by"),
+        (
+            "group" in cues
+            and _names_aggregate(cues)
+            and not has_groups(shape)
+            and not _row_per_thing(cues, shape, schema, "group"),
+            "missing_group_by",
+        ),
+        (_lacks_extreme(cues, shape), "missing_limit:1" if shape.order else "missing_order_by"),
         (_lacks_distinct(cues, shape, schema), "missing_distinct"),
     ):
         if missing:
@@ -77,17 +84,22 @@ def _lacks_threshold(cues: Cues, shape: Shape) -> bool:
     """ "at least two X": the number is nowhere in the query, nothing is counted and no table is joined to itself."""
     if shape.aggregates or shape.set_operation or shape.subquery or len(set(shape.tables)) < len(shape.tables):
         return False
-    for number in cues.numbers("threshold"):
-        near = {number - 1.0, float(number), number + 1.0}
-        if number > 0 and not shape.numbers & near and not any(str(number) in value for value in shape.strings):
-            return True
-    return False
+    return any(number > 0 and not _mentions(shape, number) for number in cues.numbers("threshold"))
+
+
+def _mentions(shape: Shape, number: int) -> bool:
+    """The number itself, one beside it (``> 2`` for "at least 3"), in other units, or inside a string."""
+    if any(abs(x - number) <= 1 or (x >= 10 * number and x % number == 0) for x in shape.numbers):
+        return True
+    return any(str(number) in value for value in shape.strings)
 
 
 def _lacks_extreme(cues: Cues, shape: Shape) -> bool:
     if "superlative" not in cues or is_extreme(shape):
         return False
     if shape.order and "ranking" in cues:
+        return False
+    if set(cues.words("superlative")) <= {"maximum", "minimum"} and is_pinned(shape):
         return False
     named = [*shape.strings, *shape.tables, *(use.name.lower() for use in shape.columns)]
     if any(word in name for word in cues.words("superlative") for name in named):
@@ -103,7 +115,11 @@ def _lacks_distinct(cues: Cues, shape: Shape, schema: Schema | None) -> bool:
         return False
     if not has_distinct(shape):
         return True
-    return len(shape.tables) == 1 and not any(u.unique for u in shape.projected) and not _row_per_thing(cues, shape, schema, "distinct")
+    return (
+        len(shape.tables) == 1
+        and not any(u.unique for u in shape.projected)
+        and not _row_per_thing(cues, shape, schema, "distinct")
+    )
 
 
 def _row_per_thing(cues: Cues, shape: Shape, schema: Schema | None, cue: str) -> bool:
@@ -127,12 +143,9 @@ def _noun_runs(cues: Cues, cue: str, reach: int = 3) -> list[list[str]]:
     for words, at in cues.found.get(cue, ()):
         run: list[str] = []
         for word in cues.text[at + len(words) :].split()[:reach]:
-            if word in ",;:?!." or word in _STOP:
+            if word in ",;:?!." or word in lexicon().stop:
                 break
-            if word not in NUMBERS:
+            if word not in lexicon().numbers:
                 run.append(word)
         runs.append(run)
     return runs
-
-
-_STOP = frozenset("of in for with that who which is are was were do does did has have had and or by from to on at".split())

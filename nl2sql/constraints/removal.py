@@ -62,8 +62,11 @@ def _remove_aggregates(tree: exp.Expr, legs: list[exp.Select]) -> bool:
             if isinstance(inner, exp.Distinct):
                 inner = inner.expressions[0]
             bare = inner.copy() if isinstance(inner, exp.Expr) else exp.Star()
-            aliased_star = isinstance(node.parent, exp.Alias) and isinstance(bare, exp.Star)
-            (node.parent if aliased_star else node).replace(bare)
+            holder = node.parent
+            if isinstance(holder, exp.Alias) and isinstance(bare, exp.Star):  # a star takes no alias
+                holder.replace(bare)
+            else:
+                node.replace(bare)
     return found
 
 

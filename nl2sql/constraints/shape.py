@@ -7,7 +7,7 @@ declared type and key. Not covered: views' base tables, and columns that come ou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -175,7 +175,7 @@ def _ranking() -> tuple[type, ...]:
 def aggregate_name(node: exp.Expr) -> str:
     from sqlglot import exp
 
-    return "SUM" if isinstance(node, exp.Anonymous) else str(node.sql_name()).upper()
+    return node.sql_name().upper() if isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous) else "SUM"
 
 
 def inside(node: exp.Expr, kinds: type | tuple[type, ...], top: exp.Expr) -> bool:
@@ -303,7 +303,10 @@ def _negated(tree: exp.Expr) -> bool:
     return any(isinstance(n.this, (exp.In, exp.Exists, exp.Paren)) for n in tree.find_all(exp.Not))
 
 
-def _resolver(schema, aliases, tables):  # type: ignore[no-untyped-def]
+def _resolver(
+    schema: Schema | None, aliases: Mapping[str, str], tables: Sequence[str]
+) -> Callable[[exp.Column], ColumnUse]:
+    """What a column is: looked up in the table that its qualifier names, else in all tables of the query."""
     known: dict[str, Table] = {t.name.lower(): t for t in schema.tables} if schema else {}
 
     def resolve(node: exp.Column) -> ColumnUse:

@@ -14,6 +14,7 @@ from nl2sql.constraints.evidence import (
     has_order,
     has_sum,
     is_extreme,
+    is_pinned,
 )
 from nl2sql.constraints.shape import Shape, read_shape
 
@@ -60,4 +61,4 @@ def has_aggregate(shape: Shape, agg: str) -> bool:
         return has_sum(shape)
     if agg == "AVG":
         return has_average(shape)
-    return is_extreme(shape)
+    return is_extreme(shape) or is_pinned(shape)  # "maximum speed" of one named thing is stored
