@@ -13,6 +13,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
@@ -24,6 +25,7 @@ _MAX_SNIPPETS = 8
 _MAX_STARTS = 12  # SELECTs tried in one text
 _MAX_CUTS = 25  # line ends tried per SELECT
 _MAX_SEMICOLONS = 20
+_PARSED_CHARS = 200_000  # read by the tokenizer per call, all attempts together; more happens to garbage only
 
 _THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.S | re.I)
 _FENCE = re.compile(r"```[ \t]*([A-Za-z0-9_+-]*)[ \t]*\n?(.*?)(?:```|\Z)", re.S)
@@ -47,14 +49,14 @@ _OTHER_STATEMENT = re.compile(
     re.I | re.M,
 )
 _ECHO = re.compile(
-    r"^\s*(?:#+\s|schema\s*:|user question\s*:|question\s*:|database schema|you are\b|instructions?\s*:|action\s*:"
+    r"^[ \t]*(?:#+\s|schema\s*:|user question\s*:|question\s*:|database schema|you are\b|instructions?\s*:|action\s*:"
     r"|observation\s*:|thought\s*:|tables?\s*:|create table\b)",
     re.I | re.M,
 )
 _PLACEHOLDER = re.compile(r"\.\.\.|…|<[A-Za-z_ ]+>|\[(?:table|column)[^\]]*\]|\byour (?:sql|query)\b", re.I)
 _LEADING_NOISE = re.compile(r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.S)
 _SPECIAL_TOKEN = re.compile(r"<\|[^|>]*\|>.*|</s>.*|<end_of_turn>.*|\[/?INST\].*|```.*", re.S)
-_NOT_A_START = re.compile(r"(?:\(|\b(?:union|all|intersect|except|as|exists|in|into|not))\s*\Z", re.I)
+_INSIDE = re.compile(r"(?:\(|\b(?:union|all|intersect|except))\Z", re.I)  # what comes before an inner SELECT
 _CONTINUES = re.compile(
     r"\s*(?:[^\w\s`\"#*>\-]|(?:--)|(?:from|where|group|order|having|limit|offset|join|left|right|inner|outer|full|cross"
     r"|natural|on|using|and|or|not|in|is|like|glob|between|union|intersect|except|as|asc|desc|case|when|then|else|end"
@@ -86,8 +88,9 @@ def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
     if len(text) > _MAX_CHARS:
         return None, "junk"
     reasons: list[str] = []
+    budget = _Budget(_PARSED_CHARS)
     for snippet in itertools.islice(_snippets(text), _MAX_SNIPPETS):
-        sql, reason = _first_statement(snippet)
+        sql, reason = _first_statement(snippet, budget)
         if sql is not None:
             return sql + ";", "ok"
         if reason == "multi_statement":
@@ -95,6 +98,17 @@ def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
         if reason:
             reasons.append(reason)
     return None, _verdict(text, reasons)
+
+
+@dataclass
+class _Budget:
+    """How many characters may still be lexed or parsed for one output."""
+
+    left: int
+
+    def allows(self, text: str) -> bool:
+        self.left -= len(text)
+        return self.left >= 0
 
 
 def _snippets(text: str) -> Iterator[str]:
@@ -121,7 +135,7 @@ def _from_json(text: str) -> Iterator[str]:
             yield found[key]
 
 
-def _first_statement(snippet: str) -> tuple[str | None, str]:
+def _first_statement(snippet: str, budget: _Budget) -> tuple[str | None, str]:
     """The first acceptable SELECT of a snippet, or the reason why the likeliest one is none ("" without any)."""
     other = _OTHER_STATEMENT.search(snippet)
     starts = _starts(snippet)
@@ -132,7 +146,7 @@ def _first_statement(snippet: str) -> tuple[str | None, str]:
         # A SELECT inside a larger statement that failed is not what the model meant to say.
         if failed_at >= 0 and snippet.count("(", failed_at, start) > snippet.count(")", failed_at, start):
             continue
-        sql, reason = _statement_at(snippet[start:])
+        sql, reason = _statement_at(snippet[start:], budget)
         if sql is not None or reason == "multi_statement":
             return sql, reason
         first_reason = first_reason or (reason if clear else "junk")
@@ -152,7 +166,7 @@ def _starts(snippet: str) -> list[tuple[int, bool]]:
         opened = before.rstrip(" \t\r\n(")
         if "(" in before[len(opened) :] and (not opened or before[len(opened) :].lstrip(" \t").startswith("\n")):
             at, before = len(opened) + before[len(opened) :].index("("), opened  # the statement's own parenthesis
-        if _NOT_A_START.search(before) and before.strip():
+        if _INSIDE.search(before.rstrip()[-10:]):
             continue
         upper = match.group()[:4].isupper()
         at_line_start = not before.rsplit("\n", 1)[-1].strip(" \t>*-:`")
@@ -160,30 +174,33 @@ def _starts(snippet: str) -> list[tuple[int, bool]]:
     return [(at, not (lower and inside)) for lower, inside, at in sorted(ranked)]
 
 
-def _statement_at(text: str) -> tuple[str | None, str]:
+def _statement_at(text: str, budget: _Budget) -> tuple[str | None, str]:
     """The statement that starts at the first character of ``text``; what follows it may be prose."""
-    body, rest = _split(text)
-    sql, reason = _checked(body)
-    if sql is None or syntax_error(sql):
-        sql = _without_trailing_prose(body) or sql
+    body, rest = _split(text, budget)
+    sql, reason = _checked(body, budget)
+    if reason != "ok":
+        sql = _without_trailing_prose(body, budget) or sql
     if sql is None and (cut := _SPECIAL_TOKEN.sub("", body)) != body:
-        sql, _ = _checked(cut)
+        sql, _ = _checked(cut, budget)
     if sql is None:
         return None, reason
-    return (None, "multi_statement") if _another_statement(rest, sql) else (sql, "ok")
+    return (None, "multi_statement") if _another_statement(rest, sql, budget) else (sql, "ok")
 
 
-def _split(text: str) -> tuple[str, str]:
-    """``text`` before and after its first real semicolon: one that the tokens up to it see as a semicolon."""
+def _split(text: str, budget: _Budget, *, escaped: bool = True) -> tuple[str, str]:
+    """``text`` before and after its first real semicolon: one that the tokens up to it see as a semicolon.
+
+    ``escaped``: HTML entities outside strings mean that the whole text is HTML.
+    """
     at = -1
     for _ in range(_MAX_SEMICOLONS):
         at = text.find(";", at + 1)
         if at < 0:
             break
-        seen = tokens(text[: at + 1])
+        seen = tokens(text[: at + 1]) if budget.allows(text[:at]) else None
         if seen and seen[-1].token_type == TokenType.SEMICOLON:
-            if _is_entity(seen) and (plain := html.unescape(text)) != text:
-                return _split(plain)
+            if escaped and _is_entity(seen):
+                return _split(html.unescape(text), budget, escaped=False)
             return text[:at], text[at + 1 :]
     return text, ""
 
@@ -193,7 +210,7 @@ def _is_entity(seen: list[Token]) -> bool:
     return len(seen) > 2 and seen[-3].token_type == TokenType.AMP and seen[-1].start - seen[-3].end in (3, 4, 5)
 
 
-def _another_statement(rest: str, sql: str) -> bool:
+def _another_statement(rest: str, sql: str, budget: _Budget) -> bool:
     """Whether what follows the semicolon is a second, different statement (prose and repetitions are not)."""
     for _ in range(_MAX_SEMICOLONS):
         noise = _LEADING_NOISE.match(rest)
@@ -202,35 +219,40 @@ def _another_statement(rest: str, sql: str) -> bool:
             return True
         if not _START.match(rest.lstrip("(")):
             return False
-        body, rest = _split(rest)
-        again, _ = _checked(body)
+        body, rest = _split(rest, budget)
+        again, _ = _checked(body, budget)
         if again is None:
             prefix, whole = " ".join(body.lower().split()), " ".join(sql.lower().split())
             return not whole.startswith(prefix) and body.lstrip("( ")[:4].isupper()
         if not same_tokens(tokens(again) or [], tokens(sql) or []):
             return True
-    return True
+    return False
 
 
-def _without_trailing_prose(body: str) -> str | None:
+def _without_trailing_prose(body: str, budget: _Budget) -> str | None:
     """The longest run of whole lines that is a statement and is not followed by a line that continues it."""
     lines = body.split("\n")
     cuts = [k for k in range(1, len(lines)) if lines[k].strip() and not _CONTINUES.match(lines[k])][:_MAX_CUTS]
     for cut in reversed(cuts):
-        sql, _ = _checked("\n".join(lines[:cut]))
-        if sql is not None and not syntax_error(sql):
+        sql, reason = _checked("\n".join(lines[:cut]), budget)
+        if reason == "ok":
             return sql
     return None
 
 
-def _checked(body: str) -> tuple[str | None, str]:
-    """``body`` from its first to its last token if it is one SELECT that reads a table; else the reason."""
+def _checked(body: str, budget: _Budget) -> tuple[str | None, str]:
+    """``body`` from its first to its last token if it is one SELECT that reads a table; else None.
+
+    The reason is ``ok``, ``not_sqlite`` (the SQL comes along: sqlglot parses it, SQLite does not), or the reject's.
+    """
+    if not budget.allows(body):
+        return None, "junk"
     sql, reason = _select_of(body)
-    if sql is None and reason.startswith("syntax"):
+    if reason.startswith("syntax"):
         plain = body.replace("\\_", "_").replace("\\*", "*")  # as Markdown escapes them
         if plain != body:
-            sql, _ = _select_of(plain)
-    return sql, "ok" if sql is not None else reason
+            sql, reason = _select_of(plain)
+    return sql, reason
 
 
 def _select_of(body: str) -> tuple[str | None, str]:
@@ -257,7 +279,10 @@ def _select_of(body: str) -> tuple[str | None, str]:
     reads = tree.find(exp.From) if tree is not None else any(t.token_type == TokenType.FROM for t in stream)
     if not reads:
         return None, "no_from"
-    return (_bare_operands(sql) if error and isinstance(tree, exp.SetOperation) else sql), "ok"
+    if error is not None and isinstance(tree, exp.SetOperation):
+        sql = _bare_operands(sql)
+        error = syntax_error(sql)
+    return sql, "ok" if error is None else "not_sqlite"
 
 
 def _bare_operands(sql: str) -> str:

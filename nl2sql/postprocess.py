@@ -43,6 +43,7 @@ class _Asked:
 
     order: bool
     ranking: bool
+    comparison: bool
     some_rows: bool
     numbers: frozenset[int]
     one: bool
@@ -56,7 +57,8 @@ def guarded_postprocess(sql: str, nlq: str) -> str:
     that needs none. Text that does not lex comes back stripped and otherwise as it is.
 
     - ORDER BY without LIMIT goes when no word of the question asks for an order or a ranking.
-    - ORDER BY with LIMIT goes when, besides, the question has no quantity word and not the limit's number.
+    - ORDER BY with LIMIT goes when, besides, the question compares nothing, has no quantity word and not the limit's
+      number.
     - LIMIT alone (or after an ORDER BY that is asked for as a mere sort) goes when the question has neither the
       number, nor a quantity word, nor a ranking word.
     """
@@ -81,7 +83,7 @@ def _without_unasked_tail(stream: list[Token], nlq: str) -> list[Token]:
         return stream if asked.order or asked.ranking else stream[:order_at]
     limited = _limit_is_asked(stream[limit_at + 1 :], asked)
     if 0 <= order_at < limit_at:
-        if limited or asked.ranking:
+        if limited or asked.ranking or asked.comparison:
             return stream
         single = [token.text for token in stream[limit_at + 1 :]] == ["1"]
         if asked.order:
@@ -102,14 +104,18 @@ def asked_order(nlq: str) -> _Asked:
     """Which of order, ranking, some rows and which numbers a question's words ask for."""
     words = re.findall(r"[^\W_]+(?:'[a-z]+)?", nlq.lower())
     text = f" {' '.join(words)} "
-    sort, ranking, quantity = _cues()
-    superlative = any(word.endswith("est") and len(word) > 4 and word not in _not_superlative() for word in words)
+    cues = {kind: _pattern(kind) for kind in ("sort", "ranking", "comparison", "quantity", "no_cue")}
+    plain = cues["no_cue"].sub(" ", text)
+    superlative = any(
+        word.endswith("est") and len(word) > 4 and word not in _cue_lists()["not_superlative"] for word in words
+    )
     numbers = {int(word) for word in words if word.isdecimal() and len(word) < 10}
     numbers |= {_NUMBERS[word] for word in words if word in _NUMBERS}
     return _Asked(
-        order=bool(sort.search(text)),
-        ranking=superlative or bool(ranking.search(text)),
-        some_rows=bool(quantity.search(text)),
+        order=bool(cues["sort"].search(plain)),
+        ranking=superlative or bool(cues["ranking"].search(plain)),
+        comparison=bool(cues["comparison"].search(text)),
+        some_rows=bool(cues["quantity"].search(text)),
         numbers=frozenset(numbers),
         one=bool(_ONE_OF_THEM.search(nlq)),
     )
@@ -123,18 +129,9 @@ def _cue_lists() -> dict[str, list[str]]:
 
 
 @functools.cache
-def _cues() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    sort, ranking, quantity = (_pattern(_cue_lists()[kind]) for kind in ("sort", "ranking", "quantity"))
-    return sort, ranking, quantity
-
-
-@functools.cache
-def _not_superlative() -> frozenset[str]:
-    return frozenset(_cue_lists()["not_superlative"])
-
-
-def _pattern(cues: list[str]) -> re.Pattern[str]:
-    return re.compile(" (?:" + "|".join(re.escape(cue).replace(r"\*", r"\w*") for cue in cues) + ")(?= |'s )")
+def _pattern(kind: str) -> re.Pattern[str]:
+    cues = (re.escape(cue).replace(r"\*", r"\w*") for cue in _cue_lists()[kind])
+    return re.compile(" (?:" + "|".join(cues) + ")(?= |'s )")
 
 
 def _one_line(sql: str, stream: list[Token]) -> str:

@@ -80,9 +80,9 @@ def enforce_projection_contract(sql: str, nlq: str) -> str:
 
     Arguments: ``sql`` one cleaned statement; ``nlq`` the question. Returns ``sql``, byte for byte the same outside
     the select list. Nothing is done for set operations, ``SELECT *``, ordinals in GROUP BY or ORDER BY, or when an
-    enumerated field matches no item or several. Only plain columns are pruned, never under DISTINCT, never one
-    whose name the question mentions anywhere or whose alias is used, and only when the question asks for nothing
-    after its enumeration.
+    enumerated field matches no item or several. Only plain columns are pruned, never under DISTINCT, never one that
+    the question mentions anywhere, that is a GROUP BY key or whose alias is used, and only when the question asks for
+    nothing after its enumeration.
     """
     enumeration = enumerated_fields(nlq)
     if enumeration is None:
@@ -216,8 +216,13 @@ def _only_match(field: frozenset[str], items: list[_Item]) -> _Item | None:
 
 
 def _nobody_asked(item: _Item, tree: exp.Select, nlq: str) -> bool:
+    """A plain column whose name the question does not mention, that is no group's key and whose alias is not used."""
     column = item.column
     if column is None or (item.words - _GENERIC or item.words) & set(_text_words(nlq)):
         return False
     alias = item.tree.alias.lower() if isinstance(item.tree, exp.Alias) else ""
+    group = tree.args.get("group")
+    keys = {key.name.lower() for key in group.find_all(exp.Column)} if group is not None else set()
+    if column.name.lower() in keys:
+        return False
     return not alias or all(c.name.lower() != alias for c in tree.find_all(exp.Column) if c is not column)

@@ -60,7 +60,7 @@ def validate_sql(sql: str, schema: Schema, database: Database | None = None) -> 
     """Whether a statement is one SELECT that compiles: ``{"valid": bool, "reason": str, "suggestions": [str]}``.
 
     Arguments: ``sql`` the statement; ``schema`` what its names are checked against; ``database`` where EXPLAIN is
-    asked. Without it, or when it fails to answer, the scope walk, SQLite's list of functions and its grammar judge alone.
+    asked; without it, or when it fails to answer, the scope walk, SQLite's list of functions and its grammar judge.
 
     ``reason`` is ``ok`` or one of ``empty``, ``multi_statement``, ``not_select``, ``syntax:<what>``,
     ``unknown_table:<table>``, ``unknown_column:<table.column>`` (the table's own name, not its alias),
