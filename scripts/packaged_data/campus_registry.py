@@ -59,7 +59,8 @@ BASE_PAY = {"Lecturer": 41000, "Senior Lecturer": 50000, "Reader": 59000, "Profe
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 SCHOLARSHIPS = [
     (1, "Harwick Merit Award", "Harwick Alumni Fund", 3000), (2, "First Generation Grant", None, 4500),
-    (3, "Tidewater Science Prize", "Tidewater Energy", 2500), (4, "Choral Scholarship", "Friends of Chapel Court", 1200),
+    (3, "Tidewater Science Prize", "Tidewater Energy", 2500),
+    (4, "Choral Scholarship", "Friends of Chapel Court", 1200),
     (5, "Global Bridge Bursary", "City of Harwick", 6000), (6, "Women in Computing", "Lumen Software", 5000),
     (7, "Founders Medal", None, 8000),
 ]  # fmt: skip

@@ -26,12 +26,20 @@ TITLES = [("LC", "League Candidate", 1900), ("LM", "League Master", 2100), ("SM"
 DIVISIONS = [(1, "Premier", 1, 6), (2, "Intermediate", 2, 5), (3, "Open", 3, 4)]
 SEASONS = [("2021/22", date(2021, 9, 13)), ("2022/23", date(2022, 9, 12)), ("2023/24", date(2023, 9, 11))]
 OPENINGS = [
-    ("A1", "English Opening", "Flank"), ("A4", "Dutch Defence", "Semi-closed"), ("B1", "Caro-Kann", "Semi-open"),
-    ("B2", "Sicilian Defence", "Semi-open"), ("B7", "Sicilian Dragon", "Semi-open"), ("C1", "French Defence", "Semi-open"),
-    ("C5", "Italian Game", "Open"), ("C6", "Ruy Lopez", "Open"), ("D0", "London System", "Closed"),
-    ("D3", "Queen's Gambit Declined", "Closed"), ("E6", "King's Indian", "Semi-closed"), ("A0", "Bird's Opening", "Flank"),
-    ("C3", "King's Gambit", "Open"),
-]  # fmt: skip
+    ("A1", "English Opening", "Flank"),
+    ("A4", "Dutch Defence", "Semi-closed"),
+    ("B1", "Caro-Kann", "Semi-open"),
+    ("B2", "Sicilian Defence", "Semi-open"),
+    ("B7", "Sicilian Dragon", "Semi-open"),
+    ("C1", "French Defence", "Semi-open"),
+    ("C5", "Italian Game", "Open"),
+    ("C6", "Ruy Lopez", "Open"),
+    ("D0", "London System", "Closed"),
+    ("D3", "Queen's Gambit Declined", "Closed"),
+    ("E6", "King's Indian", "Semi-closed"),
+    ("A0", "Bird's Opening", "Flank"),
+    ("C3", "King's Gambit", "Open"),  # nobody plays it
+]
 PLAYED = {"A1": 7, "A4": 3, "B1": 8, "B2": 12, "B7": 5, "C1": 8, "C5": 10, "C6": 9, "D0": 12, "D3": 9, "E6": 5, "A0": 1}
 STRENGTH = {
     1: 1920,
@@ -47,7 +55,6 @@ STRENGTH = {
     11: 1320,
     12: 1590,
 }
-LAST_DAY = date(2024, 5, 31)
 
 
 def tables(draw: Draw) -> Tables:
@@ -89,8 +96,10 @@ def _players(draw: Draw, history: list[tuple[Value, ...]]) -> list[tuple[Value, 
             steps = [draw.between(-35, 60) for _ in years[1:]]
             for position, year in enumerate(years):
                 history.append((number, f"{year}-01-01", rating - sum(steps[position:])))
-        rows.append((number, draw.name(GIVEN, FAMILY, taken), None if draw.chance(0.05) else club,
-                     title if rated else None, born, rating if rated else None, mentor, registered.isoformat()))  # fmt: skip
+        name = draw.name(GIVEN, FAMILY, taken)
+        member_of = None if draw.chance(0.05) else club
+        rows.append((number, name, member_of, title if rated else None, born, rating if rated else None, mentor,
+                     registered.isoformat()))  # fmt: skip
     return rows
 
 

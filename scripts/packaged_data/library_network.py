@@ -1,3 +1,4 @@
+# ruff: noqa: SIM905 (a paragraph of words is easier to read and to change than a column of them)
 """Tarn Valley Libraries: branches, patrons, titles and their copies, loans, holds, fines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: SIM905 (a paragraph of words is easier to read and to change than a column of them)
 """Sundrift Regional Railway: stations, lines and their stops, vehicles, train runs, delays, ticket sales."""
 
 from __future__ import annotations

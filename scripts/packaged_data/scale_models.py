@@ -1,3 +1,4 @@
+# ruff: noqa: SIM905 (a paragraph of words is easier to read and to change than a column of them)
 """Brackwater Scale Models: customers, orders, order lines, payments, products, product lines, staff, offices."""
 
 from __future__ import annotations

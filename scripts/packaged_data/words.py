@@ -1,3 +1,4 @@
+# ruff: noqa: SIM905 (a paragraph of words is easier to read and to change than a column of them)
 """Invented people: given and family names that generators combine at random. No real person is meant."""
 
 GIVEN = (
