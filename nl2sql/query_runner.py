@@ -91,7 +91,7 @@ class Worker:
         try:
             self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
             self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
-            reply = json.loads(self._receive(deadline), object_hook=_untag_blob)
+            reply = DECODER.decode(self._receive(deadline).decode("utf-8"))
         except ConnectionError as error:
             raise WorkerGone(str(error)) from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -129,8 +129,7 @@ class Worker:
         self.process.returncode = 0  # not ours to wait for
 
 
-def _untag_blob(tagged: dict[str, str]) -> bytes:
-    return bytes.fromhex(tagged["b"])
+DECODER = json.JSONDecoder(object_hook=lambda tagged: bytes.fromhex(tagged["b"]))
 
 
 class QueryPool:
@@ -169,11 +168,11 @@ class QueryPool:
         max_rows: rows returned at most; when there are more, ``truncated`` is True and ``success`` stays True: the
         caller decides what a cut result is worth.
         """
-        return self._request("run", Path(path), sql, timeout_s, max_rows)
+        return self._request("run", os.fspath(path), sql, timeout_s, max_rows)
 
     def explain(self, path: str | Path, sql: str, *, timeout_s: float = 5.0) -> RunResult:
         """Compile one SELECT without running it; rows of ``EXPLAIN QUERY PLAN``. Errors as from ``run``."""
-        return self._request("explain", Path(path), sql, timeout_s, 1000)
+        return self._request("explain", os.fspath(path), sql, timeout_s, 1000)
 
     def close(self) -> None:
         """End all workers; a statement still running gets ``worker_died``. Idempotent."""
@@ -188,7 +187,7 @@ class QueryPool:
             worker.process.kill()
         self._copies.close()
 
-    def _request(self, mode: str, path: Path, sql: str, timeout_s: float, max_rows: int) -> RunResult:
+    def _request(self, mode: str, path: str, sql: str, timeout_s: float, max_rows: int) -> RunResult:
         if timeout_s <= 0 or max_rows < 0:
             raise UsageError(f"timeout_s must be above 0 and max_rows not negative, got {timeout_s} and {max_rows}")
         if len(sql) > MAX_SQL_CHARS:

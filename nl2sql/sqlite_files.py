@@ -28,6 +28,7 @@ FRESH_S = 2.0  # a file changed this recently may change again within one tick o
 
 @dataclass(frozen=True)
 class _Opened:
+    path: Path  # as given
     file: Path  # symbolic links resolved: SQLite puts -wal and -shm next to the real file
     wal_mode: bool
     version: str
@@ -52,8 +53,7 @@ class WalCopies:
         """``(uri, version)`` of what to open; the version changes with the file. Raises OSError, sqlite3.Error."""
         name = os.fspath(path)
         known = self._known.get(name)
-        version = _version(Path(name), known.file if known and known.wal_mode else None)
-        if known is None or known.version != version:
+        if known is None or known.version != _version(known.path, known.file if known.wal_mode else None):
             with self._lock:
                 known = self._known[name] = self._open(Path(name))
         return known.uri, known.version
@@ -68,10 +68,10 @@ class WalCopies:
         version = _version(path, file if wal_mode else None)
         served = _sidecar(file, "-wal").exists() and _sidecar(file, "-shm").exists()
         if not wal_mode:
-            return _Opened(file, False, version, file.as_uri() + "?mode=ro")
+            return _Opened(path, file, False, version, file.as_uri() + "?mode=ro")
         # readonly_shm: take part in the writer's locks without touching its -shm file
         uri = file.as_uri() + "?mode=ro&readonly_shm=1" if served else self._copy(file).as_uri() + "?mode=ro"
-        return _Opened(file, True, version, uri)
+        return _Opened(path, file, True, version, uri)
 
     def _copy(self, file: Path) -> Path:
         if self._folder is None:
