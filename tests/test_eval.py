@@ -228,6 +228,14 @@ def test_replicas_catch_an_answer_that_is_right_by_chance(benchmark):
     assert items["q0"].ts is None
 
 
+def test_a_replica_on_which_the_gold_rests_on_row_order_says_nothing(shop):
+    gold = "SELECT name FROM customers ORDER BY city LIMIT 1"  # one row comes first here, several do on some replicas
+    question = Question(text="?", id="q", db_id="shop", gold=(gold,))
+    benchmark = FolderBenchmark("toy", [question], {}, {"shop": shop})
+    (item,) = score(benchmark, [question], {"q": f"{gold[:-8]}, name DESC LIMIT 1"}, replicas=30).items
+    assert item.ts and 0 < item.ts_replicas < 30
+
+
 def test_each_statement_is_executed_once_per_database(benchmark):
     calls = []
 

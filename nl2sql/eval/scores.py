@@ -26,6 +26,7 @@ class ItemScore:
     error_kind: str | None = None  # RunResult.error_kind, or: missing, empty, database
     hardness: str | None = None
     seconds: float = 0.0  # execution of the prediction on the original database
+    ts_replicas: int | None = None  # how many replicas a true ``ts`` rests on (see docs: some say nothing)
     gold_error: str | None = None  # no accepted gold ran: the item counts as wrong
 
 
@@ -100,6 +101,9 @@ class Scores:
     def all_warnings(self) -> list[str]:
         """What a reader of the numbers has to know."""
         found = list(self.warnings)
+        untested = sum(bool(item.ts) and item.ts_replicas == 0 for item in self.items)
+        if untested:
+            found.append(f"{untested} item(s) count as {self.ts_name} though no replica could say anything about them")
         databases = len({item.db_id for item in self.items})
         if self.items and any(interval.method == "wilson" for interval in self.metrics().values()):
             found.append(

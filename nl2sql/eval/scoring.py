@@ -126,9 +126,9 @@ class _Judge:
                 question, sql, level, em=em, error=error, error_kind=kind, seconds=result.seconds, gold_error=gold_error
             )
         matching = {g: r for g, r in usable.items() if results_match(r, result, **gold_order(g, r))}
-        ts: bool | None = None
-        if self.replicas:
-            ts = bool(matching) and self._holds_on_replicas(question.db_id, path, matching, sql, result)
+        ts, used = (False, 0) if self.replicas else (None, None)
+        if self.replicas and matching:
+            ts, used = self._holds_on_replicas(question.db_id, path, matching, sql, result)
         return ItemScore(
             question.id,
             question.db_id,
@@ -137,6 +137,7 @@ class _Judge:
             em=em,
             ex=bool(matching),
             ts=ts,
+            ts_replicas=used,
             hardness=level,
             seconds=round(result.seconds, 4),
             gold_error=gold_error,
@@ -162,14 +163,16 @@ class _Judge:
 
     def _holds_on_replicas(
         self, db_id: str, path: Path, golds: Mapping[str, RunResult], sql: str, on_original: RunResult
-    ) -> bool:
-        """Whether one gold is matched on the original and on every replica under one column assignment.
+    ) -> tuple[bool, int]:
+        """Whether one gold is matched on the original and every replica under one column assignment, and how many
+        replicas took part.
 
-        A replica on which the gold itself fails says nothing and is passed over.
+        A replica says nothing, and is passed over, where the gold itself fails there, or where the two differ and
+        the gold's own answer depends on the physical order of rows (a LIMIT that cuts through ties).
         """
         replicas = self._replicas(db_id, path)
         if replicas is None:
-            return False
+            return False, 0
         for gold, gold_on_original in golds.items():
             order = gold_order(gold, gold_on_original)
             ours, theirs = [gold_on_original], [on_original]
@@ -179,13 +182,22 @@ class _Judge:
                     continue
                 found = self._run(db_id, replica, sql)
                 if not results_match(expected, found, **order):
+                    if self._rests_on_row_order(db_id, replica, gold, expected):
+                        continue
                     break
                 ours.append(expected)
                 theirs.append(found)
             else:
                 if suites_match(ours, theirs, **order):
-                    return True
-        return False
+                    return True, len(ours) - 1
+        return False, len(replicas)
+
+    def _rests_on_row_order(self, db_id: str, replica: Path, gold: str, expected: RunResult) -> bool:
+        from nl2sql.replicas import shuffled_copy
+
+        reversed_copy = self._once.get(db_id, ("reversed", replica), lambda: shuffled_copy(replica, seed=None))
+        other = self._run(db_id, reversed_copy, gold)
+        return _usable(other) and not results_match(expected, other, **gold_order(gold, expected))
 
     def _run(self, db_id: str, path: Path, sql: str) -> RunResult:
         return self._once.get(

@@ -20,7 +20,7 @@ from pathlib import Path
 from nl2sql.cache import cache_dir
 from nl2sql.errors import DatabaseError, UsageError
 
-METHOD = "perturb-1"  # part of every cache key: change it whenever the same input is to give other replicas
+METHOD = "perturb-2"  # part of every cache key: change it whenever the same input is to give other replicas
 SHUFFLE_METHOD = "shuffle-1"
 
 __all__ = ["METHOD", "perturbed_replicas", "shuffled_copy"]

@@ -5,6 +5,8 @@ Method (change ``METHOD`` with it), per table, parents before children, all draw
 - 10% of the rows are dropped; keys stay on their row, everything else is moved to other rows; a quarter of the
   plain columns are shuffled by themselves; 15% of the plain cells change: 60% to another of the column's own
   values, 25% to a neighbour, 15% to NULL where that is allowed;
+- numbers and dates that are all different in the original get no value that is there already, so that an order by
+  them, or their largest, stays (nearly always) unambiguous;
 - 20% of the foreign keys are pointed at another parent, 5% set to NULL where allowed;
 - 10% of the rows are added again, under fresh keys where the table has any; the order of rows is shuffled.
 A row that a constraint refuses is left out; where more than half are refused, the original rows are added.
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.replicas.shape import ForeignKey, Shape, dangling, open_read_only, quoted, read_shapes, table_kinds
-from nl2sql.replicas.values import fresh, neighbour
+from nl2sql.replicas.values import fresh, is_date, neighbour
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +150,7 @@ class _Table:
         self.keys = {column for columns in self.unique for column in columns}
         self.linked = {column for key in shape.foreign_keys for column in key.columns}
         self.plain = [c for c in range(len(shape.names)) if c not in self.keys and c not in self.linked]
+        self.scales = {c: present for c in self.plain if (present := _scale(self.original, c))}
 
     def fill(self, connection: sqlite3.Connection) -> None:
         """Perturb the rows and insert them."""
@@ -197,10 +200,23 @@ class _Table:
             kind, value = rng.random(), rows[place][column]
             if kind >= 0.85 and self.shape.nullable[column]:
                 rows[place][column] = None
+            elif column in self.scales:
+                self._move_on_scale(rows[place], column)
             elif kind >= 0.6 and not flag and value is not None:
                 rows[place][column] = neighbour(value, own, rng)
             elif own:
                 rows[place][column] = rng.choice(own)
+
+    def _move_on_scale(self, row: Row, column: int) -> None:
+        """Another number or date that the column does not hold yet; after five tries, no change."""
+        if row[column] is None:
+            return
+        for _ in range(5):
+            moved = neighbour(row[column], (), self.rng)
+            if moved not in self.scales[column]:
+                self.scales[column].add(moved)
+                row[column] = moved
+                return
 
     def _repoint(self, rows: list[Row], key: ForeignKey, known: Keys) -> None:
         """Point some references elsewhere, and all of those whose parent is gone."""
@@ -231,6 +247,9 @@ class _Table:
         added = []
         for place in self._some(len(rows), 0.1, at_least=1):
             row = list(rows[place])
+            if self.rng.random() < 0.5:  # the other half are duplicates in all but their keys
+                for column in self.scales:
+                    self._move_on_scale(row, column)
             for columns in self.unique:
                 self._make_unique(row, columns, taken[columns], parents, values, highest)
             added.append(row)
@@ -303,6 +322,16 @@ def _refers(row: Sequence[Any], key: ForeignKey, known: set[tuple[Any, ...]]) ->
 
 def _all_distinct(rows: Sequence[Row], columns: tuple[int, ...]) -> bool:
     return len({tuple(row[c] for c in columns) for row in rows}) == len(rows)
+
+
+def _scale(rows: Sequence[Row], column: int) -> set[Any]:
+    """The column's values where they are three or more numbers or dates, all different; else nothing."""
+    values = [row[column] for row in rows if row[column] is not None]
+    distinct = set(values)
+    if len(values) < 3 or len(distinct) < len(values):
+        return set()
+    kinds = {"number" if isinstance(v, (int, float)) else is_date(v) for v in values}
+    return distinct if kinds in ({"number"}, {True}) else set()
 
 
 def _in_key(shape: Shape, column: int) -> bool:

@@ -29,6 +29,11 @@ def neighbour(value: Any, own: Sequence[Any], rng: random.Random) -> Any:
     return _near_text(value, own, rng)
 
 
+def is_date(value: Any) -> bool:
+    """Whether a value is text with a calendar date in it."""
+    return isinstance(value, str) and _DATE.search(value) is not None
+
+
 def fresh(value: Any, taken: set[Any], highest: int) -> Any:
     """A value of the same type and look that is not in ``taken``; ``highest`` is the column's largest integer."""
     if isinstance(value, int):
