@@ -67,15 +67,20 @@ def has_average(shape: Shape) -> bool:
 
 
 def is_extreme(shape: Shape) -> bool:
-    """Whether rows are picked by rank: MAX or MIN, LIMIT, a rank window, ALL, "none is greater", a stored rank."""
-    return (
-        bool(shape.aggregates & {"MAX", "MIN"})
-        or shape.has_limit
-        or shape.ranked
-        or shape.negated
-        or any(stores(shape, kind) for kind in ("max", "min"))
-        or any(use.words & lexicon().stored["rank"] and (use.measure or not use.column) for use in shape.columns)
-    )
+    """Whether rows are picked by rank, or a stored maximum or rank is used."""
+    return picks_extreme(shape) or stores_extreme(shape)
+
+
+def picks_extreme(shape: Shape) -> bool:
+    """MAX or MIN, LIMIT, a rank window, ALL, or "none is greater"."""
+    return bool(shape.aggregates & {"MAX", "MIN"}) or shape.has_limit or shape.ranked or shape.negated
+
+
+def stores_extreme(shape: Shape) -> bool:
+    """A column called like a maximum, a minimum or a rank."""
+    ranks = lexicon().stored["rank"]
+    ranked = any(use.words & ranks and (use.measure or not use.column) for use in shape.columns)
+    return ranked or stores(shape, "max") or stores(shape, "min")
 
 
 def has_groups(shape: Shape) -> bool:
@@ -185,9 +190,12 @@ def _all_fixed(leg: exp.Select, bare: list[ColumnUse], uses: Mapping[tuple[str, 
     from sqlglot import exp
 
     where = leg.args.get("where")
-    equal = [_use(c, uses) for e in (where.find_all(exp.EQ) if where else ()) for c in e.find_all(exp.Column)]
-    names = {use.name.lower() for use in equal if use}
-    pinned = {use.table for use in equal if use and use.identity}
+    fixed: list[ColumnUse] = []
+    for equal in where.find_all(exp.EQ) if where else ():
+        sides = [use for c in equal.find_all(exp.Column) if (use := _use(c, uses)) and not use.derived]
+        fixed += sides if len(sides) == 1 else []  # two columns: a join; ``= "value"`` resolves to no column
+    names = {use.name.lower() for use in fixed}
+    pinned = {use.table for use in fixed if use.identity}
     return all(use.derived or use.name.lower() in names or use.table in pinned for use in bare)
 
 
@@ -197,10 +205,12 @@ def _uses(shape: Shape) -> dict[tuple[str, str], ColumnUse]:
 
 
 def lacks_aggregate(shape: Shape, schema: Schema | None) -> bool:
-    """A number of single rows, or a whole row, shown for a group that does not determine it.
+    """A number, a key or a computed value of single rows shown for a group that does not determine it.
 
     SQLite takes such a value from an arbitrary row of the group (except beside MAX or MIN).
     """
+    from sqlglot import exp
+
     uses = _uses(shape)
     for leg in shape.legs:
         group = leg.args.get("group")
@@ -212,9 +222,12 @@ def lacks_aggregate(shape: Shape, schema: Schema | None) -> bool:
             continue
         keys = [_use(c, uses) for e in group.expressions for c in bare_columns(_unaliased(e, leg))]
         for projection in leg.expressions:
+            computed = projection.find(exp.Add, exp.Sub, exp.Mul, exp.Div) is not None
             for column in bare_columns(projection):
                 use = _use(column, uses)
-                if use and use.measure and not any(k and _determines(k, use, schema, keys, shape.joined) for k in keys):
+                other_key = use and use.unique and all(k and k.table != use.table for k in keys)
+                shown = use and (use.measure or other_key or computed)
+                if use and shown and not any(k and _determines(k, use, schema, keys, shape.joined) for k in keys):
                     return True
     return False
 

@@ -11,11 +11,13 @@ from nl2sql.constraints.evidence import (
     has_distinct,
     has_groups,
     has_sum,
-    is_extreme,
     is_pinned,
     lacks_aggregate,
     lacks_grouping,
+    picks_extreme,
     projects_stored_count,
+    stores,
+    stores_extreme,
 )
 from nl2sql.constraints.shape import Shape, name_words, read_shape, singular
 
@@ -45,6 +47,7 @@ def intent_constraints(nlq: str, sql: str, schema: Schema | None = None) -> tupl
         ("count_asked" in cues and not _answers_how_many(cues, shape), "missing_agg:COUNT"),
         ("avg" in cues and not has_average(shape), "missing_agg:AVG"),
         (("sum" in cues or "total_number" in cues) and not has_sum(shape), "missing_agg:SUM"),
+        ("together" in cues and "count" in cues and not _adds_up(shape), "missing_agg:SUM"),
         (_lacks_threshold(cues, shape), "missing_group_by"),
         (
             "group" in cues
@@ -80,6 +83,10 @@ def _answers_how_many(cues: Cues, shape: Shape) -> bool:
     return any(plurals & name_words(use.name) for use in shape.projected)
 
 
+def _adds_up(shape: Shape) -> bool:
+    return bool(shape.aggregates) or shape.window or shape.arithmetic or stores(shape, "sum") or is_pinned(shape)
+
+
 def _lacks_threshold(cues: Cues, shape: Shape) -> bool:
     """ "at least two X": the number is nowhere in the query, nothing is counted and no table is joined to itself."""
     if shape.aggregates or shape.set_operation or shape.subquery or len(set(shape.tables)) < len(shape.tables):
@@ -95,17 +102,22 @@ def _mentions(shape: Shape, number: int) -> bool:
 
 
 def _lacks_extreme(cues: Cues, shape: Shape) -> bool:
-    if "superlative" not in cues or is_extreme(shape):
+    if "superlative" not in cues or picks_extreme(shape):
+        return False
+    words = set(cues.words("superlative"))
+    stored = words & {"maximum", "minimum"} or words  # "the largest maximum" is not a stored maximum
+    if stored == words and stores_extreme(shape):
         return False
     if shape.order and "ranking" in cues:
         return False
-    if set(cues.words("superlative")) <= {"maximum", "minimum"} and is_pinned(shape):
+    if words <= {"maximum", "minimum"} and is_pinned(shape):
         return False
     named = [*shape.strings, *shape.tables, *(use.name.lower() for use in shape.columns)]
-    if any(word in name for word in cues.words("superlative") for name in named):
+    if any(word in name for word in words for name in named):
         return False
-    # A value that the question does not have may be the answer to the superlative, known to the writer.
-    return all(len(value) < 4 or any(w in cues.raw for w in value.split()) for value in shape.strings)
+    # A name that the question does not have may be the answer to the superlative, known to the writer.
+    names = [value for value in shape.strings if len(value) > 3 and not any(c.isdigit() for c in value)]
+    return all(any(word in cues.raw for word in name.split()) for name in names)
 
 
 def _lacks_distinct(cues: Cues, shape: Shape, schema: Schema | None) -> bool:
