@@ -115,8 +115,7 @@ def _snippets(text: str) -> Iterator[str]:
     """The parts of a model's output that may be SQL, most trustworthy first; the whole text is the last."""
     if _START.match(text.lstrip(" \t\r\n(")):
         yield text
-    if text.lstrip().startswith("{"):
-        yield from _from_json(text)
+    yield from _from_json(text)
     fences = [match.group(2) for match in _FENCE.finditer(text) if match.group(1).lower() not in ("json", "python")]
     yield from fences
     yield from (match.group(2) for match in _TAGGED.finditer(text))
@@ -126,8 +125,12 @@ def _snippets(text: str) -> Iterator[str]:
 
 
 def _from_json(text: str) -> Iterator[str]:
+    """The SQL of ``{"sql": "..."}``, the first object of the text."""
+    at = text.find("{")
+    if at < 0:
+        return
     try:
-        found = json.loads(text)
+        found, _ = json.JSONDecoder().raw_decode(text, at)
     except (ValueError, RecursionError):
         return
     for key in ("sql", "query", "SQL"):

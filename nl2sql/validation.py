@@ -52,6 +52,7 @@ _MESSAGES: tuple[tuple[str, str], ...] = (
     (r"(?:ORDER BY|LIMIT) clause should come after (.+) not before", "syntax:clause before {0}"),
     (r"cannot join using column (?P<column>.+?) - column not present in both tables", "unknown_column:{0}"),
     (r"no tables specified", "no_from"),
+    (r"not allowed: ([^;]+)", "denied:{0}"),
     (r"not authorized.*|access to .+ is prohibited|denied.*", "denied"),
 )
 
@@ -65,7 +66,7 @@ def validate_sql(sql: str, schema: Schema, database: Database | None = None) -> 
     ``reason`` is ``ok`` or one of ``empty``, ``multi_statement``, ``not_select``, ``syntax:<what>``,
     ``unknown_table:<table>``, ``unknown_column:<table.column>`` (the table's own name, not its alias),
     ``ambiguous_column:<name>``, ``unknown_function:<name>``, ``misuse_aggregate:<function>``, ``wrong_arguments:...``,
-    ``column_count:...``, ``having_without_group_by``, ``denied``, or ``other:<SQLite's message>``.
+    ``column_count:...``, ``having_without_group_by``, ``denied:<what>``, or ``other:<SQLite's message>``.
     ``suggestions`` are names to use instead, most likely first: ``table.column`` for columns.
     """
     stream = tokens(sql)

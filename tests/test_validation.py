@@ -92,6 +92,7 @@ def test_only_one_select_ever_reaches_explain(club: BoatClub) -> None:
     ("message", "reason"),
     [
         ("not authorized", "denied"),
+        ("not allowed: FUNCTION load_extension; only SELECT may run", "denied:FUNCTION load_extension"),
         ("timeout", "other:timeout"),
         ("a GROUP BY clause is required before HAVING", "having_without_group_by"),
         ("no such column: b.foo", "unknown_column:b.foo"),
