@@ -17,7 +17,7 @@ from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Question, Resources, RunResult, Sampling, Tool, Usage
 
 LINK_MAX_TABLES = 6
-SQL_STOPS = (";\n```", "\nQuestion:", "\nObservation:")
+SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
 KEPT_ROWS = 20
 
 
@@ -67,11 +67,20 @@ class Task:
             self.results[sql] = found
         return self.results[sql]
 
+    def write_sql(self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **options: Any) -> list[str]:
+        """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
+        prefill = prompts.prompt("generate_prefill", self.config.prompts)
+        found = self.ask_many(messages, prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options)
+        return [join_prefill(prefill, completion.text) for completion in found]
+
+    def sampling(self) -> Sampling | None:
+        """The loop's sampling; None (greedy) unless ``do_sample``."""
+        react = self.config.react
+        return Sampling(react.temperature, react.top_p) if react.do_sample else None
+
     def ask(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Completion:
         """One greedy (or, with ``do_sample``, seeded) completion; its usage is added up. Raises EpisodeFailed."""
-        react = self.config.react
-        sampling = Sampling(react.temperature, react.top_p) if react.do_sample else None
-        return self.ask_many(messages, sampling=sampling, n=1, **options)[0]
+        return self.ask_many(messages, sampling=self.sampling(), n=1, **options)[0]
 
     def ask_many(self, messages: Sequence[Mapping[str, str]], **options: Any) -> list[Completion]:
         """``n`` completions of one prompt. Raises EpisodeFailed("model", ...)."""
@@ -86,6 +95,11 @@ class Task:
             if completion.finish_reason == "length":
                 self.count("truncated")
         return found
+
+
+def join_prefill(prefill: str, text: str) -> str:
+    """The raw SQL behind a prefilled turn; a model that starts over (a server without prefill) is not doubled."""
+    return text if text.lstrip().upper().startswith((prefill.upper() or "\0", "```", "WITH")) else prefill + text
 
 
 @dataclass
@@ -198,7 +212,7 @@ def generate_sql(state: State, args: Mapping[str, Any]) -> str:
     task = state.task
     demanded = state.constraints if task.config.react.constraints_gate else None
     messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, task.config.prompts)
-    return task.ask(messages, stop=SQL_STOPS, max_new_tokens=task.config.react.max_new_tokens).text
+    return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling())[0]
 
 
 def repair_sql(state: State, args: Mapping[str, Any]) -> str:
@@ -208,7 +222,7 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
     messages = prompts.repair_messages(
         task.nlq, state.last_sql or "(none)", error, task.schema_text_focus, task.config.prompts
     )
-    return task.ask(messages, stop=SQL_STOPS, max_new_tokens=task.config.react.max_new_tokens).text
+    return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling())[0]
 
 
 def validate_sql(state: State, args: Mapping[str, Any]) -> dict[str, Any]:

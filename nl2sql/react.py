@@ -18,7 +18,6 @@ from typing import Any
 from nl2sql import agent_utils, constraints, prompts
 from nl2sql.agent_tools import (
     LINK_MAX_TABLES,
-    SQL_STOPS,
     TOOLS,
     EpisodeFailed,
     State,
@@ -320,7 +319,7 @@ def fall_back(state: State) -> str:
 
     def generate(nlq: str, schema_summary: str) -> str:
         messages = prompts.generate_messages(nlq, schema_summary, None, task.config.prompts)
-        task.vanilla_raw = task.ask(messages, stop=SQL_STOPS, max_new_tokens=task.config.react.max_new_tokens).text
+        task.vanilla_raw = task.write_sql(messages, task.config.react.max_new_tokens)[0]
         return task.vanilla_raw
 
     if task.schema_summary:

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 
 from nl2sql import constraints, prompts
-from nl2sql.agent_tools import SQL_STOPS, EpisodeFailed, Task, guard, link, open_task
+from nl2sql.agent_tools import EpisodeFailed, Task, guard, link, open_task
 from nl2sql.config import Config
 from nl2sql.interfaces import Episode, Question, Resources, Sampling
 from nl2sql.trace import summarize_trace
@@ -33,10 +33,7 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
     raws: list[str] = []
     error: str | None = None
     try:
-        found = task.ask_many(
-            messages, stop=SQL_STOPS, max_new_tokens=shot.max_new_tokens, sampling=sampling, n=shot.samples
-        )
-        raws = [completion.text for completion in found]
+        raws = task.write_sql(messages, shot.max_new_tokens, sampling=sampling, n=shot.samples)
     except EpisodeFailed as failure:
         error = str(failure)
     candidates = [(raw, *guard(task, raw, enabled=shot.guardrails)) for raw in raws]

@@ -157,7 +157,7 @@ def test_transcript_only_grows(shop: Path) -> None:
 
     class Recording(ScriptedModel):
         def generate(self, messages: Any, *, prefill: str = "", **options: Any) -> Any:
-            if prefill:
+            if "Observation:" in prefill:
                 prompts.append(prefill)
             return super().generate(messages, prefill=prefill, **options)
 
