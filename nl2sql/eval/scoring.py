@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nl2sql.query_runner import QueryPool
 
 T = TypeVar("T")
+ROW_ORDERS = (None, 0, 1, 2)  # reversed, and at random
 THREADS = 8  # they wait for the pool's worker processes, which are the real limit
 
 
@@ -195,9 +197,12 @@ class _Judge:
     def _rests_on_row_order(self, db_id: str, replica: Path, gold: str, expected: RunResult) -> bool:
         from nl2sql.replicas import shuffled_copy
 
-        reversed_copy = self._once.get(db_id, ("reversed", replica), lambda: shuffled_copy(replica, seed=None))
-        other = self._run(db_id, reversed_copy, gold)
-        return _usable(other) and not results_match(expected, other, **gold_order(gold, expected))
+        for seed in ROW_ORDERS:
+            copy = self._once.get(db_id, (seed, replica), partial(shuffled_copy, replica, seed=seed))
+            other = self._run(db_id, copy, gold)
+            if _usable(other) and not results_match(expected, other, **gold_order(gold, expected)):
+                return True
+        return False
 
     def _run(self, db_id: str, path: Path, sql: str) -> RunResult:
         return self._once.get(
