@@ -1,8 +1,8 @@
 """Perturbed replicas differ in content and keep what the schema promises; the shuffled copy only differs in order."""
 
 import sqlite3
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -109,20 +109,9 @@ def test_a_changed_original_gets_other_replicas(company):
 
 
 def test_concurrent_builders_end_with_complete_files(company, cache):
-    results, errors = [], []
-
-    def work():
-        try:
-            results.append(perturbed_replicas(company, 4))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors and all(result == results[0] for result in results)
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(lambda _: perturbed_replicas(company, 4), range(4)))
+    assert all(result == results[0] for result in results)
     assert all(query(path, "PRAGMA integrity_check") == [("ok",)] for path in results[0])
     assert [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".sqlite"] == []
 
@@ -148,7 +137,8 @@ def test_large_tables_are_sampled_down_closed_under_foreign_keys(tmp_path, monke
     script = """
     CREATE TABLE p (id INTEGER PRIMARY KEY, v TEXT);
     CREATE TABLE c (id INTEGER PRIMARY KEY, p INTEGER NOT NULL REFERENCES p(id));
-    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000) INSERT INTO p SELECT i, i % 10 FROM n;
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000)
+    INSERT INTO p SELECT i, i % 10 FROM n;
     INSERT INTO c SELECT id, 1 + (id * 7919) % 9000 FROM p;
     """
     path = build(tmp_path / "large.sqlite", script)
@@ -191,9 +181,6 @@ def test_the_shuffled_copy_has_the_same_rows_in_another_order(original, seed):
     for name, rows in before.items():
         assert Counter(after[name]) == Counter(rows)
         if seed is None:
-            assert query(shuffled_copy(original, seed=None), f'SELECT rowid FROM "{name}"') == [
-                (i + 1,) for i in range(len(rows))
-            ]
             assert after[name] == rows[::-1]
 
 
