@@ -43,6 +43,7 @@ ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), kind)
     for pattern, kind in (
         (r": syntax error$|^incomplete input|^unrecognized token|null character|surrogates not allowed", "syntax"),
+        (r"clause should come after", "syntax"),
         (r"^no such table: |^no such view: ", "unknown_table"),
         (r"^no such column: |^cannot join using column .* not present in both", "unknown_column"),
         (r"^ambiguous column name: ", "ambiguous_column"),
@@ -341,6 +342,7 @@ class SqliteDatabase:
         return fingerprint_sqlite(self.path)
 
     def schema(self) -> Schema:
+        """Tables and views of the file, read once: a schema changed later needs a new SqliteDatabase."""
         if self._schema is None:
             try:
                 with read_only(self.path) as connection:

@@ -35,6 +35,7 @@ except ImportError:  # not POSIX: the other layers remain
 HEAP_BYTES = 512 * 2**20  # SQLite's own memory: sorting, temporary tables, strings
 PROCESS_BYTES = 2 * 2**30  # address space of the process
 RESULT_BYTES = 64 * 2**20  # encoded rows of one result
+CHUNK_BYTES = 4 * 2**20  # encoded rows between two looks at that bound
 MAX_CONNECTIONS = 32
 PROGRESS_STEPS = 4000  # virtual-machine steps between two looks at the clock: well under a millisecond
 BUSY_SECONDS = 1.0  # how long to wait for another process's write lock
@@ -184,9 +185,12 @@ class Sandbox:
             parts: list[str] = []
             count = size = 0
             while count <= max_rows:
-                rows = cursor.fetchmany(min(16 + count, 1000, max_rows + 1 - count))
+                fitting = CHUNK_BYTES * count // size if size else count  # rows as large as those so far
+                rows = cursor.fetchmany(max(1, min(4 * count, fitting, 1000, max_rows + 1 - count)))
                 if not rows:
                     break
+                if count == 0 and sum(len(v) for v in rows[0] if isinstance(v, str | bytes)) > RESULT_BYTES:
+                    raise Rejected("too_large", f"a row is larger than {RESULT_BYTES >> 20} MB")
                 count += len(rows)
                 kept = rows if count <= max_rows else rows[:-1]
                 if kept:
