@@ -24,6 +24,8 @@ class Interval:
     method: str = "wilson"
 
     def to_dict(self) -> dict[str, Any]:
+        if not self.n:
+            return {"value": None, "low": None, "high": None, "n": 0}  # JSON has no NaN
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
     def __str__(self) -> str:

@@ -175,6 +175,20 @@ def test_broken_text_and_virtual_tables_do_not_stop_the_build(tmp_path):
     assert query(shuffled_copy(path), "SELECT count(*) FROM t") == [(2,)]
 
 
+def test_a_database_in_wal_mode_is_read_with_its_last_rows_and_left_alone(tmp_path):
+    path = tmp_path / "wal" / "w.sqlite"
+    path.parent.mkdir()
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.executescript(
+        "PRAGMA journal_mode=WAL; CREATE TABLE t (a INTEGER PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3);"
+    )
+    before = sorted(file.name for file in path.parent.iterdir())
+    assert query(shuffled_copy(path), "SELECT count(*) FROM t") == [(3,)]
+    assert query(perturbed_replicas(path, 1)[0], "SELECT count(*) > 0 FROM t") == [(1,)]
+    assert sorted(file.name for file in path.parent.iterdir()) == before
+    writer.close()
+
+
 @pytest.mark.parametrize("seed", [None, 0, 1])
 def test_the_shuffled_copy_has_the_same_rows_in_another_order(original, seed):
     before, after = contents(original), contents(shuffled_copy(original, seed=seed))

@@ -44,7 +44,7 @@ def test_all_right_and_all_wrong_still_have_a_width(value):
 
 
 def test_no_items_give_no_number():
-    assert math.isnan(clustered_interval([], []).value) and clustered_interval([], []).n == 0
+    assert math.isnan(clustered_interval([], []).value) and clustered_interval([], []).to_dict()["value"] is None
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), min_size=1, max_size=80))

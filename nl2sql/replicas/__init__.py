@@ -85,10 +85,10 @@ def _fingerprint(path: Path, modified_ns: int, size: int) -> str:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns SQLite's errors about the original into one line that names the file."""
+    """Turns errors of reading the original or writing the copy into one line that names the file."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise DatabaseError(f"no replica of {path} could be built: {error}") from error
 
 

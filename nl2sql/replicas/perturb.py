@@ -44,8 +44,7 @@ class Perturber:
 
     def __init__(self, path: Path, *, seed: str) -> None:
         self.seed = seed
-        connection = open_read_only(path)
-        try:
+        with open_read_only(path) as connection:
             self.shapes = {shape.name: shape for shape in read_shapes(connection)}
             kinds = table_kinds(connection)
             self.statements: list[tuple[str, str, str]] = [
@@ -64,8 +63,6 @@ class Perturber:
                 for name, kind in kinds.items()
                 if kind == "virtual"
             }
-        finally:
-            connection.close()
 
     def _sample(self, connection: sqlite3.Connection, shape: Shape, bound: int) -> list[Row]:
         """The table's rows in order, or ``bound`` of them, those first whose parents are in the sample."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +36,14 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def open_read_only(path: Path) -> sqlite3.Connection:
+@contextmanager
+def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection that reads broken UTF-8 with replacement characters instead of failing."""
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
-    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    return connection
+    from nl2sql.sqlite_files import read_only
+
+    with read_only(path) as connection:
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        yield connection
 
 
 def table_kinds(connection: sqlite3.Connection) -> dict[str, str]:

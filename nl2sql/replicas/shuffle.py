@@ -10,7 +10,8 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from nl2sql.replicas.shape import quoted, table_kinds
+from nl2sql.replicas.shape import open_read_only, quoted, table_kinds
+from nl2sql.sqlite_files import WalCopies
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,14 @@ def write_shuffled(source: Path, target: Path, *, seed: int | None) -> None:
 
     SQLite sorts, so memory stays bounded. Virtual tables are not covered (they are left out, and logged).
     """
+    with open_read_only(source) as reader:
+        kinds = table_kinds(reader)
+    copies = WalCopies()
     connection = sqlite3.connect(target, isolation_level=None, uri=True)
     try:
         connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;")
-        connection.execute("ATTACH ? AS source", (f"{source.resolve().as_uri()}?mode=ro",))
+        connection.execute("ATTACH ? AS source", (copies.readable(source)[0],))
         connection.create_function("next_key", 0, _keys(seed))
-        kinds = _kinds(source)
         for name, kind in kinds.items():
             if kind == "table":
                 _copy_table(connection, name)
@@ -38,6 +41,7 @@ def write_shuffled(source: Path, target: Path, *, seed: int | None) -> None:
         _recreate(connection, kinds)
     finally:
         connection.close()
+        copies.close()
 
 
 def _keys(seed: int | None) -> Callable[[], float]:
@@ -46,16 +50,6 @@ def _keys(seed: int | None) -> Callable[[], float]:
         return random.Random(f"shuffle/{seed}").random
     count = itertools.count()
     return lambda: -next(count)
-
-
-def _kinds(source: Path) -> dict[str, str]:
-    from nl2sql.replicas.shape import open_read_only
-
-    connection = open_read_only(source)
-    try:
-        return table_kinds(connection)
-    finally:
-        connection.close()
 
 
 def _copy_table(connection: sqlite3.Connection, name: str) -> None:
