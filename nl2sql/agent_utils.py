@@ -11,6 +11,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from nl2sql.candidate import clean_candidate_with_reason
+from nl2sql.constraints import intent_constraints
 from nl2sql.postprocess import guarded_postprocess
 from nl2sql.projection import enforce_projection_contract
 from nl2sql.schema import Schema
@@ -22,6 +23,7 @@ __all__ = [
     "clean_candidate_with_reason",
     "enforce_projection_contract",
     "guarded_postprocess",
+    "intent_constraints",
     "vanilla_candidate",
 ]
 

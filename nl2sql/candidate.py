@@ -116,6 +116,9 @@ def _snippets(text: str) -> Iterator[str]:
     if _START.match(text.lstrip(" \t\r\n(")):
         yield text
     yield from _from_json(text)
+    stripped = text.strip()
+    if len(stripped) > 1 and stripped[0] == stripped[-1] and stripped[0] in "\"'":
+        yield stripped[1:-1]
     fences = [match.group(2) for match in _FENCE.finditer(text) if match.group(1).lower() not in ("json", "python")]
     yield from fences
     yield from (match.group(2) for match in _TAGGED.finditer(text))
@@ -183,7 +186,7 @@ def _statement_at(text: str, budget: _Budget) -> tuple[str | None, str]:
     sql, reason = _checked(body, budget)
     if reason != "ok":
         sql = _without_trailing_prose(body, budget) or sql
-    if sql is None and (cut := _SPECIAL_TOKEN.sub("", body)) != body:
+    if sql is None and (cut := _SPECIAL_TOKEN.sub("", body).rstrip(" \n.")) != body:
         sql, _ = _checked(cut, budget)
     if sql is None:
         return None, reason

@@ -135,9 +135,10 @@ class _Walk:
         items = _Scope(scope.sources, outer=outer)  # the select list does not see its own aliases
         for item in node.expressions:
             self._expression(item, items, ctes, alone=True)
+        own = _Scope(scope.sources, aliases)  # GROUP BY and ORDER BY may not refer to outer queries
         for key in ("where", "group", "having", "qualify", "windows", "order", "limit", "offset"):
             for part in _as_list(node.args.get(key)):
-                self._expression(part, scope, ctes)
+                self._expression(part, own if key in ("group", "order") else scope, ctes)
         return _output(node, scope)
 
     # ------------------------------------------------------------------------------------------- sources
