@@ -19,7 +19,7 @@ from typing import Any
 
 from nl2sql.config import REACT_PLUS, Config
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
-from nl2sql.interfaces import Controller, Episode, Question, Resources
+from nl2sql.interfaces import Controller, Episode, Model, Question, Resources
 
 _HOMES = {
     "single_shot": "nl2sql.single_shot:single_shot",
@@ -60,6 +60,13 @@ def get_controller(spec: str | Callable[..., Any]) -> NamedController:
         return NamedController(function, _identity(found), found, {})
     known = ", ".join(_HOMES)
     raise UsageError(f"unknown controller {spec!r}; known: {known}, or your own as FILE.py:function")
+
+
+def episode_model(model: Model, question: Question, controller: str) -> Model:
+    """The model as one episode sees it: a scripted model gives each episode its own cursors."""
+    fork = getattr(model, "for_episode", None)
+    found: Model = fork(question.text, controller) if fork else model
+    return found
 
 
 def run_episode(

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from nl2sql import prompts
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
 from nl2sql.config import Config, build_config
-from nl2sql.controllers import NamedController, get_controller, run_episode
+from nl2sql.controllers import NamedController, episode_model, get_controller, run_episode
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Benchmark, Episode, Model, Question, Resources
 from nl2sql.runs import Run, RunFolder, content_key, environment, new_folder, question_key, write_json
@@ -83,8 +83,8 @@ def evaluate(
     )
     loaded = load_benchmark(benchmark, split=split) if isinstance(benchmark, (str, Path)) else benchmark
     questions = pick(loaded, plan)
-    folder = new_folder(out, f"{named.name}-{loaded.name}")
     opened = open_model(plan) if isinstance(model, str) else model
+    folder = new_folder(out, f"{named.name}-{loaded.name}")
     return carry_out(plan, named, config or build_config(named.preset), loaded, questions, opened, folder, progress)
 
 
@@ -95,8 +95,8 @@ def run_plan(
     named = get_controller(plan.controller)
     benchmark = load_benchmark(plan.benchmark, split=plan.split)
     questions = pick(benchmark, plan)
-    folder = new_folder(out, f"{named.name}-{benchmark.name}")
     model = open_model(plan)
+    folder = new_folder(out, f"{named.name}-{benchmark.name}")
     if not seeds:
         return carry_out(plan, named, config, benchmark, questions, model, folder, progress).report
     reports = {}
@@ -252,10 +252,9 @@ def run_questions(
     def one(question: Question) -> None:
         if cancel.is_set():
             return
-        fork = getattr(model, "for_episode", None)
-        mine: Model = fork(question.text, named.name) if fork else model
 
         def resources() -> Resources:
+            mine = episode_model(model, question, named.name)
             return Resources(mine, benchmark.database(question.db_id), cancel=cancel)
 
         try:

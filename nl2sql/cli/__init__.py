@@ -57,7 +57,7 @@ def main() -> None:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except Exception as error:  # noqa: BLE001 - the last line of defence: one line for the user, traceback on demand
+    except Exception as error:
         if debug:
             raise
         text = " ".join(f"{type(error).__name__}: {error}".split())[:300]

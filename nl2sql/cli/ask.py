@@ -60,8 +60,8 @@ def ask(
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
 
     from nl2sql.config import load_config
-    from nl2sql.controllers import get_controller
-    from nl2sql.interfaces import Question, Resources
+    from nl2sql.controllers import episode_model, get_controller
+    from nl2sql.interfaces import Question, Resources, no_sink
     from nl2sql.models import load_model
     from nl2sql.query_runner import SqliteDatabase
 
@@ -69,8 +69,11 @@ def ask(
     settings = load_config(config or (), set_ or (), base=named.preset)
     with SqliteDatabase(db) as database:
         loaded = load_model(model, device=device, dtype=dtype, batch_size=1)
-        resources = Resources(loaded, database, sink=_print_step if trace else (lambda event: None))
-        episode = named.run(Question(text, db_id=database.name), resources, settings)
+        asked = Question(text, db_id=database.name)
+        mine = episode_model(loaded, asked, named.name)
+        resources = Resources(mine, database, sink=_print_step if trace else no_sink)
+        episode = named.run(asked, resources, settings)
+        episode.controller = named.name
         loaded.close()
     if as_json:
         print(json.dumps(episode.to_dict(), ensure_ascii=False, indent=2))
