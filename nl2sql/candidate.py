@@ -186,11 +186,20 @@ def _statement_at(text: str, budget: _Budget) -> tuple[str | None, str]:
     sql, reason = _checked(body, budget)
     if reason != "ok":
         sql = _without_trailing_prose(body, budget) or sql
-    if sql is None and (cut := _SPECIAL_TOKEN.sub("", body).rstrip(" \n.")) != body:
+    if sql is None and (cut := _without_full_stop(_SPECIAL_TOKEN.sub("", body))) != body:
         sql, _ = _checked(cut, budget)
     if sql is None:
         return None, reason
     return (None, "multi_statement") if _another_statement(rest, sql, budget) else (sql, "ok")
+
+
+def _without_full_stop(body: str) -> str:
+    """``body`` without the full stop of the sentence it ends; that of a cut-off ``T1.`` stays."""
+    stripped = body.rstrip()
+    stream = tokens(stripped) if stripped.endswith(".") else None
+    if not stream or len(stream) < 2 or stream[-1].token_type != TokenType.DOT:
+        return body
+    return stripped[:-1] if sum(token.text == stream[-2].text for token in stream) == 1 else body
 
 
 def _split(text: str, budget: _Budget, *, escaped: bool = True) -> tuple[str, str]:
