@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from nl2sql.interfaces import Completion, Model
 from nl2sql.models import load_model
 
-WORDS = "customers orders payments total status shipped date city name product price line office employee".split()
+WORDS = ["customers", "orders", "payments", "total", "status", "shipped", "date", "city", "name", "product", "price"]
 
 
 def main() -> None:

