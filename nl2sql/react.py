@@ -155,7 +155,7 @@ def act(state: State, step: int, action: str, args: dict[str, Any]) -> Any:
         decide(state, step, action or "none", blocked, "blocked", {})
     else:
         observation = AFTER.get(action, after_other)(state, step, action, dispatch(state, action, args))
-    last = next((r for r in reversed(state.trace) if "action" in r), {})
+    last: dict[str, Any] = next((r for r in reversed(state.trace) if "action" in r), {})
     repeated = (last.get("action"), last.get("args"), last.get("observation")) == (action, args, observation)
     record(state, {"step": step, "action": action, "args": args, "observation": observation})
     state.history.append(f"Observation: {shown(state, action, observation)}")
