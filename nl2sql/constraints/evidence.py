@@ -49,7 +49,7 @@ def has_sum(shape: Shape) -> bool:
 
     if shape.aggregates & {"SUM", "COUNT"} or stores(shape, "sum") or shape.window:
         return True
-    if any(p.find(exp.Add, exp.Sub) for leg in shape.legs for p in leg.expressions):
+    if any(p.find(exp.Add) for leg in shape.legs for p in leg.expressions):
         return True
     if shape.group:
         return False
@@ -61,8 +61,13 @@ def has_average(shape: Shape) -> bool:
     """AVG, a quotient (or a scaled number that the question gave), a stored average, or "average" as a value."""
     from sqlglot import exp
 
-    if "AVG" in shape.aggregates or shape.scaled or stores(shape, "avg") or shape.tree.find(exp.Div) is not None:
+    if "AVG" in shape.aggregates or shape.scaled or stores(shape, "avg"):
         return True
+    for quotient in shape.tree.find_all(exp.Div):  # by a number alone it converts units
+        if not isinstance(quotient.right.unnest(), exp.Literal):
+            return True
+        if quotient.left.find(exp.Add) is not None or any(is_aggregate(n) for n in quotient.left.walk()):
+            return True
     return any(word in value for word in lexicon().stored["avg"] for value in shape.strings)
 
 

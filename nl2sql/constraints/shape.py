@@ -102,7 +102,7 @@ class Shape:
     numbers: frozenset[float]
     strings: frozenset[str]
     arithmetic: bool  # in the outermost SELECT lists
-    scaled: bool  # a number is multiplied or divided somewhere, as in hypothetical questions
+    scaled: bool  # two given numbers are multiplied or divided, as in hypothetical questions
     derived_tables: int
 
 
@@ -261,7 +261,10 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> Shape:
         strings=frozenset([str(x.this).lower() for x in literals if x.is_string])
         | frozenset(c.name.lower() for c in tree.find_all(exp.Column) if c.this.args.get("quoted")),
         arithmetic=arithmetic,
-        scaled=any(n.find(exp.Literal) is not None for n in tree.find_all(exp.Mul, exp.Div)),
+        scaled=any(
+            isinstance(n.left, exp.Literal) and isinstance(n.right, exp.Literal)
+            for n in tree.find_all(exp.Mul, exp.Div)
+        ),
         derived_tables=sum(isinstance(s.parent, (exp.From, exp.Join)) for s in tree.find_all(exp.Subquery)),
     )
 
