@@ -7,7 +7,7 @@ Two sides of the same gates. *Right SQL*: every gold that runs is sent through t
 ``validate_constraints`` and ``intent_constraints`` as if a model had written it. *Bite*: of each gold one structure
 of the outermost query is removed (aggregate, GROUP BY, ORDER BY/LIMIT, DISTINCT); where what is left still executes and
 returns other rows it should be rejected. Two denominators: ``all`` such queries, and ``asked``, those whose question
-has one of the words of ``ASKED_FOR``: a crude and generous rule that shares nothing with the gates' own cues.
+has one of the words of ``ASKED_FOR``: a crude and generous rule, kept apart from the gates' own cues.
 Exit code 1 when a bound of ``BOUNDS`` is missed.
 """
 
