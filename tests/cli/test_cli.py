@@ -1,0 +1,171 @@
+"""What a new user types wrong: one clear line, exit code 2 for usage and 1 for failure, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = {"replies": {"*": {"react": ["Action: extract_constraints[{}]", "Action: generate_sql[{}]"], "*": ["x"]}}}
+GOOD = [
+    "Action: extract_constraints[{}]",
+    "Action: generate_sql[{}]",
+    "SELECT COUNT(*) FROM orders WHERE status = 'shipped'",
+    *(f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")),
+]
+
+
+def nl2sql(*arguments: str, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nl2sql.cli", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+@pytest.fixture
+def place(tmp_path: Path, shop: Path) -> Path:
+    (tmp_path / "script.json").write_text(json.dumps(SCRIPT), encoding="utf-8")
+    (tmp_path / "good.json").write_text(json.dumps({"replies": {"*": GOOD}}), encoding="utf-8")
+    (tmp_path / "text.sqlite").write_text("this is no database, only text " * 50, encoding="utf-8")
+    sqlite3.connect(tmp_path / "empty.sqlite").close()
+    (tmp_path / "broken.yaml").write_text("react: [1, 2", encoding="utf-8")
+    folder = tmp_path / "bad_gold"
+    (folder / "databases" / "shop").mkdir(parents=True)
+    (folder / "databases" / "shop" / "shop.sqlite").write_bytes(shop.read_bytes())
+    gold = {"question": "How many?", "query": "SELECT COUNT(*) FROM nowhere", "db_id": "shop"}
+    (folder / "questions.json").write_text(json.dumps([gold]), encoding="utf-8")
+    return tmp_path
+
+
+ASK = ["ask", "How many?", "--model", "scripted:script.json"]
+EVAL = ["eval", "--model", "scripted:script.json"]
+CASES = [
+    (2, ["ask", "How many?"], "which database"),
+    (2, [*ASK, "--db", "missing.sqlite"], "missing.sqlite does not exist"),
+    (1, [*ASK, "--db", "text.sqlite"], "not a SQLite database"),
+    (1, [*ASK, "--db", "empty.sqlite"], "no tables"),
+    (2, [*ASK, "--db", "."], "directory"),
+    (2, ["ask", "", "--db", "shop.sqlite"], "question is empty"),
+    (2, ["ask", "   ", "--db", "shop.sqlite"], "question is empty"),
+    (2, ["ask", "why " * 12_500, "--db", "shop.sqlite", "--model", "scripted:script.json"], "shorten it"),
+    (2, ["ask", "How many?", "--db", "shop.sqlite", "--model", "smolm2"], "did you mean 'smollm2-135m'"),
+    (2, ["ask", "How many?", "--db", "shop.sqlite", "--model", "scripted:none.json"], "does not exist"),
+    (2, [*ASK, "--db", "shop.sqlite", "--controller", "reakt"], "unknown controller 'reakt'"),
+    (2, [*ASK, "--db", "shop.sqlite", "--controller", "none.py:f"], "none.py does not exist"),
+    (2, [*ASK, "--db", "shop.sqlite", "-c", "react.max_step=3"], "unknown config key 'react.max_step'"),
+    (2, [*ASK, "--db", "shop.sqlite", "-c", "react.max_steps=many"], "react.max_steps"),
+    (2, [*ASK, "--db", "shop.sqlite", "-c", "react"], "not key=value"),
+    (2, [*ASK, "--db", "shop.sqlite", "--config", "none.yaml"], "none.yaml does not exist"),
+    (2, [*ASK, "--db", "shop.sqlite", "--config", "broken.yaml"], "cannot be read"),
+    (2, [*EVAL, "--limit", "-3"], "--limit -3: expected 1 or more"),
+    (2, [*EVAL, "--limit", "0"], "--limit 0"),
+    (2, [*EVAL, "--limit", "three"], "Invalid value for '--limit'"),
+    (2, [*EVAL, "--benchmark", "spidr"], "no benchmark 'spidr'"),
+    (2, [*EVAL, "--split", "trian"], "no split 'trian'"),
+    (2, [*EVAL, "--seeds", "1,b"], "--seeds '1,b'"),
+    (2, [*EVAL, "--batch-size", "0"], "--batch-size 0"),
+    (2, [*EVAL, "--replicas", "-1"], "eval.replicas"),
+    (2, [*EVAL, "--out", "script.json"], "is a file"),
+    (2, ["eval", "--resume", "nowhere"], "holds no run"),
+    (2, ["score", "--predictions", "none.jsonl"], "none.jsonl does not exist"),
+    (1, ["check-data", "--benchmark", "bad_gold"], "no such table: nowhere"),
+    (2, ["models", "pull", "gpt-17"], "gpt-17"),
+    (2, ["frobnicate"], "No such command"),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "said"), CASES, ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None
+)
+def test_a_mistake_is_one_clear_line(place: Path, code: int, arguments: list[str], said: str) -> None:
+    done = nl2sql(*arguments, cwd=place)
+    assert said in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 or "No such command" in done.stderr or "Invalid value" in done.stderr or code == 1
+    assert not (place / "runs").exists()
+
+
+def test_ask_answers_with_sql_rows_and_trace(place: Path) -> None:
+    done = nl2sql(
+        "ask",
+        "How many orders were shipped?",
+        "--db",
+        "shop.sqlite",
+        "--model",
+        "scripted:good.json",
+        "--json",
+        cwd=place,
+    )
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert answer["rows"] == [[3]] and answer["finish"] == "finish"
+    assert answer["sql"].startswith("SELECT COUNT(*)") and len(answer["trace"]) == 12
+
+
+def test_ask_reads_the_question_from_standard_input(place: Path) -> None:
+    arguments = ["ask", "--db", "shop.sqlite", "--model", "scripted:good.json", "--json"]
+    for extra in ([], ["-"]):
+        done = nl2sql(*arguments, *extra, stdin="How many orders were shipped?\n", cwd=place)
+        assert json.loads(done.stdout)["question"] == "How many orders were shipped?"
+
+
+@pytest.mark.parametrize("table", ["order", "my table", 'quo"te', "select"])
+def test_tables_whose_names_need_quotes_can_be_asked(place: Path, table: str) -> None:
+    name = '"' + table.replace('"', '""') + '"'
+    connection = sqlite3.connect(place / "odd.sqlite")
+    connection.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, note TEXT)")
+    connection.execute(f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b')")
+    connection.commit()
+    connection.close()
+    replies = [reply.replace("orders WHERE status = 'shipped'", name) for reply in GOOD]
+    (place / "odd.json").write_text(json.dumps({"replies": {"*": replies}}), encoding="utf-8")
+    done = nl2sql(
+        "ask", "How many rows are there?", "--db", "odd.sqlite", "--model", "scripted:odd.json", "--json", cwd=place
+    )
+    assert json.loads(done.stdout)["rows"] == [[2]], done.stdout
+
+
+def test_eval_prints_the_contract_and_a_dry_run_runs_nothing(place: Path) -> None:
+    done = nl2sql(*EVAL, "--limit", "3", "--out", "run", "--json", "--quiet", cwd=place)
+    report = json.loads(done.stdout)
+    assert done.returncode == 0 and report["n"] == 3 and report["run"] == "run"
+    assert {"metrics", "usage", "control", "paired", "flips"} <= set(report)
+    dry = nl2sql(*EVAL, "--dry-run", "--json", cwd=place)
+    assert json.loads(dry.stdout)["episodes"] == 80
+    assert not (place / "runs").exists()
+
+
+def test_a_broken_gold_is_counted_not_fatal(place: Path) -> None:
+    done = nl2sql(*EVAL, "--benchmark", "bad_gold", "--out", "run", "--json", "-q", cwd=place)
+    assert done.returncode == 0 and json.loads(done.stdout)["metrics"]["EX[bag]"]["value"] == 0
+
+
+COMMANDS = ["ask", "eval", "score", "check-data", "models list", "models pull", "models info"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    done = nl2sql(*command.split(), "--help")
+    assert done.returncode == 0 and f"nl2sql {command}" in done.stdout.partition("\n")[2]
+
+
+HELP = """
+import sys
+sys.argv = ["nl2sql", "--help"]
+import nl2sql.cli
+try:
+    nl2sql.cli.main()
+except SystemExit:
+    pass
+heavy = ("torch", "transformers", "datasets", "pandas", "sqlglot", "scipy", "matplotlib")
+print([name for name in heavy if name in sys.modules])
+"""
+
+
+def test_help_loads_no_heavy_library() -> None:
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
