@@ -56,9 +56,10 @@ def guarded_postprocess(sql: str, nlq: str) -> str:
     Noise is: whitespace and comments between tokens, trailing semicolons, and backticks or brackets round a name
     that needs none. Text that does not lex comes back stripped and otherwise as it is.
 
-    - ORDER BY without LIMIT goes when no word of the question asks for an order or a ranking.
-    - ORDER BY with LIMIT goes when, besides, the question compares nothing, has no quantity word and not the limit's
-      number.
+    - ORDER BY without LIMIT stays: it changes no rows, and a gold may order without being asked (stripping it cost
+      17% of classicmodels' golds under a comparison that respects the gold's order).
+    - ORDER BY with LIMIT goes when no word of the question asks for an order or a ranking, and it compares nothing,
+      has no quantity word and not the limit's number.
     - LIMIT alone (or after an ORDER BY that is asked for as a mere sort) goes when the question has neither the
       number, nor a quantity word, nor a ranking word.
     """
@@ -78,9 +79,9 @@ def _without_unasked_tail(stream: list[Token], nlq: str) -> list[Token]:
         return stream  # nothing to strip, or no statement that means anything
     at = {token.token_type: index for index, token in found}
     order_at, limit_at = at.get(TokenType.ORDER_BY, -1), at.get(TokenType.LIMIT, -1)
-    asked = asked_order(nlq)
     if limit_at < 0:
-        return stream if asked.order or asked.ranking else stream[:order_at]
+        return stream
+    asked = asked_order(nlq)
     limited = _limit_is_asked(stream[limit_at + 1 :], asked)
     if 0 <= order_at < limit_at:
         if limited or asked.ranking or asked.comparison:

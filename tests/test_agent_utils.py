@@ -63,7 +63,7 @@ def test_table_names_get_the_casing_of_the_schema_and_nothing_else_changes(sql: 
 
 
 def test_guardrails_run_in_the_order_of_the_specification() -> None:
-    raw = "```sql\nSELECT id, pages, title\nFROM `BOOKS` ORDER BY id;\n```"
+    raw = "```sql\nSELECT id, pages, title\nFROM `BOOKS` ORDER BY id LIMIT 50;\n```"
     assert apply_guardrails(raw, "Show the title and pages of all books.", SCHEMA) == (
         "SELECT title, pages FROM Books;",
         None,
