@@ -42,7 +42,8 @@ SHOP = """
 CREATE TABLE customers (customer_id INTEGER PRIMARY KEY, name TEXT NOT NULL, city TEXT);
 CREATE TABLE orders (order_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES customers, status TEXT, total REAL);
 INSERT INTO customers VALUES (1, 'Ada', 'Bern'), (2, 'Ben', 'Basel'), (3, 'Cleo', 'Bern');
-INSERT INTO orders VALUES (10, 1, 'shipped', 20.0), (11, 1, 'open', 5.5), (12, 2, 'shipped', 9.0), (13, 3, 'shipped', 1.0);
+INSERT INTO orders VALUES (10, 1, 'shipped', 20.0), (11, 1, 'open', 5.5), (12, 2, 'shipped', 9.0);
+INSERT INTO orders VALUES (13, 3, 'shipped', 1.0);
 """
 
 

@@ -102,8 +102,20 @@ def test_overrides_take_precedence_repair_then_regenerate_then_extract(
 
 
 def test_state_holds_exactly_the_specified_variables() -> None:
-    named = """history trace decision_log last_sql last_error last_run last_valid last_constraints_ok constraints
-    pending_repair_error pending_force_generate clean_reject_retries""".split()
+    named = [
+        "history",
+        "trace",
+        "decision_log",
+        "last_sql",
+        "last_error",
+        "last_run",
+        "last_valid",
+        "last_constraints_ok",
+        "constraints",
+        "pending_repair_error",
+        "pending_force_generate",
+        "clean_reject_retries",
+    ]
     assert [field.name for field in fields(State) if field.name != "task"] == named
 
 
