@@ -1,0 +1,139 @@
+"""The notebooks run from anywhere, are committed with their outputs, and show the loop that the package has."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from nl2sql.config import ReactConfig
+from nl2sql.react import react_sql
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+CELL_TIMEOUT_S = 240  # a whole notebook takes about 45 s on two idle cores; tests may share them
+PARAMETERS = {
+    "REACT_MAX_STEPS": 8,
+    "REACT_MAX_NEW_TOKENS": 256,
+    "REACT_DO_SAMPLE": False,
+    "REACT_TEMPERATURE": 0.2,
+    "REACT_TOP_P": 0.9,
+    "USE_LINK_SCHEMA": True,
+    "MAX_CLEAN_REJECT_RETRIES": 1,
+}
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|tmp|home|Users|var|usr|opt)/")
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path: Path) -> list[Any]:
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+def outputs_of(cells: list[Any]) -> list[Any]:
+    return [output for cell in cells for output in cell.outputs]
+
+
+def loop_display() -> str:
+    """The Markdown that the evaluation notebook shows of the loop's source, as committed."""
+    cells = code_cells(ROOT / "notebooks" / "03_agentic_eval.ipynb")
+    cells = [cell for cell in cells if "getsource(nl2sql.react_sql)" in cell.source]
+    assert len(cells) == 1
+    return str(cells[0].outputs[0].data["text/markdown"])
+
+
+@pytest.mark.notebook
+@pytest.mark.timeout(600)
+@each_notebook
+def test_notebook_runs_in_an_empty_folder_without_errors_or_noise(path: Path) -> None:
+    execute = runpy.run_path(str(ROOT / "scripts" / "execute_notebooks.py"))["execute"]
+    committed, fresh = read(path), execute(read(path), timeout_s=CELL_TIMEOUT_S)  # a failing cell raises
+    assert kinds(fresh) == kinds(committed)
+
+
+def kinds(notebook: Any) -> list[list[str]]:
+    """What each code cell put out: stream names and MIME types, less the plain-text twins."""
+    return [
+        [o.get("name") or ",".join(sorted(set(o.get("data", {})) - {"text/plain"})) or "text" for o in cell.outputs]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def test_both_notebooks_are_there() -> None:
+    assert {path.name for path in NOTEBOOKS} >= {"01_quickstart.ipynb", "03_agentic_eval.ipynb"}
+
+
+@each_notebook
+def test_committed_notebook_was_executed_from_top_to_bottom(path: Path) -> None:
+    cells = code_cells(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert outputs_of(cells)
+
+
+@each_notebook
+def test_committed_outputs_hold_no_errors_and_no_progress_bars(path: Path) -> None:
+    for output in outputs_of(code_cells(path)):
+        assert output.output_type != "error"
+        assert output.get("name") != "stderr", output
+        assert "application/vnd.jupyter.widget-view+json" not in output.get("data", {})
+
+
+@each_notebook
+def test_committed_notebook_names_no_path_of_this_machine(path: Path) -> None:
+    found = MACHINE_PATH.search(path.read_text(encoding="utf-8"))
+    assert found is None, found
+
+
+@each_notebook
+def test_committed_notebook_holds_no_execution_times(path: Path) -> None:
+    notebook = read(path)
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert all(not cell.metadata for cell in notebook.cells)
+
+
+def test_displayed_loop_is_the_packages() -> None:
+    expected = f"```python\n{inspect.getsource(react_sql)}```"
+    assert loop_display() == expected, "stale: run python scripts/execute_notebooks.py notebooks/03_agentic_eval.ipynb"
+
+
+def test_seven_loop_parameters_are_set_in_one_cell_with_the_references_values() -> None:
+    cell = next(c for c in code_cells(ROOT / "notebooks/03_agentic_eval.ipynb") if "REACT_MAX_STEPS =" in c.source)
+    assigned = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(cell.source).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert assigned == PARAMETERS
+
+
+def test_the_references_values_are_the_packages_defaults() -> None:
+    fields = [name.lower().removeprefix("react_") for name in PARAMETERS]
+    defaults = ReactConfig()
+    assert [getattr(defaults, field) for field in fields] == list(PARAMETERS.values())
+
+
+def test_each_parameter_is_used_in_the_config() -> None:
+    sources = "\n".join(c.source for c in code_cells(ROOT / "notebooks/03_agentic_eval.ipynb"))
+    for name in PARAMETERS:
+        assert re.search(rf"=\s*{name}\b", sources), f"{name} is set but not used"
+
+
+def test_refreshing_a_notebook_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
+    missing = tmp_path / "nothing.ipynb"
+    script = ROOT / "scripts" / "execute_notebooks.py"
+    found = subprocess.run([sys.executable, str(script), str(missing)], capture_output=True, text=True)
+    assert found.returncode == 2
+    assert found.stderr == f"error: {missing} does not exist\n"
