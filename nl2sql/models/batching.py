@@ -23,6 +23,7 @@ from nl2sql.models.slots import PREFILL_CHUNK
 logger = logging.getLogger(__name__)
 
 _MIN_SHARED = 16  # a shorter common prefix is not worth copying
+_SAME_SHARE = 0.7  # a slot that agrees this far is the same conversation; one that agrees less is copied from
 _COMPACT_BELOW = 0.75  # active share of the computed rows under which active slots are moved together
 
 
@@ -150,7 +151,7 @@ class Worker:
         shared = [_common_prefix(wanted, held) for held in self._decoder.tokens]
         free = [slot for slot in range(self._decoder.slots) if slot not in self._active]
         best = max(range(self._decoder.slots), key=lambda slot: (shared[slot], slot in free))
-        if best in free and 2 * shared[best] >= len(self._decoder.tokens[best]) > 0:
+        if best in free and shared[best] >= _SAME_SHARE * len(self._decoder.tokens[best]) > 0:
             self._decoder.crop(best, shared[best])  # the same conversation, grown
             return best
         target = min(free, key=lambda slot: (len(self._decoder.tokens[slot]) > 0, self._used[slot]))

@@ -188,8 +188,8 @@ class LocalModel:
 def sleep_at_barriers() -> None:
     """Let OpenMP's threads sleep where they wait for each other; works only before torch is first imported.
 
-    By default they spin, and beside any other busy process two threads then collapse: 5.1 s for a step of 16 rows
-    against 0.5 s (measured on 2 shared cores; docs/models.md). OMP_WAIT_POLICY in the environment wins.
+    By default they spin, and beside any other busy process two threads then collapse: 0.8 to 5.1 s for a step of 16
+    rows against 0.5 s (measured on 2 shared cores; docs/models.md). OMP_WAIT_POLICY in the environment wins.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
