@@ -26,7 +26,9 @@ _HOMES = {
     "react_sql": "nl2sql.react",
     "ScriptedModel": "nl2sql.models.scripted",
     "single_shot": "nl2sql.single_shot",
-    "evaluate": "nl2sql.runs",
+    "evaluate": "nl2sql.runner",
+    "Run": "nl2sql.runs",
+    "load_config": "nl2sql.config",
 }
 __all__ = [*_HOMES, "__version__"]
 
