@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from nl2sql.benchmarks import FolderBenchmark
 from nl2sql.errors import UsageError
 from nl2sql.eval import exact_match, gold_order, order_matters, results_match, score, suites_match
-from nl2sql.eval.predictions import read_predictions
 from nl2sql.interfaces import Question, RunResult
 from nl2sql.query_runner import QueryPool, default_pool
 
@@ -278,40 +277,6 @@ def test_impossible_arguments_are_refused(benchmark, options):
 def test_repeated_ids_are_refused(benchmark):
     with pytest.raises(UsageError, match="q0"):
         score(benchmark, [benchmark.questions[0]] * 2, {}, replicas=0)
-
-
-# --------------------------------------------------------------------------------------------- prediction files
-
-
-def test_our_own_predictions_file(tmp_path, benchmark):
-    file = tmp_path / "predictions.jsonl"
-    file.write_text(
-        '{"id": "q0", "sql": "SELECT 1"}\n\n{"id": 7, "sql": null}\n{"id": "q0", "sql": "SELECT 2"}\n{"id": "q'
-    )
-    found, remarks = read_predictions(file, benchmark.questions)
-    assert found == {"q0": "SELECT 2", "7": ""}
-    assert ["again" in remarks[0], "torn" in remarks[1]] == [True, True]
-
-
-def test_one_statement_per_line_goes_by_position(tmp_path, benchmark):
-    file = tmp_path / "predicted.txt"
-    file.write_text("SELECT 1\tshop\n\nSELECT 3\n")
-    found, remarks = read_predictions(file, benchmark.questions)
-    assert found == {"q0": "SELECT 1", "q1": "", "q2": "SELECT 3"}
-    assert "3 lines for 6 questions" in remarks[0]
-
-
-@pytest.mark.parametrize("text", ['{"id": 1}\n', '{"id": 1, "sql": "SELECT 1"\n{}\n', "[1]\n"])
-def test_a_broken_predictions_file_is_one_clear_line(tmp_path, text):
-    file = tmp_path / "predictions.jsonl"
-    file.write_text(text)
-    with pytest.raises(UsageError, match="line 1"):
-        read_predictions(file, [])
-
-
-def test_a_missing_predictions_file_is_named(tmp_path):
-    with pytest.raises(UsageError, match=r"nothing\.jsonl does not exist"):
-        read_predictions(tmp_path / "nothing.jsonl", [])
 
 
 # ------------------------------------------------------------------------------------------ what is never loaded

@@ -1,63 +1,353 @@
-"""Reading prediction files: our ``predictions.jsonl`` (an object with ``id`` and ``sql`` per line), or Spider's text
-(one SQL statement per line, in the order of the benchmark's questions; anything after a tab is ignored)."""
+"""Reading prediction files of four kinds, and Spider's ``gold.sql``. Nothing is truncated, nothing is shifted.
+
+- JSON lines: an object per line with an id and a statement (``{"id": ..., "sql": ...}``), or a JSON list of them;
+- Spider's text: one statement per line in the order of the questions, a blank line where there is no answer; a
+  database id may follow after a tab and is then checked;
+- BIRD's JSON: ``{"0": "SQL\\t----- bird -----\\tdb", ...}``, by position (or by question id), databases checked;
+- CSV or TSV with a header: by an id column, else by the question's text, else by position.
+
+Bytes may be UTF-8 (with or without a BOM) or UTF-16 with one; lines may end in LF or CRLF. Blank predictions stay in
+as "" and are scored as wrong; predictions for unknown ids stay in too, so that scores can report them as surplus.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question
 
+ID_KEYS = ("id", "question_id", "qid", "instance_id")
+SQL_KEYS = (  # what is surely a prediction comes before what may be the gold beside it
+    "predicted_sql",
+    "generated_query",
+    "generated_sql",
+    "pred_sql",
+    "prediction",
+    "predicted",
+    "pred",
+    "predicted_query",
+    "sql",
+    "query",
+)
+TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq")
+DB_KEYS = ("db_id", "database_id", "db", "database", "db_name")
+BIRD_MARK = "\t----- bird -----\t"
+SHOWN = 5  # ids or lines that a message names
+
 
 def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[dict[str, str], list[str]]:
-    """(question id -> SQL, remarks). Where an id comes twice the later line counts and a remark says so.
+    """(question id -> SQL, remarks for the reader of the scores).
 
     ``questions`` are all questions of the benchmark (and split), also those that scores leave out: text files go by
-    position. Raises UsageError for a file that is missing or is neither format.
+    position. Where an id comes twice the later one counts and a remark says so. Raises UsageError for a file that is
+    missing, of no known kind, of another number of lines than there are questions, or for other databases.
     """
     path = Path(path)
+    text = _read_text(path, "predictions file")
+    found = _Found(path)
+    kind = _kind(path, text)
+    _READERS[kind](found, text, questions)
+    blank = [id_ for id_, sql in found.predictions.items() if not sql.strip()]
+    if blank:
+        found.remarks.append(f"{path}: {len(blank)} blank prediction(s), counted as wrong: {_some(blank)}")
+    return found.predictions, found.remarks
+
+
+def read_gold_file(path: str | Path) -> list[tuple[str, str]]:
+    """(SQL, database id) per line of a ``gold.sql`` in Spider's format, ``SQL<tab>database``.
+
+    Blank lines at the end are dropped. The database id is "" where a line has none.
+    Raises UsageError for a file that is missing or empty, or that has a blank line between others.
+    """
+    path = Path(path)
+    lines = _lines(_read_text(path, "gold file"))
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise UsageError(f"gold file {path} is empty; expected one line 'SQL<tab>database id' per question")
+    for number, line in enumerate(lines, 1):
+        if not line.split("\t")[0].strip():
+            raise UsageError(f"gold file {path} line {number} has no SQL; expected 'SQL<tab>database id' on every line")
+    return [_sql_and_database(line) for line in lines]
+
+
+def with_golds(questions: Sequence[Question], path: str | Path) -> list[Question]:
+    """The same questions, each with the gold of its line in ``path`` (``read_gold_file``) and that gold only.
+
+    What was known of the old gold (its hardness, its number of rows, its errors) is dropped. Raises UsageError where
+    the number of lines differs from that of the questions, or a line names another database than its question.
+    """
+    golds = read_gold_file(path)
+    _check_count(Path(path), "gold file", len(golds), len(questions))
+    _check_databases(Path(path), [database for _, database in golds], questions)
+    return [_with_gold(question, sql) for question, (sql, _) in zip(questions, golds, strict=True)]
+
+
+def _with_gold(question: Question, sql: str) -> Question:
+    from nl2sql.hardness import hardness
+
+    about_the_gold = ("gold_rows", "gold_error", "no_gold", "time_dependent")
+    meta = {key: value for key, value in question.meta.items() if key not in about_the_gold}
+    return replace(question, gold=(sql,), difficulty=hardness(sql), meta=meta)
+
+
+# ------------------------------------------------------------------------------------------------ what every kind needs
+
+
+@dataclass
+class _Found:
+    path: Path
+    predictions: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    def add(self, id_: str, sql: Any, where: str) -> None:
+        """``sql`` may be null or a number, as some systems write for "failed": a blank prediction."""
+        if id_ in self.predictions:
+            self.remarks.append(f"{self.path} {where}: {id_!r} again; the later one counts")
+        if isinstance(sql, (dict, list)):
+            raise UsageError(f"{self.path} {where}: the SQL has to be a text, found {str(sql)[:80]}")
+        self.predictions[id_] = sql.strip() if isinstance(sql, str) else ""
+
+
+def _read_text(path: Path, what: str) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        raw = path.read_bytes()
+        wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
+        return raw.decode("utf-16" if wide else "utf-8-sig")
     except FileNotFoundError:
-        raise UsageError(f"predictions file {path} does not exist") from None
+        raise UsageError(f"{what} {path} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"predictions file {path} cannot be read: {error}") from None
-    if path.suffix == ".jsonl" or text.lstrip().startswith("{"):
-        return _jsonl(path, text)
-    return _text(path, text, questions)
+        raise UsageError(f"{what} {path} cannot be read: {error}; expected UTF-8 text") from None
 
 
-def _jsonl(path: Path, text: str) -> tuple[dict[str, str], list[str]]:
-    predictions: dict[str, str] = {}
-    remarks: list[str] = []
+def _lines(text: str) -> list[str]:
+    """Lines without their ends. Only LF and CRLF end a line: SQL may hold other separators inside strings."""
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    if lines[-1] == "":
+        lines.pop()  # the last line ended as it should; an empty file has no lines
+    return lines
+
+
+def _kind(path: Path, text: str) -> str:
+    """By content where that is plain (an object, a list), else by the suffix."""
+    start = text.lstrip()[:1]
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return "csv"
+    if start == "[" and path.suffix.lower() != ".jsonl":
+        return "list"
+    if path.suffix.lower() == ".jsonl":
+        return "jsonl"
+    if start == "{":
+        return "jsonl" if _is_record_line(text.lstrip().split("\n", 1)[0]) else "bird"
+    return "bird" if path.suffix.lower() == ".json" else "text"
+
+
+def _is_record_line(line: str) -> bool:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError:
+        return False
+    return isinstance(record, dict) and _key(record, ID_KEYS) is not None and _key(record, SQL_KEYS) is not None
+
+
+def _key(record: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    """The record's key that is the first of ``names``; case and the space round a CSV header do not matter."""
+    known = {str(key).strip().lower(): key for key in record}
+    return next((known[name] for name in names if name in known), None)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+
+
+def _check_count(path: Path, what: str, lines: int, questions: int) -> None:
+    if lines != questions:
+        raise UsageError(
+            f"{what} {path} has {lines} lines for {questions} questions, and lines go by position: write one line "
+            "per question (a blank one where there is no answer), name the --split that the file was made for, "
+            'or write JSON lines {"id": ..., "sql": ...}'
+        )
+
+
+def _check_databases(path: Path, databases: Sequence[str], questions: Sequence[Question]) -> None:
+    """A database id that is not the question's shows that lines and questions are shifted against each other."""
+    for number, (database, question) in enumerate(zip(databases, questions, strict=True), 1):
+        if database and database != question.db_id:
+            raise UsageError(
+                f"{path} line {number} is for database {database!r} but question {number} ({question.id}) asks "
+                f"{question.db_id!r}: the file was made for other questions or another --split, or a line is missing"
+            )
+
+
+def _sql_and_database(line: str) -> tuple[str, str]:
+    """``SQL<tab>database``: the last field is a database only if it looks like a name, as SQL may hold tabs."""
+    sql, tab, last = line.rpartition("\t")
+    last = last.strip()
+    if tab and last and not any(char.isspace() or char in "'\"();=<>,*" for char in last):
+        return sql.strip(), last
+    return line.strip(), ""
+
+
+# ------------------------------------------------------------------------------------------------- one reader per kind
+
+
+def _read_jsonl(found: _Found, text: str, questions: Sequence[Question]) -> None:
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             record: Any = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             if number == len(lines):  # a run that was killed while it wrote: no newline after the torn line
-                remarks.append(f"{path}: the last line is torn and was ignored")
+                found.remarks.append(f"{found.path}: the last line is torn and was ignored")
                 continue
-            raise UsageError(f"{path} line {number} is not JSON ({error.msg}); expected an object per line") from None
-        if not isinstance(record, dict) or "id" not in record or "sql" not in record:
-            raise UsageError(f'{path} line {number}: expected an object with "id" and "sql", found {line[:80]}')
-        id_, sql = str(record["id"]), record["sql"]
-        if id_ in predictions:
-            remarks.append(f"{path} line {number}: {id_!r} again; the later line counts")
-        predictions[id_] = sql if isinstance(sql, str) else ""
-    return predictions, remarks
+            reason = getattr(error, "msg", "nested too deeply")
+            raise UsageError(
+                f"{found.path} line {number} is not JSON ({reason}); expected an object per line"
+            ) from None
+        _add_record(found, record, f"line {number}")
 
 
-def _text(path: Path, text: str, questions: Sequence[Question]) -> tuple[dict[str, str], list[str]]:
-    lines = text.removesuffix("\n").split("\n") if text else []
-    predictions = {q.id: line.split("\t")[0].strip() for q, line in zip(questions, lines, strict=False)}
-    if len(lines) == len(questions):
-        return predictions, []
-    for extra in range(len(questions), len(lines)):
-        predictions[f"line {extra + 1}"] = lines[extra]
-    return predictions, [f"{path} has {len(lines)} lines for {len(questions)} questions, matched from the first on"]
+def _read_list(found: _Found, text: str, questions: Sequence[Question]) -> None:
+    for number, record in enumerate(_load(found.path, text), 1):
+        _add_record(found, record, f"record {number}")
+
+
+def _add_record(found: _Found, record: Any, where: str) -> None:
+    id_key = _key(record, ID_KEYS) if isinstance(record, dict) else None
+    sql_key = _key(record, SQL_KEYS) if isinstance(record, dict) else None
+    if id_key is None or sql_key is None:
+        shown = json.dumps(record, ensure_ascii=False)[:80]
+        raise UsageError(f'{found.path} {where}: expected an object with "id" and "sql", found {shown}')
+    found.add(str(record[id_key]), record[sql_key], where)
+
+
+def _read_text_lines(found: _Found, text: str, questions: Sequence[Question]) -> None:
+    lines = _lines(text)
+    while len(lines) > len(questions) and not lines[-1].strip():
+        lines.pop()
+    _check_count(found.path, "predictions file", len(lines), len(questions))
+    pairs = [_sql_and_database(line) for line in lines]
+    known = {question.db_id for question in questions}
+    named = [bool(database) for line, (_, database) in zip(lines, pairs, strict=True) if line.strip()]
+    if any(database in known for _, database in pairs) or (named and all(named)):
+        _check_databases(found.path, [database for _, database in pairs], questions)
+    else:  # the tab is part of the SQL
+        pairs = [(line.strip(), "") for line in lines]
+    for number, (question, (sql, _)) in enumerate(zip(questions, pairs, strict=True), 1):
+        found.add(question.id, sql, f"line {number}")
+
+
+def _read_bird(found: _Found, text: str, questions: Sequence[Question]) -> None:
+    pairs: list[tuple[str, Any]] = _load(found.path, text, pairs=True)
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        raise UsageError(f'{found.path}: expected an object {{"0": "SQL{BIRD_MARK}database", ...}}')
+    entries = {}
+    for key, value in pairs:
+        if key in entries:
+            found.remarks.append(f"{found.path}: {key!r} again; the later one counts")
+        sql, _, database = value.partition(BIRD_MARK) if isinstance(value, str) else (value, "", "")
+        entries[key] = (sql, database.strip())
+    by_id = {question.id: question for question in questions}
+    by_place = {str(place): question for place, question in enumerate(questions)}
+    target = _fitting(found.path, entries, by_place, by_id)
+    for key, (sql, _) in entries.items():
+        found.add(target[key].id if key in target else key, sql, f"entry {key!r}")
+
+
+def _fitting(
+    path: Path, entries: Mapping[str, tuple[Any, str]], by_place: Mapping[str, Question], by_id: Mapping[str, Question]
+) -> Mapping[str, Question]:
+    """Whether keys are positions (as BIRD writes them) or question ids: the reading that more keys and their databases
+    fit; positions where both fit alike."""
+
+    def misfits_of(target: Mapping[str, Question]) -> list[str]:
+        return [key for key, (_, db) in entries.items() if db and key in target and target[key].db_id != db]
+
+    target = max((by_place, by_id), key=lambda target: len(target.keys() & entries.keys()) - len(misfits_of(target)))
+    misfits = misfits_of(target)
+    if misfits:
+        key = misfits[0]
+        raise UsageError(
+            f"{path} entry {key!r} is for database {entries[key][1]!r} but question {target[key].id} asks "
+            f"{target[key].db_id!r}: the file was made for other questions or another --split"
+        )
+    return target
+
+
+def _load(path: Path, text: str, *, pairs: bool = False) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=list if pairs else None)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON: {error}") from None
+
+
+def _read_csv(found: _Found, text: str, questions: Sequence[Question]) -> None:
+    header = text.split("\n", 1)[0]
+    delimiter = max((",", ";", "\t"), key=header.count)
+    try:
+        rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise UsageError(f"{found.path} is not CSV: {error}") from None
+    names = dict.fromkeys(name.strip() for name in header.rstrip("\r").split(delimiter))
+    columns: Mapping[str, Any] = rows[0] if rows else names
+    sql_key = _key(columns, SQL_KEYS)
+    if sql_key is None:
+        raise UsageError(
+            f"{found.path} has no column for the SQL: expected one of {', '.join(SQL_KEYS)}, found {', '.join(names)}"
+        )
+    for number, row in enumerate(rows, 1):
+        if None in row or row[sql_key] is None:
+            raise UsageError(f"{found.path} row {number} has another number of fields than the header; quote the SQL")
+    ids = _csv_ids(found, rows, columns, questions)
+    for number, (id_, row) in enumerate(zip(ids, rows, strict=True), 1):
+        found.add(id_, row[sql_key], f"row {number}")
+
+
+def _csv_ids(
+    found: _Found, rows: Sequence[Mapping[str, str]], columns: Mapping[str, Any], questions: Sequence[Question]
+) -> list[str]:
+    """Ids by the id column; else by the question's text (with its database, where given); else by position."""
+    id_key, text_key, db_key = (_key(columns, names) for names in (ID_KEYS, TEXT_KEYS, DB_KEYS))
+    if id_key is not None:
+        return [row[id_key].strip() for row in rows]
+    if text_key is None:
+        _check_count(found.path, "predictions file", len(rows), len(questions))
+        if db_key is not None:
+            _check_databases(found.path, [row[db_key].strip() for row in rows], questions)
+        return [question.id for question in questions]
+    waiting: dict[tuple[str, str], list[str]] = {}
+    for question in questions:
+        key = (_plain(question.text), question.db_id if db_key is not None else "")
+        waiting.setdefault(key, []).append(question.id)
+    uses: dict[tuple[str, str], int] = {}
+    ids = []
+    for number, row in enumerate(rows, 1):
+        key = (_plain(row[text_key]), row[db_key].strip() if db_key is not None else "")
+        same = waiting.get(key, [])
+        place = uses[key] = uses.get(key, 0) + 1
+        if len(same) > 1 and db_key is None and place == 1:
+            found.remarks.append(f"{found.path} row {number}: {len(same)} questions have this text; taken in order")
+        ids.append(same[place - 1] if place <= len(same) else f"row {number}")
+    return ids
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).lower()
+
+
+_READERS = {
+    "jsonl": _read_jsonl,
+    "list": _read_list,
+    "text": _read_text_lines,
+    "bird": _read_bird,
+    "csv": _read_csv,
+}

@@ -1,0 +1,161 @@
+"""Prediction files of every kind are read without truncation or shift; what cannot be matched is said in one line."""
+
+import json
+
+import pytest
+
+from nl2sql.errors import UsageError
+from nl2sql.eval.predictions import read_gold_file, read_predictions, with_golds
+from nl2sql.interfaces import Question
+
+QUESTIONS = [
+    Question("How many?", id="a-0", db_id="shop", gold=("SELECT 1",), meta={"gold_rows": 0}),
+    Question("Which  names?", id="a-1", db_id="shop", gold=("SELECT 2",)),
+    Question("How many?", id="a-2", db_id="zoo", gold=("SELECT 3",)),
+]
+BIRD = "\t----- bird -----\t"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(name, content, questions=QUESTIONS):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_predictions(path, questions)
+
+    return read
+
+
+ALL = {"a-0": "SELECT 1", "a-1": "SELECT 'ü'", "a-2": ""}
+RECORDS = [{"id": id_, "sql": sql} for id_, sql in ALL.items()]
+SAME = {
+    "own.jsonl": "".join(json.dumps(record) + "\n" for record in RECORDS),
+    "list.json": json.dumps(RECORDS, indent=1),
+    "other-names.jsonl": "".join(
+        json.dumps({"question_id": r["id"], "query": "gold", "predicted_sql": r["sql"]}) + "\n" for r in RECORDS
+    ),
+    "spider.txt": "SELECT 1\nSELECT 'ü'\n\n",
+    "spider-unended.sql": "SELECT 1\nSELECT 'ü'\n\n\n\n",
+    "with-databases.sql": "SELECT 1\tshop\nSELECT 'ü'\tshop\n\tzoo\n",
+    "bird.json": json.dumps(
+        {"0": f"SELECT 1{BIRD}shop", "1": f"SELECT 'ü'{BIRD}shop", "2": f"{BIRD}zoo"}, ensure_ascii=False, indent=4
+    ),
+    "bird-by-id.json": json.dumps({"a-2": 0, "a-1": f"SELECT 'ü'{BIRD}shop", "a-0": "SELECT 1"}),
+    "id.csv": "id,sql\na-2,\na-0,SELECT 1\na-1,\"SELECT 'ü'\"\n",
+    "semicolons.csv": "Question_ID;Predicted_SQL\na-0;SELECT 1\na-1;SELECT 'ü'\na-2;\n",
+    "tabs.tsv": "sql\tid\nSELECT 1\ta-0\nSELECT 'ü'\ta-1\n\ta-2\n",
+    "by-question.csv": "question,db_id,sql\nhow many?,zoo,\nWhich names?,shop,SELECT 'ü'\nHow many?,shop,SELECT 1\n",
+    "by-position.csv": "sql,db_id\nSELECT 1,shop\nSELECT 'ü',shop\n,zoo\n",
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("bytes_", ["plain", "bom", "crlf", "utf-16"])
+def test_every_kind_of_file_gives_the_same_predictions(read, name, bytes_):
+    text = SAME[name]
+    if bytes_ == "crlf":
+        text = text.replace("\n", "\r\n")
+    content = text.encode({"bom": "utf-8-sig", "utf-16": "utf-16"}.get(bytes_, "utf-8"))
+    found, remarks = read(name, content)
+    assert found == ALL
+    assert len(remarks) == 1 and "1 blank prediction(s), counted as wrong: a-2" in remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("p.txt", "SELECT 1\nSELECT 2\n", "has 2 lines for 3 questions.*blank.*--split"),
+        ("p.txt", "SELECT 1\n\nSELECT 2\nSELECT 3\n", "has 4 lines for 3 questions"),
+        ("p.txt", "", "has 0 lines for 3 questions"),
+        ("p.sql", "SELECT 1\tshop\nSELECT 2\tzoo\nSELECT 3\tzoo\n", "line 2 is for database 'zoo'.*a-1.*'shop'"),
+        ("p.json", json.dumps({"0": f"SELECT 1{BIRD}zoo"}), "entry '0' is for database 'zoo'"),
+        ("p.json", '{"0": {"sql": "SELECT 1"}}', "entry '0': the SQL has to be a text"),
+        ("p.json", '"SELECT 1"', "expected an object"),
+        ("p.json", "{", "is not JSON"),
+        ("p.json", "[[1]]", "record 1: expected an object"),
+        ("p.jsonl", '{"id": 1}\n', 'line 1: expected an object with "id" and "sql"'),
+        ("p.jsonl", "oops\n{}\n", "line 1 is not JSON"),
+        ("p.csv", "id,answer\n1,SELECT 1\n", "no column for the SQL.*found id, answer"),
+        ("p.csv", "id,sql\na-0,SELECT a, b\n", "row 1 has another number of fields"),
+        ("p.csv", "sql\nSELECT 1\n", "has 1 lines for 3 questions"),
+        ("p.txt", b"SELECT '\xff'\n", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_matched_is_one_clear_line(read, name, content, says):
+    with pytest.raises(UsageError, match=says) as error:
+        read(name, content)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"nothing\.jsonl does not exist"):
+        read_predictions(tmp_path / "nothing.jsonl", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "surplus"),
+    [
+        ("p.jsonl", '{"id": "far", "sql": "SELECT 1"}\n', "far"),
+        ("p.json", json.dumps({"0": f"SELECT 1{BIRD}shop", "99": f"SELECT 2{BIRD}shop"}), "99"),
+        ("p.csv", "question,sql\nWhich names?,SELECT 1\nWhat else?,SELECT 2\n", "row 2"),
+        ("p.csv", "question,sql\nWhich names?,SELECT 1\nWhich names?,SELECT 2\n", "row 2"),
+    ],
+)
+def test_a_prediction_for_no_question_stays_in_as_surplus(read, name, content, surplus):
+    found, _ = read(name, content)
+    assert surplus in found and surplus not in {question.id for question in QUESTIONS}
+
+
+def test_a_later_line_for_the_same_id_counts_and_a_torn_last_line_is_ignored(read):
+    found, remarks = read(
+        "p.jsonl", '{"id": "a-0", "sql": "SELECT 1"}\n\n{"id": 7, "sql": null}\n{"id": "a-0", "sql": "SELECT 2"}\n{"i'
+    )
+    assert found == {"a-0": "SELECT 2", "7": ""}
+    assert ["again" in remarks[0], "torn" in remarks[1], "blank" in remarks[2]] == [True, True, True]
+
+
+def test_statements_over_several_lines_fit_into_csv(read):
+    assert read("p.csv", 'id,sql\r\na-0,"SELECT 1\r\n, 2"\r\n')[0] == {"a-0": "SELECT 1\r\n, 2"}
+
+
+def test_a_tab_inside_sql_truncates_nothing(read):
+    assert read("p.txt", "SELECT 1,\t2\nSELECT 1\nSELECT\t'a b'\n")[0] == {
+        "a-0": "SELECT 1,\t2",
+        "a-1": "SELECT 1",
+        "a-2": "SELECT\t'a b'",
+    }
+    found, _ = read("p.txt", "SELECT 1,\t'x y'\tshop\nSELECT\t(1)\n\n")
+    assert found == {"a-0": "SELECT 1,\t'x y'", "a-1": "SELECT\t(1)", "a-2": ""}
+
+
+def test_bird_keys_are_question_ids_where_databases_say_so(read):
+    questions = [Question("?", id=str(n), db_id=db) for n, db in ((2, "x"), (1, "y"), (0, "x"), (5, "z"))]
+    entries = {"2": f"SELECT 2{BIRD}x", "1": f"SELECT 1{BIRD}y", "5": f"SELECT 5{BIRD}z"}
+    assert read("p.json", json.dumps(entries), questions)[0] == {"2": "SELECT 2", "1": "SELECT 1", "5": "SELECT 5"}
+    entries = {"0": f"SELECT 2{BIRD}x", "1": f"SELECT 1{BIRD}y", "3": f"SELECT 5{BIRD}z"}
+    assert read("p.json", json.dumps(entries), questions)[0] == {"2": "SELECT 2", "1": "SELECT 1", "5": "SELECT 5"}
+
+
+def test_a_gold_file_replaces_golds_in_order(tmp_path):
+    path = tmp_path / "gold.sql"
+    path.write_bytes(b"\xef\xbb\xbfSELECT count(*) FROM t\tshop\r\nSELECT 5\tshop\r\nSELECT 6 \tzoo\r\n\r\n")
+    assert read_gold_file(path) == [("SELECT count(*) FROM t", "shop"), ("SELECT 5", "shop"), ("SELECT 6", "zoo")]
+    replaced = with_golds(QUESTIONS, path)
+    assert [q.gold for q in replaced] == [("SELECT count(*) FROM t",), ("SELECT 5",), ("SELECT 6",)]
+    assert replaced[0].meta == {} and replaced[0].difficulty == "easy" and replaced[0].id == "a-0"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("SELECT 1\tshop\n", "has 1 lines for 3 questions"),
+        ("SELECT 1\tshop\nSELECT 1\tzoo\nSELECT 1\tzoo\n", "line 2 is for database 'zoo'"),
+        ("SELECT 1\tshop\n\nSELECT 1\tzoo\n", "line 2 has no SQL"),
+        ("\n", "is empty"),
+    ],
+)
+def test_a_gold_file_that_does_not_fit_is_refused(tmp_path, text, says):
+    path = tmp_path / "gold.sql"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=says):
+        with_golds(QUESTIONS, path)
