@@ -99,8 +99,8 @@ def test_look_alike_columns_do_not_blow_up_the_search(kind):
 
 
 def test_the_search_gives_up_within_its_bound(monkeypatch, caplog):
-    monkeypatch.setattr("nl2sql.eval.rules.SEARCH_CELLS", 0)
-    monkeypatch.setattr("nl2sql.eval.rules.SEARCH_TRIALS", 2)
+    monkeypatch.setattr("nl2sql.eval.rules.bag.SEARCH_CELLS", 0)
+    monkeypatch.setattr("nl2sql.eval.rules.bag.SEARCH_TRIALS", 2)
     rows = [(0, 1, 1, 0), (1, 0, 0, 1), (0, 0, 1, 1)]
     other = [tuple(row[c] for c in (2, 3, 1, 0)) for row in rows]
     assert not results_match(result(*rows), result(*other), ordered=False)

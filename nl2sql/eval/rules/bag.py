@@ -1,22 +1,22 @@
 """The ``bag`` rule: when do two results give the same answer?
 
 Same number of columns, same multiset of rows under one assignment of predicted to gold columns; the order of rows
-counts only where the gold's outermost query has an ORDER BY, and among rows with equal keys only where the keys are
-not in the result. Values: ``1 == 1.0 == TRUE``, NULL equals NULL, text and blobs are equal byte for byte, whole
-numbers exactly; a number with a fractional part equals another number within ``ROUND_OFF`` (relative), so that the
-order in which a SUM adds up does not decide. Column names are not looked at.
+counts only where the gold's outermost query has an ORDER BY (see ``order``), and among rows with equal keys only where
+the keys are not in the result. Values: ``1 == 1.0 == TRUE``, NULL equals NULL, text and blobs are equal byte for byte,
+whole numbers exactly; a number with a fractional part equals another number within ``ROUND_OFF`` (relative), so that
+the order in which a SUM adds up does not decide; ``bag~REL`` widens that to ``REL``. Column names are not looked at.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias
 
+from nl2sql.eval.rules.order import gold_order
+from nl2sql.eval.rules.tolerance import close_bag
 from nl2sql.interfaces import RunResult
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,19 @@ SEARCH_TRIALS = 200  # columns that it may try at least, however many rows there
 
 Cells: TypeAlias = list[tuple[Any, ...]]  # rows; the first cell is a tag: database, or place in the order
 Column: TypeAlias = tuple[Any, ...]
+
+
+def compare(
+    gold: Sequence[RunResult],
+    predicted: Sequence[RunResult],
+    *,
+    gold_sql: str,
+    tolerance: float = ROUND_OFF,
+    **_: object,
+) -> bool:
+    """The rule as ``Rule.compare``: ``suites_match`` with the order that ``gold_sql`` asks for."""
+    order = gold_order(gold_sql, gold[0]) if gold else {"ordered": False}
+    return suites_match(gold, predicted, **order, tolerance=tolerance)
 
 
 def results_match(gold: RunResult, predicted: RunResult, *, ordered: bool, keys: Sequence[int] | None = None) -> bool:
@@ -44,11 +57,12 @@ def suites_match(
     *,
     ordered: bool,
     keys: Sequence[int] | None = None,
+    tolerance: float = ROUND_OFF,
 ) -> bool:
     """The ``bag`` rule over several databases at once: one column assignment has to fit all of them.
 
-    ``gold[i]`` and ``predicted[i]`` are the two queries' results on database i. Where the search for an assignment
-    runs into its bound (``SEARCH_CELLS``) the verdict is False and a warning is logged.
+    ``gold[i]`` and ``predicted[i]`` are the two queries' results on database i; ``tolerance`` is relative. Where the
+    search for an assignment runs into its bound (``SEARCH_CELLS``) the verdict is False and a warning is logged.
     """
     if len(gold) != len(predicted):
         raise ValueError(f"{len(gold)} gold results but {len(predicted)} predicted ones")
@@ -61,8 +75,14 @@ def suites_match(
     gold_rows, predicted_rows = _tagged(tags, gold), _tagged(tags, predicted)
     if not tags or Counter(gold_rows) == Counter(predicted_rows):
         return True
-    gold_rows, predicted_rows = _snapped(gold_rows, predicted_rows)
-    return _same_bag(list(zip(*gold_rows, strict=True)), list(zip(*predicted_rows, strict=True)))
+    snapped = _snapped(gold_rows, predicted_rows)
+    if same_bag(_columns(snapped[0]), _columns(snapped[1])):
+        return True
+    return tolerance > ROUND_OFF and close_bag(_columns(gold_rows), _columns(predicted_rows), tolerance)
+
+
+def _columns(rows: Cells) -> list[Column]:
+    return list(zip(*rows, strict=True))
 
 
 def _groups(gold: Sequence[RunResult], keys: Sequence[int] | None) -> Iterator[int]:
@@ -81,76 +101,6 @@ def _groups(gold: Sequence[RunResult], keys: Sequence[int] | None) -> Iterator[i
 def _tagged(tags: Sequence[int], results: Sequence[RunResult]) -> Cells:
     rows = (row for result in results for row in result.rows)
     return [(tag, *row) for tag, row in zip(tags, rows, strict=True)]
-
-
-def order_matters(sql: str, dialect: str = "sqlite") -> bool:
-    """Whether the outermost query of ``sql`` has an ORDER BY (one in a subquery or a window does not count)."""
-    tree = _outermost(sql, dialect)
-    return _orders_textually(sql) if tree is None else bool(tree.args.get("order"))
-
-
-def order_keys(sql: str, columns: Sequence[str], dialect: str = "sqlite") -> tuple[int, ...] | None:
-    """Where the keys of the outermost ORDER BY stand in the result; None where one of them is not in it.
-
-    A key is found by number, by result name, or as the same expression in the SELECT list.
-    """
-    from sqlglot import expressions as exp
-
-    tree = _outermost(sql, dialect)
-    if tree is None or not tree.args.get("order"):
-        return None
-    selects = tree.selects
-    if any(select.is_star for select in selects):
-        selects = []  # their positions are not those of the result
-    names = [column.lower() for column in columns]
-    shown = [select.unalias().sql(dialect).lower() for select in selects]
-    found = []
-    for ordered in tree.args["order"].expressions:
-        key = ordered.this
-        text = key.sql(dialect).lower()
-        by_name = isinstance(key, exp.Column) and not (key.table and selects) and names.count(key.name.lower()) == 1
-        if isinstance(key, exp.Literal) and key.this.isdigit():
-            place = int(key.this) - 1
-        elif by_name:  # SQLite, too, looks among the names of the result first
-            place = names.index(key.name.lower())
-        elif text in shown:
-            place = shown.index(text)
-        else:
-            return None
-        if not 0 <= place < len(columns):
-            return None
-        found.append(place)
-    return tuple(found)
-
-
-def gold_order(sql: str, result: RunResult) -> dict[str, Any]:
-    """The arguments ``ordered`` and ``keys`` of ``results_match`` for a gold and its result."""
-    ordered = order_matters(sql)
-    return {"ordered": ordered, "keys": order_keys(sql, result.columns) if ordered else None}
-
-
-@lru_cache(maxsize=8192)
-def _outermost(sql: str, dialect: str) -> Any:
-    import sqlglot
-    from sqlglot import expressions as exp
-    from sqlglot.errors import SqlglotError
-
-    try:
-        tree: Any = sqlglot.parse_one(sql, read=dialect)
-    except (SqlglotError, RecursionError):
-        return None
-    while isinstance(tree, (exp.Subquery, exp.Paren)) and not tree.args.get("order"):
-        tree = tree.this
-    return tree if isinstance(tree, exp.Query) else None
-
-
-def _orders_textually(sql: str) -> bool:
-    """For SQL that sqlglot cannot parse: ORDER BY outside brackets, strings and comments."""
-    text = re.sub(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", " ", sql, flags=re.DOTALL)
-    shorter = re.sub(r"\([^()]*\)", " ", text)
-    while shorter != text:
-        text, shorter = shorter, re.sub(r"\([^()]*\)", " ", shorter)
-    return re.search(r"\border\s+by\b", text, re.IGNORECASE) is not None
 
 
 def _width(result: RunResult) -> int:
@@ -192,7 +142,7 @@ def _renamed(rows: Cells, names: dict[float, float]) -> Cells:
     return [tuple(names.get(v, v) if isinstance(v, float) else v for v in row) for row in rows]
 
 
-def _same_bag(gold: Sequence[Column], predicted: Sequence[Column]) -> bool:
+def same_bag(gold: Sequence[Column], predicted: Sequence[Column]) -> bool:
     """Whether some assignment of predicted to gold columns makes the multisets of rows equal. Column 0 is fixed."""
     tags = gold[0]
     if Counter(_row_sums(gold)) != Counter(_row_sums(predicted)):

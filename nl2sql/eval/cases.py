@@ -1,0 +1,191 @@
+"""``nl2sql score --cases FILE``: every rule's verdict on a file of single pairs of queries, each with its database.
+
+A case is ``{"id", "schema_sql", "gold", "pred"}``; the statements of ``schema_sql`` make its database, and ``@DIR@``
+in any of the texts stands for the temporary folder that it lies in. Optional are what reference evaluators said
+(``expect``, ``official``, ``readings``) and what a good evaluator should say (``harness_should``): the rules'
+agreement with those is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.errors import UsageError
+from nl2sql.eval.rules import RULES, Rule
+from nl2sql.interfaces import RunResult
+
+if TYPE_CHECKING:
+    from nl2sql.query_runner import QueryPool
+
+Case = Mapping[str, Any]
+Verdicts = dict[str, bool | None]
+
+MAX_ROWS = 1_000_000  # the published evaluators know no bound; this one only keeps memory in check
+
+
+def run_cases(path: str | Path, *, timeout_s: float = 10.0, pool: QueryPool | None = None) -> dict[str, Any]:
+    """The verdicts of all ``RULES`` on the cases in ``path``, and how far they agree with what the file says.
+
+    Returns ``{"cases": [{"id", "verdicts": {rule: bool | None}, "error": str | None}], "agreement": {rule: ...}}``;
+    None only where the gold fails. ``timeout_s`` bounds each statement. Gold and prediction are executed separately,
+    also where they are the same text. UsageError for a file that is missing or does not have this form.
+    """
+    cases = _read(Path(path))
+    if pool is None:
+        from nl2sql.query_runner import default_pool
+
+        pool = default_pool()
+    with ThreadPoolExecutor(pool.workers, thread_name_prefix="cases") as threads:
+        judged = list(threads.map(lambda case: _Judged(case, pool, timeout_s), cases))
+    found = [
+        {"id": _id(case, number), "verdicts": one.verdicts, "error": one.error}
+        for number, (case, one) in enumerate(zip(cases, judged, strict=True))
+    ]
+    return {"cases": found, "agreement": _agreement(cases, found, judged)}
+
+
+def _read(path: Path) -> list[Case]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"case file {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"case file {path} is not JSON: {error}") from None
+    cases = data.get("cases") if isinstance(data, dict) else data
+    if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+        raise UsageError(
+            f"case file {path} holds no list of cases; a case is an object with id, schema_sql, gold, pred"
+        )
+    return cases
+
+
+def _id(case: Case, number: int) -> str:
+    return str(case["id"]) if case.get("id") is not None else str(number)
+
+
+class _Judged:
+    """One case: its database is made, the statements are executed and the rules consulted; then all is removed."""
+
+    def __init__(self, case: Case, pool: QueryPool, timeout_s: float) -> None:
+        self.pool, self.timeout_s = pool, timeout_s
+        self.error: str | None = None
+        self.refused = False  # the sandbox would not execute the prediction: it writes, or does what no query does
+        self.points: dict[str, float] = {}
+        self._results: dict[tuple[str, str], RunResult] = {}
+        with TemporaryDirectory(prefix="nl2sql-case-") as folder:
+            self.database = Path(folder) / "case.sqlite"
+            texts = {key: _texts(case.get(key), folder) for key in ("schema_sql", "gold", "pred")}
+            trouble = _build(self.database, "\n".join(texts["schema_sql"]), timeout_s)
+            if trouble:
+                self.error = f"the database cannot be made: {trouble}"
+                self.verdicts: Verdicts = dict.fromkeys(RULES)
+                return
+            before = self.database.read_bytes()
+            golds, predicted = texts["gold"], (texts["pred"] or [""])[0]
+            question = str(case.get("question") or "")
+            self.verdicts = {rule.name: self._verdict(rule, golds, predicted, question) for rule in RULES.values()}
+            self.error = self.error and self.error.replace(folder, "@DIR@")
+            if self.database.read_bytes() != before or len(list(Path(folder).iterdir())) > 1:
+                self.error = "a statement wrote to the disk"
+                self.verdicts = dict.fromkeys(RULES, False)
+
+    def _verdict(self, rule: Rule, golds: Sequence[str], predicted: str, question: str) -> bool | None:
+        """True where one gold is matched, None where all golds fail and the rule has no verdict on that."""
+        found = self._run("prediction", rule.prepare(predicted))
+        blank = not predicted.strip()
+        verdicts: list[bool | None] = [None] if not golds else []
+        for gold in (one for text in golds for one in rule.accepts(text)):
+            expected = self._run("gold", rule.prepare(gold))
+            about = {"gold_sql": gold, "predicted_sql": predicted, "question": question}
+            verdict = rule.verdict([expected], [found], **about)
+            points = rule.points([expected], [found], **about)
+            self.points[rule.name] = max(points, self.points.get(rule.name, 0.0))
+            verdicts.append(verdict and not (blank and rule.name == "spider"))
+            self._note(expected if not rule.usable(expected) else found, "gold: " if not rule.usable(expected) else "")
+        self.refused |= found.error_kind == "denied"
+        if any(verdicts):
+            return True
+        return False if False in verdicts else None
+
+    def _note(self, result: RunResult, prefix: str) -> None:
+        if self.error is None and not (result.success and not result.truncated):
+            self.error = prefix + (result.error or f"more than {MAX_ROWS} rows")
+
+    def _run(self, role: str, sql: str) -> RunResult:
+        key = (role, sql)
+        if key not in self._results:
+            self._results[key] = self.pool.run(self.database, sql, timeout_s=self.timeout_s, max_rows=MAX_ROWS)
+        return self._results[key]
+
+
+def _texts(value: Any, folder: str) -> list[str]:
+    """The texts that a field holds: one, several, or none."""
+    values = value if isinstance(value, list) else [value]
+    return [str(one).replace("@DIR@", folder) for one in values if one is not None]
+
+
+def _build(path: Path, script: str, timeout_s: float) -> str | None:
+    """Make the case's database; what went wrong, or None."""
+    deadline = time.monotonic() + timeout_s
+    connection = sqlite3.connect(path)
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+        connection.executescript(script)
+        connection.commit()
+    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+        return str(error)
+    finally:
+        connection.close()
+    return None
+
+
+# What the file may say of a case -> the rule that should agree with it
+REFERENCES: Mapping[str, Callable[[Case], Any]] = {
+    "spider": lambda case: _inside(case, "expect", "test_suite_bag"),
+    "bird-set": lambda case: _inside(case, "expect", "bird_set"),
+    "bag": lambda case: _inside(case, "harness_should", "verdict"),
+}
+
+
+def _inside(case: Case, *keys: str) -> Any:
+    value: Any = case
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _agreement(cases: Sequence[Case], found: Sequence[Mapping[str, Any]], judged: Sequence[_Judged]) -> dict[str, Any]:
+    """Per rule with a reference: on how many cases they agree, and where not.
+
+    A reference's verdict that came from executing what the sandbox refuses (``refused``) counts as "wrong": that is
+    the right verdict there. Where the reference crashed or hung there is nothing to agree with.
+    """
+    result = {}
+    for name, look_up in REFERENCES.items():
+        agreed, differing, refused = 0, [], []
+        for case, entry, one in zip(cases, found, judged, strict=True):
+            wanted = look_up(case)
+            if not isinstance(wanted, bool) and not (name == "bag" and case.get("harness_should")):
+                continue
+            if wanted and (one.refused or _wrote(case)):
+                refused.append(entry["id"])
+                wanted = False
+            if entry["verdicts"][name] == wanted:
+                agreed += 1
+            else:
+                differing.append(entry["id"])
+        result[name] = {"n": agreed + len(differing), "agree": agreed, "differ": differing, "refused": refused}
+    return result
+
+
+def _wrote(case: Case) -> bool:
+    changed = _inside(case, "official", "db_changed")
+    return bool(_inside(case, "official", "files_written")) or (isinstance(changed, Mapping) and any(changed.values()))

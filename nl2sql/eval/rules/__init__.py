@@ -1,0 +1,55 @@
+"""Rules: when do two results give the same answer? ``get_rule(name)`` gives one; ``docs/evaluation.md`` describes all.
+
+A rule's name is part of every metric that rests on it. ``bag`` is ours and the default; ``bag~1e-3`` is ``bag`` with
+fractional numbers equal within that relative tolerance; the others do what a published evaluator does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+
+from nl2sql.errors import UsageError
+from nl2sql.eval.rules import bag, bird, defog, spider
+from nl2sql.eval.rules.bag import results_match, suites_match
+from nl2sql.eval.rules.order import gold_order, order_keys, order_matters
+from nl2sql.eval.rules.rule import Rule
+
+__all__ = [
+    "RULES",
+    "Rule",
+    "get_rule",
+    "gold_order",
+    "order_keys",
+    "order_matters",
+    "results_match",
+    "suites_match",
+]
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        rule.name: rule
+        for rule in (
+            Rule("bag", bag.compare),
+            Rule("spider", spider.compare, prepare=spider.prepare, blank_is_empty=True),
+            Rule("bird-set", bird.bird_set, blank_is_empty=True, failed_gold=False),
+            Rule("bird-soft-f1", bird.bird_soft_f1, blank_is_empty=True, failed_gold=False),
+            Rule("defog-subset", defog.compare, accepts=defog.accepts),
+        )
+    }
+)
+TOLERANT = re.compile(r"bag~(\d*\.?\d+(?:e-?\d+)?)", re.IGNORECASE)
+
+
+def get_rule(name: str) -> Rule:
+    """The rule of that name. UsageError, with the names there are, for any other."""
+    if name in RULES:
+        return RULES[name]
+    if (found := TOLERANT.fullmatch(name)) and 0 < float(found[1]) < 1:
+        return Rule(name, partial(bag.compare, tolerance=float(found[1])))
+    raise UsageError(
+        f"no rule is called {name!r}; choose {', '.join(RULES)}, or bag~REL with a relative tolerance between 0 and 1, "
+        "such as bag~1e-3"
+    )

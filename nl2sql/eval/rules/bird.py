@@ -1,0 +1,40 @@
+"""BIRD's two comparisons: ``bird-set`` (sets of rows) and ``bird-soft-f1`` (cells of rows at the same place)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nl2sql.interfaces import RunResult
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+def bird_set(gold: Sequence[RunResult], predicted: Sequence[RunResult], **_: object) -> bool:
+    """Whether the sets of rows are equal on every database; columns in their order, row order and counts ignored."""
+    return all(set(one.rows) == set(other.rows) for one, other in zip(gold, predicted, strict=True))
+
+
+def bird_soft_f1(gold: Sequence[RunResult], predicted: Sequence[RunResult], **_: object) -> float:
+    """The mean over databases of ``soft_f1``."""
+    scores = [soft_f1(one.rows, other.rows) for one, other in zip(gold, predicted, strict=True)]
+    return sum(scores) / len(scores) if scores else 1.0
+
+
+def soft_f1(gold: Rows, predicted: Rows) -> float:
+    """F1 over cells. Distinct rows are paired by their place; in a pair a cell counts where the other row holds it.
+
+    The published script pairs rows in the order of a Python set, which changes from run to run where there is text.
+    Here the distinct rows keep the order of their first appearance, so the same results always score the same.
+    """
+    ours, theirs = list(dict.fromkeys(gold)), list(dict.fromkeys(predicted))
+    if not ours and not theirs:
+        return 1.0
+    both, paired = 0.0, min(len(ours), len(theirs))
+    only_predicted, only_gold = float(len(theirs) - paired), float(len(ours) - paired)
+    for expected, found in zip(ours, theirs, strict=False):
+        hits = sum(cell in expected for cell in found)
+        both += hits / len(expected)
+        only_predicted += (len(found) - hits) / len(expected)
+        only_gold += sum(cell not in found for cell in expected) / len(expected)
+    return 2 * both / (2 * both + only_predicted + only_gold) if both else 0.0

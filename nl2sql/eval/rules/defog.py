@@ -1,0 +1,111 @@
+"""``defog-subset``: the prediction may have more columns than the gold, and one gold text may stand for several.
+
+After defog's sql-eval: equal once duplicate rows are dropped and columns are sorted by name, or every column of the
+gold found among the prediction's. Not reproduced: what pandas does with mixed types and repeated column names, and
+numpy's broadcasting, by which a prediction without rows equals a gold of one row.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+from nl2sql.interfaces import RunResult
+
+Row = tuple[Any, ...]
+
+RELATIVE, ABSOLUTE = 1e-5, 1e-8  # how far numbers of a subset may lie apart
+ASKS_FOR_ORDER = re.compile(r"\b(?:order|sort|arrange)\b", re.IGNORECASE)
+MAX_CHOICES = 6  # columns in one pair of braces that are expanded: 63 golds
+PIECE = re.compile(r"'(?:[^']|'')*'?|\"(?:[^\"]|\"\")*\"?|--[^\n]*|/\*.*?(?:\*/|\Z)|.", re.DOTALL)
+
+
+def accepts(gold_sql: str) -> tuple[str, ...]:
+    """The golds that ``gold_sql`` stands for: ``a; b`` is either, ``{x, y}`` any choice of those columns."""
+    statements = [""]
+    for piece in PIECE.findall(gold_sql):
+        if piece == ";":
+            statements.append("")
+        else:
+            statements[-1] += piece
+    found = [choice for text in statements if text.strip() for choice in _choices(text.strip())]
+    return tuple(dict.fromkeys(found)) or (gold_sql,)
+
+
+def _choices(sql: str) -> list[str]:
+    start = sql.find("{")
+    end = sql.find("}", start + 1)
+    options = sql[start + 1 : end].split(",") if 0 <= start < end else []
+    if not options or len(options) > MAX_CHOICES:
+        return [sql]
+    head, tail = sql[:start], sql[end + 1 :]
+    chosen = [", ".join(some) for size in range(1, len(options) + 1) for some in combinations(options, size)]
+    return [head + columns + tail.replace("GROUP BY {}", f"GROUP BY {columns}") for columns in chosen]
+
+
+def compare(gold: Sequence[RunResult], predicted: Sequence[RunResult], *, question: str = "", **_: object) -> bool:
+    """Equal, or the gold's columns among the prediction's, on every database.
+
+    The order of rows counts only where ``question`` asks for an order.
+    """
+    ordered = ASKS_FOR_ORDER.search(question) is not None
+    return all(
+        _exact(one, other, ordered) or _subset(one, other, ordered) for one, other in zip(gold, predicted, strict=True)
+    )
+
+
+def _exact(gold: RunResult, predicted: RunResult, ordered: bool) -> bool:
+    if len(gold.columns) != len(predicted.columns):
+        return False
+    return gold.rows == predicted.rows or _normal(gold, ordered) == _normal(predicted, ordered)
+
+
+def _normal(result: RunResult, ordered: bool) -> list[Row]:
+    by_name = sorted(range(len(result.columns)), key=lambda place: result.columns[place])
+    rows = [tuple(row[place] for place in by_name) for row in result.rows]
+    return _distinct(rows, ordered)
+
+
+def _distinct(rows: Sequence[Row], ordered: bool) -> list[Row]:
+    distinct = list(dict.fromkeys(rows))
+    return distinct if ordered else sorted(distinct, key=lambda row: tuple(map(_rank, row)))
+
+
+def _subset(gold: RunResult, predicted: RunResult, ordered: bool) -> bool:
+    if not gold.rows or len(gold.rows) != len(predicted.rows):
+        return False
+    free = {place: sorted(column, key=_rank) for place, column in enumerate(zip(*predicted.rows, strict=True))}
+    chosen = []
+    for column in zip(*gold.rows, strict=True):
+        wanted = sorted(column, key=_rank)
+        place = next((p for p, cells in free.items() if _close(wanted, cells)), None)
+        if place is None:
+            return False
+        free.pop(place)  # taken for good: the first that fits, without looking back
+        chosen.append(place)
+    ours = _distinct(gold.rows, ordered)
+    theirs = _distinct([tuple(row[place] for place in chosen) for row in predicted.rows], ordered)
+    return len(ours) == len(theirs) and all(map(_close, ours, theirs))
+
+
+def _close(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(map(_cells_close, one, other))
+
+
+def _cells_close(one: Any, other: Any) -> bool:
+    if one == other:
+        return True
+    numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    return numbers and math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+
+
+def _rank(cell: Any) -> tuple[int, Any]:
+    """A key by which cells of all types can be sorted."""
+    if cell is None:
+        return (3, 0)
+    if isinstance(cell, int | float):
+        return (0, cell)
+    return (1, cell) if isinstance(cell, str) else (2, cell)

@@ -1,0 +1,80 @@
+"""Whether a gold orders its rows, and by which columns of its result: read off the syntax tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from nl2sql.interfaces import RunResult
+
+
+def order_matters(sql: str, dialect: str = "sqlite") -> bool:
+    """Whether the outermost query of ``sql`` has an ORDER BY (one in a subquery or a window does not count)."""
+    tree = _outermost(sql, dialect)
+    return _orders_textually(sql) if tree is None else bool(tree.args.get("order"))
+
+
+def order_keys(sql: str, columns: Sequence[str], dialect: str = "sqlite") -> tuple[int, ...] | None:
+    """Where the keys of the outermost ORDER BY stand in the result; None where one of them is not in it.
+
+    A key is found by number, by result name, or as the same expression in the SELECT list.
+    """
+    from sqlglot import expressions as exp
+
+    tree = _outermost(sql, dialect)
+    if tree is None or not tree.args.get("order"):
+        return None
+    selects = tree.selects
+    if any(select.is_star for select in selects):
+        selects = []  # their positions are not those of the result
+    names = [column.lower() for column in columns]
+    shown = [select.unalias().sql(dialect).lower() for select in selects]
+    found = []
+    for ordered in tree.args["order"].expressions:
+        key = ordered.this
+        text = key.sql(dialect).lower()
+        by_name = isinstance(key, exp.Column) and not (key.table and selects) and names.count(key.name.lower()) == 1
+        if isinstance(key, exp.Literal) and key.this.isdigit():
+            place = int(key.this) - 1
+        elif by_name:  # SQLite, too, looks among the names of the result first
+            place = names.index(key.name.lower())
+        elif text in shown:
+            place = shown.index(text)
+        else:
+            return None
+        if not 0 <= place < len(columns):
+            return None
+        found.append(place)
+    return tuple(found)
+
+
+def gold_order(sql: str, result: RunResult) -> dict[str, Any]:
+    """The arguments ``ordered`` and ``keys`` of ``results_match`` for a gold and its result."""
+    ordered = order_matters(sql)
+    return {"ordered": ordered, "keys": order_keys(sql, result.columns) if ordered else None}
+
+
+@lru_cache(maxsize=8192)
+def _outermost(sql: str, dialect: str) -> Any:
+    import sqlglot
+    from sqlglot import expressions as exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree: Any = sqlglot.parse_one(sql, read=dialect)
+    except (SqlglotError, RecursionError):
+        return None
+    while isinstance(tree, (exp.Subquery, exp.Paren)) and not tree.args.get("order"):
+        tree = tree.this
+    return tree if isinstance(tree, exp.Query) else None
+
+
+def _orders_textually(sql: str) -> bool:
+    """For SQL that sqlglot cannot parse: ORDER BY outside brackets, strings and comments."""
+    text = re.sub(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", " ", sql, flags=re.DOTALL)
+    shorter = re.sub(r"\([^()]*\)", " ", text)
+    while shorter != text:
+        text, shorter = shorter, re.sub(r"\([^()]*\)", " ", shorter)
+    return re.search(r"\border\s+by\b", text, re.IGNORECASE) is not None

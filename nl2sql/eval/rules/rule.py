@@ -1,0 +1,103 @@
+"""What a rule is: a name, a comparison of results, and what it does to a statement before it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from nl2sql.interfaces import RunResult
+
+
+class Compare(Protocol):
+    """How well usable results agree, 0 to 1 (``bool`` for rules without half points)."""
+
+    def __call__(
+        self,
+        gold: Sequence[RunResult],
+        predicted: Sequence[RunResult],
+        *,
+        gold_sql: str,
+        predicted_sql: str,
+        question: str,
+    ) -> float: ...
+
+
+def unchanged(sql: str) -> str:
+    """The statement as it is: what most rules execute."""
+    return sql
+
+
+def alone(gold_sql: str) -> tuple[str, ...]:
+    """A gold that stands for itself only: what most rules accept."""
+    return (gold_sql,)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When two queries count as the same answer. ``docs/evaluation.md`` describes every rule and its known faults.
+
+    The caller executes ``prepare(sql)`` of gold and prediction on each database and hands both lists of results over.
+    ``accepts(gold_sql)`` gives the golds that one gold text stands for; a match with any of them counts.
+    ``blank_is_empty``: a statement of nothing but comments and semicolons is a result without rows, not a failure.
+    ``failed_gold``: the verdict where the gold itself fails; None: no verdict.
+    """
+
+    name: str
+    compare: Compare
+    prepare: Callable[[str], str] = unchanged
+    accepts: Callable[[str], tuple[str, ...]] = alone
+    blank_is_empty: bool = False
+    failed_gold: bool | None = None
+
+    def usable(self, result: RunResult) -> bool:
+        """Whether this rule can compare ``result``; a failed or truncated one it cannot."""
+        if self.blank_is_empty and result.error_kind == "empty":
+            return True
+        return result.success and not result.truncated
+
+    def judge(
+        self,
+        gold: Sequence[RunResult],
+        predicted: Sequence[RunResult],
+        *,
+        gold_sql: str,
+        predicted_sql: str = "",
+        question: str = "",
+    ) -> bool:
+        """Whether the prediction is right; ``gold[i]`` and ``predicted[i]`` are the results on database i.
+
+        ``gold_sql`` and ``predicted_sql``: the texts as they were given, before ``prepare``. A gold that fails
+        matches nothing here; ``verdict`` tells that case apart.
+        """
+        return self.points(gold, predicted, gold_sql=gold_sql, predicted_sql=predicted_sql, question=question) == 1
+
+    def points(
+        self,
+        gold: Sequence[RunResult],
+        predicted: Sequence[RunResult],
+        *,
+        gold_sql: str,
+        predicted_sql: str = "",
+        question: str = "",
+    ) -> float:
+        """What the prediction earns, 0.0 to 1.0: more than a verdict only for ``bird-soft-f1`` (mean of databases)."""
+        if len(gold) != len(predicted):
+            raise ValueError(f"{len(gold)} gold results but {len(predicted)} predicted ones")
+        if not all(map(self.usable, (*gold, *predicted))):
+            return 0.0
+        return float(self.compare(gold, predicted, gold_sql=gold_sql, predicted_sql=predicted_sql, question=question))
+
+    def verdict(
+        self,
+        gold: Sequence[RunResult],
+        predicted: Sequence[RunResult],
+        *,
+        gold_sql: str,
+        predicted_sql: str = "",
+        question: str = "",
+    ) -> bool | None:
+        """``judge``, or ``failed_gold`` where the gold fails on some database."""
+        if not all(map(self.usable, gold)):
+            return self.failed_gold
+        return self.judge(gold, predicted, gold_sql=gold_sql, predicted_sql=predicted_sql, question=question)
