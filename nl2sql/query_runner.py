@@ -19,9 +19,11 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from nl2sql import query_batch
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import RunResult
 from nl2sql.schema import Schema, introspect, quote_always
@@ -32,6 +34,7 @@ __all__ = ["QueryPool", "SqliteDatabase", "default_pool", "error_kind", "fingerp
 log = logging.getLogger(__name__)
 
 GRACE_S = 0.25  # what a worker may overrun its deadline by before it is killed
+SEND_S = 60.0  # for a worker to take a large request in
 START_S = 60.0  # a worker that is not ready by then never will be
 MAX_SQL_CHARS = 100_000
 MAX_REPLY_BYTES = 2**30
@@ -88,10 +91,21 @@ class Worker:
 
     def ask(self, request: list[Any], deadline: float) -> list[Any]:
         """The reply to ``request``. Raises TimeoutError past ``deadline``, WorkerGone when the process ended."""
+        self.tell(request, deadline)
+        return self.hear(deadline)
+
+    def tell(self, request: list[Any] | dict[str, Any], deadline: float) -> None:
+        """Send a request. Raises as ``ask``."""
         payload = json.dumps(request).encode()
         try:
             self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
             self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
+        except ConnectionError as error:
+            raise WorkerGone(str(error)) from None
+
+    def hear(self, deadline: float) -> list[Any]:
+        """The next message. Raises as ``ask``."""
+        try:
             reply = DECODER.decode(self._receive(deadline).decode("utf-8"))
         except ConnectionError as error:
             raise WorkerGone(str(error)) from None
@@ -130,7 +144,7 @@ class Worker:
         self.process.returncode = 0  # not ours to wait for
 
 
-DECODER = json.JSONDecoder(object_hook=lambda tagged: bytes.fromhex(tagged["b"]))
+DECODER = json.JSONDecoder(object_hook=lambda found: bytes.fromhex(found["b"]) if found.keys() == {"b"} else found)
 
 
 class QueryPool:
@@ -174,6 +188,37 @@ class QueryPool:
     def explain(self, path: str | Path, sql: str, *, timeout_s: float = 5.0) -> RunResult:
         """Compile one SELECT without running it; rows of ``EXPLAIN QUERY PLAN``. Errors as from ``run``."""
         return self._request("explain", os.fspath(path), sql, timeout_s, 1000)
+
+    def run_many(
+        self, path: str | Path, statements: Sequence[str], *, timeout_s: float = 30.0, max_rows: int = 10_000
+    ) -> list[RunResult]:
+        """``run`` for many statements on one file in one round trip; ``timeout_s`` is for each of them.
+
+        Unlike ``run``, a statement whose worker dies is tried again before it counts as failed.
+        """
+        return query_batch.run_many(self, path, statements, timeout_s=timeout_s, max_rows=max_rows)
+
+    def readable(self, path: str) -> tuple[str, str]:
+        """(URI, version) of the file to open for ``path``. Raises OSError, sqlite3.Error."""
+        return self._copies.readable(path)
+
+    def converse(self, request: dict[str, Any], silence: Callable[[list[Any] | None], float]) -> Iterator[list[Any]]:
+        """Send ``request`` to a worker and yield its messages up to the one that starts with "end".
+
+        ``silence(last message)``: seconds to wait for the next. Raises TimeoutError past that, WorkerGone when the
+        process ends; the worker is then replaced.
+        """
+        worker = self._take(request["files"][0][0])
+        healthy = False
+        message: list[Any] | None = None
+        try:
+            worker.tell(request, time.monotonic() + SEND_S)
+            while message is None or message[0] != "end":
+                message = worker.hear(time.monotonic() + silence(message))
+                healthy = message[0] == "end"
+                yield message
+        finally:
+            self._give_back(worker, healthy)
 
     def close(self) -> None:
         """End all workers; a statement still running gets ``worker_died``. Idempotent."""
@@ -269,6 +314,11 @@ def _result(reply: list[Any], timeout_s: float, seconds: float) -> RunResult:
         _, columns, rows, truncated = reply
         return RunResult(True, tuple(columns), tuple(map(tuple, rows)), truncated=truncated, seconds=seconds)
     _, exception, message = reply
+    return failure(exception, message, timeout_s, seconds)
+
+
+def failure(exception: str, message: str, timeout_s: float, seconds: float) -> RunResult:
+    """The result for what a worker reports: a kind of error (lower case) or the name of an exception."""
     kind = exception if exception.islower() else error_kind(message)
     if kind == "timeout":
         message = f"no result within {timeout_s:g} s"

@@ -7,6 +7,10 @@ process, the parent only ever parses text.
 
 Request: ``[mode, uri, version, sql, timeout_s, max_rows]`` with mode "run" or "explain" (EXPLAIN QUERY PLAN).
 Reply: ``["ok", columns, rows, truncated]``, or ``["error", exception, message]``.
+Many statements at once: a JSON object, and several messages back (see ``query_worker_batch.py``).
+
+A small file that has not changed for a while and that nobody is writing to is read into memory once several
+statements ask for it (``Sandbox.load``); the same layers hold there, and the file is opened for reading only.
 
 Layers, each sufficient against most attacks alone:
 - the file is opened with ``mode=ro`` and ``query_only``; RLIMIT_FSIZE is 0, so this process cannot grow any file;
@@ -25,12 +29,24 @@ import os
 import re
 import signal
 import sqlite3
+import sys
 import time
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import unquote
 
 try:
     import resource
 except ImportError:  # not POSIX: the other layers remain
     resource = None  # type: ignore[assignment]
+
+if __name__ == "__main__":
+    sys.path.append(__file__.rpartition("/")[0])
+    import query_worker_batch as batches  # type: ignore[import-not-found]
+else:
+    from nl2sql import query_worker_batch as batches
+
+T = TypeVar("T")
 
 HEAP_BYTES = 512 * 2**20  # SQLite's own memory: sorting, temporary tables, strings
 PROCESS_BYTES = 2 * 2**30  # address space of the process
@@ -38,6 +54,10 @@ RESULT_BYTES = 64 * 2**20  # encoded rows of one result
 CHUNK_BYTES = 4 * 2**20  # encoded rows between two looks at that bound
 MAX_CONNECTIONS = 32
 PROGRESS_STEPS = 4000  # virtual-machine steps between two looks at the clock: well under a millisecond
+MEMORY_BYTES = 16 * 2**20  # the largest file that is read into memory
+MEMORY_BYTES_PER_STATEMENT = 2**20  # reading in costs as much as some statements on the file
+MEMORY_CONNECTIONS = 4  # so that what is in memory stays small beside HEAP_BYTES
+SETTLED_SECONDS = 2.0  # a file changed more recently may change again within one tick of its time stamp
 BUSY_SECONDS = 1.0  # how long to wait for another process's write lock
 LAST_RESORT_SECONDS = 5.0
 
@@ -111,10 +131,11 @@ def single_statement(sql: str) -> str:
 
 
 class Sandbox:
-    """One read-only connection under the authorizer; ``run`` executes one statement on it."""
+    """One read-only connection under the authorizer; ``run`` and ``rows`` execute one statement on it."""
 
     def __init__(self, uri: str, version: str) -> None:
         self.version = version
+        self.in_memory = uri == ":memory:"
         self.denied = ""  # what the authorizer refused first in this statement
         self.selecting = False  # whether the statement began as a SELECT
         self.deadline = 0.0
@@ -127,6 +148,25 @@ class Sandbox:
         self.deadline = time.monotonic() + BUSY_SECONDS
         self._connect_virtual_tables()
         self.connection.set_authorizer(self._authorize)
+
+    def load(self, image: bytes, version: str) -> bool:
+        """Make ``image``, the bytes of a database file, the content of this connection, which was opened on
+        ":memory:". False where it has to be opened as a file: virtual tables, or not to be understood."""
+        self.version = ""
+        self.connection.set_authorizer(None)  # taking the image over is an ATTACH inside SQLite
+        self.deadline = time.monotonic() + BUSY_SECONDS
+        try:
+            self.connection.deserialize(image)
+            found = "SELECT 1 FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
+            if self.connection.execute(found).fetchone():
+                return False
+        except (sqlite3.Error, sqlite3.Warning, ValueError):
+            return False
+        finally:
+            self.connection.set_authorizer(self._authorize)
+        self.connection.text_factory = str
+        self.version = version
+        return True
 
     def _connect_virtual_tables(self) -> None:
         """Virtual tables declare themselves at first use, by steps that the authorizer denies: use them before."""
@@ -164,44 +204,78 @@ class Sandbox:
 
     def run(self, statement: str, deadline: float, max_rows: int) -> bytes:
         """The encoded "ok" reply. Raises Rejected, sqlite3.Error, MemoryError."""
+        return self._bounded(statement, deadline, max_rows, self._encoded)
+
+    def rows(self, statement: str, deadline: float, max_rows: int) -> tuple[list[str], list[tuple], bool]:
+        """(columns, rows, truncated). Raises Rejected, sqlite3.Error, MemoryError."""
+        return self._bounded(statement, deadline, max_rows, self._plain)
+
+    def _bounded(self, statement: str, deadline: float, max_rows: int, fetch: Callable[[str, int], T]) -> T:
         self.denied = ""
         self.selecting = False
         self.deadline = deadline
         try:
-            return self._fetch(statement, max_rows)
-        except sqlite3.OperationalError as error:
-            if "Could not decode to UTF-8" not in str(error):
+            try:
+                return fetch(statement, max_rows)
+            except sqlite3.OperationalError as error:
+                if "Could not decode to UTF-8" not in str(error):
+                    raise
+                # Lenient decoding costs a Python call per value, so only a database that needs it pays.
+                self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+                return fetch(statement, max_rows)
+        except sqlite3.DatabaseError as error:
+            if not self.denied:
                 raise
-            # Lenient decoding costs a Python call per value, so only a database that needs it pays.
-            self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            return self._fetch(statement, max_rows)
+            message = f"not allowed: {self.denied}; only SELECT statements on the database's own tables may run"
+            raise Rejected("denied", message) from error
 
-    def _fetch(self, statement: str, max_rows: int) -> bytes:
+    def _encoded(self, statement: str, max_rows: int) -> bytes:
+        parts: list[str] = []
+
+        def keep(rows: list[tuple]) -> int:
+            if rows:
+                parts.append(ENCODER.encode(rows)[1:-1])
+            return len(parts[-1]) if rows else 0
+
+        columns, truncated = self._fetch(statement, max_rows, keep)
+        cut = "true" if truncated else "false"
+        return f'["ok",{ENCODER.encode(columns)},[{",".join(parts)}],{cut}]'.encode("utf-8", "replace")
+
+    def _plain(self, statement: str, max_rows: int) -> tuple[list[str], list[tuple], bool]:
+        kept: list[tuple] = []
+
+        def keep(rows: list[tuple]) -> int:
+            kept.extend(rows)
+            return batches.size_of(rows)
+
+        columns, truncated = self._fetch(statement, max_rows, keep)
+        return columns, kept, truncated
+
+    def _fetch(self, statement: str, max_rows: int, keep: Callable[[list[tuple]], int]) -> tuple[list[str], bool]:
+        """Hand the rows over to ``keep``, which gives their size in bytes; (columns, whether there were more)."""
         cursor = self.connection.execute(statement)
         try:
             if cursor.description is None:
                 raise Rejected("denied", "not a SELECT: the statement returns no columns")
             columns = [column[0] for column in cursor.description]
-            parts: list[str] = []
             count = size = 0
             while count <= max_rows:
                 fitting = CHUNK_BYTES * count // size if size else count  # rows as large as those so far
-                rows = cursor.fetchmany(max(1, min(4 * count, fitting, 1000, max_rows + 1 - count)))
+                wanted = max(1, min(4 * count, fitting, 1000, max_rows + 1 - count))
+                rows = cursor.fetchmany(wanted)
                 if not rows:
                     break
                 if count == 0 and sum(len(v) for v in rows[0] if isinstance(v, str | bytes)) > RESULT_BYTES:
                     raise Rejected("too_large", f"a row is larger than {RESULT_BYTES >> 20} MB")
                 count += len(rows)
-                kept = rows if count <= max_rows else rows[:-1]
-                if kept:
-                    parts.append(ENCODER.encode(kept)[1:-1])
-                    size += len(parts[-1])
+                size += keep(rows if count <= max_rows else rows[:-1])
                 if size > RESULT_BYTES:
                     raise Rejected("too_large", f"the result is larger than {RESULT_BYTES >> 20} MB")
+                if len(rows) < wanted:
+                    break
         finally:
             cursor.close()
-        truncated = "true" if count > max_rows else "false"
-        return f'["ok",{ENCODER.encode(columns)},[{",".join(parts)}],{truncated}]'.encode("utf-8", "replace")
+        return columns, count > max_rows
 
     def close(self) -> None:
         self.connection.close()
@@ -244,7 +318,86 @@ def send(payload: bytes) -> None:
         view = view[os.write(0, view) :]
 
 
-def answer(request: list, sandboxes: dict[str, Sandbox]) -> bytes:
+class Databases:
+    """The open databases of this process, the youngest last; what is in memory is limited by itself."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, Sandbox] = {}
+        self.asked: dict[str, int] = {}  # statements so far, since the file changed
+        self.spare: list[Sandbox] = []  # connections to ":memory:" to be filled again
+
+    def get(self, uri: str, version: str, statements: int = 1) -> Sandbox:
+        """The sandbox for a file. ``statements``: about how many are to come. Raises sqlite3.Error."""
+        found = self.open.pop(uri, None)
+        if found is not None and found.version != version:
+            self._put_away(found)
+            self.asked.pop(uri, None)
+            found = None
+        if found is None or not found.in_memory:
+            asked = self.asked[uri] = self.asked.pop(uri, 0) + 1
+            if (asked + statements) > 2 and (
+                image := small_file(uri, (asked + statements) * MEMORY_BYTES_PER_STATEMENT)
+            ):
+                found = self._in_memory(image, version) or found
+            if len(self.asked) > 1000:
+                del self.asked[next(iter(self.asked))]
+        if found is None:
+            found = Sandbox(uri, version)
+        self.open[uri] = found
+        if len(self.open) > MAX_CONNECTIONS:
+            self._put_away(self.open.pop(next(iter(self.open))))
+        return found
+
+    def _in_memory(self, image: bytes, version: str) -> Sandbox | None:
+        resident = [uri for uri, sandbox in self.open.items() if sandbox.in_memory]
+        for uri in resident[: len(resident) - MEMORY_CONNECTIONS + 1]:
+            self._put_away(self.open.pop(uri))
+        sandbox = self.spare.pop() if self.spare else Sandbox(":memory:", "")
+        if sandbox.load(image, version):
+            return sandbox
+        sandbox.close()
+        return None
+
+    def _put_away(self, sandbox: Sandbox) -> None:
+        if sandbox.in_memory and len(self.spare) < 2:
+            self.spare.append(sandbox)
+        else:
+            sandbox.close()
+
+    def clear(self) -> None:
+        for sandbox in (*self.open.values(), *self.spare):
+            sandbox.close()
+        self.open.clear()
+        self.spare.clear()
+
+
+def small_file(uri: str, limit: int) -> bytes | None:
+    """The bytes of a database file of at most ``limit`` bytes; None where it is larger, has changed just now, has a
+    journal beside it (somebody writes) or is in WAL mode: then SQLite has to read it, under its own locks."""
+    path, _, options = uri.removeprefix("file://").partition("?")
+    if not uri.startswith("file:///") or options != "mode=ro":
+        return None
+    path = unquote(path, errors="surrogateescape")
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            before = os.fstat(handle)
+            if not 512 <= before.st_size <= min(limit, MEMORY_BYTES) or time.time() - before.st_mtime < SETTLED_SECONDS:
+                return None
+            image = os.read(handle, before.st_size)
+            after = os.fstat(handle)
+        finally:
+            os.close(handle)
+        if any(os.access(path + suffix, os.F_OK) for suffix in ("-journal", "-wal")):
+            return None
+    except OSError:
+        return None
+    changed = (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size)
+    whole = len(image) == before.st_size and image.startswith(b"SQLite format 3\0") and image[18:20] == b"\1\1"
+    return image if whole and not changed else None
+
+
+def answer(request: list, databases: Databases) -> bytes:
     """Execute one request; every failure becomes an "error" reply."""
     mode, uri, version, sql, timeout_s, max_rows = request
     deadline = time.monotonic() + timeout_s
@@ -252,39 +405,49 @@ def answer(request: list, sandboxes: dict[str, Sandbox]) -> bytes:
         statement = single_statement(sql)
         if mode == "explain":
             statement = "EXPLAIN QUERY PLAN " + statement
-        sandbox = sandboxes.pop(uri, None)
-        if sandbox is not None and sandbox.version != version:
-            sandbox.close()
-            sandbox = None
-        if sandbox is None:
-            sandbox = Sandbox(uri, version)
-        sandboxes[uri] = sandbox  # the youngest is last
-        if len(sandboxes) > MAX_CONNECTIONS:
-            sandboxes.pop(next(iter(sandboxes))).close()
-        try:
-            return sandbox.run(statement, deadline, max_rows)
-        except sqlite3.DatabaseError as error:
-            if not sandbox.denied:
-                raise
-            message = f"not allowed: {sandbox.denied}; only SELECT statements on the database's own tables may run"
-            raise Rejected("denied", message) from error
-    except Rejected as error:
-        return reply_error(error.kind, str(error))
-    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:  # ValueError: NUL bytes, lone surrogates
-        return reply_error(type(error).__name__, str(error))
+        return databases.get(uri, version).run(statement, deadline, max_rows)
+    except FAILURES as error:
+        return reply_error(*failure(error))
     except MemoryError:
-        while sandboxes:
-            sandboxes.popitem()[1].close()
+        databases.clear()
         return reply_error("memory", "out of memory")
 
 
+FAILURES = (Rejected, sqlite3.Error, sqlite3.Warning, ValueError)  # ValueError: NUL bytes, lone surrogates
+
+
+def failure(error: BaseException) -> tuple[str, str]:
+    kind = error.kind if isinstance(error, Rejected) else type(error).__name__
+    return kind, str(error)[:2000]
+
+
+def answer_batch(request: dict, databases: Databases) -> None:
+    """Execute a batch; its messages are sent as it goes."""
+    statements: dict[str, str] = {}
+    timeout_s, max_rows = request["timeout"], request["max_rows"]
+
+    def fetch(uri: str, version: str, sql: str, count: int) -> tuple:
+        signal.setitimer(signal.ITIMER_REAL, timeout_s + LAST_RESORT_SECONDS)
+        deadline = time.monotonic() + timeout_s
+        try:
+            if sql not in statements:
+                statements[sql] = single_statement(sql)
+            return databases.get(uri, version, count).rows(statements[sql], deadline, max_rows)
+        except FAILURES as error:
+            return failure(error)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    batches.Batch(request, fetch, lambda text: send(text.encode("utf-8", "replace")), ENCODER.encode).work()
+
+
 def reply_error(kind: str, message: str) -> bytes:
-    return json.dumps(["error", kind, message[:2000]]).encode()
+    return json.dumps(["error", kind, message]).encode()
 
 
 def main() -> None:
     restrict_process()
-    sandboxes: dict[str, Sandbox] = {}
+    databases = Databases()
     send(b"[]")  # ready: start-up is not part of anybody's deadline
     while len(header := receive(8)) == 8:
         size = int.from_bytes(header, "big")
@@ -292,8 +455,11 @@ def main() -> None:
         if len(body) < size:
             break
         request = json.loads(body)
+        if isinstance(request, dict):
+            answer_batch(request, databases)
+            continue
         signal.setitimer(signal.ITIMER_REAL, request[4] + LAST_RESORT_SECONDS)
-        reply = answer(request, sandboxes)
+        reply = answer(request, databases)
         signal.setitimer(signal.ITIMER_REAL, 0)
         send(reply)
 

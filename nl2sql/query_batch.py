@@ -1,0 +1,215 @@
+"""Many statements on several database files, compared where they are executed: one request, any number of results.
+
+``run_many`` executes statements on one database. ``run_pairs`` judges pairs (gold, prediction) on several files:
+equal results never leave the worker process. A worker that dies or hangs loses nothing: what it had not reported is
+run again, and only the statement that it fell over (twice, or past its deadline) is recorded as failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import RunResult
+from nl2sql.query_worker_batch import ORDERED, ROWS, ROWS_IF_WRONG
+from nl2sql.sqlite_files import reason
+
+if TYPE_CHECKING:
+    from nl2sql.query_runner import QueryPool
+
+__all__ = ["ORDERED", "ROWS", "ROWS_IF_WRONG", "Pair", "PairsResult", "run_many", "run_pairs"]
+
+SLACK_S = 0.1  # by which a worker may be late with its news, above the grace that a single statement has
+OWN_WORK_S = 30.0  # for comparing and sending large results
+TRIES = 2  # how often a statement may be what a worker died of
+
+Pair = tuple[int, int, int]  # indexes of gold and prediction (-1: none), flags (ORDERED | ROWS | ROWS_IF_WRONG)
+
+
+@dataclass
+class PairsResult:
+    """What ``run_pairs`` found. Keys are (file, index of statement or pair)."""
+
+    results: dict[tuple[int, int], RunResult] = field(default_factory=dict)
+    verdicts: dict[tuple[int, int], int | None] = field(default_factory=dict)  # where it is not 1
+    digests: dict[tuple[int, int], list[Any]] = field(default_factory=dict)  # of successful golds, where asked for
+    rows_sent: set[tuple[int, int]] = field(default_factory=set)  # results that are complete with their rows
+    counts: dict[tuple[int, int], int] = field(default_factory=dict)  # rows of results without rows
+    executed: int = 0  # statements executed, on all files together
+    restarts: int = 0  # workers lost on the way
+
+
+def run_many(
+    pool: QueryPool, path: str | Path, statements: Sequence[str], *, timeout_s: float = 30.0, max_rows: int = 10_000
+) -> list[RunResult]:
+    """The result of every statement, as ``QueryPool.run`` would give it, in one request to one worker."""
+    pairs = [(-1, index, ROWS) for index in range(len(statements))]
+    found = run_pairs(pool, [path], statements, pairs, timeout_s=timeout_s, max_rows=max_rows)
+    return [found.results[0, index] for index in range(len(statements))]
+
+
+def run_pairs(
+    pool: QueryPool,
+    paths: Sequence[str | Path],
+    sql: Sequence[str],
+    pairs: Sequence[Pair],
+    *,
+    timeout_s: float,
+    max_rows: int,
+    mode: str = "equal",
+    blank: bool = False,
+    known: Sequence[Mapping[int, Any] | None] | None = None,
+    digests: bool = False,
+) -> PairsResult:
+    """Judge ``pairs`` of statements on every file of ``paths``; a pair that is wrong on one file is not tried further.
+
+    ``mode`` says what may be decided by equality alone (``query_worker_batch.compare``); pairs with verdict None come
+    with the rows of both. ``blank``: a statement without content may be right. ``known[file]`` holds digests of golds
+    that need not be executed; ``digests`` asks for those of the golds that are. Results of the first file are
+    complete but for the rows; of the others only failures and what a verdict needs. Never raises for what a statement
+    does; a file that cannot be read fails every statement on it.
+    """
+    if timeout_s <= 0 or max_rows < 0:
+        raise UsageError(f"timeout_s must be above 0 and max_rows not negative, got {timeout_s} and {max_rows}")
+    return _Conversation(pool, paths, sql, pairs, timeout_s, max_rows, mode, blank, known, digests).finish()
+
+
+class _Conversation:
+    """One batch, over as many workers as it takes."""
+
+    def __init__(
+        self,
+        pool: QueryPool,
+        paths: Sequence[str | Path],
+        sql: Sequence[str],
+        pairs: Sequence[Pair],
+        timeout_s: float,
+        max_rows: int,
+        mode: str,
+        blank: bool,
+        known: Sequence[Mapping[int, Any] | None] | None,
+        digests: bool,
+    ) -> None:
+        self.pool, self.pairs, self.timeout_s = pool, pairs, timeout_s
+        self.known = known or [None] * len(paths)
+        self.found = PairsResult()
+        self.dead: set[int] = set()
+        self.file = self.start = 0  # where to go on
+        self.tries: Counter[tuple[int, int]] = Counter()
+        self.failed: dict[tuple[int, int], tuple[str, str]] = {}
+        self.files = [self._opened(number, path, len(sql)) for number, path in enumerate(paths)]
+        self.request = {
+            "sql": [self._bounded(index, text) for index, text in enumerate(sql)],
+            "pairs": pairs,
+            "timeout": timeout_s,
+            "max_rows": max_rows,
+            "mode": mode,
+            "blank": blank,
+            "digests": digests,
+        }
+
+    def _opened(self, number: int, path: str | Path, statements: int) -> tuple[str, str]:
+        try:
+            return self.pool.readable(os.fspath(path))
+        except (OSError, sqlite3.Error) as error:
+            why = ("other", f"database {path} cannot be read: {reason(error)}")
+            self.failed.update({(number, index): why for index in range(statements)})
+            return "", ""
+
+    def _bounded(self, index: int, text: str) -> str:
+        from nl2sql.query_runner import MAX_SQL_CHARS
+
+        if len(text) <= MAX_SQL_CHARS:
+            return text
+        why = ("too_large", f"the SQL has {len(text)} characters; at most {MAX_SQL_CHARS} are allowed")
+        self.failed.update({(number, index): why for number in range(len(self.files))})
+        return ""
+
+    def finish(self) -> PairsResult:
+        from nl2sql.query_runner import WorkerGone
+
+        careful = False
+        while self.file < len(self.files) and len(self.dead) < len(self.pairs):
+            at: tuple[int, int] | None = None
+            base = self.file
+            try:
+                for message in self.pool.converse(self._request(careful), self._silence):
+                    if message[0] == "part":
+                        self._take_in(base, *message[1:])
+                        at = None
+                    elif message[0] == "at":
+                        at = (base + message[1], message[2])
+                    elif message[0] == "end":
+                        self.found.executed += message[1]
+                        return self.found
+            except TimeoutError:
+                self.found.restarts += 1
+                if at:
+                    self.failed[at] = ("timeout", f"no result within {self.timeout_s:g} s")
+            except WorkerGone as error:
+                self.found.restarts += 1
+                if at:
+                    self.tries[at] += 1
+                    if self.tries[at] >= TRIES:
+                        self.failed[at] = ("worker_died", f"the process that executed the statement died ({error})")
+            careful = True
+        return self.found
+
+    def _silence(self, message: list[Any] | None) -> float:
+        """Seconds to wait for the next message."""
+        from nl2sql.query_runner import GRACE_S
+
+        return OWN_WORK_S if message and message[0] == "busy" else self.timeout_s + GRACE_S + SLACK_S
+
+    def _request(self, careful: bool) -> dict[str, Any]:
+        return {
+            **self.request,
+            "files": self.files[self.file :],
+            "known": self.known[self.file :],
+            "failed": [(f - self.file, i, *why) for (f, i), why in self.failed.items() if f >= self.file],
+            "dead": sorted(self.dead),
+            "start": self.start,
+            "careful": careful,
+            "report": -self.file,  # the file whose outcomes are wanted
+        }
+
+    def _take_in(self, base: int, number: int, next_pair: int, news: dict[str, Any]) -> None:
+        file = base + number
+        found = self.found
+        for index, outcome in news.get("outcomes", {}).items():
+            found.results[file, int(index)], found.counts[file, int(index)] = _result(outcome, self.timeout_s)
+        for pair, verdict in news.get("verdicts", {}).items():
+            found.verdicts[file, int(pair)] = verdict
+            if verdict == 0:
+                self.dead.add(int(pair))
+        for index, digest in news.get("digests", {}).items():
+            found.digests[file, int(index)] = digest
+        for index, sent in news.get("rows", {}).items():
+            key = (file, int(index))
+            self._add_rows(key, *sent)
+        done = next_pair >= len(self.pairs)
+        self.file, self.start = (file + 1, 0) if done else (file, next_pair)
+
+    def _add_rows(self, key: tuple[int, int], columns: Iterable[str], rows: Iterable[list[Any]], cut: bool) -> None:
+        known = self.found.results.get(key)
+        seconds = known.seconds if known else 0.0
+        complete = RunResult(True, tuple(columns), tuple(map(tuple, rows)), truncated=cut, seconds=seconds)
+        self.found.results[key] = complete
+        self.found.rows_sent.add(key)
+
+
+def _result(outcome: list[Any], timeout_s: float) -> tuple[RunResult, int]:
+    """(the result without its rows, how many it has)."""
+    from nl2sql.query_runner import failure
+
+    if len(outcome) == 3:
+        seconds, exception, message = outcome
+        return failure(exception, message, timeout_s, seconds), 0
+    seconds, columns, rows, truncated = outcome
+    return RunResult(True, ("",) * columns, truncated=truncated, seconds=seconds), rows

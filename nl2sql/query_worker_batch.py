@@ -1,0 +1,270 @@
+"""Many statements on several database files in one request: the part of ``query_worker.py`` that compares results.
+
+Imports nothing of nl2sql: the worker loads it as a plain sibling module. A batch is judged pair by pair (gold,
+prediction), file by file. Each statement runs at most once per file; a result lives only until its last pair is
+judged, and its rows travel only where a verdict needs the parent. A pair that failed on a file is not tried on the
+next one.
+
+Request (a JSON object): ``files`` [[uri, version], ...]; ``sql`` [text, ...]; ``pairs`` [[gold, predicted, flags],
+...] as indexes into ``sql`` (-1: none); ``timeout`` s; ``max_rows``; ``mode``; ``blank``: a statement without content
+may be right; ``known`` per file {sql index: digest of a gold that need not run}; ``failed`` [[file, sql index, kind,
+message], ...] not to be run again; ``dead``: pairs to leave out; ``start``: the first pair to judge on the first file;
+``careful``: announce each statement; ``digests``: send those of the golds; ``report``: the file of which all outcomes
+are wanted.
+
+Messages back: ``["at", file, sql index]`` before a statement (careful only), ``["busy"]`` before lengthy work of our
+own, ``["part", file, next pair, found]`` and at last ``["end", executed]``. ``found`` holds, as far as they are news,
+``outcomes`` {sql index: outcome}, ``verdicts`` {pair: verdict}, ``rows`` {sql index: [columns, rows, cut]} and
+``digests`` {sql index: digest}. Verdicts: 1 right (not sent: the default), 0 wrong, 2 the gold does not run,
+null: for the parent to judge, whose rows are then sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import marshal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+ORDERED, ROWS, ROWS_IF_WRONG = 1, 2, 4  # flags of a pair
+FLUSH_S = 0.02  # news is never held back longer while statements end
+FLUSH_BYTES = 256 * 1024
+MANY_CELLS = 20_000  # a comparison of more is announced: the parent grants it time of its own
+SENT_WHEN_WRONG = 2_000  # rows of a wrong result that are worth sending (they explain, they do not decide)
+
+
+class Result:
+    """What came of one statement. ``error`` is (exception or kind, message); ``rows`` are complete or cut."""
+
+    __slots__ = ("columns", "digest", "error", "rows", "seconds", "truncated")
+
+    def __init__(
+        self,
+        columns: list[str],
+        rows: list[tuple],
+        truncated: bool,
+        seconds: float,
+        error: tuple[str, str] | None = None,
+    ) -> None:
+        self.columns, self.rows, self.truncated, self.seconds = columns, rows, truncated, seconds
+        self.error = error
+        self.digest: list[Any] | None = None
+
+    @property
+    def usable(self) -> bool:
+        return self.error is None and not self.truncated
+
+    def outcome(self) -> list[Any]:
+        if self.error:
+            return [round(self.seconds, 6), *self.error]
+        return [round(self.seconds, 6), len(self.columns), len(self.rows), self.truncated]
+
+
+def digest_of(result: Result) -> list[Any]:
+    """[columns, rows, digest in order, digest in any order]: equal digests mean equal results, not the reverse."""
+    if result.digest is None:
+        texts = list(map(repr, result.rows))
+        in_order = _hash(texts)
+        any_order = in_order if len(texts) < 2 else _hash(sorted(texts))
+        result.digest = [len(result.columns), len(result.rows), in_order, any_order]
+    return result.digest
+
+
+def _hash(texts: Iterable[str]) -> str:
+    return hashlib.blake2b("\n".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def compare(gold: Result, predicted: Result, ordered: bool, mode: str) -> int | None:
+    """The verdict that equality alone can give; None where the rule itself has to look.
+
+    ``mode``: "equal" (only equal results are right for certain), "set" (equal multisets too, unless ``ordered``),
+    "bag" (and what differs in shape, or in the multisets of a column's values, is wrong for certain).
+    """
+    same_shape = len(gold.columns) == len(predicted.columns) and len(gold.rows) == len(predicted.rows)
+    if same_shape and gold.rows == predicted.rows:
+        return 1
+    if mode == "equal":
+        return None
+    if not same_shape:
+        return 0 if mode == "bag" else None
+    if not ordered and Counter(gold.rows) == Counter(predicted.rows):
+        return 1
+    return 0 if mode == "bag" and columns_differ(gold.rows, predicted.rows) else None
+
+
+def compare_digests(gold: list[Any], predicted: list[Any], ordered: bool, mode: str) -> int | None:
+    """``compare`` by digests."""
+    if gold[:3] == predicted[:3] or (
+        mode != "equal" and not ordered and gold == [*predicted[:2], gold[2], predicted[3]]
+    ):
+        return 1
+    return 0 if mode == "bag" and gold[:2] != predicted[:2] else None
+
+
+def columns_differ(gold: list[tuple], predicted: list[tuple]) -> bool:
+    """Whether the multisets of the columns' values cannot be paired; False where fractions make that uncertain."""
+    ours, theirs = ([Counter(column) for column in zip(*rows, strict=True)] for rows in (gold, predicted))
+    if any(type(value) is float and value % 1 for counts in (*ours, *theirs) for value in counts):
+        return False
+    return Counter(frozenset(c.items()) for c in ours) != Counter(frozenset(c.items()) for c in theirs)
+
+
+class Batch:
+    """One request being worked off.
+
+    ``fetch(uri, version, sql, statements)`` executes, within the request's bounds, and gives (columns, rows,
+    truncated) or (kind of error, message); ``statements`` says about how many are to come on that file. ``send`` takes
+    a message's JSON, ``encode`` makes JSON of rows.
+    """
+
+    def __init__(
+        self,
+        request: dict[str, Any],
+        fetch: Callable[[str, str, str, int], tuple],
+        send: Callable[[str], None],
+        encode: Callable[[Any], str],
+    ) -> None:
+        self.request, self.fetch, self.send, self.encode = request, fetch, send, encode
+        self.sql: list[str] = request["sql"]
+        self.mode: str = request["mode"]
+        dead = set(request["dead"])
+        self.alive = [k for k in range(len(request["pairs"])) if k not in dead]
+        self.failed = {(file, index): (kind, message) for file, index, kind, message in request["failed"]}
+        self.executed = 0
+        self.flushed = time.monotonic()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.outcomes: dict[int, list[Any]] = {}
+        self.verdicts: dict[int, int | None] = {}
+        self.digests: dict[int, list[Any]] = {}
+        self.row_parts: list[str] = []
+        self.row_bytes = 0
+
+    def work(self) -> None:
+        pairs = self.request["pairs"]
+        for number in range(len(self.request["files"])):
+            self.file = number
+            self.known = {int(k): v for k, v in (self.request["known"][self.file] or {}).items()}
+            start = self.request["start"] if number == 0 else 0
+            todo = [k for k in self.alive if k >= start]
+            self.uses = Counter(index for k in todo for index in pairs[k][:2] if index >= 0)
+            self.results: dict[int, Result] = {}
+            self.sent: set[int] = set()
+            dead = set()
+            for k in todo:
+                gold, predicted, flags = pairs[k]
+                verdict = self.judge(gold, predicted, flags)
+                if verdict != 1:
+                    self.verdicts[k] = verdict
+                if verdict == 0:
+                    dead.add(k)
+                for index in (gold, predicted):
+                    self.uses[index] -= 1
+                    if self.uses[index] <= 0:
+                        self.results.pop(index, None)
+                self.flush_if_due(k + 1)
+            self.alive = [k for k in self.alive if k not in dead]
+            self.flush(len(pairs))
+        self.send(json.dumps(["end", self.executed]))
+
+    def judge(self, gold: int, predicted: int, flags: int) -> int | None:
+        if gold < 0 or predicted < 0:
+            found = self.gold(gold) if gold >= 0 else self.result(predicted)
+            if flags & ROWS:
+                self.send_rows(max(gold, predicted), found)
+            return 1
+        known = self.known.get(gold)
+        if known is not None and not flags & ROWS:
+            theirs = self.result(predicted)
+            if theirs.usable:
+                verdict = compare_digests(known, digest_of(theirs), bool(flags & ORDERED), self.mode)
+            else:
+                verdict = None if self.request["blank"] else 0
+            if verdict is not None and (verdict or not flags & ROWS_IF_WRONG or not theirs.usable):
+                return verdict
+        ours, theirs = self.gold(gold), self.result(predicted)
+        if not ours.usable:
+            return 2
+        if not theirs.usable:
+            if theirs.error and theirs.error[0] == "empty" and self.request["blank"]:
+                self.send_rows(gold, ours)
+                return None
+            return 0
+        if len(ours.columns) * len(ours.rows) + len(theirs.columns) * len(theirs.rows) > MANY_CELLS:
+            self.busy()
+        verdict = None if flags & ROWS else compare(ours, theirs, bool(flags & ORDERED), self.mode)
+        if verdict is None or (verdict == 0 and flags & ROWS_IF_WRONG):
+            for index, found in ((gold, ours), (predicted, theirs)):
+                if verdict is None or len(found.rows) <= SENT_WHEN_WRONG:
+                    self.send_rows(index, found)
+        return verdict
+
+    def result(self, index: int) -> Result:
+        found = self.results.get(index)
+        if found is None:
+            found = self.results[index] = self.execute(index)
+            if self.file == self.request["report"] or not found.usable:
+                self.outcomes[index] = found.outcome()
+        return found
+
+    def gold(self, index: int) -> Result:
+        found = self.result(index)
+        if self.request["digests"] and found.usable and found.digest is None:
+            self.digests[index] = digest_of(found)
+        return found
+
+    def execute(self, index: int) -> Result:
+        if known := self.failed.get((self.file, index)):
+            return Result([], [], False, 0.0, known)
+        if self.request["careful"]:
+            self.send(json.dumps(["at", self.file, index]))
+        uri, version = self.request["files"][self.file]
+        began = time.monotonic()
+        self.executed += 1
+        try:
+            found = self.fetch(uri, version, self.sql[index], len(self.alive))
+        except MemoryError:
+            self.results.clear()
+            found = ("memory", "out of memory")
+        seconds = time.monotonic() - began
+        if len(found) == 2:
+            return Result([], [], False, seconds, found)
+        columns, rows, truncated = found
+        return Result(columns, rows, truncated, seconds)
+
+    def send_rows(self, index: int, found: Result) -> None:
+        if index in self.sent or found.error:
+            return
+        self.sent.add(index)
+        if len(found.rows) * len(found.columns) > MANY_CELLS:
+            self.busy()
+        cut = "true" if found.truncated else "false"
+        part = f'"{index}":[{self.encode(found.columns)},{self.encode(found.rows)},{cut}]'
+        self.row_parts.append(part)
+        self.row_bytes += len(part)
+
+    def busy(self) -> None:
+        self.send('["busy"]')
+
+    def flush_if_due(self, next_pair: int) -> None:
+        due = self.row_bytes > FLUSH_BYTES or time.monotonic() - self.flushed > FLUSH_S
+        if due or self.request["careful"]:
+            self.flush(next_pair)
+
+    def flush(self, next_pair: int) -> None:
+        found = {"outcomes": self.outcomes, "verdicts": self.verdicts, "digests": self.digests}
+        text = self.encode({k: v for k, v in found.items() if v})[:-1]
+        if self.row_parts:
+            text += ("," if len(text) > 1 else "") + f'"rows":{{{",".join(self.row_parts)}}}'
+        self.send(f'["part",{self.file},{next_pair},{text}}}]')
+        self._clear()
+        self.flushed = time.monotonic()
+
+
+def size_of(rows: list[tuple]) -> int:
+    """About how many bytes ``rows`` take when encoded."""
+    return len(marshal.dumps(rows))
