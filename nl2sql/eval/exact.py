@@ -29,7 +29,7 @@ def normalise_sql(sql: str, dialect: str = "sqlite") -> str:
 
     try:
         tree = sqlglot.parse_one(sql, read=dialect)
-        _read_double_quoted_values(tree)
+        read_double_quoted_values(tree)
         _name_tables_plainly(tree)
         _drop_column_aliases(tree)
         return _plain(tree).sql(dialect=dialect, comments=False, normalize_functions="upper")
@@ -37,7 +37,7 @@ def normalise_sql(sql: str, dialect: str = "sqlite") -> str:
         return " ".join(sql.rstrip("; \n\t").lower().split())
 
 
-def _read_double_quoted_values(tree: Expr) -> None:
+def read_double_quoted_values(tree: Expr) -> None:
     """``x = "France"``: SQLite takes a double-quoted name that is no column for a string."""
     from sqlglot import expressions as exp
 
