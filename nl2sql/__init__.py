@@ -27,6 +27,7 @@ _HOMES = {
     "ScriptedModel": "nl2sql.models.scripted",
     "single_shot": "nl2sql.single_shot",
     "evaluate": "nl2sql.runner",
+    "resume": "nl2sql.runner",
     "Run": "nl2sql.runs",
     "load_config": "nl2sql.config",
 }

@@ -7,6 +7,8 @@ a tool by passing ``{"name": function}`` as ``Resources.tools``; a tool of the s
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +45,8 @@ class Task:
     schema_text_focus: str
     schema_summary: str
     usage: Usage = field(default_factory=Usage)
-    calls: int = 0
+    calls: list[dict[str, Any]] = field(default_factory=list)  # one record per completion, see Episode.calls
+    began: float = field(default_factory=time.perf_counter)
     flags: dict[str, Any] = field(default_factory=dict)
     rejected: list[dict[str, Any]] = field(default_factory=list)  # candidates that a gate or guardrail refused
     raw_sql: dict[str, str] = field(default_factory=dict)  # accepted SQL -> the model's text behind it
@@ -70,7 +73,9 @@ class Task:
     def write_sql(self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **options: Any) -> list[str]:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
         prefill = prompts.prompt("generate_prefill", self.config.prompts)
-        found = self.ask_many(messages, prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options)
+        found = self.ask_many(
+            messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
+        )
         return [join_prefill(prefill, completion.text) for completion in found]
 
     def sampling(self) -> Sampling | None:
@@ -79,18 +84,29 @@ class Task:
         return Sampling(react.temperature, react.top_p) if react.do_sample else None
 
     def ask(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Completion:
-        """One greedy (or, with ``do_sample``, seeded) completion; its usage is added up. Raises EpisodeFailed."""
-        return self.ask_many(messages, sampling=self.sampling(), n=1, **options)[0]
+        """The loop's next turn: greedy, or seeded with ``do_sample``. Raises EpisodeFailed."""
+        return self.ask_many(messages, "act", sampling=self.sampling(), n=1, **options)[0]
 
-    def ask_many(self, messages: Sequence[Mapping[str, str]], **options: Any) -> list[Completion]:
-        """``n`` completions of one prompt. Raises EpisodeFailed("model", ...)."""
-        self.calls += 1
-        seed = self.config.seed * 1_000_003 + self.calls
+    def ask_many(self, messages: Sequence[Mapping[str, str]], kind: str, **options: Any) -> list[Completion]:
+        """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeFailed("model", ...)."""
+        seed = self.config.seed * 1_000_003 + len(self.calls) if options.get("sampling") else None
+        began = time.perf_counter()
         try:
             found = self.resources.model.generate(messages, seed=seed, cancel=self.resources.cancel, **options)
         except ModelError as error:
             raise EpisodeFailed("model", str(error)) from error
         for completion in found:
+            self.calls.append(
+                {
+                    "kind": kind,
+                    "messages": None if kind == "act" else list(messages),  # act: Episode.messages and its transcript
+                    "prefill_characters": len(options.get("prefill", "")),
+                    "text": completion.text,
+                    "finish_reason": completion.finish_reason,
+                    "usage": completion.usage.to_dict(),
+                    "started": round(began - self.began, 4),
+                }
+            )
             self.usage = self.usage + completion.usage
             if completion.finish_reason == "length":
                 self.count("truncated")
@@ -99,7 +115,7 @@ class Task:
 
 def join_prefill(prefill: str, text: str) -> str:
     """The raw SQL behind a prefilled turn; a model that starts over (a server without prefill) is not doubled."""
-    return text if text.lstrip().upper().startswith((prefill.upper() or "\0", "```", "WITH")) else prefill + text
+    return text if re.match(r"\s*(?:(?:SELECT|WITH)\b|```)", text, re.IGNORECASE) else prefill + text
 
 
 @dataclass

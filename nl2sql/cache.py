@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from nl2sql.errors import Nl2SqlError
+
 
 def cache_dir(*parts: str) -> Path:
     """The cache folder (or a folder inside it), created when missing."""
@@ -14,5 +16,9 @@ def cache_dir(*parts: str) -> Path:
     else:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nl2sql"
     path = root.joinpath(*parts)
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        hint = "set NL2SQL_CACHE to a folder you can write"
+        raise Nl2SqlError(f"cache folder {path} cannot be created ({error.strerror}); {hint}") from None
     return path

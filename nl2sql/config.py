@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from nl2sql.errors import UsageError
 
@@ -102,6 +102,16 @@ class Config(_Frozen):
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one
     seed: int = 0
 
+    @field_validator("prompts")
+    @classmethod
+    def _known_prompts(cls, value: dict[str, str]) -> dict[str, str]:
+        from nl2sql.prompts import PROMPTS
+
+        unknown = sorted(set(value) - set(PROMPTS))
+        if unknown:
+            raise ValueError(f"unknown prompt {unknown[0]!r}; known prompts: {', '.join(PROMPTS)}")
+        return value
+
 
 def load_config(
     files: Iterable[str | Path] = (), overrides: Iterable[str] = (), *, base: dict[str, Any] | None = None
@@ -112,15 +122,15 @@ def load_config(
     """
     data: dict[str, Any] = json.loads(json.dumps(base or {}))
     for file in files:
-        _merge(data, _read_yaml(Path(file)))
+        merge(data, _read_yaml(Path(file)))
     for item in overrides:
         key, sep, value = item.partition("=")
         if not sep or not key.strip():
             raise UsageError(f"config override {item!r} is not key=value; example: -c react.max_steps=4")
-        node: Any = yaml.safe_load(value) if value.strip() else ""
+        node: Any = _value(key, value)
         for part in reversed(key.strip().split(".")):
             node = {part: node}
-        _merge(data, node)
+        merge(data, node)
     return build_config(data)
 
 
@@ -148,6 +158,15 @@ def config_keys(model: type[BaseModel] = Config, prefix: str = "") -> list[str]:
     return keys
 
 
+def _value(key: str, value: str) -> Any:
+    if not value.strip() or key.strip().startswith("prompts."):  # a prompt is text, whatever it looks like
+        return value
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UsageError(f"config override {key}={value!r} is not YAML; example: -c react.max_steps=4") from None
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -160,9 +179,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return loaded or {}
 
 
-def _merge(into: dict[str, Any], other: dict[str, Any]) -> None:
+def merge(into: dict[str, Any], other: dict[str, Any]) -> None:
+    """Lay ``other`` over ``into``, key by key, in place."""
     for key, value in other.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
+            merge(into[key], value)
         else:
             into[key] = value

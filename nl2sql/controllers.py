@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nl2sql.agent_tools import EpisodeFailed
 from nl2sql.config import REACT_PLUS, Config
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
 from nl2sql.interfaces import Controller, Episode, Model, Question, Resources
@@ -26,6 +27,7 @@ _HOMES = {
     "react": "nl2sql.react:react",
     "react_plus": "nl2sql.react:react",
 }
+_READERS = ("cli", "eval", "suites", "replicas", "benchmarks", "stats.py", "summary.py", "estimate.py", "hardness.py")
 _PRESETS: dict[str, dict[str, Any]] = {"react_plus": {"react": REACT_PLUS}}
 
 
@@ -72,17 +74,18 @@ def episode_model(model: Model, question: Question, controller: str) -> Model:
 def run_episode(
     controller: NamedController, question: Question, resources: Callable[[], Resources], config: Config
 ) -> Episode:
-    """One episode; whatever goes wrong, in opening its resources too, becomes an Episode with an attributed error.
-
-    Raises only Cancelled (the user stopped the run).
-    """
+    """One episode; whatever goes wrong, in opening its resources too, becomes an Episode with an attributed error."""
     started = time.perf_counter()
     try:
         episode = controller.run(question, resources(), config)
-        episode.controller = controller.name
+        if not isinstance(episode, Episode):
+            raise TypeError(f"a controller returns an Episode, not {type(episode).__name__}")
+        episode.question, episode.controller = question, controller.name  # whatever a loop made of the question's text
         return episode
-    except Cancelled:
-        raise
+    except EpisodeFailed as failure:
+        text = str(failure)
+    except Cancelled as error:
+        text = f"model: {error}"
     except Nl2SqlError as error:
         where = {UsageError: "question", ModelError: "model", DatabaseError: "database"}.get(type(error), "benchmark")
         text = f"{where}: {error}"
@@ -91,13 +94,28 @@ def run_episode(
     return Episode(question, controller.name, error=text, finish="error", seconds=time.perf_counter() - started)
 
 
-def _identity(function: Callable[..., Any]) -> str:
+def code_hash() -> str:
+    """Hash of the package's code that a controller can reach: everything but the rooms that only read runs."""
+    package = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for file in sorted([*package.rglob("*.py"), *package.rglob("*.yaml")]):
+        if file.relative_to(package).parts[0] not in _READERS:
+            digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _identity(function: Any) -> str:
+    """Source of a function (or of an object's class), with its defaults, closure values or attributes."""
+    target = function if hasattr(function, "__code__") else type(function)
     try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):  # built in a REPL: no source to hash, the name and code must do
-        code = getattr(function, "__code__", None)
-        source = f"{getattr(function, '__qualname__', function)!r}{code.co_code if code else ''}"
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
+        source = inspect.getsource(target)
+    except (OSError, TypeError):  # built in a REPL: no source to hash, name and code must do
+        code = getattr(target, "__code__", None)
+        source = f"{target.__qualname__}{code.co_code + repr(code.co_consts).encode() if code else ''}"
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    held = [*cells, *(getattr(function, "__defaults__", None) or ()), *getattr(function, "__dict__", {}).values()]
+    plain = [value for value in held if isinstance(value, (str, int, float, bool, bytes, tuple, type(None)))]
+    return hashlib.sha256(f"{source}{plain!r}{code_hash()}".encode()).hexdigest()[:16]
 
 
 def _from_file(path: Path, function: str) -> Controller:

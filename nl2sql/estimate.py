@@ -15,14 +15,15 @@ from nl2sql.runner import Plan, open_model, pick
 
 PROBED_QUESTIONS = 10
 PROBE_TOKENS = 16
+OBSERVATION_TOKENS = 60
 SQL_CALLS = 3  # generate, one repair, and the fallback or a second repair
 
 
 def estimate(plan: Plan, config: Config) -> dict[str, Any]:
-    """Episodes, tokens at most, and an estimated time on this machine, from a probe of a few seconds.
+    """Episodes, tokens, and an estimated time on this machine, from a probe of a few seconds.
 
-    Tokens are an upper bound: every step used, every reply at full length, nothing reused between steps. The
-    estimate takes half the reply length. Scoring time is not included.
+    Tokens assume that every step is used, every reply has full length, an observation ``OBSERVATION_TOKENS``, and
+    nothing is reused between steps; the time takes half the reply length. Scoring time is not included.
     """
     benchmark = load_benchmark(plan.benchmark, split=plan.split)
     questions = pick(benchmark, plan)
@@ -45,14 +46,16 @@ def estimate(plan: Plan, config: Config) -> dict[str, Any]:
     loop = 0 if plan.controller == "single_shot" else 1
     steps, reply = config.react.max_steps, config.react.max_new_tokens
     shots = config.single_shot.samples if not loop else int(plan.control)
-    grown = steps * opening / counted + reply * steps * (steps - 1) / 2
-    prompt = n * (loop * (grown + SQL_CALLS * generate / counted) + shots * generate / counted)
-    completion = n * reply * (loop * (steps + SQL_CALLS) + shots)
+    grown = steps * opening / counted + (reply + OBSERVATION_TOKENS) * steps * (steps - 1) / 2
+    seeds, equal = max(1, len(plan.seeds)), 1 + int(plan.equal_tokens and plan.control)
+    loops = n * loop * seeds * equal  # the control at equal tokens costs what the loop costs
+    prompt = loops * (grown + SQL_CALLS * generate / counted) + n * shots * generate / counted
+    completion = reply * (loops * (steps + SQL_CALLS) + n * shots)
     found: dict[str, Any] = {
         "questions": n,
-        "episodes": n * (1 + int(plan.control and bool(loop))),
-        "prompt_tokens_at_most": round(prompt),
-        "completion_tokens_at_most": round(completion),
+        "episodes": n * (seeds + int(plan.control and bool(loop)) * equal),
+        "prompt_tokens": round(prompt),
+        "completion_tokens": round(completion),
     }
     if probe is None or hasattr(model, "for_episode"):
         return found

@@ -45,7 +45,7 @@ class Usage:
     """What model calls cost. Sums with ``+``. ``seconds`` is wall time waited for the model, queue included.
 
     ``prompt_tokens`` counts every token the model conditioned on; ``prefill_tokens`` those that were really
-    computed (the rest came from a reused cache).
+    computed (the rest came from a reused cache). Each of ``n`` completions counts its own prompt.
     """
 
     prompt_tokens: int = 0
@@ -83,7 +83,11 @@ class Completion:
 
 @runtime_checkable
 class Model(Protocol):
-    """A text generator. Thread-safe: many episodes call it at once and the back end batches them."""
+    """A text generator. Thread-safe: many episodes call it at once and the back end batches them.
+
+    Two optional attributes are used where a model has them: ``batch_size`` (how many episodes run at once) and
+    ``for_episode(question_text, controller) -> Model`` (a view for one episode, as a scripted model needs).
+    """
 
     name: str
     context_window: int  # tokens, prompt and completion together
@@ -108,7 +112,7 @@ class Model(Protocol):
         ...
 
     def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
-        """Prompt tokens that ``generate`` would condition on for the same arguments."""
+        """Prompt tokens that ``generate`` would condition on; never fewer (a back end that cannot count estimates)."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -201,7 +205,9 @@ class Episode:
     trace: list[dict[str, Any]] = field(default_factory=list)
     decision_log: list[dict[str, Any]] = field(default_factory=list)
     compliance: dict[str, bool] = field(default_factory=dict)
-    transcript: str = ""  # the open assistant turn as the model saw it, to the last line
+    messages: list[dict[str, str]] = field(default_factory=list)  # a loop's system prompt and opening user turn
+    transcript: str = ""  # the open assistant turn after ``messages``, to its last line
+    calls: list[dict[str, Any]] = field(default_factory=list)  # one per completion: kind, messages, text, usage, start
     usage: Usage = Usage()
     seconds: float = 0.0
     flags: dict[str, Any] = field(default_factory=dict)  # counts, e.g. {"exhausted_after_success": True}

@@ -22,16 +22,21 @@ from nl2sql.agent_tools import (
     EpisodeFailed,
     State,
     guard,
-    link,
     open_task,
 )
 from nl2sql.config import Config
-from nl2sql.errors import DatabaseError
+from nl2sql.errors import Cancelled, DatabaseError
 from nl2sql.interfaces import Database, Episode, EventSink, Model, Question, Resources, Tool, no_sink
 from nl2sql.trace import summarize_trace
 from nl2sql.transcript import failed, fit_window, parse_action, shown
 
 NEEDS_SQL = ("validate_sql", "validate_constraints", "run_sql")
+SHAPES = {  # what the loop reads of an observation, whoever wrote the tool
+    "link_schema": ("schema_text",),
+    "validate_sql": ("valid", "reason"),
+    "validate_constraints": ("valid", "reason"),
+    "run_sql": ("success",),
+}
 
 
 def react_sql(
@@ -85,10 +90,11 @@ def bootstrap(question: Question, resources: Resources, config: Config) -> State
         lines = [prompts.action_line("get_schema", {}), f"Observation: {task.schema_text_full}"]
         state = State(task, history=[opening, *lines])
     tables = LINK_MAX_TABLES if config.react.use_link_schema else 0
-    observation = link(task)
+    observation = dispatch(state, "link_schema", {"max_tables": tables})
+    task.schema_text_focus = observation["schema_text"] or task.schema_text_full
     state.history += [
         prompts.action_line("link_schema", {"max_tables": tables}),
-        f"Observation: {observation['schema_text']}",
+        f"Observation: {task.schema_text_focus}",
     ]
     task.flags["bootstrap_lines"] = len(state.history)
     return state
@@ -185,15 +191,17 @@ def dispatch(state: State, action: str, args: Mapping[str, Any]) -> Any:
     """Run the tool. What it raises ends the episode, attributed to the tool or the database."""
     tool = state.task.resources.tools.get(action) or TOOLS[action]
     try:
-        return tool(state, args)
+        observation = tool(state, args)
     except DatabaseError as error:
         raise EpisodeFailed("database", str(error)) from error
-    except EpisodeFailed:
+    except (EpisodeFailed, Cancelled):
         raise
     except Exception as error:  # tools are users' code too: attribute, record, never crash the run
-        if action in TOOLS and action not in state.task.resources.tools:
-            raise
         raise EpisodeFailed("tool", f"{action}: {type(error).__name__}: {error}") from error
+    missing = [key for key in SHAPES.get(action, ()) if not isinstance(observation, Mapping) or key not in observation]
+    if missing:
+        raise EpisodeFailed("tool", f"{action}: its observation lacks {', '.join(missing)}: {str(observation)[:100]}")
+    return observation
 
 
 # ------------------------------------------------------------------------- what an observation does (7.3)
@@ -253,7 +261,7 @@ def after_validation(state: State, step: int, action: str, observation: Any) -> 
 
 def after_run(state: State, step: int, action: str, observation: Any) -> Any:
     """Execution feedback [2]; then the intent check, whose mismatch counts as a failure."""
-    reason = "ok" if observation["success"] else str(observation["error"])
+    reason = "ok" if observation["success"] else str(observation.get("error", "failed"))
     if observation["success"] and state.task.config.react.intent_gate:
         ok, why = constraints.intent_constraints(state.task.question.text, state.last_sql or "", state.task.schema)
         if not ok:
@@ -317,13 +325,16 @@ def fall_back(state: State) -> str:
         state.last_sql = task.best_sql
         return "best_so_far"
 
-    def generate(nlq: str, schema_summary: str) -> str:
-        messages = prompts.generate_messages(nlq, schema_summary, None, task.config.prompts)
+    def generate(_: str, schema_summary: str) -> str:
+        messages = prompts.generate_messages(task.nlq, schema_summary, None, task.config.prompts)
         task.vanilla_raw = task.write_sql(messages, task.config.react.max_new_tokens)[0]
         return task.vanilla_raw
 
     if task.schema_summary:
-        vanilla = agent_utils.vanilla_candidate(task.nlq, task.schema_summary, generate, task.schema)
+        if task.config.react.guardrails:
+            vanilla = agent_utils.vanilla_candidate(task.question.text, task.schema_summary, generate, task.schema)
+        else:
+            vanilla = generate(task.nlq, task.schema_summary).strip()
         if vanilla:
             state.last_sql, task.raw_sql[vanilla] = vanilla, task.vanilla_raw
             return "vanilla"
@@ -351,7 +362,9 @@ def close(state: State, finish: str, error: str | None, seconds: float) -> Episo
         trace=state.trace,
         decision_log=state.decision_log,
         compliance=summarize_trace(state.trace),
-        transcript="\n".join(state.history),
+        messages=prompts.react_messages(state.history[0], task.config.prompts),
+        transcript="\n".join(state.history[1:]),
+        calls=task.calls,
         usage=task.usage,
         seconds=seconds,
         flags={**task.flags, "rejected": task.rejected},

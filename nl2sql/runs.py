@@ -8,6 +8,7 @@ process, a full disk) is dropped and its question is done again.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -15,7 +16,8 @@ import platform
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 from nl2sql import __version__
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Episode, Question
-from nl2sql.trace import TRACE_FORMAT, episode_to_dict
+from nl2sql.trace import TRACE_FORMAT, episode_to_dict, json_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +72,7 @@ def write_json(path: Path, data: Any) -> None:
     """Write JSON by way of a temporary file, so that a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+        temporary.write_text(json_text(data, indent=2) + "\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -97,14 +99,11 @@ def environment() -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of an append-only file; a torn last line is cut off the file, others must parse."""
+    """The whole lines of an append-only file, which may be growing; a torn last line does not count yet."""
     if not path.exists():
         return []
     data = path.read_bytes()
     whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)
     rows = []
     for number, line in enumerate(data[:whole].splitlines(), 1):
         try:
@@ -114,12 +113,31 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Only one process runs in a folder. Cuts the torn last lines that a killed one left. Raises UsageError."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"another process is running in {folder}; wait for it, or name another --out") from None
+        for path in folder.rglob("*.jsonl"):
+            data = path.read_bytes()
+            if not data.endswith(b"\n"):
+                os.truncate(path, data.rfind(b"\n") + 1)
+        yield
+
+
 @dataclass
 class RunFolder:
-    """Appends finished episodes of one controller to ``folder``; thread-safe. ``key`` is the run's content key."""
+    """Appends finished episodes of one controller to ``folder``; thread-safe. ``key`` is the run's content key.
+
+    ``top`` is the folder that ``nl2sql eval --resume`` takes. Only the process that holds ``exclusive`` appends.
+    """
 
     folder: Path
     key: str
+    top: Path
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _files: dict[str, IO[str]] = field(default_factory=dict, repr=False)
 
@@ -132,7 +150,7 @@ class RunFolder:
     def add(self, episode: Episode) -> None:
         """Append one episode: trace first, then prediction, each flushed as one line."""
         full = {**episode_to_dict(episode), "key": self.key, "trace_format": TRACE_FORMAT}
-        full["transcript"] = episode.transcript
+        full |= {"messages": episode.messages, "transcript": episode.transcript, "calls": episode.calls}
         prediction = {name: full[name] for name in PREDICTION_KEYS} | {"key": self.key}
         with self._lock:
             self._append("traces.jsonl", full)
@@ -143,12 +161,11 @@ class RunFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._files[name] = (self.folder / name).open("a", encoding="utf-8")
         try:
-            self._files[name].write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+            self._files[name].write(json_text(row) + "\n")
             self._files[name].flush()
         except OSError as error:
             raise Nl2SqlError(
-                f"cannot write {self.folder / name}: {error.strerror}; make room, then: nl2sql eval --resume "
-                f"{self.folder}"
+                f"cannot write {self.folder / name}: {error.strerror}; make room, then: nl2sql eval --resume {self.top}"
             ) from None
 
     def add_seconds(self, seconds: float) -> None:
@@ -161,7 +178,8 @@ class RunFolder:
 
     def close(self) -> None:
         for file in self._files.values():
-            file.close()
+            with suppress(OSError):  # a full disk was reported when the line was written
+                file.close()
         self._files.clear()
 
     def predictions(self) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
         task.rejected.append({"step": 0, "by": "guardrails", "sql": raw_sql, "reason": reason})
     result = task.result_of(sql)
     if error is None and not result.success:
-        error = f"database: {result.error}" if sql else reason
+        error = f"database: {result.error}" if sql else f"model: {reason}"
     return Episode(
         question=question,
         controller="single_shot",
@@ -65,7 +65,9 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
             }
         ],
         compliance=summarize_trace(trace),
-        transcript="\n".join(raws),
+        messages=messages,
+        transcript=raw_sql,
+        calls=task.calls,
         usage=task.usage,
         seconds=time.perf_counter() - started,
         flags={**task.flags, "rejected": task.rejected},

@@ -15,8 +15,9 @@ from nl2sql.config import Config
 from nl2sql.eval import Scores, score
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs import RunFolder
-from nl2sql.stats import MIN_CLUSTERS, clustered_interval
+from nl2sql.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
 
+_FIELDS = {"VA": "va", "EM": "em", "EX[bag]": "ex"}
 GATES = ("guardrails", "validate_sql", "validate_constraints", "intent_constraints")
 
 
@@ -88,23 +89,30 @@ def summarise(
 
 
 def pool_seeds(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """One report over several seeds of the same questions.
+    """One report over several seeds of the same questions; repeats are never counted as independent.
 
-    Metrics pool the items, clustered by database, or by question where there are fewer than ten databases: repeats
-    of a question are never counted as independent. ``seeds`` keeps each seed's own metrics; everything else (the
-    control, paired tests, flips) is the first seed's.
+    A metric is the mean over seeds; its interval is clustered by database, by question where there are fewer than
+    ten databases, and Wilson's over the questions where there are fewer than ten of those; ``n`` is the questions.
+    ``usage`` is the mean of the seeds. ``control``, paired tests and flips are the first seed's, whose controls ran.
     """
     first = next(iter(reports.values()))
     items = [item for report in reports.values() for item in report["items"]]
-    databases = {item["db_id"] for item in items}
-    clusters = [item["db_id"] if len(databases) >= MIN_CLUSTERS else item["id"] for item in items]
-    fields = {"VA": "va", "EM": "em", "EX[bag]": "ex"}
-    metrics = {
-        name: clustered_interval([bool(item[fields.get(name, "ts")]) for item in items], clusters).to_dict()
-        for name in first["metrics"]
+    questions, databases = ({item[key] for item in items} for key in ("id", "db_id"))
+    cluster = "db_id" if len(databases) >= MIN_CLUSTERS else "id"
+    metrics = {}
+    for name in first["metrics"]:
+        values = [bool(item[_FIELDS.get(name, "ts")]) for item in items]
+        if len(questions) < MIN_CLUSTERS:
+            found = wilson_interval(sum(values) / len(values), len(questions))
+        else:
+            found = clustered_interval(values, [item[cluster] for item in items])
+        metrics[name] = {**found.to_dict(), "n": len(questions)}
+    usage = {key: sum(r["usage"][key] for r in reports.values()) / len(reports) for key in first["usage"]}
+    seeds = {
+        str(seed): {"run": r["run"], "metrics": r["metrics"], "usage": r["usage"], "counts": r["counts"]}
+        for seed, r in reports.items()
     }
-    seeds = {str(seed): {"metrics": report["metrics"], "run": report["run"]} for seed, report in reports.items()}
-    return {**first, "metrics": metrics, "seeds": seeds}
+    return {**first, "metrics": metrics, "usage": usage, "seeds": seeds}
 
 
 def usage_of(store: RunFolder) -> dict[str, float | int]:

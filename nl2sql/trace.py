@@ -51,7 +51,7 @@ def summarize_trace(trace: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
         elif action == "run_sql":
             flags["run_without_validate"] |= not valid
             flags["run_without_validate_constraints"] |= not constraints_ok
-            ran = found.get("success") is True
+            ran = found["success"] is True if "success" in found else ran  # a blocked run changes nothing
         elif action == "finish":
             flags["finish_without_run"] |= not ran
     return flags
@@ -76,9 +76,24 @@ def episode_to_dict(episode: Episode, max_rows: int = 1000) -> dict[str, Any]:
         "seconds": round(episode.seconds, 4),
         "flags": episode.flags,
         "compliance": episode.compliance,
-        "trace": json.loads(json.dumps(episode.trace, default=json_value)),
-        "decision_log": json.loads(json.dumps(episode.decision_log, default=json_value)),
+        "trace": json_tree(episode.trace),
+        "decision_log": json_tree(episode.decision_log),
     }
+
+
+def json_tree(value: Any) -> Any:
+    """The same structure with every leaf as ``json_value`` writes it."""
+    if isinstance(value, Mapping):
+        return {str(key): json_tree(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_tree(item) for item in value]
+    return json_value(value)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Strict JSON in UTF-8: no Infinity, no NaN, and a lone surrogate (a model can write one) as its escape."""
+    text = json.dumps(json_tree(value), ensure_ascii=False, indent=indent, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def json_value(value: Any) -> Any:

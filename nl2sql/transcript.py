@@ -21,7 +21,7 @@ def parse_action(text: str) -> tuple[str, dict[str, Any], str]:
             return match[1], {}, ""
         try:
             args, end = json.JSONDecoder().raw_decode(rest)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # ValueError: not JSON, or a number of thousands of digits
             continue
         if isinstance(args, dict) and rest[end:].lstrip().startswith("]"):
             return match[1], args, ""
@@ -68,6 +68,6 @@ def shown(state: State, action: str, observation: Any) -> str:
     if action in ("generate_sql", "repair_sql"):
         return observation["sql"]
     if action == "run_sql":
-        rows = {**observation, "rows": observation["rows"][:SHOWN_ROWS]}
+        rows = {**observation, "rows": observation.get("rows", [])[:SHOWN_ROWS]}
         return prompts.observation_text({k: v for k, v in rows.items() if k != "sql"})
     return prompts.observation_text(observation)

@@ -60,7 +60,7 @@ def test_loop_follows_the_specification(fixture: Path, shop: Path) -> None:
         assert episode.flags.get(name) == value
     for text in expect.pop("history", []):
         assert text in episode.transcript
-    assert episode.transcript.startswith(expect.pop("history_starts", "User question: "))
+    assert episode.messages[1]["content"].startswith(expect.pop("history_starts", "User question: "))
     assert expect.pop("raw_contains", "") in episode.raw_sql
     assert expect.pop("sql_contains", "") in episode.sql
     assert expect.pop("sql_lacks", "\0") not in episode.sql
@@ -188,7 +188,7 @@ def test_history_past_the_window_is_elided_oldest_first_and_counted(shop: Path) 
         episode = react_sql(QUESTION, database, model, config)
     assert episode.flags["elided_observations"] > 0
     assert "characters left out)" in episode.transcript
-    assert QUESTION in episode.transcript
+    assert QUESTION in episode.messages[1]["content"]
     assert episode.error is None or "window" not in episode.error
 
 

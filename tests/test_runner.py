@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Episode, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runner import Plan, evaluate, resume, run_plan
+from nl2sql.react import react_sql
+from nl2sql.runner import Plan, evaluate, resume, start
 from nl2sql.runs import Run, read_jsonl
 
 GOOD = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
@@ -100,9 +103,9 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": oracle(40, 25)}), encoding="utf-8")
     plan = Plan(split="quick", model=f"scripted:{script}", batch_size=4)
-    whole = run_plan(plan, NO_TS, out=tmp_path / "whole", progress=False)
+    whole = start(plan, NO_TS, out=tmp_path / "whole", progress=False).report
     broken = tmp_path / "broken"
-    again = run_plan(plan, NO_TS, out=broken, progress=False)
+    again = start(plan, NO_TS, out=broken, progress=False).report
     lines = (broken / "predictions.jsonl").read_bytes().splitlines(keepends=True)
     (broken / "predictions.jsonl").write_bytes(b"".join(lines[:11]) + lines[11][:40])  # a torn line
     (broken / "control" / "predictions.jsonl").unlink()
@@ -132,7 +135,7 @@ def test_ctrl_c_keeps_what_is_finished_and_names_the_next_command(tmp_path: Path
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "4 of 40 questions" in err and f"nl2sql eval --resume {out}" in err
+    assert "4 questions are kept" in err and f"nl2sql eval --resume {out}" in err
     assert "Traceback" not in err
     assert len(read_jsonl(predictions)) == 4
 
@@ -147,12 +150,81 @@ def test_seeds_are_pooled_by_question_not_as_independent_items(tmp_path: Path) -
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": oracle(40, 20)}), encoding="utf-8")
     plan = Plan(split="quick", model=f"scripted:{script}", control=False)
-    once = run_plan(plan, NO_TS, out=tmp_path / "once", progress=False)["metrics"]["EX[bag]"]
-    pooled = run_plan(plan, NO_TS, [1, 2, 3], out=tmp_path / "seeds", progress=False)
+    once = start(plan, NO_TS, out=tmp_path / "once", progress=False).report["metrics"]["EX[bag]"]
+    seeded = replace(plan, seeds=(1, 2, 3))
+    pooled = start(seeded, NO_TS, out=tmp_path / "seeds", progress=False).report
     thrice = pooled["metrics"]["EX[bag]"]
-    assert thrice["value"] == once["value"] and thrice["n"] == 3 * once["n"]
+    assert thrice["value"] == once["value"] and thrice["n"] == once["n"]
     assert thrice["high"] - thrice["low"] >= 0.95 * (once["high"] - once["low"])
     assert set(pooled["seeds"]) == {"1", "2", "3"}
+    assert any("identical" in warning for warning in pooled["warnings"])
+
+
+def test_an_interrupted_seed_run_is_continued_as_a_whole(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"replies": oracle(40, 20)}), encoding="utf-8")
+    plan = Plan(split="quick", limit=6, model=f"scripted:{script}", seeds=(1, 2))
+    out = tmp_path / "run"
+    whole = start(plan, NO_TS, out=out, progress=False).report
+    shutil.rmtree(out / "seed-2")
+    (out / "report.json").unlink()
+    assert resume(out, progress=False).report["metrics"] == whole["metrics"]
+
+
+def test_a_run_is_not_continued_when_what_it_depends_on_has_changed(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"replies": oracle(40, 20)}), encoding="utf-8")
+    out = tmp_path / "run"
+    start(Plan(split="quick", limit=6, model=f"scripted:{script}"), NO_TS, out=out, progress=False)
+    script.write_text(json.dumps({"replies": oracle(40, 40)}), encoding="utf-8")
+    with pytest.raises(UsageError, match="model changed"):
+        resume(out, progress=False)
+
+
+def test_a_run_of_objects_is_continued_with_the_same_objects_only(tmp_path: Path) -> None:
+    model = ScriptedModel(oracle(40, 5))
+    out = tmp_path / "run"
+    done = evaluate("packaged", model, split="quick", limit=6, config=NO_TS, out=out, progress=False)
+    with pytest.raises(UsageError, match="model="):
+        resume(out, progress=False)
+    assert resume(out, model=model, progress=False).report["metrics"] == done.report["metrics"]
+
+
+def test_a_preset_keeps_its_switches_under_a_config_of_ones_own(tmp_path: Path) -> None:
+    config = build_config({"eval": {"replicas": 0}, "react": {"max_steps": 3, "auto_finish": False}})
+    model = ScriptedModel({"*": ["x"] * 9})
+    done = evaluate("packaged", model, "react_plus", split="quick", limit=1, config=config, out=tmp_path / "r")
+    react = done.manifest["config"]["react"]
+    assert react["best_so_far"] and react["max_steps"] == 3 and not react["auto_finish"]
+
+
+def test_a_loop_called_with_the_bare_question_text_is_scored_for_its_question(tmp_path: Path) -> None:
+    def mine(question: Question, resources: Resources, config: Config) -> Episode:
+        return react_sql(question.text, resources.database, resources.model, config)
+
+    model = ScriptedModel({text: replies["react"] for text, replies in oracle(40, 40).items()})
+    done = evaluate("packaged", model, mine, split="quick", config=NO_TS, control=False, out=tmp_path / "r")
+    assert done.report["metrics"]["EX[bag]"]["value"] == 1.0
+
+
+def test_what_a_model_writes_never_stops_a_run(tmp_path: Path) -> None:
+    wild = [
+        'Action: get_table_samples[{"table": "\\ud83d"}]',
+        'Action: x[{"a": ' + "9" * 6000 + "}]",
+        "Action: run_sql[" + "[" * 5000,
+        "SELECT 9e999, '\x00', x'ff' FROM nowhere",
+    ]
+    model = ScriptedModel({"*": [*wild * 4, *["x"] * 9]})
+    done = evaluate("packaged", model, split="quick", limit=4, config=NO_TS, out=tmp_path / "r", progress=False)
+    assert len(done.predictions()) == 4 and len(done.traces()) == 4
+
+
+def test_a_model_that_stops_by_itself_is_a_failed_episode_not_a_lost_one(tmp_path: Path) -> None:
+    def closed(question: Question, resources: Resources, config: Config) -> Episode:
+        raise Cancelled("the model was closed")
+
+    done = evaluate("packaged", ScriptedModel([]), closed, split="quick", limit=3, control=False, out=tmp_path / "r")
+    assert [row["error"] for row in done.predictions()] == ["model: the model was closed"] * 3
 
 
 def test_flips_tell_what_a_gate_cost(tmp_path: Path) -> None:

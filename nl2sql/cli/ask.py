@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,7 +75,9 @@ def ask(
         episode.controller = named.name
         loaded.close()
     if as_json:
-        print(json.dumps(episode.to_dict(), ensure_ascii=False, indent=2))
+        from nl2sql.trace import json_text
+
+        print(json_text(episode.to_dict(), indent=2))
     else:
         print(_as_text(episode))
     if episode.finish == "error":
@@ -90,7 +91,9 @@ def _question(argument: str | None) -> str:
 
 
 def _print_step(event: object) -> None:
-    print(json.dumps(event, ensure_ascii=False, default=str)[:2000], file=sys.stderr)
+    from nl2sql.trace import json_text
+
+    print(json_text(event)[:2000], file=sys.stderr)
 
 
 def _as_text(episode: Episode, shown: int = 20) -> str:

@@ -13,6 +13,7 @@ from nl2sql.errors import UsageError
 
 
 def evaluate_command(
+    context: typer.Context,
     benchmark: Annotated[
         str, typer.Option(help="packaged, a name found in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME[:split].")
     ] = "packaged",
@@ -54,6 +55,11 @@ def evaluate_command(
 
     progress = not quiet
     if resume is not None:
+        allowed = {"resume", "as_json", "quiet"}
+        extra = [name for name in context.params if name not in allowed and _was_given(context, name)]
+        if extra:
+            flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
+            raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
         report = runner.resume(resume, progress=progress).report
     else:
         if limit is not None and limit < 1:
@@ -75,6 +81,7 @@ def evaluate_command(
             batch_size=batch_size,
             control=control,
             equal_tokens=equal_tokens,
+            seeds=_seeds(seeds),
         )
         if dry_run:
             from nl2sql.estimate import estimate
@@ -82,9 +89,11 @@ def evaluate_command(
             found = estimate(plan, settings)
             print(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in found.items()))
             return
-        report = runner.run_plan(plan, settings, _seeds(seeds), out=out, progress=progress)
+        report = runner.start(plan, settings, out=out, progress=progress).report
     if as_json:
-        print(json.dumps({k: v for k, v in report.items() if k != "items"}, indent=2, ensure_ascii=False))
+        from nl2sql.trace import json_text
+
+        print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
         return
     from nl2sql.summary import summary_text
 
@@ -92,10 +101,15 @@ def evaluate_command(
     print(f"\nrun folder: {report['run']}")
 
 
-def _seeds(text: str | None) -> list[int]:
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _seeds(text: str | None) -> tuple[int, ...]:
     if text is None:
-        return []
+        return ()
     try:
-        return [int(part) for part in text.split(",")]
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--seeds {text!r}: expected whole numbers separated by commas, e.g. 1,2,3") from None
