@@ -52,6 +52,7 @@ class Task:
     raw_sql: dict[str, str] = field(default_factory=dict)  # accepted SQL -> the model's text behind it
     best_sql: str | None = None  # the last SQL that ran and passed the intent check
     vanilla_raw: str = ""
+    bootstrap_lines: int = 0  # history lines before step 0, which are never elided
     results: dict[str, RunResult] = field(default_factory=dict)
 
     def count(self, flag: str) -> None:

@@ -185,7 +185,7 @@ class Question:
     meta: Mapping[str, Any] = field(default_factory=dict)  # benchmark flags, e.g. {"gold_error": True}
 
 
-@dataclass
+@dataclass(repr=False)
 class Episode:
     """Everything one controller did for one question. A failed episode is an Episode with ``error`` set.
 
@@ -211,6 +211,9 @@ class Episode:
     usage: Usage = Usage()
     seconds: float = 0.0
     flags: dict[str, Any] = field(default_factory=dict)  # counts, e.g. {"exhausted_after_success": True}
+
+    def __repr__(self) -> str:
+        return f"<episode of {self.controller}: {self.finish} after {self.steps} steps, sql={self.sql!r}>"
 
     def to_dict(self) -> dict[str, Any]:
         from nl2sql.trace import episode_to_dict

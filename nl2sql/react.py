@@ -96,7 +96,7 @@ def bootstrap(question: Question, resources: Resources, config: Config) -> State
         prompts.action_line("link_schema", {"max_tables": tables}),
         f"Observation: {task.schema_text_focus}",
     ]
-    task.flags["bootstrap_lines"] = len(state.history)
+    task.bootstrap_lines = len(state.history)
     return state
 
 

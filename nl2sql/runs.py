@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 from nl2sql import __version__
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Episode, Question
+from nl2sql.stats import mcnemar
 from nl2sql.trace import TRACE_FORMAT, episode_to_dict, json_text
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def _latest(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     return list({row["id"]: row for row in rows if row.get("key") == key}.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished run as notebooks read it."""
 
@@ -223,12 +224,25 @@ class Run:
     def traces(self) -> list[dict[str, Any]]:
         return _latest(read_jsonl(self.folder / "traces.jsonl"), self.manifest["key"])
 
+    def paired(self, other: Run) -> dict[str, dict[str, Any]]:
+        """Exact McNemar of this run against another on the questions of both, per metric: wins, losses, n, p."""
+        theirs = {item["id"]: item for item in other.report["items"]}
+        both = [(item, theirs[item["id"]]) for item in self.report["items"] if item["id"] in theirs]
+        fields = {"VA": "va", "EM": "em", "EX[bag]": "ex"}
+        names = {name: fields.get(name, "ts") for name in self.report["metrics"] if name in other.report["metrics"]}
+        return {
+            name: mcnemar((bool(a[field]), bool(b[field])) for a, b in both).to_dict() for name, field in names.items()
+        }
+
+    def __repr__(self) -> str:
+        return f"<run {self.folder.name}: {self.report['controller']}, {self.report['n']} questions>"
+
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per question: prediction joined with its scores."""
+        """One row per question, in the benchmark's order: prediction joined with its scores."""
         import pandas as pd
 
         items = pd.DataFrame(self.report["items"]).drop(columns=["sql", "error", "db_id", "seconds"], errors="ignore")
-        return pd.DataFrame(self.predictions()).drop(columns=["key"]).merge(items, on="id", how="left")
+        return items[["id"]].merge(pd.DataFrame(self.predictions()).drop(columns=["key"])).merge(items, on="id")
 
     def _repr_html_(self) -> str:
         from nl2sql.summary import summary_html

@@ -39,7 +39,7 @@ def fit_window(state: State, messages: list[dict[str, str]]) -> str:
     """
     task = state.task
     room = task.resources.model.context_window - task.config.react.max_new_tokens
-    first = task.flags["bootstrap_lines"]
+    first = task.bootstrap_lines
     while True:
         prefill = "\n".join(state.history[1:]) + "\n"
         if task.resources.model.count_tokens(messages, prefill) <= room:
