@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 Case = Mapping[str, Any]
 Verdicts = dict[str, bool | None]
 
+HALF_POINTS = frozenset(("bird-soft-f1",))
 MAX_ROWS = 1_000_000  # the published evaluators know no bound; this one only keeps memory in check
 
 
 def run_cases(path: str | Path, *, timeout_s: float = 10.0, pool: QueryPool | None = None) -> dict[str, Any]:
     """The verdicts of all ``RULES`` on the cases in ``path``, and how far they agree with what the file says.
 
-    Returns ``{"cases": [{"id", "verdicts": {rule: bool | None}, "error": str | None}], "agreement": {rule: ...}}``;
-    None only where the gold fails. ``timeout_s`` bounds each statement. Gold and prediction are executed separately,
+    Returns ``{"cases": [{"id", "verdicts": {rule: bool | None}, "points", "error": str | None}], "agreement": {...}}``:
+    None only where the gold fails; ``points`` (0 to 1) of rules that give half points; ``agreement`` per rule
+    ``{"n", "agree", "differ": [ids], "refused": [ids]}`` (see ``_agreement``). ``timeout_s`` bounds each statement. Gold and prediction are executed separately,
     also where they are the same text. UsageError for a file that is missing or does not have this form.
     """
     cases = _read(Path(path))
@@ -45,7 +47,7 @@ def run_cases(path: str | Path, *, timeout_s: float = 10.0, pool: QueryPool | No
     with ThreadPoolExecutor(pool.workers, thread_name_prefix="cases") as threads:
         judged = list(threads.map(lambda case: _Judged(case, pool, timeout_s), cases))
     found = [
-        {"id": _id(case, number), "verdicts": one.verdicts, "error": one.error}
+        {"id": _id(case, number), "verdicts": one.verdicts, "points": one.points, "error": one.error}
         for number, (case, one) in enumerate(zip(cases, judged, strict=True))
     ]
     return {"cases": found, "agreement": _agreement(cases, found, judged)}
@@ -105,8 +107,9 @@ class _Judged:
             expected = self._run("gold", rule.prepare(gold))
             about = {"gold_sql": gold, "predicted_sql": predicted, "question": question}
             verdict = rule.verdict([expected], [found], **about)
-            points = rule.points([expected], [found], **about)
-            self.points[rule.name] = max(points, self.points.get(rule.name, 0.0))
+            if rule.name in HALF_POINTS:
+                points = rule.points([expected], [found], **about)
+                self.points[rule.name] = max(points, self.points.get(rule.name, 0.0))
             verdicts.append(verdict and not (blank and rule.name == "spider"))
             self._note(expected if not rule.usable(expected) else found, "gold: " if not rule.usable(expected) else "")
         self.refused |= found.error_kind == "denied"

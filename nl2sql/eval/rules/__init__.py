@@ -34,8 +34,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         for rule in (
             Rule("bag", bag.compare),
             Rule("spider", spider.compare, prepare=spider.prepare, blank_is_empty=True),
-            Rule("bird-set", bird.bird_set, blank_is_empty=True, failed_gold=False),
-            Rule("bird-soft-f1", bird.bird_soft_f1, blank_is_empty=True, failed_gold=False),
+            Rule("bird-set", bird.bird_set, prepare=bird.prepare, blank_is_empty=True, failed_gold=False),
+            Rule("bird-soft-f1", bird.bird_soft_f1, prepare=bird.prepare, blank_is_empty=True, failed_gold=False),
             Rule("defog-subset", defog.compare, accepts=defog.accepts),
         )
     }
