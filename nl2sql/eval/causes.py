@@ -147,7 +147,7 @@ def _rows_in_another_order(facts: _Facts) -> bool:
 def _rows_repeated(facts: _Facts) -> bool:
     from nl2sql.eval.rules import results_match
 
-    if facts.same_answer or len(facts.gold.rows) == len(facts.predicted.rows):
+    if facts.same_answer or facts.differs("projection") or len(facts.gold.rows) == len(facts.predicted.rows):
         return False
     return results_match(_without_repeats(facts.gold), _without_repeats(facts.predicted), ordered=False)
 
