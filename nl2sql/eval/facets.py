@@ -22,7 +22,8 @@ from sqlglot.errors import SqlglotError
 from nl2sql.eval.canonical import MAX_DEPTH, STAR, Canonical, branches, conjuncts, is_aggregate
 from nl2sql.schema import Schema
 
-Edge: TypeAlias = frozenset[str]  # the two columns of a join condition
+Edge: TypeAlias = frozenset[str]  # the two columns of a join condition, and NOT_IN where rows must not match
+NOT_IN = "not in"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _merged(edges: Iterable[Edge]) -> dict[str, str]:
     """Column -> the first by name of those that joins make equal to it."""
     groups: dict[str, set[str]] = {}
     for edge in edges:
-        if len({column.rpartition(".")[0] for column in edge}) < 2:
+        if NOT_IN in edge or len({column.rpartition(".")[0] for column in edge}) < 2:
             continue  # parent and child rows of one table are joined, not equal
         together = set().union(*(groups.get(column, {column}) for column in edge))
         groups.update(dict.fromkeys(together, together))
@@ -111,7 +112,9 @@ class _Reader:
         filters: Counter[str] = Counter()
         having: Counter[str] = Counter()
         for place, part in conditions:
-            if self._edge(part) is not None:
+            edge = self._edge(part)
+            if edge is not None:
+                filters.update({NOT_IN} & edge)
                 continue
             if place == "having" and any(map(is_aggregate, part.find_all(exp.AggFunc))):
                 having.update(self.names.text(side) for side in _operands(part))
@@ -176,11 +179,14 @@ class _Reader:
         if isinstance(part, exp.EQ) and isinstance(part.this, exp.Column) and isinstance(part.expression, exp.Column):
             one, other = self.names.column(part.this), self.names.column(part.expression)
             return frozenset({one, other}) if one != other or part.this.table != part.expression.table else None
+        negated = isinstance(part, exp.Not)
+        part = part.this if negated else part
         query = part.args.get("query") if isinstance(part, exp.In) else None
         if query is not None and isinstance(part.this, exp.Column):
             items = next(branches(query)).expressions
             if len(items) == 1 and isinstance(items[0].unalias(), exp.Column) and not items[0].is_star:
-                return frozenset({self.names.column(part.this), self.names.column(items[0].unalias())})
+                both = {self.names.column(part.this), self.names.column(items[0].unalias())}
+                return frozenset(both | {NOT_IN} if negated else both)
         return None
 
     def _counts(self, node: exp.AggFunc) -> bool:
