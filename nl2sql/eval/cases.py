@@ -36,8 +36,9 @@ def run_cases(path: str | Path, *, timeout_s: float = 10.0, pool: QueryPool | No
 
     Returns ``{"cases": [{"id", "verdicts": {rule: bool | None}, "points", "error": str | None}], "agreement": {...}}``:
     None only where the gold fails; ``points`` (0 to 1) of rules that give half points; ``agreement`` per rule
-    ``{"n", "agree", "differ": [ids], "refused": [ids]}`` (see ``_agreement``). ``timeout_s`` bounds each statement. Gold and prediction are executed separately,
-    also where they are the same text. UsageError for a file that is missing or does not have this form.
+    ``{"n", "agree", "differ": [ids], "refused": [ids]}`` (see ``_agreement``). ``timeout_s`` bounds each statement.
+    Gold and prediction are executed separately, also where they are the same text. UsageError for a file that is
+    missing or does not have this form.
     """
     cases = _read(Path(path))
     if pool is None:

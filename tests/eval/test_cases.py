@@ -142,7 +142,7 @@ def test_agreement_counts_what_the_file_says(judged):
 def test_a_file_that_holds_no_cases_is_one_clear_line(tmp_path, text):
     file = tmp_path / "cases.json"
     file.write_text(text)
-    with pytest.raises(UsageError, match="case file .*cases.json"):
+    with pytest.raises(UsageError, match=r"case file .*cases\.json"):
         run_cases(file)
     with pytest.raises(UsageError, match=r"nothing\.json cannot be read"):
         run_cases(tmp_path / "nothing.json")

@@ -9,7 +9,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nl2sql.errors import UsageError
@@ -57,6 +57,7 @@ def shuffled(rows, rng, *, columns, order):
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("about", [SELECT, ORDERED], ids=["any order", "ordered"])
+@settings(deadline=None)
 @given(rows=tables)
 def test_every_result_equals_itself(name, about, rows):
     assert judge(name, result(rows), result(rows), **about)
@@ -64,6 +65,7 @@ def test_every_result_equals_itself(name, about, rows):
 
 @pytest.mark.parametrize("name", ["bag", "bag~1e-3", "spider", "bird-set"])
 @pytest.mark.parametrize("about", [SELECT, ORDERED], ids=["any order", "ordered"])
+@settings(deadline=None)
 @given(pair=pairs)
 def test_a_match_is_symmetric(name, about, pair):
     one, other = (result(rows, width=3) for rows in pair)
@@ -71,6 +73,7 @@ def test_a_match_is_symmetric(name, about, pair):
 
 
 @pytest.mark.parametrize(("name", "columns"), [("bag", 1), ("bag~1e-3", 1), ("bird-set", 0), ("defog-subset", 1)])
+@settings(deadline=None)
 @given(rows=tables, rng=st.randoms(use_true_random=False))
 def test_the_order_of_rows_and_of_columns_is_free_where_the_rule_says_so(name, columns, rows, rng):
     if name == "defog-subset":  # goes by names: the columns move with them
@@ -83,6 +86,7 @@ def test_the_order_of_rows_and_of_columns_is_free_where_the_rule_says_so(name, c
     assert judge(name, result(rows), moved)
 
 
+@settings(deadline=None)
 @given(rows=tables, rng=st.randoms(use_true_random=False))
 def test_spider_frees_the_order_of_rows_and_of_columns(rows, rng):
     assert judge("spider", result(rows), shuffled(rows, rng, columns=True, order=True))
@@ -105,6 +109,7 @@ def brute_force_spider(gold, predicted, ordered):
     return any(rows == gold if ordered else Counter(rows) == Counter(gold) for rows in moved)
 
 
+@settings(deadline=None)
 @given(pair=pairs, ordered=st.booleans(), rng=st.randoms(use_true_random=False), alike=st.booleans())
 def test_spider_finds_what_trying_all_orders_of_columns_finds(pair, ordered, rng, alike):
     gold, predicted = pair
@@ -150,6 +155,7 @@ def test_identical_columns_take_no_time(name):
 # ------------------------------------------------------------------------------------------------- the tolerance
 
 
+@settings(deadline=None)
 @given(rows=tables, rng=st.randoms(use_true_random=False))
 def test_a_tolerance_only_adds_matches(rows, rng):
     moved = shuffled(rows, rng, columns=True, order=True)
@@ -191,6 +197,7 @@ def test_spider_executes(given_sql, executed):
     assert RULES["spider"].prepare(given_sql) == executed
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="SELECT distinct'\"`;()[]-/*\\ \nend", max_size=60))
 def test_no_text_breaks_what_is_done_before_execution(sql):
     for rule in RULES.values():
@@ -244,6 +251,7 @@ def test_soft_f1_gives_points_for_cells():
     assert not rule.judge([gold, gold], [gold, half], gold_sql="")
 
 
+@settings(deadline=None)
 @given(one=tables, other=tables)
 def test_soft_f1_lies_between_0_and_1(one, other):
     assert 0 <= soft_f1(one, other) <= 1

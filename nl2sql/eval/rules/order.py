@@ -63,6 +63,7 @@ def _outermost(sql: str, dialect: str) -> Any:
     from sqlglot.errors import SqlglotError
 
     try:
+        refuse_unparsable(sql)
         tree: Any = sqlglot.parse_one(sql, read=dialect)
     except (SqlglotError, RecursionError):
         return None

@@ -63,7 +63,7 @@ def compare(gold: Sequence[RunResult], predicted: Sequence[RunResult], *, gold_s
 
 
 def _equal(gold: Sequence[Row], predicted: Sequence[Row], ordered: bool) -> bool:
-    if not gold and not predicted:
+    if gold is predicted or not (gold or predicted):
         return True
     if len(gold) != len(predicted) or len(gold[0]) != len(predicted[0]):
         return False
