@@ -1,0 +1,180 @@
+"""Choosing few databases that tell golds from their neighbours.
+
+Candidates are generated one after another. The first ``FIRST`` meet every neighbour; after that only the neighbours
+that survive so far, with values that a survivor turns on, until none is left or there were ``MOST`` candidates. Of
+those that killed something the choice is greedy: next the one that kills most of what is still alive.
+
+A neighbour is killed on a database where it fails or EX[bag] tells it from the gold. A database says nothing about a
+gold that fails on it, or whose answer changes when the same rows lie in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlglot import expressions as exp
+
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import RunResult
+from nl2sql.suites.arena import ORDERS, Arena, Judge, read_rows, readable, shuffled
+from nl2sql.suites.generate import Generator, empty_image, store
+from nl2sql.suites.hints import Hints, read_hints
+from nl2sql.suites.neighbours import Neighbour, neighbours, parse_gold
+from nl2sql.suites.source import Source
+
+FIRST = 10
+MOST = 60
+SAME_PROGRAM = "SQLite compiles both to the same program"
+
+
+@dataclass
+class Gold:
+    """A gold, its neighbours that compile, and those set aside with a proof."""
+
+    sql: str
+    statement: str
+    tree: exp.Expression | None
+    judge: Judge
+    live: list[Neighbour] = field(default_factory=list)
+    proven: list[Neighbour] = field(default_factory=list)
+    problem: str | None = None  # why no suite can be made for it
+
+
+@dataclass
+class Distilled:
+    golds: list[Gold]
+    images: list[bytes]
+    killed: dict[tuple[int, int], int]  # (gold, neighbour) -> first database of the choice that kills it
+    candidates: int
+
+
+class Databases:
+    """What is made once per source: an arena and the images without rows."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.arena = Arena()
+        self.empty = empty_image(source)
+        self.loose = empty_image(source, loose=True)
+
+
+def read_gold(sql: str, place: Databases, seed: int) -> Gold:
+    """Parse a gold, make its neighbours, and drop those that do not compile or are proven to be equivalent."""
+    statement = readable(sql) or ""
+    gold = Gold(sql, statement, None, Judge(sql))
+    try:
+        gold.tree = parse_gold(sql, place.source)
+        found = neighbours(sql, place.source, seed=seed)
+    except UsageError as error:
+        gold.problem = str(error)
+        return gold
+    place.arena.load(place.empty)
+    program = place.arena.program(statement) if statement else None
+    if program is None:
+        gold.problem = "the gold does not run"
+        return gold
+    written = place.arena.program(gold.tree.sql("sqlite"))
+    programs = {program} | ({written} if written else set())
+    for neighbour in found:
+        if neighbour.equivalent:
+            gold.proven.append(neighbour)
+            continue
+        compiled = place.arena.program(neighbour.sql)
+        if compiled in programs:
+            gold.proven.append(replace(neighbour, equivalent=SAME_PROGRAM))
+        elif compiled is not None:
+            gold.live.append(neighbour)
+    return gold
+
+
+def answer(gold: Gold, place: Databases, image: bytes, names: Sequence[str] | None = None) -> RunResult | None:
+    """The gold's result on the database, which is loaded afterwards; None where it says nothing."""
+    arena = place.arena
+    arena.load(image)
+    result = arena.run(gold.statement)
+    if not result.success or result.truncated:
+        return None
+    if gold.judge.rests_on_row_order and result.rows:
+        rows = read_rows(image, place.source, names or [table.name for table in place.source.tables])
+        stable = True
+        for order in ORDERS:
+            arena.load(store(place.loose, place.source, shuffled(rows, order)))
+            other = arena.run(gold.statement)
+            if not other.success or not gold.judge.same(result, other):
+                stable = False
+                break
+        if not stable:
+            return None
+        arena.load(image)
+    return result
+
+
+def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Databases | None = None) -> Distilled:
+    """At most ``n`` databases (serialised) for ``golds`` together; fewer where fewer kill as much."""
+    place = place or Databases(source)
+    read = [read_gold(sql, place, seed) for sql in golds]
+    usable = [gold for gold in read if gold.problem is None and gold.tree is not None]
+    if not usable or n < 1:
+        return Distilled(read, [], {}, 0)
+    everything = [neighbour for gold in usable for neighbour in gold.live]
+    trees = [gold.tree for gold in usable if gold.tree is not None]
+    hints = read_hints(trees, everything, source)
+    generator = Generator(source, hints, seed)
+    alive = {(g, k) for g, gold in enumerate(read) if gold in usable for k in range(len(gold.live))}
+    kills: dict[int, set[tuple[int, int]]] = {}
+    focuses: dict[int, Hints] = {}
+    number = 0
+    while number < MOST and (alive or number < 2):
+        focus = None
+        if number >= FIRST and alive:
+            turn = sorted(alive)[number % len(alive)]
+            focus = focuses[number] = read_hints([], [read[turn[0]].live[turn[1]]], source)
+        rows = generator.rows(number, focus=focus)
+        image = store(place.empty, source, rows)
+        names = list(rows)
+        found: set[tuple[int, int]] = set()
+        for g, gold in enumerate(read):
+            if gold.problem is not None:
+                continue
+            result = answer(gold, place, image, names)
+            if result is None:
+                continue
+            only = None if number < FIRST else {k for a, k in alive if a == g}
+            found |= {(g, k) for k in _killed(gold, place.arena, result, only)}
+            if only and any(a == g for a, _ in found):
+                found |= {(g, k) for k in _killed(gold, place.arena, result, None)}
+        if found:
+            kills[number] = found
+            alive -= found
+        number += 1
+    chosen, killed = _cover(kills, n)
+    images = [store(place.empty, source, generator.rows(k, whole=True, focus=focuses.get(k))) for k in chosen]
+    return Distilled(read, images, killed, number)
+
+
+def _killed(gold: Gold, arena: Arena, result: RunResult, only: set[int] | None) -> list[int]:
+    found = []
+    for k, neighbour in enumerate(gold.live):
+        if (only is None or k in only) and not gold.judge.same(result, arena.run(neighbour.sql)):
+            found.append(k)
+    return found
+
+
+def _cover(kills: dict[int, set[tuple[int, int]]], n: int) -> tuple[list[int], dict[tuple[int, int], int]]:
+    """Greedy choice of at most ``n`` candidates; which of them kills what first."""
+    chosen: list[int] = []
+    killed: dict[tuple[int, int], int] = {}
+    while len(chosen) < n:
+        best = max(kills, key=lambda k: (len(kills[k] - killed.keys()), -k), default=None)
+        gain = kills[best] - killed.keys() if best is not None else set()
+        if best is None or not gain:
+            break
+        killed.update(dict.fromkeys(gain, len(chosen)))
+        chosen.append(best)
+    return chosen, killed
+
+
+def describe(neighbour: Neighbour) -> dict[str, Any]:
+    return {"kind": neighbour.kind, "sql": neighbour.sql, "equivalent": neighbour.equivalent}

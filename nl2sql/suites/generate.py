@@ -1,0 +1,430 @@
+"""Small databases with a given schema, made to tell a query from its neighbours.
+
+``Generator(source, hints, seed)`` gives candidate ``number`` as rows per table. Every candidate has a profile of its
+own (rows, NULLs, ties, duplicates, how children spread over parents, which table is empty). Values are the column's
+own, the constants of the golds and of their neighbours, and values just beside those; rows satisfy all conditions of
+a gold, or all but one. Declared keys stay unique, foreign keys refer, NOT NULL holds; a CHECK is left to SQLite, which
+ignores the row (``store``). The rows of a table rest on the seed, the number, and the tables it refers to.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nl2sql.replicas.shape import quoted
+from nl2sql.replicas.values import fresh, neighbour
+from nl2sql.suites.hints import Cell, Hints
+from nl2sql.suites.source import Row, Source, TableSource
+
+ROWS = (3, 6, 10, 15, 22, 30)
+OTHER_ROWS = 6  # rows of tables that no gold names
+ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How one candidate is made; all shares are between 0 and 1."""
+
+    rows: int
+    nulls: float  # of nullable cells
+    satisfying: float  # rows that satisfy every condition on their table
+    all_but_one: float
+    own: float  # rows taken from the original, keys renewed
+    duplicates: float  # rows that repeat another in all but one or two columns
+    no_ties: bool  # numbers all differ
+    loose_keys: bool  # columns that are only by chance, or by habit, unique in the original may repeat
+    spread: str  # of children over parents and of groups: even, stairs (1, 2, 3...), sizes (those asked for), few
+    used: float  # share of parents that may have children
+    pool: int  # own values per column
+    empty: str = ""  # a table without rows
+
+
+def profile(number: int, hints: Hints, rng: random.Random) -> Profile:
+    """The profile of a candidate: the first few are fixed in kind, so that each kind is there."""
+    rows = rng.choice(ROWS)
+    if hints.sizes:
+        rows = max(rows, max(hints.sizes) + rng.randrange(1, 6), min(3 * max(hints.sizes), 40))
+    tables = sorted(hints.tables)
+    made = Profile(
+        rows=rows,
+        nulls=(0.0, 0.1, 0.25, 0.0, 0.1, 0.6)[number % 6],
+        satisfying=rng.choice((0.2, 0.4, 0.7)),
+        all_but_one=rng.choice((0.1, 0.25, 0.3)),
+        own=rng.choice((0.0, 0.2, 0.4)),
+        duplicates=rng.choice((0.0, 0.2, 0.5)),
+        no_ties=number % 3 != 2,
+        loose_keys=rng.random() < (0.2 if number < 10 else 0.4),
+        spread=("stairs", "even", "sizes", "stairs", "few", "sizes")[number % 6 if hints.sizes else number % 2],
+        used=rng.choice((0.3, 0.6, 0.9)),
+        pool=rng.choice((2, 4, 8)),
+        empty=tables[(number // 8) % len(tables)] if tables and number % 8 == 7 else "",
+    )
+    return made
+
+
+class Generator:
+    """Candidates for one set of golds. ``focus``: cells and values that a surviving neighbour turns on."""
+
+    def __init__(self, source: Source, hints: Hints, seed: int | str) -> None:
+        self.source, self.hints, self.seed = source, hints, seed
+        self._shared: dict[Cell, list[Cell]] = {}
+        for cell in hints.linked:
+            self._shared.setdefault(hints.root(cell), []).append(cell)
+        self.needed = self._with_parents(hints.tables)
+
+    def _with_parents(self, tables: Iterable[str]) -> set[str]:
+        found = set(tables)
+        waiting = list(found)
+        while waiting:
+            for key in self.source.by_name[waiting.pop()].foreign_keys:
+                if key.parent.lower() not in found:
+                    found.add(key.parent.lower())
+                    waiting.append(key.parent.lower())
+        return found
+
+    def rows(self, number: int, *, whole: bool = False, focus: Hints | None = None) -> dict[str, list[Row]]:
+        """Rows by table name, parents first: of the tables that the golds need, or of all (``whole``)."""
+        made = profile(number, self.hints, random.Random(f"{self.seed}/{number}"))
+        done: dict[str, list[Row]] = {}
+        for table in self.source.tables:
+            name = table.name.lower()
+            if whole or name in self.needed:
+                rng = random.Random(f"{self.seed}/{number}/{name}")
+                done[name] = _Table(self, table, made, rng, done, focus).fill()
+        return {table.name: done[table.name.lower()] for table in self.source.tables if table.name.lower() in done}
+
+    def related(self, cell: Cell) -> list[Cell]:
+        return self._shared.get(self.hints.root(cell), [cell]) if cell in self.hints.linked else [cell]
+
+
+class _Table:
+    def __init__(
+        self,
+        generator: Generator,
+        table: TableSource,
+        made: Profile,
+        rng: random.Random,
+        done: Mapping[str, list[Row]],
+        focus: Hints | None,
+    ) -> None:
+        self.generator, self.table, self.made, self.rng, self.done = generator, table, made, rng, done
+        self.hints, self.name = generator.hints, table.name.lower()
+        self.named = self.name in self.hints.tables
+        self.focus = focus
+        self.turning = {*focus.nulls, *focus.ties, *focus.constants} if focus else set()
+        self.linked = {c for key in table.foreign_keys for c in key.columns}
+        self.unique = list(table.unique)
+        if not made.loose_keys:
+            self.unique += [(c,) for c in self._habitual_keys()]
+        self.single = {key[0] for key in self.unique if len(key) == 1}
+        self.pools = {c: self._pool(c) for c in range(len(table.names)) if c not in self.linked}
+        self.null_share = {c: self._nulls(c) for c in range(len(table.names)) if table.nullable[c]}
+        self.taken: dict[int, set[Any]] = {}
+        self.highest: dict[int, int] = {}
+        self.wanted: dict[Any, list[Row]] = {}
+        self.parents = {key: self._parents(key) for key in table.foreign_keys}
+        self.decks: dict[Any, list[Any]] = {}
+
+    def _habitual_keys(self) -> list[int]:
+        """Columns without a declared key that look like one: an id that never repeats in the original."""
+        found = []
+        declared = {c for key in self.table.unique for c in key}
+        for index, name in enumerate(self.table.names):
+            values = [row[index] for row in self.table.rows]
+            looks = name.lower().endswith(("id", "code", "key", "number", "no")) or not self.table.unique and index == 0
+            distinct = len(values) > 3 and None not in values and len(set(values)) == len(values)
+            if looks and distinct and index not in declared and index not in self.linked:
+                found.append(index)
+        return found
+
+    def _pool(self, column: int) -> list[Any]:
+        """Values to draw from: own ones, constants, and values beside those."""
+        rng, hints = self.rng, self.hints
+        cells = self.generator.related((self.name, column)) if self.named else [(self.name, column)]
+        own: list[Any] = []
+        special: list[Any] = []
+        for cell in cells:
+            rows = self.generator.source.by_name[cell[0]].rows
+            values = list(dict.fromkeys(row[cell[1]] for row in rows if row[cell[1]] is not None))
+            # columns that are compared with each other have to draw the same values
+            chooser = random.Random(f"{self.generator.seed}/{self.made.rows}/{cell}") if len(cells) > 1 else rng
+            own += chooser.sample(values, min(self.made.pool, len(values)))
+            for hint in (hints.constants, hints.good, hints.bad):
+                special += hint.get(cell, [])
+            if self.focus:
+                special += 3 * self.focus.constants.get(cell, [])
+        if len(special) > 14:
+            special = rng.sample(special, 14)
+        if self.focus and (self.name, column) in self.focus.ties and own:
+            return [v for v in rng.choices(own + special, k=3) if v is not None] + own[:1] * 3
+        numeric = self.table.numeric[column]
+        beside = [neighbour(v, own, rng) for v in own[:2]]
+        pool = [v for v in (*own, *special, *special, *beside) if v is not None]
+        pool = [v for v in pool if not isinstance(v, float) or v == v]
+        if numeric:
+            below_zero = rng.random() < (0.5 if (self.name, column) in self.turning else 0.15)
+            pool = [v for v in pool if not isinstance(v, str)] + ([0, -3, -8] if below_zero else [])
+        else:
+            texts = [v for v in pool if isinstance(v, str)]
+            pool = [str(v) if texts and isinstance(v, int | float) else v for v in pool]
+        return pool or ([1, 2, 3, 5] if numeric else ["a", "b", "ab", "c"])
+
+    def _nulls(self, column: int) -> float:
+        """The share of NULLs in a nullable column."""
+        if self.focus and (self.name, column) in self.focus.nulls:
+            return self.rng.choice((0.3, 0.5, 0.8, 1.0))
+        return self.made.nulls / 2 if column in self.linked else self.made.nulls
+
+    def _parents(self, key: Any) -> list[Row]:
+        rows = self.done.get(key.parent.lower())
+        if rows is None:
+            return []
+        keys = [tuple(row[c] for c in key.parent_columns) for row in rows]
+        keys = list(dict.fromkeys(k for k in keys if None not in k))
+        count = max(1, round(len(keys) * self.made.used))
+        wanted = self._wanted(key, keys)
+        self.wanted[key] = wanted
+        return list(dict.fromkeys([*wanted, *self.rng.sample(keys, min(count, len(keys)))]))
+
+    def _wanted(self, key: Any, keys: list[Row]) -> list[Row]:
+        """Parents that a condition on the foreign key names."""
+        if not self.named or len(key.columns) != 1:
+            return []
+        cell = (self.name, key.columns[0])
+        values = [*self.hints.good.get(cell, []), *(self.focus.constants.get(cell, []) if self.focus else [])]
+        return [k for k in keys if k[0] in values]
+
+    def fill(self) -> list[Row]:
+        if self.made.empty == self.name:
+            return []
+        wanted = self.made.rows if self.named else OTHER_ROWS
+        if self.focus and self.rng.random() < 0.4 and any(cell[0] == self.name for cell in self.turning):
+            wanted = self.rng.choice((1, 2, 3))  # few rows: the one that matters is more likely to be seen
+        elif self.named and self.rng.random() < 0.25:
+            wanted = max(2, wanted // 2)
+        rows: list[Row] = []
+        seen: list[set[Any]] = [set() for _ in self.unique]
+        for _ in range(wanted):
+            for _ in range(ATTEMPTS):
+                row = self._row(rows)
+                if row is None:
+                    break
+                keys = [tuple(row[c] for c in key) for key in self.unique]
+                if all(None in k or k not in known for k, known in zip(keys, seen, strict=True)):
+                    for k, known in zip(keys, seen, strict=True):
+                        known.add(k)
+                    rows.append(tuple(row))
+                    break
+        return rows
+
+    def _row(self, rows: Sequence[Row]) -> list[Any] | None:
+        rng, made, table = self.rng, self.made, self.table
+        row: list[Any] = [None] * len(table.names)
+        base: Row | None = None
+        draw = rng.random()
+        if rows and draw < made.duplicates:
+            base = rng.choice(rows)
+        elif table.rows and draw < made.duplicates + made.own:
+            base = rng.choice(table.rows)
+        copied = base is not None
+        kind = rng.random()
+        conditions = [c for c in self.pools if self.named and (self.name, c) in self.hints.good]
+        fails = None
+        satisfying = kind < made.satisfying + made.all_but_one
+        if satisfying and kind >= made.satisfying and conditions:
+            fails = rng.choice(conditions)
+        for c, pool in self.pools.items():
+            if c in self.single:
+                row[c] = self._key(c, pool)
+            elif base is not None:
+                row[c] = base[c]
+            elif satisfying and c in conditions:
+                found = self.hints.bad if c == fails else self.hints.good
+                row[c] = rng.choice(found.get((self.name, c)) or pool)
+            else:
+                row[c] = self._plain(c, pool)
+        for key, parents in self.parents.items():
+            chosen = self._reference(key, parents, rows, row)
+            if chosen is None:
+                return None
+            for c, value in zip(key.columns, chosen, strict=True):
+                row[c] = value
+        if copied and self.pools and rng.random() < 0.7:
+            free = [c for c in range(len(row)) if c not in self.single and c not in self.linked]
+            for c in free:
+                if (self.name, c) in self.hints.ordered and rng.random() < 0.5:
+                    row[c] = self._plain(c, self.pools[c])
+            if free:
+                c = rng.choice(free)
+                row[c] = self._plain(c, self.pools[c])
+        if made.no_ties:
+            for c in self.pools:
+                if table.numeric[c] and c not in self.single and row[c] is not None and self._apart(c):
+                    row[c] = self._untied(c, row[c])
+        for c in range(len(row)):
+            if row[c] is None and not table.nullable[c] and c not in self.linked:
+                row[c] = self._key(c, self.pools[c]) if c in self.single else rng.choice(self.pools[c])
+        return row
+
+    def _apart(self, column: int) -> bool:
+        """Whether ties in this column are to be avoided: not where a condition turns on single values."""
+        cell = (self.name, column)
+        if self.focus and cell in self.focus.ties:
+            return False
+        return cell not in self.hints.grouped and (cell in self.hints.ordered or cell not in self.hints.good)
+
+    def _untied(self, column: int, value: Any) -> Any:
+        known = self.taken.setdefault(column, set())
+        step = 1
+        while value in known:
+            value = value + self.rng.choice((-step, step)) if isinstance(value, int | float) else value
+            step += 1
+            if step > 200:
+                break
+        known.add(value)
+        return value
+
+    def _plain(self, column: int, pool: list[Any]) -> Any:
+        if self.rng.random() < self.null_share.get(column, 0.0):
+            return None
+        if self.named and self.made.spread != "even" and (self.name, column) in self.hints.grouped:
+            return self._from_deck(column, list(dict.fromkeys(pool)))
+        return self.rng.choice(pool)
+
+    def _key(self, column: int, pool: list[Any]) -> Any:
+        """A value that this column does not have yet."""
+        known = self.taken.setdefault(-1 - column, set())
+        for _ in range(3):
+            value = self.rng.choice(pool)
+            if value not in known:
+                break
+        else:
+            if self.table.numeric[column] and isinstance(value, int):
+                value = self.rng.randrange(1, 4 * self.made.rows + 9)
+            if value in known:
+                highest = max((v for v in known if isinstance(v, int)), default=0)
+                value = fresh(value, known, highest)
+        known.add(value)
+        return value
+
+    def _reference(self, key: Any, parents: list[Row], rows: Sequence[Row], row: list[Any]) -> Row | None:
+        """The parent's key for one foreign key; all NULL where that is allowed; None where no row can be made."""
+        nullable = all(self.table.nullable[c] for c in key.columns)
+        if nullable and self.rng.random() < max(self.null_share[c] for c in key.columns):
+            return (None,) * len(key.columns)
+        if key.parent.lower() == self.name:
+            parents = [tuple(r[c] for c in key.parent_columns) for r in rows]
+            parents = [p for p in parents if None not in p]
+            own = tuple(row[c] for c in key.parent_columns)
+            if not parents and not nullable and None not in own:
+                parents = [own]
+        if not parents:
+            return (None,) * len(key.columns) if nullable else None
+        if self.wanted.get(key) and self.rng.random() < 0.4:
+            return self.rng.choice(self.wanted[key])
+        if self.made.spread == "even" or key.parent.lower() == self.name:
+            return self.rng.choice(parents)
+        chosen: Row = self._from_deck(key, parents)
+        return chosen
+
+    def _from_deck(self, what: Any, values: list[Any]) -> Any:
+        """Values one after another so that groups get the sizes that the profile asks for."""
+        deck = self.decks.get(what)
+        if deck is None:
+            deck = []
+            values = values[:]
+            self.rng.shuffle(values)
+            sizes = sorted({max(1, s + d) for s in self.hints.sizes for d in (-1, 0, 1)}) or [1]
+            for place, value in enumerate(values):
+                if self.made.spread == "stairs":
+                    count = place + 1
+                elif self.made.spread == "few":
+                    count = self.made.rows if place < 2 else 0
+                else:
+                    count = sizes[place % len(sizes)]
+                deck += [value] * count
+                if len(deck) > 2 * self.made.rows:
+                    break
+            if self.made.spread != "sizes":
+                self.rng.shuffle(deck)
+            else:
+                deck.reverse()
+            self.decks[what] = deck
+        return deck.pop() if deck else self.rng.choice(values)
+
+
+# ------------------------------------------------------------------------------------------------------------ storage
+
+
+def empty_image(source: Source, *, loose: bool = False) -> bytes:
+    """A serialised database with the schema and no rows; ``loose``: columns only, for rows in another order."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        connection.execute("PRAGMA page_size=1024")
+        connection.execute("BEGIN")
+        for kinds in (("table", "index"), ("view",)):
+            for kind, name, sql in source.statements:
+                if kind not in kinds or (loose and (kind == "index" or name.lower() in source.by_name)):
+                    continue
+                try:
+                    connection.execute(sql)
+                except sqlite3.Error:
+                    if name.lower() in source.by_name:
+                        raise
+            if loose and "table" in kinds:
+                for table in source.tables:
+                    columns = ", ".join(f"{quoted(n)} {t}" for n, t in zip(table.names, table.types, strict=True))
+                    connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
+        connection.execute("COMMIT")
+        return connection.serialize()
+    finally:
+        connection.close()
+
+
+def store(image: bytes, source: Source, rows: Mapping[str, Sequence[Row]]) -> bytes:
+    """A copy of ``image`` with ``rows`` in it; a row that a constraint refuses is left out, and what refers to it."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        connection.deserialize(image)
+        connection.execute("BEGIN")
+        for name, entries in rows.items():
+            table = source.by_name[name.lower()]
+            marks = ", ".join("?" * len(table.names))
+            columns = ", ".join(map(quoted, table.names))
+            statement = f"INSERT OR IGNORE INTO {quoted(table.name)} ({columns}) VALUES ({marks})"
+            try:
+                connection.executemany(statement, entries)
+            except sqlite3.Error:  # a strict table or a trigger refuses outright: row by row
+                for entry in entries:
+                    try:
+                        connection.execute(statement, entry)
+                    except sqlite3.Error:
+                        continue
+        _close_under_foreign_keys(connection, source, rows)
+        connection.execute("COMMIT")
+        return connection.serialize()
+    finally:
+        connection.close()
+
+
+def _close_under_foreign_keys(connection: sqlite3.Connection, source: Source, rows: Mapping[str, Any]) -> None:
+    changed = True
+    while changed:
+        changed = False
+        for name in rows:
+            table = source.by_name[name.lower()]
+            for key in table.foreign_keys:
+                parent = source.by_name[key.parent.lower()]
+                ours = [quoted(table.names[c]) for c in key.columns]
+                theirs = [quoted(parent.names[c]) for c in key.parent_columns]
+                matched = " AND ".join(f"p.{t} = c.{o}" for o, t in zip(ours, theirs, strict=True))
+                given = " AND ".join(f"c.{o} IS NOT NULL" for o in ours)
+                done = connection.execute(
+                    f"DELETE FROM {quoted(table.name)} AS c WHERE {given} "
+                    f"AND NOT EXISTS (SELECT 1 FROM {quoted(parent.name)} AS p WHERE {matched})"
+                )
+                changed = changed or done.rowcount > 0
