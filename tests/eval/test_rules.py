@@ -226,12 +226,13 @@ def test_published_rule(case):
 
 
 def test_defog_accepts_every_choice_of_columns_in_braces():
-    accepted = RULES["defog-subset"].accepts("SELECT {a, b} FROM t GROUP BY {}; SELECT ';' FROM u;")
+    gold = "SELECT {a, b} FROM t GROUP BY {}; SELECT ';', '{a, b}' FROM u; -- done"
+    accepted = RULES["defog-subset"].accepts(gold)
     assert accepted == (
         "SELECT a FROM t GROUP BY a",
         "SELECT  b FROM t GROUP BY  b",
         "SELECT a,  b FROM t GROUP BY a,  b",
-        "SELECT ';' FROM u",
+        "SELECT ';', '{a, b}' FROM u",
     )
 
 

@@ -25,19 +25,25 @@ PIECE = re.compile(r"'(?:[^']|'')*'?|\"(?:[^\"]|\"\")*\"?|--[^\n]*|/\*.*?(?:\*/|
 
 def accepts(gold_sql: str) -> tuple[str, ...]:
     """The golds that ``gold_sql`` stands for: ``a; b`` is either, ``{x, y}`` any choice of those columns."""
-    statements = [""]
+    statements: list[list[str]] = [[]]
     for piece in PIECE.findall(gold_sql):
         if piece == ";":
-            statements.append("")
+            statements.append([])
         else:
-            statements[-1] += piece
-    found = [choice for text in statements if text.strip() for choice in _choices(text.strip())]
+            statements[-1].append(piece)
+    found = [choice for pieces in statements if any(map(_says_something, pieces)) for choice in _choices(pieces)]
     return tuple(dict.fromkeys(found)) or (gold_sql,)
 
 
-def _choices(sql: str) -> list[str]:
-    start = sql.find("{")
-    end = sql.find("}", start + 1)
+def _says_something(piece: str) -> bool:
+    return bool(piece.strip()) and not piece.startswith(("--", "/*"))
+
+
+def _choices(pieces: Sequence[str]) -> list[str]:
+    sql = "".join(pieces).strip()
+    plain = "".join(piece if len(piece) == 1 else "x" * len(piece) for piece in pieces).strip()  # no quoted braces
+    start = plain.find("{")
+    end = plain.find("}", start + 1)
     options = sql[start + 1 : end].split(",") if 0 <= start < end else []
     if not options or len(options) > MAX_CHOICES:
         return [sql]
