@@ -45,11 +45,14 @@ SHOWN = 5  # ids or lines that a message names
 def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[dict[str, str], list[str]]:
     """(question id -> SQL, remarks for the reader of the scores).
 
+    ``path`` may be a run folder, which stands for its ``predictions.jsonl``.
     ``questions`` are all questions of the benchmark (and split), also those that scores leave out: text files go by
     position. Where an id comes twice the later one counts and a remark says so. Raises UsageError for a file that is
     missing, of no known kind, of another number of lines than there are questions, or for other databases.
     """
     path = Path(path)
+    if (path / "predictions.jsonl").is_file():
+        path = path / "predictions.jsonl"
     text = _read_text(path, "predictions file")
     found = _Found(path)
     kind = _kind(path, text)

@@ -106,6 +106,11 @@ def test_a_prediction_for_no_question_stays_in_as_surplus(read, name, content, s
     assert surplus in found and surplus not in {question.id for question in QUESTIONS}
 
 
+def test_a_run_folder_stands_for_its_predictions(tmp_path):
+    (tmp_path / "predictions.jsonl").write_text('{"id": "a-0", "sql": "SELECT 1"}\n')
+    assert read_predictions(tmp_path, QUESTIONS) == ({"a-0": "SELECT 1"}, [])
+
+
 def test_a_later_line_for_the_same_id_counts_and_a_torn_last_line_is_ignored(read):
     found, remarks = read(
         "p.jsonl", '{"id": "a-0", "sql": "SELECT 1"}\n\n{"id": 7, "sql": null}\n{"id": "a-0", "sql": "SELECT 2"}\n{"i'

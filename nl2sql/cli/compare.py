@@ -1,0 +1,129 @@
+"""``nl2sql compare``: two prediction files on the same questions, item by item. Loads no model library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nl2sql.eval.comparison import Comparison, Group
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help="Predictions A: any format that score reads, or a run folder.")],
+    b: Annotated[Path, typer.Argument(help="Predictions B.")],
+    benchmark: Annotated[
+        str, typer.Option("--benchmark", "-b", help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME.")
+    ] = "packaged",
+    split: Annotated[str | None, typer.Option(help="Compare on the questions of one split.")] = None,
+    rule: Annotated[str, typer.Option(help="What counts as the same answer: bag, spider, bird-set, ...")] = "bag",
+    metric: Annotated[
+        str | None, typer.Option(help="The metric of the groups and listed ids; default EX under the rule.")
+    ] = None,
+    replicas: Annotated[int, typer.Option(help="Perturbed replicas per database for TS; 0 leaves TS out.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
+    max_rows: Annotated[int, typer.Option(help="Rows that one statement may return.")] = 100_000,
+    show: Annotated[int, typer.Option(help="Ids to list per line; 0 lists none, -1 all. --json always has all.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Compare two prediction files item by item: wins are items that only A gets right, losses only B.
+
+    Per metric the exact paired McNemar test; then wins and losses by hardness and by feature of the gold, the ids,
+    and which causes of failure moved from A to B. Missing and blank predictions count as wrong.
+
+    Examples:
+
+        nl2sql compare runs/react runs/single_shot --benchmark packaged --split quick
+
+        nl2sql compare a.sql b.sql -b spider --split holdout --replicas 5 --json
+    """
+    import json
+    import sys
+
+    from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
+    from nl2sql.errors import BenchmarkError
+    from nl2sql.eval import comparison
+    from nl2sql.eval.predictions import read_predictions
+    from nl2sql.eval.scoring import score_many
+
+    loaded = load_benchmark(benchmark, split=split)
+    kept = [question for question in loaded.questions if scorable(question)]
+    left_out = left_out_counts(loaded.questions)
+    if not kept:
+        raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
+    set_aside = {question.id for question in loaded.questions} - {question.id for question in kept}
+    read = {label: read_predictions(file, loaded.questions) for label, file in (("A", a), ("B", b))}
+    scores = score_many(
+        loaded,
+        kept,
+        {label: {id_: sql for id_, sql in found.items() if id_ not in set_aside} for label, (found, _) in read.items()},
+        rule=rule,
+        replicas=replicas,
+        timeout_s=timeout,
+        max_rows=max_rows,
+        progress=sys.stderr.isatty(),
+    )
+    compared = comparison.compare(scores["A"], scores["B"], metric=metric)
+    sides = {
+        label: {
+            "predictions": str(file),
+            "missing": scores[label].missing,
+            "surplus": scores[label].surplus,
+            "warnings": [*read[label][1], *scores[label].all_warnings()],
+        }
+        for label, file in (("A", a), ("B", b))
+    }
+    if as_json:
+        about = {"benchmark": loaded.name, "split": split, "rule": rule, "n": len(kept), "left_out": left_out}
+        typer.echo(json.dumps({**about, "files": sides, **compared.to_dict()}, ensure_ascii=False))
+    else:
+        _print(sides, left_out, compared, show)
+
+
+def _print(sides: dict[str, Any], left_out: dict[str, int], compared: Comparison, show: int) -> None:
+    for label, side in sides.items():
+        typer.echo(f"{label} = {side['predictions']}")
+        for what in ("missing", "surplus"):
+            if side[what]:
+                typer.echo(f"  {what}: {len(side[what])} ({_listed(side[what], max(show, 1))})")
+    for warning in dict.fromkeys(warning for side in sides.values() for warning in side["warnings"]):
+        typer.echo(f"note: {warning}")
+    if left_out:
+        typer.echo("left out: " + ", ".join(f"{count} {reason}" for reason, count in left_out.items()))
+    width = max(len(name) for name in compared.metrics)
+    typer.echo(f"\n{'':{width}} {'n':>6} {'A':>7} {'B':>7} {'A - B':>7} {'wins':>6} {'losses':>6}  p (exact McNemar)")
+    for name, found in compared.metrics.items():
+        counts = f"{len(found.wins):>6} {len(found.losses):>6}  {found.p:.3g}"
+        typer.echo(f"{name:{width}} {found.n:>6} {_rates(found.a, found.b)} {counts}")
+    typer.echo(f"\n{compared.metric} by{'':17} {'n':>6} {'A':>7} {'B':>7} {'A - B':>7} {'wins':>6} {'losses':>6}")
+    for grouping, groups in compared.groups.items():
+        for value, group in groups.items():
+            typer.echo(_group_line(f"{grouping} {value}", group, len(compared.metric) + 20))
+    chosen = compared.metrics[compared.metric]
+    for what, ids in (("wins (only A is right)", chosen.wins), ("losses (only B is right)", chosen.losses)):
+        typer.echo(f"\n{what}: {len(ids)}" + (f"\n  {_listed(ids, show)}" if ids and show else ""))
+    causes = dict.fromkeys([*compared.failures_a, *compared.failures_b])
+    if causes:
+        typer.echo(f"\n{'cause of failure':24} {'A':>6} {'B':>6} {'B - A':>6}")
+    for cause in causes:
+        ours, theirs = compared.failures_a.get(cause, 0), compared.failures_b.get(cause, 0)
+        typer.echo(f"{cause:24} {ours:>6} {theirs:>6} {theirs - ours:>+6}")
+    if compared.moved:
+        typer.echo("\nmoved from A to B")
+    for move in compared.moved:
+        typer.echo(f"  {move.a} -> {move.b}: {len(move.ids)}" + (f" ({_listed(move.ids, show)})" if show else ""))
+
+
+def _rates(a: float, b: float) -> str:
+    return f"{100 * a:>7.1f} {100 * b:>7.1f} {100 * (a - b):>+7.1f}"
+
+
+def _group_line(label: str, group: Group, width: int) -> str:
+    return f"{label:{width}} {group.n:>6} {_rates(group.a, group.b)} {group.wins:>6} {group.losses:>6}"
+
+
+def _listed(ids: list[str], show: int) -> str:
+    shown = ids if show < 0 else ids[:show]
+    return ", ".join(shown) + (f", ... {len(ids) - len(shown)} more" if len(shown) < len(ids) else "")
