@@ -37,6 +37,7 @@ GRACE_S = 0.25  # what a worker may overrun its deadline by before it is killed
 SEND_S = 60.0  # for a worker to take a large request in
 START_S = 60.0  # a worker that is not ready by then never will be
 MAX_SQL_CHARS = 100_000
+MAX_TIMEOUT_S = 1e6  # more overflows the system's timers
 MAX_REPLY_BYTES = 2**30
 WORKER = Path(__file__).with_name("query_worker.py")
 
@@ -45,11 +46,11 @@ WORKER = Path(__file__).with_name("query_worker.py")
 ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.DOTALL), kind)
     for pattern, kind in (
-        (r": syntax error$|^incomplete input|^unrecognized token|null character|surrogates not allowed", "syntax"),
-        (r"clause should come after", "syntax"),
         (r"^no such table: |^no such view: ", "unknown_table"),
         (r"^no such column: |^cannot join using column .* not present in both", "unknown_column"),
         (r"^ambiguous column name: ", "ambiguous_column"),
+        (r": syntax error$|^incomplete input|^unrecognized token|null character|surrogates not allowed", "syntax"),
+        (r"clause should come after", "syntax"),
         (r"^no such |^wrong number of arguments|^misuse of |malformed", "other"),
         (r"^interrupted$", "timeout"),
         (r"^not authorized|is prohibited$|^attempt to write a readonly|may not be (modified|dropped)", "denied"),
@@ -234,8 +235,11 @@ class QueryPool:
         self._copies.close()
 
     def _request(self, mode: str, path: str, sql: str, timeout_s: float, max_rows: int) -> RunResult:
-        if timeout_s <= 0 or max_rows < 0:
-            raise UsageError(f"timeout_s must be above 0 and max_rows not negative, got {timeout_s} and {max_rows}")
+        if not 0 < timeout_s <= MAX_TIMEOUT_S or max_rows < 0:
+            raise UsageError(
+                f"timeout_s must be above 0 and at most {MAX_TIMEOUT_S:.0f}, max_rows not negative; "
+                f"got {timeout_s} and {max_rows}"
+            )
         if len(sql) > MAX_SQL_CHARS:
             return _failure("too_large", f"the SQL has {len(sql)} characters; at most {MAX_SQL_CHARS} are allowed")
         try:
@@ -319,6 +323,7 @@ def _result(reply: list[Any], timeout_s: float, seconds: float) -> RunResult:
 
 def failure(exception: str, message: str, timeout_s: float, seconds: float) -> RunResult:
     """The result for what a worker reports: a kind of error (lower case) or the name of an exception."""
+    message = " ".join(message.splitlines())  # a quoted identifier may hold line breaks
     kind = exception if exception.islower() else error_kind(message)
     if kind == "timeout":
         message = f"no result within {timeout_s:g} s"

@@ -17,6 +17,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
+from nl2sql.parse_bound import refuse_unparsable
+
 DIALECT = "sqlite"
 MAX_CHARS = 100_000  # longer text is no query a model was asked for; SQLite's own limit is ten times that
 
@@ -56,6 +58,7 @@ def parse(sql: str) -> Tree | None:
     if len(sql) > MAX_CHARS:
         return None
     try:
+        refuse_unparsable(sql)
         found = [tree for tree in sqlglot.parse(sql, dialect=DIALECT) if tree is not None]
     except _PARSER_FAILURES:
         return None

@@ -6,6 +6,7 @@ The SQL executed here is the package's own; what models and users write goes thr
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -60,6 +61,8 @@ class WalCopies:
 
     def _open(self, path: Path) -> _Opened:
         file = path.resolve(strict=True)
+        if not (file.is_file() or file.is_dir()):  # opening a pipe would wait for its writer; a folder fails below
+            raise OSError(errno.EINVAL, "not a regular file")
         with file.open("rb") as stream:
             header = stream.read(20)
         if header and not header.startswith(b"SQLite format 3\0"):

@@ -119,11 +119,14 @@ def _parse(sql: str) -> exp.Expr | None:
     import sqlglot
     from sqlglot import exp
 
+    from nl2sql.parse_bound import SLIPS, refuse_unparsable
+
     if not sql.strip():
         return None
     try:
+        refuse_unparsable(sql)
         trees = sqlglot.parse(sql, dialect="sqlite")
-    except (sqlglot.errors.SqlglotError, RecursionError, ValueError):
+    except (sqlglot.errors.SqlglotError, *SLIPS):
         return None
     found = [t for t in trees if t is not None]
     if len(found) != 1 or not isinstance(found[0], exp.Query):

@@ -12,6 +12,8 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from nl2sql.parse_bound import SLIPS, parse_bounded
+
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
@@ -24,16 +26,15 @@ def exact_match(gold: str, predicted: str) -> bool:
 @lru_cache(maxsize=8192)
 def normalise_sql(sql: str, dialect: str = "sqlite") -> str:
     """The normalised text; for SQL that sqlglot cannot parse, lower case with single spaces."""
-    import sqlglot
     from sqlglot.errors import SqlglotError
 
     try:
-        tree = sqlglot.parse_one(sql, read=dialect)
+        tree = parse_bounded(sql, dialect)
         read_double_quoted_values(tree)
         _name_tables_plainly(tree)
         _drop_column_aliases(tree)
         return _plain(tree).sql(dialect=dialect, comments=False, normalize_functions="upper")
-    except (SqlglotError, RecursionError):
+    except (SqlglotError, *SLIPS):
         return " ".join(sql.rstrip("; \n\t").lower().split())
 
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TypeAlias
 
-from sqlglot import exp, parse_one
+from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from nl2sql.eval.canonical import MAX_DEPTH, STAR, Canonical, branches, conjuncts, is_aggregate
+from nl2sql.parse_bound import parse_bounded
 from nl2sql.schema import Schema
 
 Edge: TypeAlias = frozenset[str]  # the two columns of a join condition, and NOT_IN where rows must not match
@@ -74,7 +75,7 @@ def differing(gold_sql: str, predicted_sql: str, schema: Schema | None = None) -
 @lru_cache(maxsize=1024)
 def _parsed(sql: str) -> exp.Query | None:
     try:
-        tree = parse_one(sql, read="sqlite")
+        tree = parse_bounded(sql)
     except (SqlglotError, RecursionError):
         return None
     return tree if isinstance(tree, exp.Query) else None

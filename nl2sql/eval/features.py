@@ -11,6 +11,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from nl2sql.parse_bound import parse_bounded
+
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
@@ -30,12 +32,11 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @lru_cache(maxsize=8192)
 def _features(sql: str, dialect: str) -> tuple[tuple[str, str], ...]:
-    import sqlglot
     from sqlglot import expressions as exp
     from sqlglot.errors import SqlglotError
 
     try:
-        tree: Expr = sqlglot.parse_one(sql, read=dialect)
+        tree: Expr = parse_bounded(sql, dialect)
     except (SqlglotError, RecursionError):
         return tuple((name, UNKNOWN) for name in FEATURES)
     if not isinstance(tree, exp.Query):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from nl2sql.interfaces import RunResult
+from nl2sql.parse_bound import parse_bounded
 
 
 def order_matters(sql: str, dialect: str = "sqlite") -> bool:
@@ -58,13 +59,11 @@ def gold_order(sql: str, result: RunResult) -> dict[str, Any]:
 
 @lru_cache(maxsize=8192)
 def _outermost(sql: str, dialect: str) -> Any:
-    import sqlglot
     from sqlglot import expressions as exp
     from sqlglot.errors import SqlglotError
 
     try:
-        refuse_unparsable(sql)
-        tree: Any = sqlglot.parse_one(sql, read=dialect)
+        tree: Any = parse_bounded(sql, dialect)
     except (SqlglotError, RecursionError):
         return None
     while isinstance(tree, (exp.Subquery, exp.Paren)) and not tree.args.get("order"):
