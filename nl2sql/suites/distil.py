@@ -25,7 +25,7 @@ from nl2sql.suites.neighbours import Neighbour, neighbours, parse_gold
 from nl2sql.suites.source import Source
 
 FIRST = 10
-MOST = 60
+MOST = 150
 SAME_PROGRAM = "SQLite compiles both to the same program"
 
 
@@ -130,7 +130,7 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
         focus = None
         if number >= FIRST and alive:
             turn = sorted(alive)[number % len(alive)]
-            focus = focuses[number] = read_hints([], [read[turn[0]].live[turn[1]]], source)
+            focus = focuses[number] = read_hints([], [read[turn[0]].live[turn[1]]], source, beside=True)
         rows = generator.rows(number, focus=focus)
         image = store(place.empty, source, rows)
         names = list(rows)

@@ -21,6 +21,7 @@ from nl2sql.suites.hints import Cell, Hints
 from nl2sql.suites.source import Row, Source, TableSource
 
 ROWS = (3, 6, 10, 15, 22, 30)
+MOST_ROWS = 160
 OTHER_ROWS = 6  # rows of tables that no gold names
 ATTEMPTS = 8
 
@@ -43,23 +44,23 @@ class Profile:
     empty: str = ""  # a table without rows
 
 
-def profile(number: int, hints: Hints, rng: random.Random) -> Profile:
+def profile(number: int, hints: Hints, rng: random.Random, focus: Hints | None = None) -> Profile:
     """The profile of a candidate: the first few are fixed in kind, so that each kind is there."""
     rows = rng.choice(ROWS)
     if hints.sizes:
-        rows = max(rows, max(hints.sizes) + rng.randrange(1, 6), min(3 * max(hints.sizes), 40))
+        rows = max(rows, max(hints.sizes) + rng.randrange(2, 7), min(3 * max(hints.sizes), 40))
     tables = sorted(hints.tables)
     made = Profile(
         rows=rows,
         nulls=(0.0, 0.1, 0.25, 0.0, 0.1, 0.6)[number % 6],
-        satisfying=rng.choice((0.2, 0.4, 0.7)),
+        satisfying=rng.choice((0.4, 0.6, 0.9) if focus else (0.2, 0.4, 0.7)),
         all_but_one=rng.choice((0.1, 0.25, 0.3)),
         own=rng.choice((0.0, 0.2, 0.4)),
-        duplicates=rng.choice((0.0, 0.2, 0.5)),
+        duplicates=rng.choice((0.4, 0.7) if focus and focus.repeats else (0.0, 0.2, 0.5)),
         no_ties=number % 3 != 2,
         loose_keys=rng.random() < (0.2 if number < 10 else 0.4),
         spread=("stairs", "even", "sizes", "stairs", "few", "sizes")[number % 6 if hints.sizes else number % 2],
-        used=rng.choice((0.3, 0.6, 0.9)),
+        used=1.0 if hints.sizes and max(hints.sizes) > 8 else rng.choice((0.3, 0.6, 0.9)),
         pool=rng.choice((2, 4, 8)),
         empty=tables[(number // 8) % len(tables)] if tables and number % 8 == 7 else "",
     )
@@ -88,7 +89,7 @@ class Generator:
 
     def rows(self, number: int, *, whole: bool = False, focus: Hints | None = None) -> dict[str, list[Row]]:
         """Rows by table name, parents first: of the tables that the golds need, or of all (``whole``)."""
-        made = profile(number, self.hints, random.Random(f"{self.seed}/{number}"))
+        made = profile(number, self.hints, random.Random(f"{self.seed}/{number}"), focus)
         done: dict[str, list[Row]] = {}
         for table in self.source.tables:
             name = table.name.lower()
@@ -127,7 +128,15 @@ class _Table:
         self.highest: dict[int, int] = {}
         self.wanted: dict[Any, list[Row]] = {}
         self.parents = {key: self._parents(key) for key in table.foreign_keys}
+        self.spread = self._spread_keys()
         self.decks: dict[Any, list[Any]] = {}
+
+    def _spread_keys(self) -> set[Any]:
+        """Foreign keys whose children are spread by the profile: those grouped by; else one of them."""
+        keys = self.table.foreign_keys
+        roots = {self.hints.root(cell) for cell in self.hints.grouped}
+        found = {key for key in keys if any(self.hints.root((self.name, c)) in roots for c in key.columns)}
+        return found or ({self.rng.choice(keys)} if keys else set())
 
     def _habitual_keys(self) -> list[int]:
         """Columns without a declared key that look like one: an id that never repeats in the original."""
@@ -137,7 +146,8 @@ class _Table:
             values = [row[index] for row in self.table.rows]
             looks = name.lower().endswith(("id", "code", "key", "number", "no")) or not self.table.unique and index == 0
             distinct = len(values) > 3 and None not in values and len(set(values)) == len(values)
-            if looks and distinct and index not in declared and index not in self.linked:
+            turns = self.focus is not None and (self.name, index) in self.focus.ties
+            if looks and distinct and not turns and index not in declared and index not in self.linked:
                 found.append(index)
         return found
 
@@ -166,8 +176,11 @@ class _Table:
         pool = [v for v in (*own, *special, *special, *beside) if v is not None]
         pool = [v for v in pool if not isinstance(v, float) or v == v]
         if numeric:
-            below_zero = rng.random() < (0.5 if (self.name, column) in self.turning else 0.15)
+            turns = (self.name, column) in self.turning
+            below_zero = rng.random() < (0.5 if turns else 0.15)
             pool = [v for v in pool if not isinstance(v, str)] + ([0, -3, -8] if below_zero else [])
+            if self.focus and (self.name, column) in self.focus.nulls and rng.random() < 0.3:
+                pool = [-3, -8, -1]
         else:
             texts = [v for v in pool if isinstance(v, str)]
             pool = [str(v) if texts and isinstance(v, int | float) else v for v in pool]
@@ -195,15 +208,20 @@ class _Table:
         if not self.named or len(key.columns) != 1:
             return []
         cell = (self.name, key.columns[0])
-        values = [*self.hints.good.get(cell, []), *(self.focus.constants.get(cell, []) if self.focus else [])]
+        values = [*self.hints.good.get(cell, []), *self.hints.bad.get(cell, [])]
+        values += self.focus.constants.get(cell, []) if self.focus else []
         return [k for k in keys if k[0] in values]
 
     def fill(self) -> list[Row]:
         if self.made.empty == self.name:
             return []
         wanted = self.made.rows if self.named else OTHER_ROWS
-        if self.focus and self.rng.random() < 0.4 and any(cell[0] == self.name for cell in self.turning):
-            wanted = self.rng.choice((1, 2, 3))  # few rows: the one that matters is more likely to be seen
+        if not self.named and self.name in self.generator.needed and self.hints.sizes:
+            wanted = max(wanted, max(self.hints.sizes) + 3)  # children of so many parents may be asked for
+        if self.named and self.linked and self.hints.sizes and max(self.hints.sizes) > 8:
+            wanted = min(3 * max(self.hints.sizes) + 10, MOST_ROWS)
+        elif self.focus and self.rng.random() < 0.5 and any(cell[0] == self.name for cell in self.turning):
+            wanted = self.rng.choice((1, 1, 2, 3, 4))  # few rows: the one that matters is more likely to be seen
         elif self.named and self.rng.random() < 0.25:
             wanted = max(2, wanted // 2)
         rows: list[Row] = []
@@ -247,7 +265,12 @@ class _Table:
                 row[c] = rng.choice(found.get((self.name, c)) or pool)
             else:
                 row[c] = self._plain(c, pool)
+        repeated = copied and base in rows and rng.random() < 0.7
         for key, parents in self.parents.items():
+            if repeated and base is not None and not any(c in self.single for c in key.columns):
+                for c in key.columns:
+                    row[c] = base[c]
+                continue
             chosen = self._reference(key, parents, rows, row)
             if chosen is None:
                 return None
@@ -326,7 +349,7 @@ class _Table:
             return (None,) * len(key.columns) if nullable else None
         if self.wanted.get(key) and self.rng.random() < 0.4:
             return self.rng.choice(self.wanted[key])
-        if self.made.spread == "even" or key.parent.lower() == self.name:
+        if self.made.spread == "even" or key not in self.spread or key.parent.lower() == self.name:
             return self.rng.choice(parents)
         chosen: Row = self._from_deck(key, parents)
         return chosen

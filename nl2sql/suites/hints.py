@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from sqlglot import expressions as exp
 
-from nl2sql.suites.neighbours import NULLS, TIES, Neighbour
+from nl2sql.suites.neighbours import NULLS, REPEATS, TIES, Neighbour
 from nl2sql.suites.scopes import Scope, scopes_of
 from nl2sql.suites.source import Source
 
@@ -28,6 +28,7 @@ class Hints:
     constants: dict[Cell, list[Any]] = field(default_factory=dict)
     nulls: set[Cell] = field(default_factory=set)  # columns in which NULLs decide
     ties: set[Cell] = field(default_factory=set)  # columns in which repeated values decide
+    repeats: set[str] = field(default_factory=set)  # tables in which rows that nearly repeat decide
     sizes: set[int] = field(default_factory=set)  # how many rows a group, or the result, has to have
     grouped: set[Cell] = field(default_factory=set)
     ordered: set[Cell] = field(default_factory=set)
@@ -45,7 +46,10 @@ class Hints:
             self.linked.setdefault(a, a)
 
 
-def read_hints(golds: Iterable[exp.Expression], neighbours: Iterable[Neighbour], source: Source) -> Hints:
+def read_hints(
+    golds: Iterable[exp.Expression], neighbours: Iterable[Neighbour], source: Source, *, beside: bool = False
+) -> Hints:
+    """What to generate for. ``beside``: with the values just beside the neighbours' constants."""
     hints = Hints()
     for tree in golds:
         _Reader(tree, source, hints).read()
@@ -53,10 +57,13 @@ def read_hints(golds: Iterable[exp.Expression], neighbours: Iterable[Neighbour],
         if neighbour.touches:
             table, column, value = neighbour.touches
             cell = (table.lower(), column)
-            if value in (NULLS, TIES):
+            if value == REPEATS:
+                hints.repeats.add(cell[0])
+            elif value in (NULLS, TIES):
                 (hints.nulls if value == NULLS else hints.ties).add(cell)
             else:
-                _add(hints.constants, cell, [value])
+                near = [_step(value, 1), _step(value, -1), value + "a" if isinstance(value, str) else value]
+                _add(hints.constants, cell, [value, *(near if beside else ())])
     for known in (hints.good, hints.bad, hints.constants):
         for cell in list(known):
             _refer(cell, known[cell], source, hints)
@@ -179,7 +186,7 @@ class _Reader:
         parts = [part for part in core.split("%") if part]
         joined = "q".join(parts)
         found = [re.sub("%+", fill, core) for fill in ("", "q", " ab ")]
-        _add(self.hints.good, cell, found)
+        _add(self.hints.good, cell, [*found, found[-1].upper(), found[-1].lower()])  # LIKE ignores case
         shorter = [joined[:-1], joined[1:]] if len(joined) > 1 else ["zz"]
         _add(self.hints.bad, cell, [joined + "w", "w" + joined, "w" + joined + "w", *shorter, joined.swapcase()])
 

@@ -23,7 +23,7 @@ from nl2sql.suites import proofs
 from nl2sql.suites.scopes import Facts, Ref, Scope, conjuncts, scopes_of
 from nl2sql.suites.source import Source
 
-WANTED = 54  # neighbours without a proof of equivalence, per gold; conditions are added until there are so many
+WANTED = 56  # neighbours without a proof of equivalence, per gold; conditions are added until there are so many
 MOST = 110
 PER_SITE = 4  # columns tried in place of one column, values in place of one constant
 
@@ -56,7 +56,7 @@ AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 SET_OPERATIONS = (exp.Union, exp.Intersect, exp.Except)
 
 
-NULLS, TIES = ("NULLs",), ("ties",)  # ... NULLs of the column, or values that occur several times
+NULLS, TIES, REPEATS = ("NULLs",), ("ties",), ("repeats",)  # ... NULLs, values that occur twice, rows that nearly do
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,8 @@ class _Mutator:
         self.rng = random.Random(f"{seed}/{tree.sql('sqlite')}")
         self.scopes = scopes_of(tree, source)
         self.facts = {key: Facts(scope) for key, scope in self.scopes.items()}
+        for known in self.facts.values():
+            known.others = self.facts
         self.found: dict[str, Neighbour] = {self._text(): Neighbour("gold", "")}
 
     def _text(self) -> str:
@@ -308,22 +310,26 @@ class _Mutator:
             select, facts = scope.select, self.facts[id(scope.select)]
             proof = proofs.no_duplicates(facts) or proofs.duplicates_do_not_show(select)
             old = select.args.get("distinct")
+            first = next((table for table in scope.sources.values() if table is not None), None)
             with setting(select, "distinct", None if old else exp.Distinct()):
-                self._emit("distinct", proof)
+                self._emit("distinct", proof, (first.name, 0, REPEATS) if first else None)
             for node in scope.own(exp.Count):
                 inner = node.this
                 if isinstance(inner, exp.Distinct) and len(inner.expressions) == 1:
                     proof = proofs.counted_once(facts, inner.expressions[0])
-                    self._try("distinct", inner, inner.expressions[0].copy(), proof)
+                    touches = self._touch(scope, scope.ref(inner.expressions[0]), TIES)
+                    self._try("distinct", inner, inner.expressions[0].copy(), proof, touches)
                 elif not isinstance(inner, (exp.Star, exp.Distinct)):
                     proof = proofs.counted_once(facts, inner)
-                    self._try("distinct", inner, exp.Distinct(expressions=[inner.copy()]), proof)
+                    touches = self._touch(scope, scope.ref(inner), TIES)
+                    self._try("distinct", inner, exp.Distinct(expressions=[inner.copy()]), proof, touches)
                 elif isinstance(inner, exp.Star):
                     for ref in self._some_refs(scope, 2):
                         column = scope.column(ref)
                         once = proofs.counted_once(facts, column)
                         proof = once if once and facts.never_null(ref) else None
-                        self._try("distinct", inner, exp.Distinct(expressions=[column]), proof)
+                        touches = self._touch(scope, ref, TIES)
+                        self._try("distinct", inner, exp.Distinct(expressions=[column]), proof, touches)
             for node in scope.own((exp.Sum, exp.Avg)):  # type: ignore[arg-type]
                 if not isinstance(node.this, exp.Distinct):
                     touches = self._touch(scope, scope.ref(node.this), TIES)
@@ -556,17 +562,18 @@ class _Mutator:
 
     def _top_up(self) -> None:
         """Superfluous conditions on own values of the columns, until there are enough neighbours."""
-        outermost = [s for s in self.scopes.values() if any(t is not None for t in s.sources.values())]
-        for _ in range(400):
-            if sum(not n.equivalent for n in self.found.values()) > WANTED or not outermost:
+        scopes = [scope for scope in self.scopes.values() if any(True for _ in scope.refs())]
+        for attempt in range(500):
+            if sum(not n.equivalent for n in self.found.values()) > WANTED or not scopes:
                 return
-            scope = self.rng.choice(outermost)
-            ref = self.rng.choice([r for r in scope.refs()])
-            own = _own_values(scope, ref)
-            facts = self.facts[id(scope.select)]
-            if ref in facts.fixed:
+            scope = self.rng.choice(scopes)
+            ref = self.rng.choice(list(scope.refs()))
+            numeric = scope.table(ref).numeric[ref[1]]
+            if ref in self.facts[id(scope.select)].fixed:
                 continue
-            value = self.rng.choice(own) if own else (1 if scope.table(ref).numeric[ref[1]] else "a")
+            value = self.rng.choice(_own_values(scope, ref) or ([1, 2, 5] if numeric else ["a", "b"]))
+            if attempt > 80:  # few values: those beside them as well
+                value = value + self.rng.randrange(-4, 5) if numeric else value[: self.rng.randrange(1, 9)] or "m"
             literal = exp.Literal.string(value) if isinstance(value, str) else _number(value)
             operator = self.rng.choice((exp.NEQ, exp.NEQ, exp.EQ, exp.GT, exp.LTE))
             condition = operator(this=scope.column(ref), expression=literal)
@@ -576,10 +583,11 @@ class _Mutator:
 
 
 def _own_values(scope: Scope, ref: Ref) -> list[Any]:
-    values = dict.fromkeys(row[ref[1]] for row in scope.table(ref).rows[:60])
-    return [
-        v for v in values if isinstance(v, (int, float)) or (isinstance(v, str) and len(v) < 60 and v.isprintable())
-    ]
+    """Values of the column in the original that are of its type and can be written as a constant."""
+    table = scope.table(ref)
+    kind = (int, float) if table.numeric[ref[1]] else str
+    values = dict.fromkeys(row[ref[1]] for row in table.rows[:60] if isinstance(row[ref[1]], kind))
+    return [v for v in values if not isinstance(v, str) or (0 < len(v) < 60 and v.isprintable())]
 
 
 def _same_value(value: Any, text: str) -> bool:

@@ -6,6 +6,7 @@ original hold, NOT NULL holds, numeric columns hold numbers. Each function gives
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,8 @@ def no_duplicates(facts: Facts) -> str | None:
     if at_most_one_row(facts):
         return ONE_ROW
     shown = _projected(facts)
+    if _first_row_only(facts, select, shown):
+        return "the first row is the same with and without duplicates"
     group = select.args.get("group")
     if group is not None and group.expressions:
         follows = facts.determined(shown)
@@ -71,6 +74,18 @@ def no_duplicates(facts: Facts) -> str | None:
             return "the projection holds the grouping columns"
         return None
     return "the projection holds a key" if facts.all_determined(shown) else None
+
+
+def _first_row_only(facts: Facts, select: exp.Select, shown: set[Ref]) -> bool:
+    """LIMIT 1 after an order by what is shown: equal rows have equal keys."""
+    limit, order = select.args.get("limit"), select.args.get("order")
+    if limit is None or limit.expression.sql() != "1" or select.args.get("offset") or order is None:
+        return False
+    texts = {item.unalias().sql("sqlite").lower() for item in select.expressions}
+    texts |= {item.alias.lower() for item in select.expressions if item.alias}
+    return all(
+        facts.scope.ref(key.this) in shown or key.this.sql("sqlite").lower() in texts for key in order.expressions
+    )
 
 
 def duplicates_do_not_show(select: exp.Select) -> str | None:
@@ -246,8 +261,11 @@ def outer_rows_do_not_show(scope: Scope, facts: Facts, join: exp.Join, side: str
         )
         if inner and ignored:
             return "aggregates ignore the NULLs of rows without a partner"
-        if inner and only_lonely and not select.args.get("limit") and _in_plain_in(select):
-            return "a NULL more in an IN list"
+        if inner and only_lonely and not select.args.get("limit"):
+            if _in_plain_in(select):
+                return "a NULL more in an IN list"
+            if len(inner) == 1 and no_null_opposite(select, facts):
+                return "the other operand of the set operation has no NULL"
     if _groups_fail(scope, lonely, facts):
         return "groups without a partner fail HAVING"
     return None
@@ -348,6 +366,17 @@ def _predicate(scope: Scope, node: exp.Expression, ref: Ref, numbers: bool, cons
             return None
         constants |= {low, high}
         return lambda at, place: place[low] <= at <= place[high]
+    if isinstance(node, exp.Like) and isinstance(node.expression, exp.Literal) and not numbers:
+        prefix = node.expression.this[:-1]
+        if node.expression.this.endswith("%") and prefix and not re.search(r"[%_a-zA-Z]", prefix):
+            end = prefix + chr(0x10FFFF)  # without letters, case does not matter, and the matches lie together
+            constants |= {prefix, end}
+            return lambda at, place: place[prefix] <= at < place[end]
+        pattern = re.escape(node.expression.this.lower()).replace("%", ".*").replace("_", ".")
+        fits = re.compile(pattern, re.DOTALL)
+        return lambda at, place: (
+            at % 2 == 0 or any(p == at and fits.fullmatch(str(value).lower()) for value, p in place.items())
+        )
     if isinstance(node, exp.In) and node.expressions:
         values = [_typed(item, numbers) for item in node.expressions]
         if None in values:
@@ -358,11 +387,14 @@ def _predicate(scope: Scope, node: exp.Expression, ref: Ref, numbers: bool, cons
 
 
 def _typed(node: Any, numbers: bool) -> Any:
-    """The value of a constant of the column's type."""
+    """The value of a constant as SQLite compares it with a column of that type; None where that is not plain."""
     sign, node = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
-    if not isinstance(node, exp.Literal) or node.is_string == numbers:
+    if not isinstance(node, exp.Literal):
         return None
-    return node.this if node.is_string else sign * float(node.this)
+    if numbers:
+        plain = re.fullmatch(r"\d+(\.\d+)?", node.this)
+        return sign * float(node.this) if plain else None
+    return node.this if node.is_string else None
 
 
 def _argument(item: exp.Expression) -> exp.Expression | None:
@@ -456,9 +488,32 @@ def null_rows_do_not_show(facts: Facts, scope: Scope, ref: Ref) -> str | None:
             return "aggregates ignore NULLs"
         if all(scope.ref(i) == ref for i in inner) and not select.args.get("limit") and _in_plain_in(select):
             return "a NULL more in an IN list"
+    if (
+        len(inner) == 1
+        and scope.ref(inner[0]) == ref
+        and not select.args.get("limit")
+        and no_null_opposite(select, facts)
+    ):
+        return "the other operand of the set operation has no NULL"
     if ref in _rejecting_aggregates(scope) and _only_over(scope, facts, ref):
         return "aggregates ignore NULLs, and groups of NULLs fail HAVING"
     return None
+
+
+def no_null_opposite(select: exp.Select, facts: Facts) -> bool:
+    """In ``x EXCEPT select`` and in INTERSECT: the other operand shows one column, which is never NULL."""
+    above = select.parent
+    if isinstance(above, exp.Except) and above.expression is select:
+        other = above.this
+    elif isinstance(above, exp.Intersect):
+        other = above.expression if above.this is select else above.this
+    else:
+        return False
+    if not isinstance(other, exp.Select) or len(other.expressions) != 1 or other.args.get("group"):
+        return False
+    beside = facts.others.get(id(other))
+    ref = beside.scope.ref(other.expressions[0].unalias()) if beside else None
+    return beside is not None and ref is not None and beside.never_null(ref)
 
 
 def _only_over(scope: Scope, facts: Facts, ref: Ref) -> bool:

@@ -101,6 +101,7 @@ class Facts:
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
+        self.others: dict[int, Facts] = {}  # of all SELECTs of the query, by ``id``
         select = scope.select
         joins: list[exp.Join] = select.args.get("joins") or []
         self.nullable_sources: set[str] = set()
@@ -173,9 +174,8 @@ class Facts:
         inner = node.this if isinstance(node, exp.Not) else node
         if not isinstance(inner, REJECTING):
             return set()
-        if isinstance(node, exp.Not) and isinstance(inner, (exp.In, exp.Between)):
-            if inner.args.get("query"):
-                return set()  # NULL NOT IN (an empty list) holds
+        if isinstance(node, exp.Not) and isinstance(inner, exp.In) and inner.args.get("query"):
+            return set()  # NULL NOT IN (an empty list) holds
         return {ref for side in (inner.this, inner.args.get("expression")) if (ref := self.scope.ref(side))}
 
     def never_null(self, ref: Ref) -> bool:
