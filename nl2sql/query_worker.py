@@ -146,12 +146,16 @@ class Sandbox:
             self.connection.execute(f"PRAGMA {pragma}").fetchall()
         self.connection.set_progress_handler(self._past_deadline, PROGRESS_STEPS)
         self.deadline = time.monotonic() + BUSY_SECONDS
-        self._connect_virtual_tables()
+        if not self.in_memory:
+            self._connect_virtual_tables()
         self.connection.set_authorizer(self._authorize)
 
     def load(self, image: bytes, version: str) -> bool:
         """Make ``image``, the bytes of a database file, the content of this connection, which was opened on
-        ":memory:". False where it has to be opened as a file: virtual tables, or not to be understood."""
+        ":memory:". False where it has to be opened as a file: virtual tables, or not to be understood.
+
+        Once only: SQLite 3.40 crashes on json_each if it was used before the content is replaced.
+        """
         self.version = ""
         self.connection.set_authorizer(None)  # taking the image over is an ATTACH inside SQLite
         self.deadline = time.monotonic() + BUSY_SECONDS
@@ -160,6 +164,7 @@ class Sandbox:
             found = "SELECT 1 FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
             if self.connection.execute(found).fetchone():
                 return False
+            self._connect_virtual_tables()
         except (sqlite3.Error, sqlite3.Warning, ValueError):
             return False
         finally:
@@ -324,13 +329,12 @@ class Databases:
     def __init__(self) -> None:
         self.open: dict[str, Sandbox] = {}
         self.asked: dict[str, int] = {}  # statements so far, since the file changed
-        self.spare: list[Sandbox] = []  # connections to ":memory:" to be filled again
 
     def get(self, uri: str, version: str, statements: int = 1) -> Sandbox:
         """The sandbox for a file. ``statements``: about how many are to come. Raises sqlite3.Error."""
         found = self.open.pop(uri, None)
         if found is not None and found.version != version:
-            self._put_away(found)
+            found.close()
             self.asked.pop(uri, None)
             found = None
         if found is None or not found.in_memory:
@@ -345,30 +349,23 @@ class Databases:
             found = Sandbox(uri, version)
         self.open[uri] = found
         if len(self.open) > MAX_CONNECTIONS:
-            self._put_away(self.open.pop(next(iter(self.open))))
+            self.open.pop(next(iter(self.open))).close()
         return found
 
     def _in_memory(self, image: bytes, version: str) -> Sandbox | None:
         resident = [uri for uri, sandbox in self.open.items() if sandbox.in_memory]
         for uri in resident[: len(resident) - MEMORY_CONNECTIONS + 1]:
-            self._put_away(self.open.pop(uri))
-        sandbox = self.spare.pop() if self.spare else Sandbox(":memory:", "")
+            self.open.pop(uri).close()
+        sandbox = Sandbox(":memory:", "")
         if sandbox.load(image, version):
             return sandbox
         sandbox.close()
         return None
 
-    def _put_away(self, sandbox: Sandbox) -> None:
-        if sandbox.in_memory and len(self.spare) < 2:
-            self.spare.append(sandbox)
-        else:
-            sandbox.close()
-
     def clear(self) -> None:
-        for sandbox in (*self.open.values(), *self.spare):
+        for sandbox in self.open.values():
             sandbox.close()
         self.open.clear()
-        self.spare.clear()
 
 
 def small_file(uri: str, limit: int) -> bytes | None:
