@@ -65,6 +65,7 @@ def top(tree: Tree) -> exp.Select | None:
 def projected_column(tree: Tree, schema: Schema, rng: random.Random) -> bool:
     select = top(tree)
     columns = [c for item in select.expressions for c in item.find_all(exp.Column)] if select else []
+    columns = [column for column in columns if column.find_ancestor(exp.Select) is select]
     return bool(columns) and rename(rng.choice(columns), schema, rng)
 
 

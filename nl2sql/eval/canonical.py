@@ -93,7 +93,9 @@ class Canonical:
     def text(self, node: object, *, bare: bool = False, depth: int = 0) -> str:
         """An expression written so that equal meaning gives equal text. ``bare``: aggregate functions left out."""
         if not isinstance(node, exp.Expr):
-            return repr(node)
+            return repr(node).lower()  # the name of a function that sqlglot does not know, a flag
+        if isinstance(node, exp.Identifier):
+            return node.name.lower()
         if isinstance(node, exp.Column):
             if isinstance(node.this, exp.Star):
                 return STAR

@@ -65,6 +65,7 @@ FACET_CAUSES: Mapping[str, str] = MappingProxyType(
         "outer_joins": "join_path",
         "aggregates": "grouping_aggregate",
         "grouped": "grouping_aggregate",
+        "group_uses": "grouping_aggregate",
         "group_keys": "grouping_aggregate",
         "having": "grouping_aggregate",
         "counted": "grouping_aggregate",
@@ -183,6 +184,7 @@ RULES: Sequence[Rule] = (
     _when("projection", "projection"),
     _when("order_limit", "order", "limit"),
     _when("duplicates", "distinct", "distinct_aggregates"),
+    _when("grouping_aggregate", "group_uses"),
     _when("join_path", "table_uses"),
 )
 

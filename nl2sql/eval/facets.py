@@ -37,6 +37,7 @@ class Facets:
     outer_joins: Hashable
     aggregates: Hashable  # aggregate functions by name, where they are selected or stand in HAVING
     grouped: bool
+    group_uses: int  # how many queries inside the statement are grouped
     group_keys: frozenset[str]
     having: Hashable  # what HAVING compares; its operators and values are filters
     counted: Hashable  # the arguments of COUNT
@@ -135,6 +136,7 @@ class _Reader:
             outer_joins=_bag(join.side for join in self.tree.find_all(exp.Join) if join.side),
             aggregates=_bag(type(node).__name__ for node in aggregates),
             grouped=bool(groups),
+            group_uses=len(groups),
             group_keys=frozenset(self.names.key(key) for group in groups for key in group.expressions),
             having=_bag(having.elements()),
             counted=_bag(self.names.counted(node) for node in counts if not isinstance(node.this, exp.Distinct)),
