@@ -52,7 +52,7 @@ def files(tmp_path):
 
 
 def run(*args):
-    return CliRunner().invoke(app, [str(arg) for arg in args], catch_exceptions=False)
+    return CliRunner().invoke(app, [*map(str, args), "--timeout", "5"], catch_exceptions=False)
 
 
 def test_json_holds_tests_ids_groups_and_moved_causes(folder, files):
