@@ -179,7 +179,8 @@ def _print(report: dict[str, Any], survivors: int) -> None:
         f"golds fully killed {report['fully_killed']:.1%}"
     )
     typer.echo(
-        f"databases per gold: {report['databases_per_gold']:.1f} on average, at most {report['databases_per_gold_most']}"
+        f"databases per gold: {report['databases_per_gold']:.1f} on average, "
+        f"at most {report['databases_per_gold_most']}"
     )
     typer.echo(f"  {'kind':16} {'n':>6} {'killed':>9} {'equivalent':>11}")
     for kind, row in report["by_kind"].items():

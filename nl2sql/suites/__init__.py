@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sqlite3
 import tempfile
@@ -94,7 +93,7 @@ def build_suites(orders: Sequence[Order], *, workers: int = 2) -> Iterator[tuple
             yield index, known
         else:
             missing.setdefault(folder, []).append(index)
-    firsts = [(folder, indices) for folder, indices in missing.items()]
+    firsts = list(missing.items())
     tasks = []
     for _, indices in firsts:
         order = orders[indices[0]]
@@ -102,10 +101,7 @@ def build_suites(orders: Sequence[Order], *, workers: int = 2) -> Iterator[tuple
         tasks.append(Task(str(order.path), lambda path=order.path: source_data(path), request))  # type: ignore[misc]
     for number, reply in run_tasks(tasks, workers):
         folder, indices = firsts[number]
-        if "error" in reply:
-            suite = Suite((), (), 0.0, True, reply["error"])
-        else:
-            suite = _write(folder, reply)
+        suite = Suite((), (), 0.0, True, reply["error"]) if "error" in reply else _write(folder, reply)
         for index in indices:
             yield index, suite
 
@@ -168,11 +164,11 @@ def _write(folder: Path, reply: dict[str, Any]) -> Suite:
         }
         (temporary / "suite.json").write_text(json.dumps(record), encoding="utf-8")
         try:
-            os.replace(temporary, folder)
+            temporary.rename(folder)
         except OSError:  # somebody else was faster, or the folder holds a broken suite
             if _read(folder) is None:
                 shutil.rmtree(folder, ignore_errors=True)
-                os.replace(temporary, folder)
+                temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return Suite(tuple(folder / name for name in files), tuple(reply["golds"]), reply.get("seconds", 0.0), True)

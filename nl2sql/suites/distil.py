@@ -10,6 +10,7 @@ gold that fails on it, or whose answer changes when the same rows lie in another
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,8 @@ from nl2sql.suites.source import Source
 
 FIRST = 10
 MOST = 150
+ENOUGH = 8
+ARBITRARY = "the answer rests on the order of rows on every database with a few rows"
 SAME_PROGRAM = "SQLite compiles both to the same program"
 
 
@@ -125,6 +128,7 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
     alive = {(g, k) for g, gold in enumerate(read) if gold in usable for k in range(len(gold.live))}
     kills: dict[int, set[tuple[int, int]]] = {}
     focuses: dict[int, Hints] = {}
+    tried, telling = Counter[int](), Counter[int]()  # databases with rows enough, and those that said something
     number = 0
     while number < MOST and (alive or number < 2):
         focus = None
@@ -134,13 +138,16 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
         rows = generator.rows(number, focus=focus)
         image = store(place.empty, source, rows)
         names = list(rows)
+        full = all(len(rows[name]) > 1 for name in rows if name.lower() in hints.tables)
         found: set[tuple[int, int]] = set()
         for g, gold in enumerate(read):
             if gold.problem is not None:
                 continue
             result = answer(gold, place, image, names)
+            tried[g] += full
             if result is None:
                 continue
+            telling[g] += full
             only = None if number < FIRST else {k for a, k in alive if a == g}
             found |= {(g, k) for k in _killed(gold, place.arena, result, only)}
             if only and any(a == g for a, _ in found):
@@ -149,6 +156,10 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
             kills[number] = found
             alive -= found
         number += 1
+    for g, gold in enumerate(read):
+        if tried[g] >= ENOUGH and not telling[g]:
+            gold.problem = ARBITRARY
+    kills = {k: {(g, j) for g, j in found if read[g].problem is None} for k, found in kills.items()}
     chosen, killed = _cover(kills, n)
     images = [store(place.empty, source, generator.rows(k, whole=True, focus=focuses.get(k))) for k in chosen]
     return Distilled(read, images, killed, number)

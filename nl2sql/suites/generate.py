@@ -21,7 +21,7 @@ from nl2sql.suites.hints import Cell, Hints
 from nl2sql.suites.source import Row, Source, TableSource
 
 ROWS = (3, 6, 10, 15, 22, 30)
-MOST_ROWS = 160
+MOST_ROWS = 600
 OTHER_ROWS = 6  # rows of tables that no gold names
 ATTEMPTS = 8
 
@@ -47,24 +47,25 @@ class Profile:
 def profile(number: int, hints: Hints, rng: random.Random, focus: Hints | None = None) -> Profile:
     """The profile of a candidate: the first few are fixed in kind, so that each kind is there."""
     rows = rng.choice(ROWS)
+    if hints.limits:
+        rows = max(rows, min(2 * max(hints.limits), max(hints.limits) + rng.randrange(2, 7)))
     if hints.sizes:
-        rows = max(rows, max(hints.sizes) + rng.randrange(2, 7), min(3 * max(hints.sizes), 40))
+        rows = max(rows, min(max(hints.sizes) + rng.randrange(2, 7), 40))
     tables = sorted(hints.tables)
-    made = Profile(
+    return Profile(
         rows=rows,
         nulls=(0.0, 0.1, 0.25, 0.0, 0.1, 0.6)[number % 6],
         satisfying=rng.choice((0.4, 0.6, 0.9) if focus else (0.2, 0.4, 0.7)),
         all_but_one=rng.choice((0.1, 0.25, 0.3)),
         own=rng.choice((0.0, 0.2, 0.4)),
         duplicates=rng.choice((0.4, 0.7) if focus and focus.repeats else (0.0, 0.2, 0.5)),
-        no_ties=number % 3 != 2,
+        no_ties=number % 3 != 2 and not (focus and focus.repeats and number % 2),
         loose_keys=rng.random() < (0.2 if number < 10 else 0.4),
         spread=("stairs", "even", "sizes", "stairs", "few", "sizes")[number % 6 if hints.sizes else number % 2],
         used=1.0 if hints.sizes and max(hints.sizes) > 8 else rng.choice((0.3, 0.6, 0.9)),
         pool=rng.choice((2, 4, 8)),
         empty=tables[(number // 8) % len(tables)] if tables and number % 8 == 7 else "",
     )
-    return made
 
 
 class Generator:
@@ -144,7 +145,7 @@ class _Table:
         declared = {c for key in self.table.unique for c in key}
         for index, name in enumerate(self.table.names):
             values = [row[index] for row in self.table.rows]
-            looks = name.lower().endswith(("id", "code", "key", "number", "no")) or not self.table.unique and index == 0
+            looks = name.lower().endswith(("id", "code", "key", "number", "no")) or (not self.table.unique and index == 0)
             distinct = len(values) > 3 and None not in values and len(set(values)) == len(values)
             turns = self.focus is not None and (self.name, index) in self.focus.ties
             if looks and distinct and not turns and index not in declared and index not in self.linked:
@@ -155,7 +156,7 @@ class _Table:
         """Values to draw from: own ones, constants, and values beside those."""
         rng, hints = self.rng, self.hints
         cells = self.generator.related((self.name, column)) if self.named else [(self.name, column)]
-        own: list[Any] = []
+        own: list[Any] = list(dict(self.table.listed).get(column, ()))
         special: list[Any] = []
         for cell in cells:
             rows = self.generator.source.by_name[cell[0]].rows
@@ -217,8 +218,11 @@ class _Table:
             return []
         wanted = self.made.rows if self.named else OTHER_ROWS
         if not self.named and self.name in self.generator.needed and self.hints.sizes:
-            wanted = max(wanted, max(self.hints.sizes) + 3)  # children of so many parents may be asked for
-        if self.named and self.linked and self.hints.sizes and max(self.hints.sizes) > 8:
+            wanted = max(
+                wanted, min(2 * max(self.hints.sizes) + 3, MOST_ROWS)
+            )  # children of so many parents may be asked for
+        grouped = self.named and (bool(self.linked) or any(cell[0] == self.name for cell in self.hints.grouped))
+        if grouped and self.hints.sizes and max(self.hints.sizes) > 8:
             wanted = min(3 * max(self.hints.sizes) + 10, MOST_ROWS)
         elif self.focus and self.rng.random() < 0.5 and any(cell[0] == self.name for cell in self.turning):
             wanted = self.rng.choice((1, 1, 2, 3, 4))  # few rows: the one that matters is more likely to be seen
@@ -370,7 +374,7 @@ class _Table:
                 else:
                     count = sizes[place % len(sizes)]
                 deck += [value] * count
-                if len(deck) > 2 * self.made.rows:
+                if len(deck) > max(2 * self.made.rows, 3 * max(sizes)):
                     break
             if self.made.spread != "sizes":
                 self.rng.shuffle(deck)

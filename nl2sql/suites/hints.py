@@ -9,13 +9,14 @@ from typing import Any, TypeAlias
 
 from sqlglot import expressions as exp
 
+from nl2sql.replicas.values import is_date
 from nl2sql.suites.neighbours import NULLS, REPEATS, TIES, Neighbour
 from nl2sql.suites.scopes import Scope, scopes_of
 from nl2sql.suites.source import Source
 
 Cell: TypeAlias = tuple[str, int]  # table in lower case, number of the column
 
-LARGEST_SIZE = 120  # a LIMIT or count above this is not reached in a generated database
+LARGEST_SIZE = 250  # a LIMIT or count above this is not reached in a generated database
 MIRROR = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE}
 AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 
@@ -29,7 +30,8 @@ class Hints:
     nulls: set[Cell] = field(default_factory=set)  # columns in which NULLs decide
     ties: set[Cell] = field(default_factory=set)  # columns in which repeated values decide
     repeats: set[str] = field(default_factory=set)  # tables in which rows that nearly repeat decide
-    sizes: set[int] = field(default_factory=set)  # how many rows a group, or the result, has to have
+    sizes: set[int] = field(default_factory=set)  # how many rows a group has to have
+    limits: set[int] = field(default_factory=set)  # and the result
     grouped: set[Cell] = field(default_factory=set)
     ordered: set[Cell] = field(default_factory=set)
     linked: dict[Cell, Cell] = field(default_factory=dict)  # union-find of columns that are compared with each other
@@ -94,7 +96,7 @@ class _Reader:
         hints = self.hints
         hints.tables |= {t.name.lower() for t in self.tree.find_all(exp.Table)} & self.source.by_name.keys()
         for limit in self.tree.find_all(exp.Limit, exp.Offset):
-            self._size(limit.expression)
+            self._size(limit.expression, hints.limits)
         for node in self.tree.find_all(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE):
             self._comparison(node)
         for node in self.tree.find_all(exp.Like):
@@ -136,10 +138,10 @@ class _Reader:
         if a and b and a != b:
             self.hints.link(a, b)
 
-    def _size(self, node: Any) -> None:
+    def _size(self, node: Any, into: set[int] | None = None) -> None:
         value = _constant(node)
         if isinstance(value, int) and 0 <= value <= LARGEST_SIZE:
-            self.hints.sizes.add(value)
+            (self.hints.sizes if into is None else into).add(value)
 
     def _comparison(self, node: Any) -> None:
         left, right, operator = node.this, node.expression, type(node)
@@ -164,6 +166,8 @@ class _Reader:
         cell = self._cell(left)
         if cell is None:
             return
+        if not isinstance(left, (exp.Column, *AGGREGATES)) and self._date_part(cell, value):
+            return
         below, above = _step(value, -1), _step(value, 1)
         good, bad = {
             exp.EQ: ([value], [above, below]),
@@ -177,6 +181,24 @@ class _Reader:
             good = [*good, *(_step(v / 3, 0) for v in good if isinstance(v, int | float))]
         _add(self.hints.good, cell, good)
         _add(self.hints.bad, cell, bad)
+
+    def _date_part(self, cell: Cell, value: Any) -> bool:
+        """A part of a date is compared (strftime, substr): the column's dates with that part, and with one beside."""
+        text = str(value)
+        if not re.fullmatch(r"\d{4}|\d{1,2}|\d{4}-\d{2}(-\d{2})?", text):
+            return False
+        table = self.source.by_name[cell[0]]
+        own = [row[cell[1]] for row in table.rows if is_date(row[cell[1]])][:6]
+        before = [date for date in self.hints.good.get(cell, []) if is_date(date)]  # they have another part already
+        failing = [date for date in self.hints.bad.get(cell, []) if is_date(date)]
+        for date in [*own, *before]:
+            _add(self.hints.good, cell, _moved(date, text, (0,)))
+            _add(self.hints.bad, cell, _moved(date, text, (-1, 1)))
+        for date in failing[:6]:
+            _add(self.hints.bad, cell, _moved(date, text, (0,)))
+        if before:  # only those with all parts satisfy
+            self.hints.good[cell] = [date for old in before for date in _moved(old, text, (0,))]
+        return bool(own)
 
     def _like(self, node: Any) -> None:
         cell, pattern = self._cell(node.this), _constant(node.expression)
@@ -200,6 +222,15 @@ class _Reader:
         select = query.find(exp.Select) if query else None
         if select is not None and select.selects:
             self._link(node.this, select.selects[0].unalias())
+
+
+def _moved(date: str, part: str, steps: Iterable[int]) -> list[str]:
+    """The date with its year (and more), month and day replaced by ``part``, or by what is ``steps`` beside it."""
+    if len(part) >= 4:
+        return [(_step(part[:4], by) if by else part[:4]) + part[4:] + date[len(part) :] for by in steps]
+    numbers = [str(max(1, int(part) + by)).zfill(2) for by in steps]
+    months = [date[:5] + number + date[7:] for number in numbers if int(number) <= 12]
+    return months + [date[:8] + number + date[10:] for number in numbers if not months]
 
 
 def _constant(node: Any) -> Any:

@@ -292,6 +292,11 @@ class _Mutator:
                     and other in facts.same(ref)
                 ):
                     proof = "the two columns are joined by an equality"
+                if owner is scope:
+                    proof = proof or proofs.neither_is_null(facts, node, ref, other)
+                if on and owner is scope:
+                    with put(node, self._qualified(owner, other, node)):
+                        proof = proofs.same_equalities(facts, Facts(scope))
                 if group is not None:
                     proof = proof or proofs.same_groups(facts, group, ref, other)
                 self._try(kind, node, self._qualified(owner, other, node), proof)
@@ -451,6 +456,8 @@ class _Mutator:
                         proof = proofs.order_does_not_show(facts, query)
                     elif key == "limit":
                         proof = proofs.limit_does_not_show(facts, query)
+                    elif key == "having":
+                        proof = proofs.always_holds(facts, old.this)
                 with setting(query, key, None):
                     self._emit("order" if key == "order" else "limit" if key == "limit" else "clause", proof)
             if query.args.get("order") and query.args.get("limit"):
@@ -468,9 +475,12 @@ class _Mutator:
             proof = None
             if isinstance(query, exp.Select) and node.find_ancestor(exp.Window) is None:
                 proof = proofs.order_does_not_show(self.facts[id(query)], query)
-            with setting(node, "desc", not node.args.get("desc")):
-                self._emit("order", proof)
             keys = node.parent.expressions if node.parent else []
+            if isinstance(query, exp.Select):
+                proof = proof or proofs.later_key_does_not_show(query, keys, node)
+            falls = bool(node.args.get("desc"))
+            with setting(node, "desc", not falls), setting(node, "nulls_first", falls):  # as SQLite sorts NULLs
+                self._emit("order", proof)
             if len(keys) > 1 and node.parent is not None:
                 with setting(node.parent, "expressions", [k for k in keys if k is not node]):
                     self._emit("order", proof)
@@ -563,14 +573,15 @@ class _Mutator:
     def _top_up(self) -> None:
         """Superfluous conditions on own values of the columns, until there are enough neighbours."""
         scopes = [scope for scope in self.scopes.values() if any(True for _ in scope.refs())]
+        inside = {id(scope.select): self._restricted(scope) for scope in scopes}
         for attempt in range(500):
             if sum(not n.equivalent for n in self.found.values()) > WANTED or not scopes:
                 return
             scope = self.rng.choice(scopes)
             ref = self.rng.choice(list(scope.refs()))
             numeric = scope.table(ref).numeric[ref[1]]
-            if ref in self.facts[id(scope.select)].fixed:
-                continue
+            if ref in self.facts[id(scope.select)].fixed or ref in inside[id(scope.select)]:
+                continue  # what is fixed, or restricted through a function, would only be restricted twice
             value = self.rng.choice(_own_values(scope, ref) or ([1, 2, 5] if numeric else ["a", "b"]))
             if attempt > 80:  # few values: those beside them as well
                 value = value + self.rng.randrange(-4, 5) if numeric else value[: self.rng.randrange(1, 9)] or "m"
@@ -580,6 +591,12 @@ class _Mutator:
             touches = (scope.table(ref).name, ref[1], value)
             proof = proofs.implied(scope, condition)
             self._with_condition("added condition", scope, condition, proof, touches)
+
+    def _restricted(self, scope: Scope) -> set[Ref]:
+        """Columns that WHERE compares by way of a function."""
+        where = scope.select.args.get("where")
+        functions = where.find_all(exp.Func) if where else ()
+        return {ref for f in functions for column in f.find_all(exp.Column) if (ref := scope.ref(column))}
 
 
 def _own_values(scope: Scope, ref: Ref) -> list[Any]:

@@ -119,6 +119,40 @@ def order_does_not_show(facts: Facts, select: exp.Select) -> str | None:
     return None
 
 
+def later_key_does_not_show(select: exp.Select, keys: Sequence[exp.Expression], key: exp.Expression) -> str | None:
+    """Rows that are equal in the keys before show the same, so that their order cannot be seen."""
+    before = {k.this.sql("sqlite").lower() for k in keys[: next(i for i, k in enumerate(keys) if k is key)]}
+    names = {item.alias.lower() for item in select.expressions if item.alias} & before
+    shown = [item for item in select.expressions if item.alias.lower() not in names or not item.alias]
+    if before and all(item.unalias().sql("sqlite").lower() in before for item in shown):
+        return "rows that differ in this key only look the same"
+    return None
+
+
+def always_holds(facts: Facts, condition: exp.Expression) -> str | None:
+    """A comparison of COUNT that every group passes."""
+    test = _count_test(facts, condition)
+    if test and all(HOLDS[test[0]](count, test[1]) for count in range(test[2], max(test[1], test[2]) + 3)):
+        return "every group passes"
+    return None
+
+
+def neither_is_null(facts: Facts, node: exp.Expression, old: Ref, new: Ref) -> str | None:
+    """COUNT of two columns that are never NULL; IS NULL of two that are NULL only where an outer join fills them."""
+    if isinstance(node.parent, exp.Count) and facts.never_null(old) and facts.never_null(new):
+        return "neither column is ever NULL"
+    filled = old[0] == new[0] and old[0] in facts.nullable_sources and isinstance(node.parent, exp.Is)
+    if filled and not any(facts.scope.table(ref).nullable[ref[1]] for ref in (old, new)):
+        return "both columns are NULL only where no partner was found"
+    return None
+
+
+def same_equalities(old: Facts, new: Facts) -> str | None:
+    """The joins equate the same columns, in another chain."""
+    inner = not old.nullable_sources and len(old.equal) == len(new.equal) and set(old.one_way) == set(new.one_way)
+    return "the same columns are joined" if inner and old.equal and old.classes() == new.classes() else None
+
+
 def limit_does_not_show(facts: Facts, select: exp.Select) -> str | None:
     """Any LIMIT of at least one row, and none at all, give the same."""
     if at_most_one_row(facts):
@@ -206,8 +240,13 @@ def extreme(facts: Facts | None, old: exp.Expression, new: exp.Expression) -> st
     select = inner.find(exp.Select) if isinstance(inner, exp.Subquery) else None
     if ref is None or select is None or len(select.expressions) != 1:
         return None
-    if any(select.args.get(key) for key in ("where", "joins", "group", "having", "limit", "offset")):
+    if any(select.args.get(key) for key in ("joins", "group", "having", "limit", "offset")):
         return None
+    if select.args.get("where"):  # whatever restricts the subquery has to restrict the rows around it as well
+        outer = facts.scope.select
+        held = _bare(outer.args["where"].this) if outer.args.get("where") else set()
+        if len(facts.scope.sources) != 1 or not _bare(select.args["where"].this) <= held:
+            return None
     best, source = select.expressions[0].unalias(), select.args.get("from_")
     if not isinstance(best, (exp.Max, exp.Min)) or not isinstance(best.this, exp.Column) or source is None:
         return None
@@ -218,6 +257,17 @@ def extreme(facts: Facts | None, old: exp.Expression, new: exp.Expression) -> st
     if same and {type(old), type(new)} == alike:
         return "no value is beyond the extreme"
     return None
+
+
+def _bare(condition: exp.Expression) -> set[str]:
+    """The conjuncts as text, without table names."""
+    texts = set()
+    for part in conjuncts(condition):
+        part = part.copy()
+        for column in part.find_all(exp.Column):
+            column.set("table", None)
+        texts.add(part.sql("sqlite").lower() if part.find(exp.Subquery) is None else f"{id(part)}")
+    return texts
 
 
 def zero_fails_too(node: exp.Expression) -> str | None:
@@ -255,10 +305,7 @@ def outer_rows_do_not_show(scope: Scope, facts: Facts, join: exp.Join, side: str
     inner = [item.unalias() for item in select.expressions]
     only_lonely = all((ref := scope.ref(item)) is not None and ref[0] == lonely for item in inner)
     if not select.args.get("group") and not select.args.get("having"):
-        ignored = all(
-            isinstance(item, AGGREGATES) and (ref := scope.ref(_argument(item))) is not None and (ref[0] == lonely)
-            for item in inner
-        )
+        ignored = all(isinstance(item, AGGREGATES) and _all_from(scope, _argument(item), lonely) for item in inner)
         if inner and ignored:
             return "aggregates ignore the NULLs of rows without a partner"
         if inner and only_lonely and not select.args.get("limit"):
@@ -402,6 +449,17 @@ def _argument(item: exp.Expression) -> exp.Expression | None:
     if isinstance(inner, exp.Distinct) and len(inner.expressions) == 1:
         return inner.expressions[0]
     return inner if isinstance(inner, exp.Expression) else None
+
+
+def _all_from(scope: Scope, node: exp.Expression | None, alias: str) -> bool:
+    """A column of ``alias``, or arithmetic over such: NULL wherever the whole row is."""
+    if isinstance(node, (exp.Add, exp.Sub, exp.Mul, exp.Div)):
+        sides = [side for side in (node.this, node.expression) if not isinstance(side, exp.Literal)]
+        return bool(sides) and all(_all_from(scope, side, alias) for side in sides)
+    if isinstance(node, exp.Paren):
+        return _all_from(scope, node.this, alias)
+    ref = scope.ref(node)
+    return ref is not None and ref[0] == alias
 
 
 def _in_plain_in(select: exp.Select) -> bool:

@@ -13,6 +13,9 @@ from nl2sql.suites.source import Source, TableSource
 Ref: TypeAlias = tuple[str, int]  # alias in lower case, number of the column
 
 REJECTING = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.In, exp.Between)
+STRICT = (exp.Cast, exp.Lower, exp.Upper, exp.Length, exp.Abs, exp.Substring, exp.TimeToStr, exp.TsOrDsToTimestamp) + (
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren,
+)  # fmt: skip
 
 
 @dataclass
@@ -137,7 +140,11 @@ class Facts:
         if left is None or right is None:
             return None
         one, other = self.scope.table(left), self.scope.table(right)
-        if one.numeric[left[1]] != other.numeric[right[1]] or one.collated or other.collated:
+        if one.collated or other.collated:
+            return None
+        numeric = one.numeric[left[1]], other.numeric[right[1]]
+        if numeric[0] != numeric[1]:  # text is turned into a number: this way only
+            self.one_way.append((right, left) if numeric[0] else (left, right))
             return None
         return left, right
 
@@ -176,7 +183,15 @@ class Facts:
             return set()
         if isinstance(node, exp.Not) and isinstance(inner, exp.In) and inner.args.get("query"):
             return set()  # NULL NOT IN (an empty list) holds
-        return {ref for side in (inner.this, inner.args.get("expression")) if (ref := self.scope.ref(side))}
+        return self._strict(inner.this) | self._strict(inner.args.get("expression"))
+
+    def _strict(self, node: Any) -> set[Ref]:
+        """Columns whose NULL makes an expression NULL."""
+        if isinstance(node, STRICT):
+            inner = node.expression if isinstance(node.args.get("expression"), exp.Expression) else None
+            return self._strict(node.this) | (self._strict(inner) if isinstance(node, exp.Binary) else set())
+        ref = self.scope.ref(node)
+        return {ref} if ref else set()
 
     def never_null(self, ref: Ref) -> bool:
         """No row that survives has NULL in this column."""
@@ -192,6 +207,10 @@ class Facts:
             if not more:
                 return found
             found |= more
+
+    def classes(self) -> set[frozenset[Ref]]:
+        """Columns that are equal to each other, as sets."""
+        return {frozenset(self.same(ref)) for pair in self.equal for ref in pair}
 
     def determined(self, start: Iterable[Ref]) -> set[Ref]:
         """Columns whose value follows from those of ``start`` (and from the conditions)."""

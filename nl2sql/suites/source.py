@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from nl2sql.replicas.shape import ForeignKey, Shape, open_read_only, quoted, read_shapes, table_kinds
 
+CHECKED = re.compile(r"""check\s*\(\s*["`\[]?(\w+)["`\]]?\s+in\s*\(([^)]*)\)""", re.IGNORECASE)
 SAMPLE_ROWS = 150  # rows read per table; spread over the table where it has row ids
 NUMERIC = re.compile(r"INT|REAL|FLOA|DOUB|NUM|DEC|BOOL|YEAR|MONEY", re.IGNORECASE)
 TEXTUAL = re.compile(r"CHAR|TEXT|CLOB|DATE|TIME|BLOB", re.IGNORECASE)
@@ -32,6 +33,7 @@ class TableSource:
     has_check: bool
     collated: bool  # some column has a collation of its own
     rows: tuple[Row, ...]
+    listed: tuple[tuple[int, tuple[str, ...]], ...] = ()  # column and the texts that its CHECK lists
 
     @cached_property
     def position(self) -> dict[str, int]:
@@ -84,6 +86,7 @@ class Source:
                     entry["has_check"],
                     entry["collated"],
                     tuple(map(tuple, entry["rows"])),
+                    tuple((column, tuple(values)) for column, values in entry["listed"]),
                 )
             )
         return Source(tuple(tables), tuple((kind, name, sql) for kind, name, sql in data["statements"]))
@@ -120,7 +123,15 @@ def _table(connection: sqlite3.Connection, shape: Shape, ddl: str) -> TableSourc
         "check" in ddl.lower(),
         "collate" in ddl.lower(),
         tuple(_sample(connection, shape)),
+        tuple(_listed(shape, ddl)),
     )
+
+
+def _listed(shape: Shape, ddl: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    position = {name.lower(): index for index, name in enumerate(shape.names)}
+    for name, values in CHECKED.findall(ddl):
+        if name.lower() in position:
+            yield position[name.lower()], tuple(re.findall(r"'([^']*)'", values))
 
 
 def _sample(connection: sqlite3.Connection, shape: Shape) -> list[Row]:
