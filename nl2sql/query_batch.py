@@ -27,6 +27,7 @@ __all__ = ["ORDERED", "ROWS", "ROWS_IF_WRONG", "Pair", "PairsResult", "run_many"
 
 SLACK_S = 0.1  # by which a worker may be late with its news, above the grace that a single statement has
 OWN_WORK_S = 30.0  # for comparing and sending large results
+STUCK = 6  # workers lost on one pair before its statements are given up
 TRIES = 2  # how often a statement may be what a worker died of
 
 Pair = tuple[int, int, int]  # indexes of gold and prediction (-1: none), flags (ORDERED | ROWS | ROWS_IF_WRONG)
@@ -102,6 +103,7 @@ class _Conversation:
         self.dead: set[int] = set()
         self.file = self.start = 0  # where to go on
         self.tries: Counter[tuple[int, int]] = Counter()
+        self.stuck: Counter[tuple[int, int]] = Counter()
         self.failed: dict[tuple[int, int], tuple[str, str]] = {}
         self.files = [self._opened(number, path, len(sql)) for number, path in enumerate(paths)]
         self.request = {
@@ -159,7 +161,16 @@ class _Conversation:
                     if self.tries[at] >= TRIES:
                         self.failed[at] = ("worker_died", f"the process that executed the statement died ({error})")
             careful = True
+            self._give_up_on_what_does_not_move()
         return self.found
+
+    def _give_up_on_what_does_not_move(self) -> None:
+        """Whatever kills workers without being a statement (a result that cannot be compared) must end, too."""
+        here = (self.file, self.start)
+        self.stuck[here] += 1
+        if self.stuck[here] >= STUCK:
+            for index in self.pairs[self.start][:2]:
+                self.failed[self.file, index] = ("worker_died", "the process that executed the statement died")
 
     def _silence(self, message: list[Any] | None) -> float:
         """Seconds to wait for the next message."""

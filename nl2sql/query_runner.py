@@ -85,6 +85,7 @@ class Worker:
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent
             )
         self.uris: set[str] = set()
+        self._unread = bytearray()  # the beginning of the next message
         self._receive(time.monotonic() + START_S)
 
     def alive(self) -> bool:
@@ -116,22 +117,24 @@ class Worker:
         return reply
 
     def _receive(self, deadline: float) -> bytes:
-        data = bytearray()
-        wanted = 8
-        while len(data) < wanted:
-            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            piece = self.socket.recv(min(max(wanted - len(data), 65536), 2**20))
-            if not piece:
-                raise WorkerGone("the connection closed")
-            data += piece
-            if wanted == 8 and len(data) >= 8:
+        data = self._unread
+        size: int | None = None
+        while True:
+            if size is None and len(data) >= 8:
                 size = int.from_bytes(data[:8], "big")
                 if size > MAX_REPLY_BYTES:
                     raise WorkerGone(f"a reply of {size} bytes")
-                wanted = 8 + size
-                if len(data) < wanted:
+                if len(data) < 8 + size:
                     deadline += 10.0  # executed in time: what remains is transfer
-        return bytes(data[8:wanted])
+            if size is not None and len(data) >= 8 + size:
+                message = bytes(data[8 : 8 + size])
+                del data[: 8 + size]
+                return message
+            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            piece = self.socket.recv(65536 if size is None else min(max(8 + size - len(data), 65536), 2**20))
+            if not piece:
+                raise WorkerGone("the connection closed")
+            data += piece
 
     def kill(self) -> int:
         """End the process for certain; its exit status."""

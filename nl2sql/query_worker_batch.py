@@ -33,7 +33,6 @@ ORDERED, ROWS, ROWS_IF_WRONG = 1, 2, 4  # flags of a pair
 FLUSH_S = 0.02  # news is never held back longer while statements end
 FLUSH_BYTES = 256 * 1024
 MANY_CELLS = 20_000  # a comparison of more is announced: the parent grants it time of its own
-SENT_WHEN_WRONG = 2_000  # rows of a wrong result that are worth sending (they explain, they do not decide)
 
 
 class Result:
@@ -199,8 +198,7 @@ class Batch:
         verdict = None if flags & ROWS else compare(ours, theirs, bool(flags & ORDERED), self.mode)
         if verdict is None or (verdict == 0 and flags & ROWS_IF_WRONG):
             for index, found in ((gold, ours), (predicted, theirs)):
-                if verdict is None or len(found.rows) <= SENT_WHEN_WRONG:
-                    self.send_rows(index, found)
+                self.send_rows(index, found)
         return verdict
 
     def result(self, index: int) -> Result:

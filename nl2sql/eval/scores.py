@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import html
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
+from nl2sql.errors import UsageError
 from nl2sql.hardness import LEVELS
-from nl2sql.stats import Interval, clustered_interval, mcnemar
+from nl2sql.stats import MIN_CLUSTERS, Interval, clustered_interval, mcnemar
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class ItemScore:
     seconds: float = 0.0  # execution of the prediction on the original database
     ts_replicas: int | None = None  # how many replicas a true ``ts`` rests on (see docs: some say nothing)
     gold_error: str | None = None  # no accepted gold ran: the item counts as wrong
+    cause: str | None = None  # why the item is wrong (``causes.CAUSES``); None: right, or nobody asked
+
+
+Metric: TypeAlias = Callable[[ItemScore], float]  # a verdict (bool), or points between 0 and 1
 
 
 @dataclass
@@ -39,25 +47,54 @@ class Scores:
     missing: list[str] = field(default_factory=list)  # ids without a prediction (scored as wrong)
     surplus: list[str] = field(default_factory=list)  # predictions for ids that were not asked
     warnings: list[str] = field(default_factory=list)
+    rule: str = "bag"
+    ts_name: str | None = None  # None: no TS, or the perturbed replicas that ``replicas`` counts
+    gold_sql: dict[str, str] = field(default_factory=dict)  # id -> the first gold, for ``by_feature``
+    extra: dict[str, Metric] = field(default_factory=dict)  # metrics of the user's own, by name
+    executed: int = 0  # statements executed in the whole run, on all databases and for all files
 
-    @property
-    def ts_name(self) -> str:
-        return f"TS[bag,perturb,N={self.replicas}]"
+    def __post_init__(self) -> None:
+        if self.ts_name is None and self.replicas:
+            self.ts_name = f"TS[{self.rule},{replicas_name(self.replicas, 'perturb')}]"
+        if taken := [name for name in self.extra if name in self._own_columns()]:
+            raise UsageError(f"a metric is called {taken[0]!r} already; give yours another name")
 
-    def columns(self) -> dict[str, Callable[[ItemScore], bool]]:
-        """Metric name -> the item's verdict."""
+    def _own_columns(self) -> dict[str, Callable[[ItemScore], bool]]:
         columns: dict[str, Callable[[ItemScore], bool]] = {
             "VA": lambda item: item.va,
             "EM": lambda item: item.em,
-            "EX[bag]": lambda item: item.ex,
+            f"EX[{self.rule}]": lambda item: item.ex,
         }
-        if self.replicas:
+        if self.ts_name:
             columns[self.ts_name] = lambda item: bool(item.ts)
         return columns
 
-    def metrics(self) -> dict[str, Interval]:
-        """Metric name -> proportion with its 95% interval, clustered by database."""
-        return self._metrics_of(self.items)
+    def columns(self) -> dict[str, Metric]:
+        """Metric name -> the item's verdict."""
+        return {**self._own_columns(), **self.extra}
+
+    def metrics(self, metrics: Mapping[str, Metric] | None = None) -> dict[str, Interval]:
+        """Metric name -> proportion with its 95% interval, clustered by database. ``metrics``: further ones."""
+        return self._metrics_of(self.items, metrics)
+
+    def by_feature(self) -> dict[str, dict[str, dict[str, Interval]]]:
+        """The same by what the gold is made of: feature -> value -> metrics (``features.features``)."""
+        from nl2sql.eval.features import FEATURES, UNKNOWN, features
+
+        found = {item.id: features(self.gold_sql.get(item.id, "")) for item in self.items}
+        by_feature = {}
+        for feature, values in FEATURES.items():
+            groups: dict[str, list[ItemScore]] = {}
+            for item in self.items:
+                groups.setdefault(found[item.id][feature], []).append(item)
+            order = [value for value in (*values, UNKNOWN) if value in groups]
+            by_feature[feature] = {value: self._metrics_of(groups[value]) for value in order}
+        return by_feature
+
+    def failures(self) -> dict[str, int]:
+        """Cause -> number of wrong items, most frequent first."""
+        counts = Counter(item.cause for item in self.items if item.cause)
+        return dict(counts.most_common())
 
     def by_hardness(self) -> dict[str, dict[str, Interval]]:
         """The same for each level that occurs (``unknown``: the gold could not be parsed)."""
@@ -81,14 +118,24 @@ class Scores:
         pairs = [(item, theirs[item.id]) for item in self.items if item.id in theirs]
         shared = [name for name in self.columns() if name in other.columns()]
         ours = self.columns()
-        return {name: mcnemar((ours[name](a), ours[name](b)) for a, b in pairs).to_dict() for name in shared}
+        return {
+            name: mcnemar((bool(ours[name](a)), bool(ours[name](b))) for a, b in pairs).to_dict()
+            for name in shared
+            if name not in self.extra
+        }
 
     def to_dict(self, *, items: bool = True) -> dict[str, Any]:
-        """Plain data for JSON: n, metrics, by_hardness, warnings, missing, surplus and (``items``) the items."""
+        """Plain data for JSON: n, metrics, groups, failures, warnings, missing, surplus and (``items``) the items."""
         result: dict[str, Any] = {
             "n": len(self.items),
             "metrics": _plain(self.metrics()),
             "by_hardness": {level: _plain(metrics) for level, metrics in self.by_hardness().items()},
+            "by_feature": {
+                feature: {value: _plain(metrics) for value, metrics in groups.items()}
+                for feature, groups in self.by_feature().items()
+            },
+            "by_database": {name: _plain(metrics) for name, metrics in self.by_database().items()},
+            "failures": self.failures(),
             "gold_errors": [item.id for item in self.items if item.gold_error],
             "missing": self.missing,
             "surplus": self.surplus,
@@ -111,12 +158,12 @@ class Scores:
             )
         return found
 
-    def _metrics_of(self, items: Sequence[ItemScore]) -> dict[str, Interval]:
+    def _metrics_of(
+        self, items: Sequence[ItemScore], metrics: Mapping[str, Metric] | None = None
+    ) -> dict[str, Interval]:
         databases = [item.db_id for item in items]
-        return {
-            name: clustered_interval([verdict(item) for item in items], databases)
-            for name, verdict in self.columns().items()
-        }
+        columns = {**self.columns(), **(metrics or {})}
+        return {name: _interval([value(item) for item in items], databases) for name, value in columns.items()}
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name} {interval}" for name, interval in self.metrics().items())
@@ -134,6 +181,26 @@ class Scores:
         )
         notes = "".join(f"<p><small>{html.escape(note)}</small></p>" for note in self.all_warnings())
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+
+
+def replicas_name(replicas: int | str | Path, method: str) -> str:
+    """How a suite of databases is called in a metric's name."""
+    return f"{method},N={replicas}" if isinstance(replicas, int) else Path(replicas).name
+
+
+def _interval(values: Sequence[float], databases: Sequence[str]) -> Interval:
+    """The interval of a proportion; of the mean, by its cluster-robust standard error, where there are half points."""
+    if all(value in (0, 1) for value in values):
+        return clustered_interval([bool(value) for value in values], databases)
+    mean = math.fsum(values) / len(values)
+    sums: dict[str, float] = {}
+    for value, database in zip(values, databases, strict=True):
+        sums[database] = sums.get(database, 0.0) + value - mean
+    clustered = len(sums) >= MIN_CLUSTERS
+    parts = list(sums.values()) if clustered else [value - mean for value in values]
+    spread = len(parts) / max(1, len(parts) - 1) * math.fsum(part * part for part in parts)
+    error = 1.96 * math.sqrt(spread) / len(values)
+    return Interval(mean, mean - error, mean + error, len(values), "clustered" if clustered else "normal")
 
 
 def _plain(metrics: Mapping[str, Interval]) -> dict[str, dict[str, Any]]:

@@ -1,28 +1,37 @@
-"""Executing predictions and golds, each (database, statement) once, and judging them."""
+"""Scoring prediction files: what is to be executed, in which portions, and what the verdicts say of each item."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.exact import exact_match
-from nl2sql.eval.rules import gold_order, results_match, suites_match
-from nl2sql.eval.scores import ItemScore, Scores
+from nl2sql.eval.executor import Case, Executor, Verdict
+from nl2sql.eval.gold_cache import GoldCache, gold_cache
+from nl2sql.eval.rules import get_rule
+from nl2sql.eval.scores import ItemScore, Metric, Scores, replicas_name
 from nl2sql.hardness import hardness
 from nl2sql.interfaces import Benchmark, Question, RunResult
+from nl2sql.stats import Interval
 
 if TYPE_CHECKING:
     from nl2sql.query_runner import QueryPool
+    from nl2sql.schema import Schema
 
-T = TypeVar("T")
-ROW_ORDERS = (None, 0, 1, 2)  # reversed, and at random
-THREADS = 8  # they wait for the pool's worker processes, which are the real limit
+METHODS = ("perturb", "suite")
+PORTIONS = 6  # per worker, of the items of all databases: enough for the workers to end at about the same time
+SMALLEST_PORTION = 12  # items
+SUFFIXES = (".sqlite", ".sqlite3", ".db")
+
+__all__ = ["Interval", "score", "score_many"]
 
 
 def score(
@@ -30,188 +39,340 @@ def score(
     questions: Sequence[Question],
     predictions: Mapping[str, str],
     *,
-    replicas: int = 5,
+    rule: str = "bag",
+    replicas: int | str | Path = 5,
+    method: str = "perturb",
     timeout_s: float = 30.0,
     max_rows: int = 100_000,
     pool: QueryPool | None = None,
     progress: bool = False,
     seed: int = 0,
+    causes: bool = True,
+    cache_golds: bool = True,
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Scores:
     """Score ``predictions`` (question id -> SQL) on exactly the ``questions`` given (see ``benchmarks.scorable``).
 
     A missing or blank prediction is wrong; an item whose golds all fail is wrong and has ``gold_error``.
-    ``replicas`` perturbed replicas per database (built with ``seed`` on first use) decide TS; 0 leaves TS out.
-    ``timeout_s`` and ``max_rows`` bound each statement. Failures of databases and statements are recorded in the
-    items; UsageError for impossible arguments.
+    ``rule`` names what counts as the same answer (``eval.rules``). ``replicas`` decides TS: that many replicas per
+    database, made by ``method`` ("perturb" or "suite") with ``seed`` on first use; or a folder with databases in
+    ``FOLDER/<db_id>/``; 0 leaves TS out. ``timeout_s`` and ``max_rows`` bound each statement. ``causes`` finds out why
+    a wrong item is wrong; ``cache_golds`` remembers golds' results on disk; ``metrics`` are functions of an item,
+    shown beside ours. Failures of databases and statements are recorded in the items; UsageError for impossible
+    arguments.
     """
-    if replicas < 0:
+    return score_many(
+        benchmark,
+        questions,
+        {"": predictions},
+        rule=rule,
+        replicas=replicas,
+        method=method,
+        timeout_s=timeout_s,
+        max_rows=max_rows,
+        pool=pool,
+        progress=progress,
+        seed=seed,
+        causes=causes,
+        cache_golds=cache_golds,
+        metrics=metrics,
+    )[""]
+
+
+def score_many(
+    benchmark: Benchmark,
+    questions: Sequence[Question],
+    predictions: Mapping[str, Mapping[str, str]],
+    *,
+    rule: str = "bag",
+    replicas: int | str | Path = 5,
+    method: str = "perturb",
+    timeout_s: float = 30.0,
+    max_rows: int = 100_000,
+    pool: QueryPool | None = None,
+    progress: bool = False,
+    seed: int = 0,
+    causes: bool = True,
+    cache_golds: bool = True,
+    metrics: Mapping[str, Metric] | None = None,
+) -> dict[str, Scores]:
+    """``score`` for several prediction files (name -> question id -> SQL) at once: what they share is executed once."""
+    if isinstance(replicas, int) and replicas < 0:
         raise UsageError(f"replicas {replicas} is negative; expected 0 (no TS) or more")
     if timeout_s <= 0 or max_rows < 1:
         raise UsageError(f"timeout {timeout_s} s and max_rows {max_rows}: both must be above 0")
+    if method not in METHODS:
+        raise UsageError(f"no method is called {method!r}; choose {' or '.join(METHODS)}")
+    ids = Counter(question.id for question in questions)
+    if twice := [id_ for id_, count in ids.items() if count > 1]:
+        raise UsageError(f"question id {twice[0]!r} occurs {ids[twice[0]]} times; ids must be unique")
     if pool is None:
         from nl2sql.query_runner import default_pool
 
         pool = default_pool()
-    ids = Counter(question.id for question in questions)
-    if twice := [id_ for id_, count in ids.items() if count > 1]:
-        raise UsageError(f"question id {twice[0]!r} occurs {ids[twice[0]]} times; ids must be unique")
-    judge = _Judge(benchmark, questions, pool, replicas, timeout_s, max_rows, seed)
-    by_database = sorted(range(len(questions)), key=lambda index: questions[index].db_id)  # frees results early
-    items: list[ItemScore | None] = [None] * len(questions)
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="score") as threads:
-        futures = {
-            index: threads.submit(judge.item, questions[index], predictions.get(questions[index].id))
-            for index in by_database
+    executor = Executor(pool, get_rule(rule), timeout_s, max_rows, explain=causes)
+    suites = _Suites(benchmark, questions, replicas, method, seed, cache_golds)
+    judged = _judge_all(executor, suites, questions, predictions, progress)
+    found = {}
+    for name, given in predictions.items():
+        found[name] = Scores(
+            [judged[question.id][given.get(question.id)] for question in questions],
+            replicas=replicas if isinstance(replicas, int) else suites.most,
+            missing=[id_ for id_ in ids if id_ not in given],
+            surplus=sorted(set(given) - set(ids)),
+            warnings=list(suites.warnings),
+            rule=rule,
+            ts_name=f"TS[{rule},{replicas_name(replicas, method)}]" if suites.wanted else None,
+            gold_sql={question.id: question.gold[0] for question in questions if question.gold},
+            extra=dict(metrics or {}),
+            executed=executor.executed,
+        )
+    return found
+
+
+@dataclass
+class _Portion:
+    """Items of one database that are judged in one go."""
+
+    db_id: str
+    questions: list[Question] = field(default_factory=list)
+
+
+def _judge_all(
+    executor: Executor,
+    suites: _Suites,
+    questions: Sequence[Question],
+    predictions: Mapping[str, Mapping[str, str]],
+    progress: bool,
+) -> dict[str, dict[str | None, ItemScore]]:
+    """question id -> prediction -> its score. Every distinct prediction of a question is judged once."""
+    given = {q.id: list(dict.fromkeys(p.get(q.id) for p in predictions.values())) for q in questions}
+    portions = _portions(questions, given, executor)
+    suites.expect(Counter(portion.db_id for portion in portions))
+    judged: dict[str, dict[str | None, ItemScore]] = {}
+    with ThreadPoolExecutor(executor.pool.workers, thread_name_prefix="score") as threads:
+        futures = {threads.submit(_judge, executor, suites, portion, given): portion for portion in portions}
+        with _bar(len(questions), progress) as advance:
+            try:
+                for future in as_completed(futures):
+                    judged.update(future.result())
+                    advance(len(futures[future].questions))
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+    return judged
+
+
+class _bar:
+    """``with _bar(total, shown) as advance``."""
+
+    def __init__(self, total: int, shown: bool) -> None:
+        self.total, self.shown = total, shown
+
+    def __enter__(self) -> Callable[[int], Any]:
+        if not self.shown:
+            return lambda _: None
+        from tqdm.auto import tqdm
+
+        self.tqdm = tqdm(total=self.total, desc="scoring", unit="item")
+        return self.tqdm.update
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            self.tqdm.close()
+
+
+def _portions(
+    questions: Sequence[Question], given: Mapping[str, Sequence[str | None]], executor: Executor
+) -> list[_Portion]:
+    """Databases in turn, large ones cut up; questions that share a statement stay together."""
+    size = max(SMALLEST_PORTION, len(questions) // (executor.pool.workers * PORTIONS))
+    by_database: dict[str, list[Question]] = {}
+    for question in questions:
+        by_database.setdefault(question.db_id, []).append(question)
+    portions: list[_Portion] = []
+    for db_id, members in sorted(by_database.items(), key=lambda entry: (-len(entry[1]), entry[0])):
+        portions.append(_Portion(db_id))
+        for group in _connected(members, given) if len(members) > size else [members]:
+            if portions[-1].questions and len(portions[-1].questions) + len(group) > size:
+                portions.append(_Portion(db_id))
+            portions[-1].questions.extend(group)
+    return portions
+
+
+def _connected(questions: Iterable[Question], given: Mapping[str, Sequence[str | None]]) -> list[list[Question]]:
+    """Groups of questions such that no statement is in two of them."""
+    parents: dict[str, str] = {}
+
+    def root(key: str) -> str:
+        while parents.setdefault(key, key) != key:
+            parents[key] = parents[parents[key]]
+            key = parents[key]
+        return key
+
+    questions = list(questions)
+    for question in questions:
+        for sql in (*question.gold, *given[question.id]):
+            if sql and sql.strip():
+                parents[root(f"sql {sql}")] = root(f"id {question.id}")
+    groups: dict[str, list[Question]] = {}
+    for question in questions:
+        groups.setdefault(root(f"id {question.id}"), []).append(question)
+    return list(groups.values())
+
+
+def _judge(
+    executor: Executor, suites: _Suites, portion: _Portion, given: Mapping[str, Sequence[str | None]]
+) -> dict[str, dict[str | None, ItemScore]]:
+    try:
+        return _judge_portion(executor, suites, portion, given)
+    finally:
+        suites.done(portion.db_id)
+
+
+def _judge_portion(
+    executor: Executor, suites: _Suites, portion: _Portion, given: Mapping[str, Sequence[str | None]]
+) -> dict[str, dict[str | None, ItemScore]]:
+    """The scores of a portion; never raises for what a prediction, a gold or a database does."""
+    path, trouble = suites.path(portion.db_id)
+    golds = {q.id: [gold for text in q.gold for gold in executor.rule.accepts(text)] for q in portion.questions}
+    cases: list[Case] = []
+    places: dict[tuple[str, str], list[int]] = {}
+    single: list[tuple[str | None, str | None]] = []
+    for question in portion.questions:
+        texts = [sql for sql in given[question.id] if sql and sql.strip()]
+        for sql in texts:
+            places[question.id, sql] = [len(cases) + n for n in range(len(golds[question.id]))]
+            cases += [Case(gold, sql, question.text) for gold in golds[question.id]]
+            if not golds[question.id]:
+                single.append((None, sql))
+        if not texts:
+            single += [(gold, None) for gold in golds[question.id]]
+    verdicts: list[Verdict] = []
+    results: dict[str, RunResult] = {}
+    if path is not None:
+        ask = (lambda: suites.replicas(portion.db_id)) if suites.wanted else None
+        verdicts, results = executor.judge_pairs(path, cases, single, ask, suites.cache(portion.db_id))
+    judged: dict[str, dict[str | None, ItemScore]] = {}
+    for question in portion.questions:
+        facts = _Facts(question, golds[question.id], results, suites, trouble)
+        judged[question.id] = {
+            sql: facts.item(sql, [verdicts[n] for n in places.get((question.id, sql or ""), ()) if verdicts], executor)
+            for sql in given[question.id]
         }
-        for index, future in _with_progress(futures, progress):
-            items[index] = future.result()
-    return Scores(
-        [item for item in items if item is not None],
-        replicas=replicas,
-        missing=[id_ for id_ in ids if id_ not in predictions],
-        surplus=sorted(set(predictions) - set(ids)),
-        warnings=judge.warnings,
-    )
+    return judged
 
 
-def _with_progress(futures: dict[int, Future[ItemScore]], progress: bool) -> Any:
-    if not progress:
-        return futures.items()
-    from tqdm.auto import tqdm
+@dataclass
+class _Facts:
+    """What is known of one question; ``item`` makes the score of one prediction of it."""
 
-    return tqdm(futures.items(), total=len(futures), desc="scoring", unit="item")
+    question: Question
+    golds: Sequence[str]
+    results: Mapping[str, RunResult]
+    suites: _Suites
+    trouble: str | None  # why there is no database
+
+    def item(self, prediction: str | None, verdicts: Sequence[Verdict], executor: Executor) -> ItemScore:
+        sql = prediction if prediction is not None else ""
+        result = self.results.get(sql) if sql.strip() else None
+        error, kind = self._error(prediction, sql, result)
+        best = next((v for v in verdicts if v.robust), None) or next((v for v in verdicts if v.right), None)
+        ex = best is not None
+        ts = bool(best and best.robust) if self.suites.wanted else None
+        wrong = not ex or ts is False
+        return ItemScore(
+            self.question.id,
+            self.question.db_id,
+            sql,
+            va=kind is None,
+            em=bool(sql.strip()) and any(_same_text(gold, sql) for gold in self.question.gold),
+            ex=ex,
+            ts=ts,
+            ts_replicas=best.replicas if best and self.suites.wanted else None,
+            error=error,
+            error_kind=kind,
+            hardness=self.question.difficulty or (hardness(self.question.gold[0]) if self.question.gold else None),
+            seconds=round(result.seconds, 4) if result else 0.0,
+            gold_error=self._gold_error(executor),
+            cause=self._cause(sql, verdicts, kind, result) if wrong and executor.explain else None,
+        )
+
+    def _error(self, prediction: str | None, sql: str, result: RunResult | None) -> tuple[str | None, str | None]:
+        if prediction is None:
+            return "no prediction for this id", "missing"
+        if not sql.strip():
+            return "blank prediction", "empty"
+        if self.trouble is not None:
+            return self.trouble, "database"
+        return _failure(result) if result is not None and not _usable(result) else (None, None)
+
+    def _gold_error(self, executor: Executor) -> str | None:
+        if self.trouble is not None:
+            return self.trouble
+        if not self.golds:
+            return "the question has no gold"
+        # A gold that is not among the results is one whose result is known from an earlier run.
+        failed = [found for gold in self.golds if (found := self.results.get(gold)) and not executor.rule.usable(found)]
+        return _failure(failed[0])[0] if len(failed) == len(self.golds) else None
+
+    def _cause(self, sql: str, verdicts: Sequence[Verdict], kind: str | None, result: RunResult | None) -> str | None:
+        from nl2sql.eval.causes import cause_of
+
+        verdict = verdicts[0] if verdicts else Verdict()
+        gold = self.golds[0] if self.golds else None
+        ran = verdict.gold if verdict.gold is not None else (RunResult(True) if verdict.right else None)
+        predicted = (
+            verdict.predicted if verdict.predicted is not None else (RunResult(True) if verdict.right else result)
+        )
+        schema = self.suites.schema(self.question.db_id)
+        return cause_of(self.question, sql, ran, predicted, gold, schema, right=False, error_kind=kind)
 
 
-class _Judge:
-    """Judges single items from many threads; results are kept until the last item of their database is done."""
+class _Suites:
+    """The databases of a benchmark with their replicas and caches, each looked up once, forgotten when done with."""
 
     def __init__(
         self,
         benchmark: Benchmark,
         questions: Sequence[Question],
-        pool: QueryPool,
-        replicas: int,
-        timeout_s: float,
-        max_rows: int,
+        replicas: int | str | Path,
+        method: str,
         seed: int,
+        cache_golds: bool,
     ) -> None:
-        self.benchmark, self.pool, self.replicas, self.seed = benchmark, pool, replicas, seed
-        self.timeout_s, self.max_rows = timeout_s, max_rows
+        self.benchmark, self.wanted, self.method, self.seed = benchmark, replicas, method, seed
         self.warnings: list[str] = []
-        self._once = _Once(Counter(question.db_id for question in questions))
-
-    def item(self, question: Question, prediction: str | None) -> ItemScore:
-        """One item's verdicts; never raises for what a prediction, gold or database does."""
-        try:
-            return self._judge(question, prediction)
-        finally:
-            self._once.done(question.db_id)
-
-    def _judge(self, question: Question, prediction: str | None) -> ItemScore:
-        sql = prediction if prediction is not None else ""
-        blank = ("missing", "no prediction for this id") if prediction is None else ("empty", "blank prediction")
-        path, trouble = self._path(question.db_id)
-        level = question.difficulty or (hardness(question.gold[0]) if question.gold else None)
-        em = bool(sql.strip()) and any(exact_match(gold, sql) for gold in question.gold)
-        if path is None:
-            kind, error = blank if not sql.strip() else ("database", trouble)
-            return self._item(question, sql, level, em=em, error=error, error_kind=kind, gold_error=trouble)
-        golds = {gold: self._run(question.db_id, path, gold) for gold in question.gold}
-        usable = {gold: result for gold, result in golds.items() if _usable(result)}
-        gold_error = None if usable else _gold_error(golds)
-        if not sql.strip():
-            return self._item(question, sql, level, error=blank[1], error_kind=blank[0], gold_error=gold_error)
-        result = self._run(question.db_id, path, sql)
-        if not _usable(result):
-            error, kind = _failure(result)
-            return self._item(
-                question, sql, level, em=em, error=error, error_kind=kind, seconds=result.seconds, gold_error=gold_error
+        self.most = 0  # replicas of a database, at most
+        self._cache_golds = cache_golds
+        self._golds: dict[str, list[str]] = {}
+        for question in questions:
+            self._golds.setdefault(question.db_id, []).extend(question.gold)
+        self._known: dict[tuple[str, str], Any] = {}
+        self._locks: dict[str, threading.Lock] = {db_id: threading.Lock() for db_id in self._golds}
+        self._left: Counter[str] = Counter()
+        if not isinstance(replicas, int) and not Path(replicas).is_dir():
+            raise UsageError(
+                f"replicas {replicas} is neither a number nor a folder; expected FOLDER/<database>/*.sqlite"
             )
-        matching = {g: r for g, r in usable.items() if results_match(r, result, **gold_order(g, r))}
-        ts, used = (False, 0) if self.replicas else (None, None)
-        if self.replicas and matching:
-            ts, used = self._holds_on_replicas(question.db_id, path, matching, sql, result)
-        return ItemScore(
-            question.id,
-            question.db_id,
-            sql,
-            va=True,
-            em=em,
-            ex=bool(matching),
-            ts=ts,
-            ts_replicas=used,
-            hardness=level,
-            seconds=round(result.seconds, 4),
-            gold_error=gold_error,
-        )
 
-    def _item(
-        self, question: Question, sql: str, level: str | None, *, em: bool = False, seconds: float = 0.0, **why: Any
-    ) -> ItemScore:
-        """An item whose prediction did not run."""
-        ts = False if self.replicas else None
-        return ItemScore(
-            question.id,
-            question.db_id,
-            sql,
-            va=False,
-            em=em,
-            ex=False,
-            ts=ts,
-            hardness=level,
-            seconds=round(seconds, 4),
-            **why,
-        )
+    def expect(self, portions: Counter[str]) -> None:
+        self._left = portions
 
-    def _holds_on_replicas(
-        self, db_id: str, path: Path, golds: Mapping[str, RunResult], sql: str, on_original: RunResult
-    ) -> tuple[bool, int]:
-        """Whether one gold is matched on the original and every replica under one column assignment, and how many
-        replicas took part.
+    def done(self, db_id: str) -> None:
+        """One portion of ``db_id`` is finished; with the last one its gold results are written."""
+        with self._locks[db_id]:
+            self._left[db_id] -= 1
+            cache = self._known.get((db_id, "cache"))
+            if isinstance(cache, GoldCache):
+                cache.save()
+            if self._left[db_id] <= 0:
+                for what in ("cache", "schema", "replicas"):
+                    self._known.pop((db_id, what), None)
 
-        A replica says nothing, and is passed over, where the gold itself fails there, or where the two differ and
-        the gold's own answer depends on the physical order of rows (a LIMIT that cuts through ties).
-        """
-        replicas = self._replicas(db_id, path)
-        if replicas is None:
-            return False, 0
-        for gold, gold_on_original in golds.items():
-            order = gold_order(gold, gold_on_original)
-            ours, theirs = [gold_on_original], [on_original]
-            for replica in replicas:
-                expected = self._run(db_id, replica, gold)
-                if not _usable(expected):
-                    continue
-                found = self._run(db_id, replica, sql)
-                if not results_match(expected, found, **order):
-                    if self._rests_on_row_order(db_id, replica, gold, expected):
-                        continue
-                    break
-                ours.append(expected)
-                theirs.append(found)
-            else:
-                if suites_match(ours, theirs, **order):
-                    return True, len(ours) - 1
-        return False, len(replicas)
+    def path(self, db_id: str) -> tuple[Path | None, str | None]:
+        """(file, None), or (None, what is wrong with it)."""
 
-    def _rests_on_row_order(self, db_id: str, replica: Path, gold: str, expected: RunResult) -> bool:
-        from nl2sql.replicas import shuffled_copy
-
-        for seed in ROW_ORDERS:
-            copy = self._once.get(db_id, (seed, replica), partial(shuffled_copy, replica, seed=seed))
-            other = self._run(db_id, copy, gold)
-            if _usable(other) and not results_match(expected, other, **gold_order(gold, expected)):
-                return True
-        return False
-
-    def _run(self, db_id: str, path: Path, sql: str) -> RunResult:
-        return self._once.get(
-            db_id,
-            (str(path), sql),
-            lambda: self.pool.run(path, sql, timeout_s=self.timeout_s, max_rows=self.max_rows),
-        )
-
-    def _path(self, db_id: str) -> tuple[Path | None, str | None]:
         def find() -> tuple[Path | None, str | None]:
             try:
                 database: Any = self.benchmark.database(db_id)
@@ -220,49 +381,63 @@ class _Judge:
                 self.warnings.append(f"database {db_id!r}: {error}")
                 return None, str(error)
 
-        return self._once.get(db_id, "path", find)
+        found: tuple[Path | None, str | None] = self._once(db_id, "path", find)
+        return found
 
-    def _replicas(self, db_id: str, path: Path) -> list[Path] | None:
-        def build() -> list[Path] | None:
-            from nl2sql.replicas import perturbed_replicas
-
+    def schema(self, db_id: str) -> Schema | None:
+        def find() -> Schema | None:
             try:
-                return perturbed_replicas(path, self.replicas, seed=self.seed)
+                return self.benchmark.database(db_id).schema()
+            except Nl2SqlError:
+                return None
+
+        found: Schema | None = self._once(db_id, "schema", find)
+        return found
+
+    def cache(self, db_id: str) -> GoldCache | None:
+        path, _ = self.path(db_id)
+        if not self._cache_golds or path is None:
+            return None
+        found: GoldCache | None = self._once(db_id, "cache", lambda: gold_cache(path))
+        return found
+
+    def replicas(self, db_id: str) -> list[Path] | None:
+        """The replicas of a database; None where there are none."""
+        path, _ = self.path(db_id)
+
+        def find() -> list[Path] | None:
+            try:
+                found = self._build(db_id, path) if path is not None else []
             except Nl2SqlError as error:
                 self.warnings.append(f"no replicas of {db_id!r}, TS counts as failed there: {error}")
                 return None
+            self.most = max(self.most, len(found))
+            return found
 
-        return self._once.get(db_id, "replicas", build)
+        found: list[Path] | None = self._once(db_id, "replicas", find)
+        return found
 
+    def _build(self, db_id: str, path: Path) -> list[Path]:
+        if not isinstance(self.wanted, int):
+            folder = Path(self.wanted) / db_id
+            files = sorted(f for f in folder.glob("*") if f.suffix in SUFFIXES and not f.name.startswith("."))
+            if not files:
+                raise UsageError(f"no databases ({', '.join(SUFFIXES)}) in {folder}")
+            return files
+        if self.method == "suite":
+            from nl2sql.suites import suite_databases
 
-class _Once:
-    """Computes each value once, whichever thread asks first, and forgets a group when its last item is done."""
+            return list(suite_databases(path, self._golds[db_id], self.wanted, self.seed))
+        from nl2sql.replicas import perturbed_replicas
 
-    def __init__(self, items_left: Counter[str]) -> None:
-        self._items_left = items_left
-        self._futures: dict[str, dict[Hashable, Future[Any]]] = {}
-        self._lock = threading.Lock()
+        return perturbed_replicas(path, self.wanted, seed=self.seed)
 
-    def get(self, group: str, key: Hashable, compute: Callable[[], T]) -> T:
-        with self._lock:
-            known = self._futures.setdefault(group, {})
-            future: Future[T] | None = known.get(key)
-            mine = future is None
-            if future is None:
-                future = known[key] = Future()
-        if mine:
-            try:
-                future.set_result(compute())
-            except BaseException as error:
-                future.set_exception(error)
-                raise
-        return future.result()
-
-    def done(self, group: str) -> None:
-        with self._lock:
-            self._items_left[group] -= 1
-            if self._items_left[group] <= 0:
-                self._futures.pop(group, None)
+    def _once(self, db_id: str, what: str, find: Callable[[], Any]) -> Any:
+        with self._locks[db_id]:
+            key = (db_id, what)
+            if key not in self._known:
+                self._known[key] = find()
+            return self._known[key]
 
 
 def _usable(result: RunResult) -> bool:
@@ -271,11 +446,27 @@ def _usable(result: RunResult) -> bool:
 
 def _failure(result: RunResult) -> tuple[str, str]:
     if result.truncated:
-        return result.error or f"more than {len(result.rows)} rows", "too_many_rows"
+        return result.error or "more rows than the bound", "too_many_rows"
     return result.error or "failed", result.error_kind or "other"
 
 
-def _gold_error(golds: Mapping[str, RunResult]) -> str:
-    if not golds:
-        return "the question has no gold"
-    return _failure(next(iter(golds.values())))[0]
+WRITTEN = re.compile(  # what every writing of the same query shares, whatever its case, quotes and aliases
+    r"\b(?:select|where|group|having|union|intersect|except|limit|distinct|between|like|exists|order)\b"
+    r"|(?<![\w.])\d+(?:\.\d+)?(?![\w.])|'(?:[^']|'')*'",
+    re.IGNORECASE,
+)
+
+
+def _same_text(gold: str, sql: str) -> bool:
+    """``exact_match``, with a look at keywords and literals first: most pairs need no parsing."""
+    if gold == sql:
+        return True
+    return _written(gold) == _written(sql) and exact_match(gold, sql)
+
+
+@lru_cache(maxsize=8192)
+def _written(sql: str) -> Counter[str]:
+    if "--" in sql or "/*" in sql:
+        sql = re.sub(r"--[^\n]*|/\*.*?\*/", " ", sql, flags=re.DOTALL)
+    sql = re.sub(r'"((?:[^"\']|"")*)"', r"'\1'", sql)
+    return Counter(text.lower() for text in WRITTEN.findall(sql))

@@ -1,0 +1,324 @@
+"""Executing golds and predictions of one database and judging the pairs, each (file, statement) once.
+
+``judge_pairs`` takes the pairs (gold, prediction) of one database. On the original and then on the replicas a worker
+process executes both sides and compares them; what equality does not settle comes back with its rows and is judged
+by the rule here. Results of golds are remembered on disk (``gold_cache``), so that a second run does not execute them.
+
+A statement is executed a second time on the same file only where a worker died, where replicas together need the rows
+of results that had been found equal (one column assignment has to fit all of them), or where a cached gold differs
+from a prediction and the rows have to be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.eval.gold_cache import GoldCache
+from nl2sql.eval.rules import Rule, order_matters
+from nl2sql.interfaces import RunResult
+from nl2sql.query_batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
+
+if TYPE_CHECKING:
+    from nl2sql.query_runner import QueryPool
+
+ROW_ORDERS = (None, 0, 1, 2)  # physical orders that are tried: reversed, and at random
+MODES = {"bag": "bag", "bird-set": "set"}  # what equality settles, by rule; else only that equal results are right
+
+
+@dataclass(frozen=True)
+class Case:
+    """A gold against a prediction; the texts as they were given."""
+
+    gold: str
+    predicted: str
+    question: str = ""
+
+
+@dataclass
+class Verdict:
+    """What is known of a case. ``gold`` and ``predicted`` hold rows where the two differ and a cause is wanted."""
+
+    gold: RunResult | None = None
+    predicted: RunResult | None = None
+    right: bool = False
+    robust: bool | None = None  # right on the replicas too
+    replicas: int = 0  # how many replicas ``robust`` rests on
+    plain: bool = True  # right with the columns as they come
+    on_original: tuple[RunResult, RunResult] | None = None
+
+
+@dataclass
+class Executor:
+    """Bounds and resources of one scoring run. ``executed`` counts statements, over all files."""
+
+    pool: QueryPool
+    rule: Rule
+    timeout_s: float
+    max_rows: int
+    explain: bool = False  # whether rows of wrong results are wanted
+    cache: bool = True
+    executed: int = 0
+    restarts: int = 0
+    prepared: dict[str, str] = field(default_factory=dict)
+
+    def judge_pairs(
+        self,
+        path: Path,
+        cases: Sequence[Case],
+        single: Sequence[tuple[str | None, str | None]],
+        replicas: Callable[[], Sequence[Path] | None] | None,
+        cache: GoldCache | None,
+    ) -> tuple[list[Verdict], dict[str, RunResult]]:
+        """(a verdict per case, text -> result on the original without rows).
+
+        ``single``: golds and predictions to be executed on the original only. ``replicas`` is asked only when some
+        case is right on the original; None as its answer: there are none, nothing counts as robust.
+        """
+        table = _Table(self.prepare)
+        flags = ROWS_IF_WRONG if self.explain else 0
+        pairs = [
+            *(table.pair(case.gold, case.predicted, flags | self._ordered(case.gold)) for case in cases),
+            *(table.pair(gold, predicted, 0) for gold, predicted in single),
+        ]
+        found = self._run([path], table.sql, pairs, cache)
+        verdicts = [self._on_original(found, pair, n, case) for n, (pair, case) in enumerate(zip(pairs, cases))]  # noqa: B905
+        results = {}
+        for text, index in table.places.items():
+            if (result := found.results.get((0, index))) is not None:
+                results[text] = result
+        right = [n for n, verdict in enumerate(verdicts) if verdict.right]
+        files = replicas() if replicas is not None and right else ()
+        if replicas is not None:
+            for verdict in verdicts:
+                verdict.robust = verdict.right and files is not None
+                verdict.replicas = len(files or ())
+        if files:
+            self._on_replicas(path, files, [cases[n] for n in right], [verdicts[n] for n in right], cache)
+        return verdicts, results
+
+    def prepare(self, sql: str) -> str:
+        """What the rule executes for ``sql``."""
+        if sql not in self.prepared:
+            self.prepared[sql] = self.rule.prepare(sql)
+        return self.prepared[sql]
+
+    @property
+    def mode(self) -> str:
+        return "set" if self.rule.name.startswith("bag~") else MODES.get(self.rule.name, "equal")
+
+    @property
+    def joint(self) -> bool:
+        """Whether one column assignment has to fit all databases."""
+        return self.rule.name.split("~")[0] == "bag"
+
+    def _ordered(self, gold: str) -> int:
+        if self.mode == "equal" or self.rule.name == "bird-set" or "order" not in gold.lower():
+            return 0
+        return ORDERED if order_matters(gold) else 0
+
+    def _run(
+        self, files: Sequence[Path], sql: Sequence[str], pairs: Sequence[Pair], cache: GoldCache | None
+    ) -> PairsResult:
+        golds = {pair[0] for pair in pairs if pair[0] >= 0}
+        places = {index: cache.key(sql[index], self.timeout_s, self.max_rows) for index in golds} if cache else {}
+        known = []
+        for file in files if cache else ():
+            entries = cache.entries(file) if cache else {}
+            known.append({index: entries[key] for index, key in places.items() if key and key in entries})
+        found = run_pairs(
+            self.pool,
+            files,
+            sql,
+            pairs,
+            timeout_s=self.timeout_s,
+            max_rows=self.max_rows,
+            mode=self.mode,
+            blank=self.rule.blank_is_empty,
+            known=known or None,
+            digests=cache is not None,
+        )
+        self.executed += found.executed
+        self.restarts += found.restarts
+        if cache:
+            for (file_number, index), digest in found.digests.items():
+                if places.get(index):
+                    cache.add(files[file_number], places[index], digest)
+        return found
+
+    def _matches(self, case: Case, gold: RunResult, predicted: RunResult) -> bool:
+        return self._judge(case, [gold], [predicted])
+
+    def _judge(self, case: Case, gold: Sequence[RunResult], predicted: Sequence[RunResult]) -> bool:
+        return self.rule.judge(
+            gold, predicted, gold_sql=case.gold, predicted_sql=case.predicted, question=case.question
+        )
+
+    def _on_original(self, found: PairsResult, pair: Pair, number: int, case: Case) -> Verdict:
+        gold, predicted = (found.results.get((0, index)) for index in pair[:2])
+        verdict = Verdict(
+            gold if (0, pair[0]) in found.rows_sent or (gold and not gold.success) else None,
+            predicted if (0, pair[1]) in found.rows_sent or (predicted and not predicted.success) else None,
+        )
+        value = found.verdicts.get((0, number), 1)
+        if value is None and gold is not None and predicted is not None:
+            verdict.right = self._matches(case, gold, predicted)
+            verdict.plain = False
+            verdict.on_original = (gold, predicted)
+            if verdict.right and self.joint and _with_columns_as_they_are(self, case, gold, predicted):
+                verdict.plain = True
+        else:
+            verdict.right = value == 1
+        return verdict
+
+    # ------------------------------------------------------------------------------------------------- replicas
+
+    def _on_replicas(
+        self,
+        path: Path,
+        files: Sequence[Path],
+        cases: Sequence[Case],
+        verdicts: Sequence[Verdict],
+        cache: GoldCache | None,
+    ) -> None:
+        """Fill in ``robust`` and ``replicas`` of cases that are right on the original.
+
+        A replica says nothing where the gold fails on it, or where the two differ and the gold's own answer depends
+        on the physical order of rows.
+        """
+        table = _Table(self.prepare)
+        pairs = []
+        for case, verdict in zip(cases, verdicts, strict=True):
+            rows = ROWS if self.joint and not verdict.plain else 0
+            pairs.append(table.pair(case.gold, case.predicted, rows | self._ordered(case.gold)))
+            verdict.replicas = 0
+        waiting: dict[int, list[int]] = {0: list(range(len(cases)))}  # next replica -> cases
+        together: dict[int, list[tuple[RunResult, RunResult]]] = {n: [] for n in range(len(cases))}
+        while waiting:
+            first = min(waiting)
+            group = waiting.pop(first)
+            if first >= len(files):
+                continue
+            found = self._run(files[first:], table.sql, [pairs[n] for n in group], cache)
+            for position, n in enumerate(group):
+                go_on = self._follow(files, first, found, position, pairs[n], cases[n], verdicts[n], together[n])
+                if go_on is not None:
+                    waiting.setdefault(go_on, []).append(n)
+        for n, (case, verdict) in enumerate(zip(cases, verdicts, strict=True)):
+            if verdict.robust and self.joint and (not verdict.plain):
+                verdict.robust = self._fits_everywhere(path, files, case, verdict, together[n])
+
+    def _follow(
+        self,
+        files: Sequence[Path],
+        first: int,
+        found: PairsResult,
+        position: int,
+        pair: Pair,
+        case: Case,
+        verdict: Verdict,
+        together: list[tuple[RunResult, RunResult]],
+    ) -> int | None:
+        """Take in what ``found`` says of one case; the replica to go on with where the worker stopped too early."""
+        for number in range(len(files) - first):
+            value = found.verdicts.get((number, position), 1)
+            gold, predicted = (found.results.get((number, index)) for index in pair[:2])
+            if value == 2:
+                continue
+            if value is None and gold is not None and predicted is not None:
+                if self._matches(case, gold, predicted):
+                    together.append((gold, predicted))
+                    verdict.plain = verdict.plain and (
+                        not self.joint or _with_columns_as_they_are(self, case, gold, predicted)
+                    )
+                    value = 1
+                else:
+                    value = 0
+                    if self._rests_on_row_order(files[first + number], case):
+                        continue
+                    verdict.robust = False
+                    break
+            if value == 0:
+                if self._rests_on_row_order(files[first + number], case):
+                    return first + number + 1
+                verdict.robust = False
+                break
+            verdict.replicas += 1
+        if not verdict.robust:
+            verdict.replicas = len(files)
+        return None
+
+    def _fits_everywhere(
+        self,
+        path: Path,
+        files: Sequence[Path],
+        case: Case,
+        verdict: Verdict,
+        together: list[tuple[RunResult, RunResult]],
+    ) -> bool:
+        """Whether one column assignment fits the original and all replicas that say something."""
+        results = [verdict.on_original, *together] if verdict.on_original else []
+        if not results or len(together) < verdict.replicas:  # found equal on some, whose rows stayed in the worker
+            table = _Table(self.prepare)
+            pair = table.pair(case.gold, case.predicted, ROWS | self._ordered(case.gold))
+            found = self._run([path, *files], table.sql, [pair], None)
+            results = []
+            for number in range(len(files) + 1):
+                gold, predicted = (found.results.get((number, index)) for index in pair[:2])
+                if gold is None or predicted is None or found.verdicts.get((number, 0), 1) == 2:
+                    continue
+                if number == 0 or self._matches(case, gold, predicted):
+                    results.append((gold, predicted))
+        return self._judge(case, [pair[0] for pair in results if pair], [pair[1] for pair in results if pair])
+
+    def _rests_on_row_order(self, replica: Path, case: Case) -> bool:
+        from nl2sql.eval.row_order import order_free
+        from nl2sql.replicas import shuffled_copy
+
+        if order_free(case.gold):
+            return False
+        sql = [self.prepare(case.gold)]
+        copies = (partial(shuffled_copy, replica, seed=seed) for seed in ROW_ORDERS)
+        found = self._run([replica, *(copy() for copy in copies)], sql, [(-1, 0, ROWS)], None)
+        expected = found.results[0, 0]
+        others = (found.results[number, 0] for number in range(1, len(ROW_ORDERS) + 1))
+        return any(self.rule.usable(other) and not self._matches(case, expected, other) for other in others)
+
+
+class _Table:
+    """The statements of a batch, each once."""
+
+    def __init__(self, prepare: Callable[[str], str]) -> None:
+        self.prepare = prepare
+        self.sql: list[str] = []
+        self.places: dict[str, int] = {}  # text as given -> index
+        self._by_prepared: dict[str, int] = {}
+
+    def pair(self, gold: str | None, predicted: str | None, flags: int) -> Pair:
+        return self._place(gold), self._place(predicted), flags
+
+    def _place(self, text: str | None) -> int:
+        if text is None:
+            return -1
+        if text not in self.places:
+            prepared = self.prepare(text)
+            index = self._by_prepared.setdefault(prepared, len(self.sql))
+            if index == len(self.sql):
+                self.sql.append(prepared)
+            self.places[text] = index
+        return self.places[text]
+
+
+def _with_columns_as_they_are(executor: Executor, case: Case, gold: RunResult, predicted: RunResult) -> bool:
+    """Whether the two match with column i against column i: a first row of marks leaves no other assignment."""
+    marks: tuple[Any, ...] = tuple(f"\0column {n}" for n in range(len(gold.columns)))
+    if len(predicted.columns) != len(marks):
+        return False
+    pinned = [
+        RunResult(True, result.columns, (marks, *result.rows), truncated=result.truncated)
+        for result in (gold, predicted)
+    ]
+    return executor._judge(case, pinned[:1], pinned[1:])

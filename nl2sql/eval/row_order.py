@@ -1,0 +1,83 @@
+"""Can the answer of a query depend on the physical order of rows? A proof by syntax, for the cases where it is easy."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
+
+
+@lru_cache(maxsize=8192)
+def order_free(sql: str, dialect: str = "sqlite") -> bool:
+    """True only where the multiset of result rows (and, with an outermost ORDER BY, their order but for ties whose
+    keys the result shows) is the same in whatever order the rows of the tables lie. False says nothing.
+
+    What lets the physical order in: LIMIT, windows, GROUP_CONCAT and functions we do not know, a column beside an
+    aggregate that is no key of the GROUP BY, a scalar subquery of several rows, sort keys that are not shown.
+    """
+    import sqlglot
+    from sqlglot import expressions as exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree: Any = sqlglot.parse_one(sql, read=dialect)
+    except (SqlglotError, RecursionError):
+        return False
+    if not isinstance(tree, exp.Query):
+        return False
+    suspects = (exp.Limit, exp.Offset, exp.Fetch, exp.Window, exp.GroupConcat, exp.Anonymous, exp.AnonymousAggFunc)
+    if next(tree.find_all(*suspects), None) is not None:
+        return False
+    if any(column.name.lower() in ("rowid", "oid", "_rowid_") for column in tree.find_all(exp.Column)):
+        return False
+    if not all(_grouped_soundly(select) for select in tree.find_all(exp.Select)):
+        return False
+    if not all(_single_row(query) for query in tree.find_all(exp.Subquery) if _is_scalar(query)):
+        return False
+    order = tree.args.get("order")
+    if order is None:
+        return True
+    shown = {text.lower() for item in tree.selects for text in (item.unalias().sql(dialect), item.alias_or_name)}
+    return all(
+        key.this.sql(dialect).lower() in shown or (isinstance(key.this, exp.Literal) and key.this.is_int)
+        for key in order.expressions
+    )
+
+
+def _grouped_soundly(select: Any) -> bool:
+    """Whether a query that groups shows and tests only its keys and aggregates."""
+    from sqlglot import expressions as exp
+
+    group, having = select.args.get("group"), select.args.get("having")
+    parts = [*select.selects, *([having] if having else [])]
+    if not group and not having and not any(part.find(exp.AggFunc) for part in parts):
+        return True
+    keys = {key.sql("sqlite").lower() for key in (group.expressions if group else ())}
+    for part in parts:
+        for column in part.find_all(exp.Column, exp.Star):
+            inside = column.find_ancestor(exp.AggFunc, exp.Select, exp.Count)
+            if isinstance(inside, exp.AggFunc) or (isinstance(column, exp.Star) and isinstance(inside, exp.Count)):
+                continue
+            if inside is not select or column.sql("sqlite").lower() not in keys:
+                return False
+    return True
+
+
+def _is_scalar(query: Expr) -> bool:
+    from sqlglot import expressions as exp
+
+    return not isinstance(query.parent, (exp.From, exp.Join, exp.In, exp.Exists, exp.SetOperation, exp.Subquery))
+
+
+def _single_row(query: Any) -> bool:
+    from sqlglot import expressions as exp
+
+    select = query.this
+    return (
+        isinstance(select, exp.Select)
+        and not select.args.get("group")
+        and len(select.selects) == 1
+        and select.selects[0].find(exp.AggFunc) is not None
+    )
