@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from nl2sql.benchmarks import FolderBenchmark
-    from nl2sql.interfaces import Question
+    from nl2sql.interfaces import Benchmark, Question
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -62,6 +61,7 @@ def build(
     if out is not None:
         index = _copy(index, out)
     everything = sorted({file for databases in index.values() for file in databases})
+    fingerprint = suite_fingerprint(everything)
     report = {
         "benchmark": loaded.name,
         "split": split,
@@ -71,7 +71,7 @@ def build(
         "built": record.built,
         "seconds": round(seconds, 3),
         "left_out": record.left_out,
-        "fingerprint": suite_fingerprint(everything),
+        "fingerprint": fingerprint,
     }
     if as_json:
         typer.echo(json.dumps({**report, "files": index}, ensure_ascii=False))
@@ -79,7 +79,7 @@ def build(
     what = "suites" if method == "suite" else "databases with replicas"
     typer.echo(f"{len(everything)} databases for {len(index)} questions; {record.built} {what} in {seconds:.1f} s")
     _print_left_out(record.left_out)
-    typer.echo(f"fingerprint {report['fingerprint'][:16]}")
+    typer.echo(f"fingerprint {fingerprint[:16]}")
 
 
 @app.command("check")
@@ -131,9 +131,7 @@ def _check_arguments(method: str, n: int) -> None:
         raise UsageError(f"{n} databases per question; expected 1 or more")
 
 
-def _questions(
-    benchmark: str, split: str | None, limit: int | None, seed: int
-) -> tuple[FolderBenchmark, list[Question]]:
+def _questions(benchmark: str, split: str | None, limit: int | None, seed: int) -> tuple[Benchmark, list[Question]]:
     from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
     from nl2sql.errors import BenchmarkError
 

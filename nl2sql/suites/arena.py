@@ -10,7 +10,7 @@ import random
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -18,20 +18,11 @@ from nl2sql.eval.rules import gold_order, results_match, suites_match
 from nl2sql.interfaces import RunResult
 from nl2sql.query_worker import Rejected, Sandbox, single_statement
 from nl2sql.replicas.shape import quoted
+from nl2sql.suites.programs import canonical
 from nl2sql.suites.source import Row, Source
 
 STATEMENT_S = 1.0
 MAX_ROWS = 20_000
-# Opcodes by what their operands are. A program with any other is compared as it stands: that costs a proof, no more.
-JUMPS = frozenset(  # the second operand is an address
-    ["Init", "Goto", "Gosub", "Yield", "InitCoroutine", "If", "IfNot", "IsNull", "NotNull", "Eq", "Ne", "Lt", "Le", "Gt", "Ge", "IfPos", "IfNotZero", "DecrJumpZero", "Once", "Rewind", "Last", "Next", "Prev", "SeekGE", "SeekGT", "SeekLE", "SeekLT", "SeekRowid", "NotExists", "NotFound", "Found", "NoConflict", "IdxGE", "IdxGT", "IdxLE", "IdxLT", "SorterSort", "SorterNext", "Sort", "IfNullRow"]
-)
-CURSORS = frozenset(  # the first operand is a cursor
-    ["OpenRead", "OpenEphemeral", "OpenAutoindex", "SorterOpen", "Rewind", "Last", "Next", "Prev", "SeekGE", "SeekGT", "SeekLE", "SeekLT", "SeekRowid", "Rowid", "NotExists", "NotFound", "Found", "NoConflict", "IdxGE", "IdxGT", "IdxLE", "IdxLT", "IdxRowid", "IdxInsert", "Column", "DeferredSeek", "NullRow", "IfNullRow", "SorterInsert", "SorterSort", "SorterNext", "Sort"]
-)
-NEITHER = frozenset(
-    ["Halt", "Transaction", "ResultRow", "Integer", "Int64", "Real", "String8", "String", "Null", "Copy", "SCopy", "Move", "Affinity", "Multiply", "Add", "Subtract", "Divide", "Concat", "And", "Or", "Not", "Function", "PureFunc", "AggStep", "AggFinal", "MakeRecord", "RealAffinity", "CollSeq", "Cast", "Return", "BeginSubrtn", "Noop"]
-)
 ORDERS = (0, 1, 2)  # reversed, and two at random
 
 
@@ -75,26 +66,7 @@ class Arena:
         result = self.run("EXPLAIN " + statement)
         if not result.success or any(row[1].startswith("V") and row[1] != "Variable" for row in result.rows):
             return (statement,) if result.success else None
-        return _without_noops(result.rows)
-
-
-def _without_noops(rows: Sequence[Row]) -> tuple[Any, ...]:
-    """A program without the Noops that an ORDER BY leaves which the scan fulfils; addresses and cursors renumbered."""
-    if any(row[1] not in JUMPS | CURSORS | NEITHER for row in rows):
-        return tuple(row[1:7] for row in rows)
-    target, kept = {}, 0
-    for row in rows:
-        target[row[0]] = kept
-        kept += row[1] != "Noop"
-    cursors: dict[int, int] = {}
-    program = []
-    for _, opcode, first, second, third, *rest in (row[:7] for row in rows if row[1] != "Noop"):
-        if opcode in CURSORS:
-            first = cursors.setdefault(first, len(cursors))
-        if opcode == "DeferredSeek":
-            third = cursors.setdefault(third, len(cursors))
-        program.append((opcode, first, target.get(second, second) if opcode in JUMPS else second, third, *rest))
-    return tuple(program)
+        return canonical(result.rows)
 
 
 def readable(sql: str) -> str | None:

@@ -38,7 +38,7 @@ class Gold:
 
     sql: str
     statement: str
-    tree: exp.Expression | None
+    tree: exp.Expr | None
     judge: Judge
     live: list[Neighbour] = field(default_factory=list)
     proven: list[Neighbour] = field(default_factory=list)

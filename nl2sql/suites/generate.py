@@ -145,7 +145,9 @@ class _Table:
         declared = {c for key in self.table.unique for c in key}
         for index, name in enumerate(self.table.names):
             values = [row[index] for row in self.table.rows]
-            looks = name.lower().endswith(("id", "code", "key", "number", "no")) or (not self.table.unique and index == 0)
+            looks = name.lower().endswith(("id", "code", "key", "number", "no")) or (
+                not self.table.unique and index == 0
+            )
             distinct = len(values) > 3 and None not in values and len(set(values)) == len(values)
             turns = self.focus is not None and (self.name, index) in self.focus.ties
             if looks and distinct and not turns and index not in declared and index not in self.linked:

@@ -17,7 +17,7 @@ from nl2sql.suites.source import Source
 Cell: TypeAlias = tuple[str, int]  # table in lower case, number of the column
 
 LARGEST_SIZE = 250  # a LIMIT or count above this is not reached in a generated database
-MIRROR = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE}
+MIRROR: dict[Any, Any] = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE}
 AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 
 
@@ -49,7 +49,7 @@ class Hints:
 
 
 def read_hints(
-    golds: Iterable[exp.Expression], neighbours: Iterable[Neighbour], source: Source, *, beside: bool = False
+    golds: Iterable[exp.Expr], neighbours: Iterable[Neighbour], source: Source, *, beside: bool = False
 ) -> Hints:
     """What to generate for. ``beside``: with the values just beside the neighbours' constants."""
     hints = Hints()
@@ -88,7 +88,7 @@ def _add(into: dict[Cell, list[Any]], cell: Cell, values: Iterable[Any]) -> None
 
 
 class _Reader:
-    def __init__(self, tree: exp.Expression, source: Source, hints: Hints) -> None:
+    def __init__(self, tree: exp.Expr, source: Source, hints: Hints) -> None:
         self.tree, self.source, self.hints = tree, source, hints
         self.scopes = scopes_of(tree, source)
 
@@ -99,18 +99,18 @@ class _Reader:
             self._size(limit.expression, hints.limits)
         for node in self.tree.find_all(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE):
             self._comparison(node)
-        for node in self.tree.find_all(exp.Like):
-            self._like(node)
-        for node in self.tree.find_all(exp.In):
-            self._in(node)
-        for node in self.tree.find_all(exp.Between):
-            cell = self._cell(node.this)
-            low, high = _constant(node.args["low"]), _constant(node.args["high"])
+        for like in self.tree.find_all(exp.Like):
+            self._like(like)
+        for listed in self.tree.find_all(exp.In):
+            self._in(listed)
+        for between in self.tree.find_all(exp.Between):
+            cell = self._cell(between.this)
+            low, high = _constant(between.args["low"]), _constant(between.args["high"])
             if cell and low is not None and high is not None:
                 _add(hints.good, cell, [low, high])
                 _add(hints.bad, cell, [_step(low, -1), _step(high, 1)])
-        for node in self.tree.find_all(exp.Union, exp.Intersect, exp.Except):
-            sides = [side.selects for side in (node.left, node.right) if isinstance(side, exp.Query)]
+        for both in self.tree.find_all(exp.Union, exp.Intersect, exp.Except):
+            sides = [side.selects for side in (both.left, both.right) if isinstance(side, exp.Query)]
             if len(sides) == 2:
                 for one, other in zip(*sides, strict=False):
                     self._link(one.unalias(), other.unalias())
@@ -121,13 +121,12 @@ class _Reader:
 
     def _cell(self, node: Any) -> Cell | None:
         """The stored column that a node means, through functions with one column in them."""
-        if not isinstance(node, exp.Expression):
+        if not isinstance(node, exp.Expr) or isinstance(node, (exp.Subquery, exp.Select)):
             return None
-        if not isinstance(node, exp.Column):
-            columns = [] if isinstance(node, (exp.Subquery, exp.Select)) else list(node.find_all(exp.Column))
-            if len(columns) != 1:
-                return None
-            node = columns[0]
+        columns = list(node.find_all(exp.Column))
+        if len(columns) != 1:
+            return None
+        node = columns[0]
         select = node.find_ancestor(exp.Select)
         scope: Scope | None = self.scopes.get(id(select)) if select else None
         found = scope.find(node) if scope else None

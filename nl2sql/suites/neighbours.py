@@ -44,7 +44,7 @@ KINDS = (
     "added condition",
 )
 COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
-SWAPS: dict[type[exp.Expression], tuple[type[exp.Expression], ...]] = {
+SWAPS: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
     exp.EQ: (exp.NEQ, exp.GTE, exp.LTE),
     exp.NEQ: (exp.EQ, exp.LT, exp.GT),
     exp.LT: (exp.LTE, exp.GT, exp.NEQ),
@@ -146,8 +146,8 @@ class _Mutator:
     def _try(
         self,
         kind: str,
-        node: exp.Expression,
-        new: exp.Expression,
+        node: exp.Expr,
+        new: exp.Expr,
         proof: str | None = None,
         touches: tuple[str, int, Any] | None = None,
     ) -> None:
@@ -160,11 +160,11 @@ class _Mutator:
     def _nodes(self, *kinds: type[Any]) -> list[Any]:
         return list(self.holder.find_all(*kinds))
 
-    def _scope(self, node: exp.Expression) -> Scope | None:
+    def _scope(self, node: exp.Expr) -> Scope | None:
         select = node.find_ancestor(exp.Select)
         return self.scopes.get(id(select)) if select else None
 
-    def _facts(self, node: exp.Expression) -> Facts | None:
+    def _facts(self, node: exp.Expr) -> Facts | None:
         select = node.find_ancestor(exp.Select)
         return self.facts.get(id(select)) if select else None
 
@@ -200,7 +200,7 @@ class _Mutator:
     def _connectives(self) -> Iterator[None]:
         for node in self._nodes(exp.And, exp.Or):
             other = exp.Or if isinstance(node, exp.And) else exp.And
-            new: exp.Expression = other(this=node.this.copy(), expression=node.expression.copy())
+            new: exp.Expr = other(this=node.this.copy(), expression=node.expression.copy())
             if isinstance(node.parent, (exp.And, exp.Or, exp.Not)):
                 new = exp.Paren(this=new)
             self._try("connective", node, new)
@@ -402,11 +402,9 @@ class _Mutator:
                 if ref_:
                     zero = exp.Literal.number(0) if scope.table(ref_).numeric[ref_[1]] else exp.Literal.string("")
                     proof = "the column is never NULL" if facts.never_null(ref_) else proofs.zero_fails_too(node)
-                    new = exp.Coalesce(this=node.this.copy(), expressions=[zero])
-                    self._try("null", node.this, new, proof, self._touch(scope, ref_, NULLS))
-            refs = {scope.ref(c) for c in scope.own(exp.Column)} - {None}
-            for ref in sorted(refs):  # type: ignore[type-var]
-                assert ref is not None
+                    filled = exp.Coalesce(this=node.this.copy(), expressions=[zero])
+                    self._try("null", node.this, filled, proof, self._touch(scope, ref_, NULLS))
+            for ref in sorted({found for column in scope.own(exp.Column) if (found := scope.ref(column))}):
                 proof = proofs.null_rows_do_not_show(facts, scope, ref)
                 test = exp.Is(this=scope.column(ref), expression=exp.Null())
                 self._with_condition("null", scope, exp.Not(this=test), proof, self._touch(scope, ref, NULLS))
@@ -426,7 +424,7 @@ class _Mutator:
         self,
         kind: str,
         scope: Scope,
-        condition: exp.Expression,
+        condition: exp.Expr,
         proof: str | None = None,
         touches: tuple[str, int, Any] | None = None,
     ) -> None:
@@ -515,12 +513,12 @@ class _Mutator:
                         for other in (exp.Max, exp.Sum if scope.table(ref).numeric[ref[1]] else exp.Min):
                             self._try("aggregate", node, other(this=scope.column(ref)))
                     continue
-                for other in AGGREGATES:
-                    if not isinstance(node, other):
+                for swapped in AGGREGATES:
+                    if not isinstance(node, swapped):
                         ref_ = scope.ref(inner)
                         numeric = bool(ref_ and scope.table(ref_).numeric[ref_[1]])
-                        proof = proofs.groups_of_one(facts, node, other, numeric)
-                        self._try("aggregate", node, other(this=inner.copy()), proof)
+                        proof = proofs.groups_of_one(facts, node, swapped, numeric)
+                        self._try("aggregate", node, swapped(this=inner.copy()), proof)
         yield
 
     def _set_operations(self) -> Iterator[None]:
@@ -584,11 +582,20 @@ class _Mutator:
                 continue  # what is fixed, or restricted through a function, would only be restricted twice
             value = self.rng.choice(_own_values(scope, ref) or ([1, 2, 5] if numeric else ["a", "b"]))
             if attempt > 80:  # few values: those beside them as well
-                value = value + self.rng.randrange(-4, 5) if numeric else value[: self.rng.randrange(1, 9)] or "m"
+                value = (
+                    value + self.rng.randrange(-4, 5)
+                    if numeric
+                    else value[: self.rng.randrange(1, 9)] + self.rng.choice(" aemrz")
+                )
             literal = exp.Literal.string(value) if isinstance(value, str) else _number(value)
             operator = self.rng.choice((exp.NEQ, exp.NEQ, exp.EQ, exp.GT, exp.LTE))
             condition = operator(this=scope.column(ref), expression=literal)
             touches = (scope.table(ref).name, ref[1], value)
+            where = scope.select.args.get("where")
+            if attempt > 120 and where is not None and attempt % 2:  # or it is one more way to qualify
+                with setting(where, "this", exp.Or(this=where.this.copy(), expression=condition)):
+                    self._emit("added condition", None, touches)
+                continue
             proof = proofs.implied(scope, condition)
             self._with_condition("added condition", scope, condition, proof, touches)
 
@@ -614,17 +621,17 @@ def _same_value(value: Any, text: str) -> bool:
         return False
 
 
-def _number(value: float) -> exp.Expression:
+def _number(value: float) -> exp.Expr:
     return exp.Neg(this=exp.Literal.number(-value)) if value < 0 else exp.Literal.number(value)
 
 
-def _in_on(node: exp.Expression) -> bool:
+def _in_on(node: exp.Expr) -> bool:
     join = node.find_ancestor(exp.Join, exp.Select)
     return isinstance(join, exp.Join)
 
 
-def _within(node: exp.Expression, ancestor: exp.Expression) -> bool:
-    above: exp.Expression | None = node
+def _within(node: exp.Expr, ancestor: exp.Expr) -> bool:
+    above: exp.Expr | None = node
     while above is not None:
         if above is ancestor:
             return True
@@ -632,7 +639,7 @@ def _within(node: exp.Expression, ancestor: exp.Expression) -> bool:
     return False
 
 
-def _condition_of(node: exp.Expression) -> exp.Expression | None:
+def _condition_of(node: exp.Expr) -> exp.Expr | None:
     return node.find_ancestor(*COMPARISONS, exp.Select)
 
 
@@ -649,7 +656,7 @@ def _thinned(found: list[Neighbour], rng: random.Random) -> list[Neighbour]:
 
 
 @contextmanager
-def put(node: exp.Expression, new: exp.Expression) -> Iterator[None]:
+def put(node: exp.Expr, new: exp.Expr) -> Iterator[None]:
     """``new`` in the place of ``node`` for a while."""
     node.replace(new)
     try:
@@ -659,7 +666,7 @@ def put(node: exp.Expression, new: exp.Expression) -> Iterator[None]:
 
 
 @contextmanager
-def setting(node: exp.Expression, key: str, value: Any) -> Iterator[None]:
+def setting(node: exp.Expr, key: str, value: Any) -> Iterator[None]:
     """Another value of one argument of ``node`` for a while."""
     old = node.args.get(key)
     node.set(key, value)

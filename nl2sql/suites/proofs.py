@@ -16,8 +16,15 @@ from nl2sql.suites.scopes import Facts, Ref, Scope, conjuncts
 
 AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 ONE_ROW = "there is at most one row"
-MIRROR = {exp.EQ: exp.EQ, exp.NEQ: exp.NEQ, exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE}
-HOLDS: dict[type[exp.Expression], Any] = {
+MIRROR: dict[type[exp.Expr], type[exp.Expr]] = {
+    exp.EQ: exp.EQ,
+    exp.NEQ: exp.NEQ,
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+}
+HOLDS: dict[type[exp.Expr], Any] = {
     exp.EQ: lambda a, b: a == b,
     exp.NEQ: lambda a, b: a != b,
     exp.LT: lambda a, b: a < b,
@@ -92,7 +99,7 @@ def duplicates_do_not_show(select: exp.Select) -> str | None:
     """A subquery whose duplicates cannot be seen from outside."""
     if select.args.get("limit"):
         return None
-    above: exp.Expression | None = select.parent
+    above: exp.Expr | None = select.parent
     if isinstance(above, (exp.Union, exp.Intersect, exp.Except)) and above.args.get("distinct"):
         return "an operand of a set operation"
     if isinstance(above, exp.Subquery):
@@ -100,7 +107,7 @@ def duplicates_do_not_show(select: exp.Select) -> str | None:
     return "inside IN or EXISTS" if isinstance(above, (exp.In, exp.Exists)) else None
 
 
-def counted_once(facts: Facts, node: exp.Expression) -> str | None:
+def counted_once(facts: Facts, node: exp.Expr) -> str | None:
     """COUNT(DISTINCT c) is COUNT(c): no value of c occurs twice within a group."""
     ref = facts.scope.ref(node)
     if ref is None:
@@ -113,13 +120,13 @@ def counted_once(facts: Facts, node: exp.Expression) -> str | None:
 def order_does_not_show(facts: Facts, select: exp.Select) -> str | None:
     if at_most_one_row(facts):
         return ONE_ROW
-    above: exp.Expression | None = select.parent.parent if isinstance(select.parent, exp.Subquery) else select.parent
+    above: exp.Expr | None = select.parent.parent if isinstance(select.parent, exp.Subquery) else select.parent
     if isinstance(above, (exp.In, exp.Exists)) and not select.args.get("limit"):
         return "inside IN or EXISTS"
     return None
 
 
-def later_key_does_not_show(select: exp.Select, keys: Sequence[exp.Expression], key: exp.Expression) -> str | None:
+def later_key_does_not_show(select: exp.Select, keys: Sequence[exp.Expr], key: exp.Expr) -> str | None:
     """Rows that are equal in the keys before show the same, so that their order cannot be seen."""
     before = {k.this.sql("sqlite").lower() for k in keys[: next(i for i, k in enumerate(keys) if k is key)]}
     names = {item.alias.lower() for item in select.expressions if item.alias} & before
@@ -129,7 +136,7 @@ def later_key_does_not_show(select: exp.Select, keys: Sequence[exp.Expression], 
     return None
 
 
-def always_holds(facts: Facts, condition: exp.Expression) -> str | None:
+def always_holds(facts: Facts, condition: exp.Expr) -> str | None:
     """A comparison of COUNT that every group passes."""
     test = _count_test(facts, condition)
     if test and all(HOLDS[test[0]](count, test[1]) for count in range(test[2], max(test[1], test[2]) + 3)):
@@ -137,7 +144,7 @@ def always_holds(facts: Facts, condition: exp.Expression) -> str | None:
     return None
 
 
-def neither_is_null(facts: Facts, node: exp.Expression, old: Ref, new: Ref) -> str | None:
+def neither_is_null(facts: Facts, node: exp.Expr, old: Ref, new: Ref) -> str | None:
     """COUNT of two columns that are never NULL; IS NULL of two that are NULL only where an outer join fills them."""
     if isinstance(node.parent, exp.Count) and facts.never_null(old) and facts.never_null(new):
         return "neither column is ever NULL"
@@ -157,7 +164,7 @@ def limit_does_not_show(facts: Facts, select: exp.Select) -> str | None:
     """Any LIMIT of at least one row, and none at all, give the same."""
     if at_most_one_row(facts):
         return ONE_ROW
-    above: exp.Expression | None = select.parent
+    above: exp.Expr | None = select.parent
     if isinstance(above, exp.Subquery):
         place = above.parent
         if isinstance(place, exp.Exists):
@@ -169,11 +176,11 @@ def limit_does_not_show(facts: Facts, select: exp.Select) -> str | None:
     return "inside EXISTS" if isinstance(above, exp.Exists) else None
 
 
-def _closure(facts: Facts, keys: Sequence[exp.Expression]) -> set[Ref]:
+def _closure(facts: Facts, keys: Sequence[exp.Expr]) -> set[Ref]:
     return facts.determined({ref for key in keys if (ref := facts.scope.ref(key))})
 
 
-def refines(facts: Facts, keys: Sequence[exp.Expression], key: exp.Expression) -> str | None:
+def refines(facts: Facts, keys: Sequence[exp.Expr], key: exp.Expr) -> str | None:
     """Grouping by ``keys`` and by ``keys`` with ``key`` is the same: ``key`` follows from the others."""
     ref = facts.scope.ref(key)
     if ref is None or not keys or not facts.plain:
@@ -190,7 +197,7 @@ def same_groups(facts: Facts, group: exp.Group, old: Ref, new: Ref) -> str | Non
     return None
 
 
-def groups_of_one(facts: Facts, node: exp.Expression, other: type[exp.Expression], numeric: bool) -> str | None:
+def groups_of_one(facts: Facts, node: exp.Expr, other: type[exp.Expr], numeric: bool) -> str | None:
     """SUM, AVG, MIN and MAX of a single row are the same."""
     if isinstance(node, exp.Count) or other is exp.Count or isinstance(node.this, exp.Distinct):
         return None
@@ -201,7 +208,7 @@ def groups_of_one(facts: Facts, node: exp.Expression, other: type[exp.Expression
     return "every group has one row" if facts.all_determined(r for k in keys if (r := facts.scope.ref(k))) else None
 
 
-def same_counts(facts: Facts | None, old: exp.Expression, new: exp.Expression) -> str | None:
+def same_counts(facts: Facts | None, old: exp.Expr, new: exp.Expr) -> str | None:
     """Two comparisons of COUNT with a whole number that hold for the same counts."""
     first, second = _count_test(facts, old), _count_test(facts, new)
     if first is None or second is None:
@@ -212,7 +219,7 @@ def same_counts(facts: Facts | None, old: exp.Expression, new: exp.Expression) -
     return None
 
 
-def _count_test(facts: Facts | None, node: exp.Expression) -> tuple[type[exp.Expression], int, int] | None:
+def _count_test(facts: Facts | None, node: exp.Expr) -> tuple[type[exp.Expr], int, int] | None:
     """(operator, number, least possible count) of ``COUNT(...) op number``, either way round."""
     operator = type(node)
     if operator not in HOLDS:
@@ -232,7 +239,7 @@ def _count_test(facts: Facts | None, node: exp.Expression) -> tuple[type[exp.Exp
     return operator, sign * int(right.this), least
 
 
-def extreme(facts: Facts | None, old: exp.Expression, new: exp.Expression) -> str | None:
+def extreme(facts: Facts | None, old: exp.Expr, new: exp.Expr) -> str | None:
     """``c = (SELECT max(c) FROM t)`` is ``c >= ...``, and likewise for min."""
     if facts is None:
         return None
@@ -259,7 +266,7 @@ def extreme(facts: Facts | None, old: exp.Expression, new: exp.Expression) -> st
     return None
 
 
-def _bare(condition: exp.Expression) -> set[str]:
+def _bare(condition: exp.Expr) -> set[str]:
     """The conjuncts as text, without table names."""
     texts = set()
     for part in conjuncts(condition):
@@ -270,7 +277,7 @@ def _bare(condition: exp.Expression) -> set[str]:
     return texts
 
 
-def zero_fails_too(node: exp.Expression) -> str | None:
+def zero_fails_too(node: exp.Expr) -> str | None:
     """``HAVING SUM(c) > n`` drops groups of NULLs, and would drop them if their sum were 0."""
     test = node.parent
     if not isinstance(node, exp.Sum) or type(test) not in HOLDS or test is None:
@@ -366,7 +373,7 @@ def _groups_fail(scope: Scope, lonely: str, facts: Facts) -> bool:
     return fails and all(scope.ref(column) in keys for column in columns)
 
 
-def implied(scope: Scope, condition: exp.Expression) -> str | None:
+def implied(scope: Scope, condition: exp.Expr) -> str | None:
     """A condition on a column and a constant that follows from those that are there already."""
     where = scope.select.args.get("where")
     ref = scope.ref(condition.this)
@@ -387,7 +394,7 @@ def implied(scope: Scope, condition: exp.Expression) -> str | None:
     return "the condition follows from others"
 
 
-def _predicate(scope: Scope, node: exp.Expression, ref: Ref, numbers: bool, constants: set[Any]) -> Any:
+def _predicate(scope: Scope, node: exp.Expr, ref: Ref, numbers: bool, constants: set[Any]) -> Any:
     """A condition on one column as a function of a place in the order of constants; None where it is more than that."""
     if isinstance(node, exp.Paren):
         return _predicate(scope, node.this, ref, numbers, constants)
@@ -444,14 +451,14 @@ def _typed(node: Any, numbers: bool) -> Any:
     return node.this if node.is_string else None
 
 
-def _argument(item: exp.Expression) -> exp.Expression | None:
+def _argument(item: exp.Expr) -> exp.Expr | None:
     inner = item.this
     if isinstance(inner, exp.Distinct) and len(inner.expressions) == 1:
         return inner.expressions[0]
-    return inner if isinstance(inner, exp.Expression) else None
+    return inner if isinstance(inner, exp.Expr) else None
 
 
-def _all_from(scope: Scope, node: exp.Expression | None, alias: str) -> bool:
+def _all_from(scope: Scope, node: exp.Expr | None, alias: str) -> bool:
     """A column of ``alias``, or arithmetic over such: NULL wherever the whole row is."""
     if isinstance(node, (exp.Add, exp.Sub, exp.Mul, exp.Div)):
         sides = [side for side in (node.this, node.expression) if not isinstance(side, exp.Literal)]
@@ -464,12 +471,12 @@ def _all_from(scope: Scope, node: exp.Expression | None, alias: str) -> bool:
 
 def _in_plain_in(select: exp.Select) -> bool:
     """Inside ``x IN (SELECT ...)`` of a condition without NOT: one NULL more in the list changes nothing."""
-    above: exp.Expression | None = select.parent
+    above: exp.Expr | None = select.parent
     if isinstance(above, exp.Subquery):
         above = above.parent
     if not isinstance(above, exp.In):
         return False
-    node: exp.Expression | None = above.parent
+    node: exp.Expr | None = above.parent
     while isinstance(node, (exp.And, exp.Or, exp.Paren)):
         node = node.parent
     return isinstance(node, exp.Where)
@@ -488,7 +495,7 @@ def _rejected_elsewhere(facts: Facts, join: exp.Join) -> set[Ref]:
     return facts.rejected
 
 
-def _always_refers(scope: Scope, facts: Facts, node: exp.Expression, parent_alias: str) -> bool:
+def _always_refers(scope: Scope, facts: Facts, node: exp.Expr, parent_alias: str) -> bool:
     """``node`` equates a never-NULL foreign key with the columns of ``parent_alias`` that it refers to."""
     if not isinstance(node, exp.EQ):
         return False

@@ -13,9 +13,10 @@ from nl2sql.suites.source import Source, TableSource
 Ref: TypeAlias = tuple[str, int]  # alias in lower case, number of the column
 
 REJECTING = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.In, exp.Between)
-STRICT = (exp.Cast, exp.Lower, exp.Upper, exp.Length, exp.Abs, exp.Substring, exp.TimeToStr, exp.TsOrDsToTimestamp) + (
-    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren,
-)  # fmt: skip
+STRICT = (
+    *(exp.Cast, exp.Lower, exp.Upper, exp.Length, exp.Abs, exp.Substring, exp.TimeToStr, exp.TsOrDsToTimestamp),
+    *(exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren),
+)
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Scope:
                 yield node
 
 
-def scopes_of(tree: exp.Expression, source: Source) -> dict[int, Scope]:
+def scopes_of(tree: exp.Expr, source: Source) -> dict[int, Scope]:
     """Scopes by ``id`` of their SELECT node."""
     found: dict[int, Scope] = {}
     for select in tree.find_all(exp.Select):
@@ -82,7 +83,7 @@ def scopes_of(tree: exp.Expression, source: Source) -> dict[int, Scope]:
     return found
 
 
-def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
+def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
     """The parts of a condition that all have to hold."""
     if node is None:
         return
@@ -133,7 +134,7 @@ class Facts:
         for part in held:
             self._learn(part)
 
-    def _pair(self, node: exp.Expression) -> tuple[Ref, Ref] | None:
+    def _pair(self, node: exp.Expr) -> tuple[Ref, Ref] | None:
         if not isinstance(node, exp.EQ):
             return None
         left, right = self.scope.ref(node.this), self.scope.ref(node.expression)
@@ -148,14 +149,14 @@ class Facts:
             return None
         return left, right
 
-    def _match(self, node: exp.Expression, alias: str) -> None:
+    def _match(self, node: exp.Expr, alias: str) -> None:
         pair = self._pair(node)
         if pair:
             inner, outer = pair if pair[0][0] == alias else (pair[1], pair[0])
             if inner[0] == alias != outer[0]:
                 self.one_way.append((outer, inner))
 
-    def _learn(self, node: exp.Expression) -> None:
+    def _learn(self, node: exp.Expr) -> None:
         self.rejected |= self._rejects(node)
         if not isinstance(node, exp.EQ):
             return
@@ -167,7 +168,7 @@ class Facts:
             if ref and isinstance(other, exp.Literal) and other.is_string != self.scope.table(ref).numeric[ref[1]]:
                 self.fixed |= set() if self.scope.table(ref).collated else {ref}
 
-    def _rejects(self, node: exp.Expression) -> set[Ref]:
+    def _rejects(self, node: exp.Expr) -> set[Ref]:
         """Columns whose NULL makes the condition fail."""
         if isinstance(node, exp.Paren):
             return self._rejects(node.this)
@@ -188,7 +189,7 @@ class Facts:
     def _strict(self, node: Any) -> set[Ref]:
         """Columns whose NULL makes an expression NULL."""
         if isinstance(node, STRICT):
-            inner = node.expression if isinstance(node.args.get("expression"), exp.Expression) else None
+            inner = node.expression if isinstance(node.args.get("expression"), exp.Expr) else None
             return self._strict(node.this) | (self._strict(inner) if isinstance(node, exp.Binary) else set())
         ref = self.scope.ref(node)
         return {ref} if ref else set()
