@@ -143,6 +143,7 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
 
     Raises UsageError for an empty question or one that leaves no room for the schema, DatabaseError.
     """
+    _check_arguments(question, resources, config)
     nlq = prompts.question_text(question.text.strip(), question.evidence if config.schema_text.evidence else "")
     if not question.text.strip():
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
@@ -176,6 +177,18 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
         schema_text_focus=full,
         schema_summary=summary if count(summary) <= budget else full,
     )
+
+
+def _check_arguments(question: Question, resources: Resources, config: Config) -> None:
+    """The usual slips of a notebook, each with the call that was meant."""
+    if not isinstance(question.text, str):
+        raise UsageError(f"the question is a {type(question.text).__name__}; expected text or a Question")
+    if not hasattr(resources.database, "schema"):
+        raise UsageError(f"database={resources.database!r} is no database; pass nl2sql.SqliteDatabase('FILE.sqlite')")
+    if not hasattr(resources.model, "generate"):
+        raise UsageError(f"model={resources.model!r} is no model; pass nl2sql.load_model('smollm2-135m')")
+    if not isinstance(config, Config):
+        raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
 
 
 def get_schema(state: State, args: Mapping[str, Any]) -> dict[str, Any]:

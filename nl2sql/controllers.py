@@ -11,16 +11,17 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nl2sql.agent_tools import EpisodeFailed
 from nl2sql.config import REACT_PLUS, Config
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
-from nl2sql.interfaces import Controller, Episode, Model, Question, Resources
+from nl2sql.interfaces import Completion, Controller, Episode, Message, Model, Question, Resources, Usage
 
 _HOMES = {
     "single_shot": "nl2sql.single_shot:single_shot",
@@ -58,8 +59,10 @@ def get_controller(spec: str | Callable[..., Any]) -> NamedController:
         return NamedController(spec, _identity(found), found, _PRESETS.get(spec, {}))
     path, _, function = spec.rpartition(":")
     if path.endswith(".py"):
-        found = _from_file(Path(path), function)
-        return NamedController(function, _identity(found), found, {})
+        file = Path(path).expanduser().resolve()
+        found = _from_file(file, function)
+        whole = hashlib.sha256(file.read_bytes()).hexdigest()[:16]  # its helpers and constants count; imports do not
+        return NamedController(function, f"{_identity(found)}-{whole}", found, {})
     known = ", ".join(_HOMES)
     raise UsageError(f"unknown controller {spec!r}; known: {known}, or your own as FILE.py:function")
 
@@ -71,16 +74,40 @@ def episode_model(model: Model, question: Question, controller: str) -> Model:
     return found
 
 
+class Meter:
+    """A model as one episode sees it: counts what is asked of it, whether or not the controller does."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._lock = threading.Lock()
+        self.usage = Usage()
+
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        found = self._model.generate(messages, **options)
+        with self._lock:
+            self.usage = sum((completion.usage for completion in found), self.usage)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
 def run_episode(
     controller: NamedController, question: Question, resources: Callable[[], Resources], config: Config
 ) -> Episode:
     """One episode; whatever goes wrong, in opening its resources too, becomes an Episode with an attributed error."""
     started = time.perf_counter()
+    meter: Meter | None = None
     try:
-        episode = controller.run(question, resources(), config)
+        opened = resources()
+        meter = Meter(opened.model)
+        episode = controller.run(question, replace(opened, model=meter), config)
         if not isinstance(episode, Episode):
             raise TypeError(f"a controller returns an Episode, not {type(episode).__name__}")
         episode.question, episode.controller = question, controller.name  # whatever a loop made of the question's text
+        episode.usage = meter.usage
+        episode.seconds = episode.seconds or time.perf_counter() - started
+        episode.finish = episode.finish or ("answered" if episode.sql else "empty")
         return episode
     except EpisodeFailed as failure:
         text = str(failure)
@@ -89,9 +116,10 @@ def run_episode(
     except Nl2SqlError as error:
         where = {UsageError: "question", ModelError: "model", DatabaseError: "database"}.get(type(error), "benchmark")
         text = f"{where}: {error}"
-    except Exception as error:  # noqa: BLE001 - controllers are users' code: attribute and record, the run goes on
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - users' code: attribute and record, the run goes on
         text = f"controller: {type(error).__name__}: {error}"
-    return Episode(question, controller.name, error=text, finish="error", seconds=time.perf_counter() - started)
+    usage, seconds = meter.usage if meter else Usage(), time.perf_counter() - started
+    return Episode(question, controller.name, error=text, finish="error", usage=usage, seconds=seconds)
 
 
 def code_hash() -> str:
@@ -128,7 +156,7 @@ def _from_file(path: Path, function: str) -> Controller:
     sys.modules.setdefault(path.stem, module)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"controller file {path} failed on import: {type(error).__name__}: {error}") from error
     found = getattr(module, function, None)
     if not callable(found):

@@ -127,6 +127,8 @@ def evaluate(
 
 def with_preset(named: NamedController, config: Config | None) -> Config:
     """The controller's preset, and over it what was set in ``config``."""
+    if config is not None and not isinstance(config, Config):
+        raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
     data = json.loads(json.dumps(named.preset))
     merge(data, config.model_dump(exclude_unset=True) if config else {})
     return build_config(data)
@@ -175,7 +177,8 @@ def resume(
         plan = Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in manifest["plan"].items()})
         config = build_config(manifest["config"])
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{path} holds no run (no manifest.json); start one with: nl2sql eval --out {path}") from None
+        new = "" if path.is_dir() and any(path.iterdir()) else f"; start one with: nl2sql eval --out {path}"
+        raise UsageError(f"{path} holds no run (no manifest.json){new}") from None
     except (ValueError, TypeError, KeyError):
         raise UsageError(
             f"{path / 'manifest.json'} is not a manifest of this version; start a new run with another --out"
@@ -295,10 +298,15 @@ def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     before = json.loads(path.read_text(encoding="utf-8"))
     if before.get("key") == manifest["key"]:
         return
-    parts = ("config", "controller", "model", "prompts", "questions", "fingerprints")
+    parts = ("config", "controller", "model", "prompts")
     now = json.loads(json_text(manifest))
-    changed = ", ".join(part for part in parts if before.get(part) != now[part]) or "something"
-    raise UsageError(f"{changed} changed since {folder} was started; start a new run with another --out")
+    changed = [part for part in parts if before.get(part) != now[part]]
+    old, new = before.get("fingerprints", {}), now["fingerprints"]
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    changed += [name if name == "questions" else f"database {name}" for name in names]
+    raise UsageError(
+        f"{', '.join(changed) or 'the code'} changed since {folder} was started; start a new run with another --out"
+    )
 
 
 def _kept(folder: Path) -> str:

@@ -210,8 +210,8 @@ class Run:
         try:
             manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
             report = json.loads((path / "report.json").read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            missing = Path(error.filename).name
+        except OSError as error:
+            missing = Path(error.filename or "manifest.json").name
             hint = f"; continue it with: nl2sql eval --resume {path}" if missing == "report.json" else ""
             raise UsageError(f"{path} holds no finished run ({missing} is missing){hint}") from None
         except ValueError:

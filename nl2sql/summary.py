@@ -83,9 +83,23 @@ def summarise(
         for level, metrics in scores.by_hardness().items()
     }
     report["left_out"] = left_out_counts(benchmark.questions)
-    report["warnings"] = list(scores.all_warnings())
+    report["warnings"] = [*_failures(rows), *_gold_errors(scores), *scores.all_warnings()]
     report["items"] = scores.to_dict()["items"]
     return report
+
+
+def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader has to know about episodes that did not come to their end."""
+    failed = [row["error"] for row in rows if row["finish"] == "error"]
+    if not failed:
+        return []
+    return [f"{len(failed)} of {len(rows)} episodes failed; the first: {failed[0]} (all: traces.jsonl)"]
+
+
+def _gold_errors(scores: Scores) -> list[str]:
+    broken = [item.id for item in scores.items if item.gold_error]
+    more = ", ..." if len(broken) > 5 else ""
+    return [f"{len(broken)} golds do not run, counted as wrong: {', '.join(broken[:5])}{more}"] if broken else []
 
 
 def pool_seeds(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:

@@ -209,6 +209,23 @@ def test_a_loop_called_with_the_bare_question_text_is_scored_for_its_question(tm
     assert done.report["metrics"]["EX[bag]"]["value"] == 1.0
 
 
+def test_an_own_loop_is_charged_for_the_model_calls_it_makes(tmp_path: Path) -> None:
+    def lazy(question: Question, resources: Resources, config: Config) -> Episode:
+        found = resources.model.generate([{"role": "user", "content": "say it"}], max_new_tokens=9)[0]
+        return Episode(question, "lazy", sql=found.text)
+
+    model = ScriptedModel({"*": ["SELECT 1 AS one"]})
+    done = evaluate("packaged", model, lazy, split="quick", limit=2, control=False, config=NO_TS, out=tmp_path / "r")
+    assert done.report["usage"]["model_calls"] == 2 and done.report["usage"]["completion_tokens"] == 8
+    assert done.report["counts"]["finish"] == {"answered": 2}
+
+
+@pytest.mark.parametrize("broken", [lambda q, r, c: "SELECT 1", lambda q, r: None, lambda q, r, c: sys.exit(7)])
+def test_a_broken_controller_says_why_in_the_report(tmp_path: Path, broken: Any) -> None:
+    done = evaluate("packaged", ScriptedModel([]), broken, split="quick", limit=2, control=False, out=tmp_path / "r")
+    assert "2 of 2 episodes failed; the first: controller: " in done.report["warnings"][0]
+
+
 def test_what_a_model_writes_never_stops_a_run(tmp_path: Path) -> None:
     wild = [
         'Action: get_table_samples[{"table": "\\ud83d"}]',

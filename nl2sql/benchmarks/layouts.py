@@ -104,7 +104,7 @@ def find_database(roots: Iterable[Path], db_id: str) -> Path | None:
 def read_records(path: Path) -> list[dict[str, Any]]:
     """A JSON list of objects, or one object per line. Raises BenchmarkError that names the file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".jsonl":
             records = [json.loads(line) for line in text.splitlines() if line.strip()]
         else:
@@ -130,7 +130,7 @@ def _question(record: Mapping[str, Any], fallback_id: str, split: str, bird: boo
             f"question {fallback_id} has no question text; expected one of the fields {', '.join(TEXT_KEYS)}, "
             f"found {', '.join(map(str, record))}"
         )
-    gold = tuple(str(sql) for sql in (_first(record, SQL_KEYS), *(record.get("alt_queries") or ())) if sql)
+    gold = tuple(str(sql) for sql in (_first(record, SQL_KEYS), *_texts(record, "alt_queries", fallback_id)) if sql)
     meta = {key: value for key, value in record.items() if key not in _TAKEN and key not in _DROPPED}
     declared = record.get("difficulty")
     level = declared if declared in LEVELS and not bird else None
@@ -146,12 +146,22 @@ def _question(record: Mapping[str, Any], fallback_id: str, split: str, bird: boo
         db_id=str(_first(record, DB_KEYS) or ""),
         id=str(given) if given is not None else fallback_id,
         evidence=str(record.get("evidence") or ""),
-        history=tuple(str(turn) for turn in record.get("history") or ()),
+        history=_texts(record, "history", fallback_id),
         gold=gold,
         difficulty=level,
         split=str(record.get("split") or split),
         meta=meta,
     )
+
+
+def _texts(record: Mapping[str, Any], key: str, fallback_id: str) -> tuple[str, ...]:
+    """A list of texts; one text stands for a list of one. Raises BenchmarkError for anything else."""
+    value = record.get(key) or []
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise BenchmarkError(f"question {fallback_id}: {key} is {str(value)[:60]!r}; expected a list of texts")
+    return tuple(value)
 
 
 def _first(record: Mapping[str, Any], keys: Iterable[str]) -> Any:
@@ -193,7 +203,13 @@ def _splits(questions: Sequence[Question], folder: Path | None) -> dict[str, lis
         declared = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BenchmarkError(f"{path} cannot be read: {error}") from None
-    by_database = {name: set(dbs) for name, dbs in declared.items() if isinstance(dbs, list)}
+    if not isinstance(declared, dict):
+        raise BenchmarkError(f"{path} is a {type(declared).__name__}; expected {{'split name': [database ids], ...}}")
+    lists = {name: dbs for name, dbs in declared.items() if isinstance(dbs, list)}
+    for name, dbs in lists.items():
+        if not all(isinstance(db, str) for db in dbs):
+            raise BenchmarkError(f"{path}: split {name!r} is not a list of database ids")
+    by_database = {name: set(dbs) for name, dbs in lists.items()}
     if "train" not in by_database and "train" in splits:
         aside = set().union(*by_database.values())
         database_of = {question.id: question.db_id for question in questions}

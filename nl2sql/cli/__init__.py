@@ -6,13 +6,15 @@ Exit codes: 0 done, 1 a failure, 2 bad usage, 130 interrupted. A user's mistake 
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import sys
 
 import typer
 
 from nl2sql import __version__
-from nl2sql.cli import ask, check_data, evaluate, models, score
+from nl2sql.cli import ask, check_data, compare, evaluate, models, replicas, score
 from nl2sql.errors import Nl2SqlError
 
 app = typer.Typer(
@@ -43,20 +45,34 @@ def _options(
 app.command("ask")(ask.ask)
 app.command("eval")(evaluate.evaluate_command)
 app.command("score")(score.score)
+app.command("compare")(compare.compare)
 app.command("check-data")(check_data.check_data)
+app.add_typer(replicas.app, name="replicas", help="Build and check the databases behind TS.")
 app.add_typer(models.app, name="models", help="List, fetch and describe models.")
 
 
 def main() -> None:
     """Entry point of the ``nl2sql`` command."""
     debug = bool(os.environ.get("NL2SQL_DEBUG"))
+    for stream in (sys.stdout, sys.stderr):  # whatever a database or a model holds can be printed
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # unparsable SQL is data here
     try:
         app()
+        sys.stdout.flush()
     except Nl2SqlError as error:
         if debug:
             raise
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if debug:
+            raise
+        where = f" {error.filename}" if error.filename else " the output"
+        print(f"error: cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - nothing more to flush at exit
+        sys.exit(1)
     except Exception as error:
         if debug:
             raise

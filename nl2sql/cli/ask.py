@@ -44,7 +44,7 @@ def ask(
     trace: Annotated[bool, typer.Option("--trace", help="Print every step as it happens (to stderr).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print SQL, rows, trace and usage as JSON.")] = False,
 ) -> None:
-    """Answer one question: SQL, rows, and how they came about.
+    """Answer one question: SQL, rows, and how they came about. Exit code 1 when no rows came of it.
 
     \b
     Examples:
@@ -80,20 +80,27 @@ def ask(
         print(json_text(episode.to_dict(), indent=2))
     else:
         print(_as_text(episode))
-    if episode.finish == "error":
+    if episode.error:
         raise typer.Exit(1)
 
 
 def _question(argument: str | None) -> str:
     if argument is None and sys.stdin.isatty():
         raise UsageError("no question; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
-    return (sys.stdin.read() if argument in (None, "-") else argument or "").strip()
+    if argument is None or argument == "-":
+        return sys.stdin.buffer.read().decode("utf-8", "replace").strip()
+    return argument.encode("utf-8", "replace").decode("utf-8").strip()
 
 
 def _print_step(event: object) -> None:
     from nl2sql.trace import json_text
 
     print(json_text(event)[:2000], file=sys.stderr)
+
+
+def _printable(value: object) -> str:
+    """A value on one line, control characters as escapes: a database must not drive the terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
 
 
 def _as_text(episode: Episode, shown: int = 20) -> str:
@@ -104,7 +111,7 @@ def _as_text(episode: Episode, shown: int = 20) -> str:
         lines.append(f"-- {episode.error}")
     if episode.columns:
         table = [[str(c) for c in episode.columns]]
-        table += [["NULL" if v is None else str(json_value(v)) for v in row] for row in episode.rows[:shown]]
+        table += [["NULL" if v is None else _printable(json_value(v)) for v in row] for row in episode.rows[:shown]]
         widths = [min(40, max(len(row[i]) for row in table)) for i in range(len(table[0]))]
         lines += ["  ".join(c[:40].ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table]
         if len(episode.rows) > shown:

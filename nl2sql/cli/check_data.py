@@ -33,8 +33,11 @@ def check_data(
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark
     from nl2sql.benchmarks.check import FOUND_HERE, check_questions
+    from nl2sql.errors import BenchmarkError
 
     loaded = load_benchmark(benchmark, split=split)
+    if not loaded.questions:
+        raise BenchmarkError(f"benchmark {benchmark!r} has no questions to check")
     faults = check_questions(loaded, loaded.questions, timeout_s=timeout, progress=sys.stderr.isatty())
     left_out = {k: n for k, n in left_out_counts(loaded.questions).items() if k not in FOUND_HERE}
     checked = len(loaded.questions) - sum(left_out.values())

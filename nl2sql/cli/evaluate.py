@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +63,8 @@ def evaluate_command(
         if extra:
             flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
             raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
-        report = runner.resume(resume, progress=progress).report
+        with redirect_stdout(sys.stderr):
+            report = runner.resume(resume, progress=progress).report
     else:
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
@@ -70,12 +74,12 @@ def evaluate_command(
         overrides = [*(set_ or ()), *([f"eval.replicas={replicas}"] if replicas is not None else [])]
         settings = load_config(config or (), overrides, base=get_controller(controller).preset)
         plan = runner.Plan(
-            benchmark=benchmark,
+            benchmark=_absolute(benchmark) if os.sep in benchmark else benchmark,
             split=split or ("quick" if benchmark == "packaged" else None),
             limit=limit,
             sample_seed=sample_seed,
-            controller=controller,
-            model=model,
+            controller=_absolute(controller) if ".py:" in controller else controller,
+            model=_absolute(model),
             device=device,
             dtype=dtype,
             batch_size=batch_size,
@@ -86,19 +90,32 @@ def evaluate_command(
         if dry_run:
             from nl2sql.estimate import estimate
 
+            print("loading the model and timing one call ...", file=sys.stderr)
             found = estimate(plan, settings)
             print(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in found.items()))
             return
-        report = runner.start(plan, settings, out=out, progress=progress).report
+        with redirect_stdout(sys.stderr):  # what a controller prints is not part of the report
+            report = runner.start(plan, settings, out=out, progress=progress).report
     if as_json:
         from nl2sql.trace import json_text
 
         print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
-        return
-    from nl2sql.summary import summary_text
+    else:
+        from nl2sql.summary import summary_text
 
-    print(summary_text(report))
-    print(f"\nrun folder: {report['run']}")
+        print(summary_text(report))
+        print(f"\nrun folder: {report['run']}")
+    if report["counts"]["finish"].get("error") == report["n"]:
+        raise typer.Exit(1)  # every single episode failed: nothing was measured
+
+
+def _absolute(spec: str) -> str:
+    """A path in a spec, made absolute, so that a run resumes from any folder; other specs as they are."""
+    head, sep, path = spec.partition("scripted:")
+    if sep and not head:
+        return f"scripted:{Path(path).expanduser().absolute()}"
+    file = Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec).expanduser()
+    return str(Path(spec).expanduser().absolute()) if file.exists() else spec
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -10,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = {"replies": {"*": {"react": ["Action: extract_constraints[{}]", "Action: generate_sql[{}]"], "*": ["x"]}}}
+SCRIPT = {
+    "on_exhausted": "repeat",
+    "replies": {"*": {"react": ["Action: extract_constraints[{}]", "Action: generate_sql[{}]"], "*": ["x"]}},
+}
 GOOD = [
     "Action: extract_constraints[{}]",
     "Action: generate_sql[{}]",
@@ -36,6 +41,11 @@ def place(tmp_path: Path, shop: Path) -> Path:
     (folder / "databases" / "shop" / "shop.sqlite").write_bytes(shop.read_bytes())
     gold = {"question": "How many?", "query": "SELECT COUNT(*) FROM nowhere", "db_id": "shop"}
     (folder / "questions.json").write_text(json.dumps([gold]), encoding="utf-8")
+    (tmp_path / "corrupt.sqlite").write_bytes(shop.read_bytes()[:100] + b"\xff" * 8192)
+    (tmp_path / "loop.py").write_text("def loop(q, r, c):\n    print('hello')\n    return 1\n", encoding="utf-8")
+    (tmp_path / "exits.py").write_text("raise SystemExit(7)", encoding="utf-8")
+    shutil.copytree(folder, tmp_path / "wrong_types")
+    (tmp_path / "wrong_types" / "questions.json").write_text(json.dumps([gold | {"alt_queries": 7}]), encoding="utf-8")
     return tmp_path
 
 
@@ -47,6 +57,11 @@ CASES = [
     (1, [*ASK, "--db", "text.sqlite"], "not a SQLite database"),
     (1, [*ASK, "--db", "empty.sqlite"], "no tables"),
     (2, [*ASK, "--db", "."], "directory"),
+    (1, [*ASK, "--db", "corrupt.sqlite"], "malformed"),
+    (2, [*EVAL, "--controller", "loop.py:none"], "no function 'none'"),
+    (2, [*EVAL, "--controller", "exits.py:f"], "failed on import"),
+    (1, ["eval", "--benchmark", "wrong_types", "--model", "scripted:script.json"], "expected a list of texts"),
+    (2, [*EVAL, "--resume", "run", "--limit", "3"], "leave out"),
     (2, ["ask", "", "--db", "shop.sqlite"], "question is empty"),
     (2, ["ask", "   ", "--db", "shop.sqlite"], "question is empty"),
     (2, ["ask", "why " * 12_500, "--db", "shop.sqlite", "--model", "scripted:script.json"], "shorten it"),
@@ -137,6 +152,27 @@ def test_eval_prints_the_contract_and_a_dry_run_runs_nothing(place: Path) -> Non
     dry = nl2sql(*EVAL, "--dry-run", "--json", cwd=place)
     assert json.loads(dry.stdout)["episodes"] == 80
     assert not (place / "runs").exists()
+
+
+def test_a_run_in_which_every_episode_failed_says_why_and_exits_1(place: Path) -> None:
+    done = nl2sql(*EVAL, "--controller", "loop.py:loop", "--limit", "2", "--out", "run", "--json", "-q", cwd=place)
+    report = json.loads(done.stdout)  # what the controller prints is not in it
+    assert done.returncode == 1
+    assert "returns an Episode, not int" in report["warnings"][0]
+
+
+def test_any_text_can_be_printed_and_read(place: Path) -> None:
+    connection = sqlite3.connect(place / "shop.sqlite")
+    connection.execute("UPDATE customers SET name = 'Zo\u00eb \U0001f600 \x1b[31m' || char(10) || 'x'")
+    connection.commit()
+    connection.close()
+    (place / "names.json").write_text(json.dumps({"replies": {"*": ["SELECT name FROM customers"]}}), encoding="utf-8")
+    ask = ["ask", "--db", "shop.sqlite", "--model", "scripted:names.json", "--controller", "single_shot"]
+    command = [sys.executable, "-m", "nl2sql.cli", *ask]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run(command, input=b"names caf\xe9", capture_output=True, cwd=place, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Zo\u00eb \U0001f600 \\x1b[31m\\nx" in done.stdout.decode("utf-8")
 
 
 def test_a_broken_gold_is_counted_not_fatal(place: Path) -> None:
