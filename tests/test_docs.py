@@ -42,3 +42,16 @@ def test_every_reference_number_used_in_the_code_is_listed() -> None:
         for docstring in re.findall(r'"""(.*?)"""', file.read_text(encoding="utf-8"), re.DOTALL):
             for number in re.findall(r"(?<![\w\])])\[(\d+)\](?![\w\[(])", docstring):
                 assert number in listed or int(number) < 2, f"{file.name} cites [{number}]"
+
+
+def test_the_loop_of_the_how_to_page_runs(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "your-own-loop.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert code is not None
+    (tmp_path / "my_loop.py").write_text(code[1], encoding="utf-8")
+    (tmp_path / "script.json").write_text('{"on_exhausted": "repeat", "replies": {"*": [" COUNT(*) FROM nowhere"]}}')
+    arguments = ["--controller", "my_loop.py:my_loop", "--model", "scripted:script.json", "--limit", "2", "-q"]
+    command = [sys.executable, "-m", "nl2sql.cli", "eval", *arguments, "--json", "--out", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert '"answered": 2' in done.stdout

@@ -34,7 +34,9 @@ SetOption = Annotated[
 
 def ask(
     question: Annotated[str | None, typer.Argument(help="The question; left out or '-': read from stdin.")] = None,
-    db: Annotated[Path | None, typer.Option("--db", help="The SQLite file to ask.")] = None,
+    db: Annotated[
+        Path | None, typer.Option("--db", help="The SQLite file, or packaged:NAME (scale_models, ...).")
+    ] = None,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
     device: DeviceOption = "auto",
@@ -48,6 +50,7 @@ def ask(
 
     \b
     Examples:
+      nl2sql ask "How many orders were shipped?" --db packaged:scale_models
       nl2sql ask "How many orders were shipped?" --db shop.sqlite
       echo "Which city has most customers?" | nl2sql ask --db shop.sqlite --json
       nl2sql ask "..." --db shop.sqlite --controller react_plus -c react.max_steps=4 --trace
@@ -66,7 +69,7 @@ def ask(
 
     named = get_controller(controller)
     settings = load_config(config or (), set_ or (), base=named.preset)
-    with SqliteDatabase(db) as database:
+    with SqliteDatabase(_file(db)) as database:
         loaded = load_model(model, device=device, dtype=dtype, batch_size=1)
         asked = Question(text, db_id=database.name)
         mine = episode_model(loaded, asked, named.name)
@@ -82,6 +85,15 @@ def ask(
         print(_as_text(episode))
     if episode.error:
         raise typer.Exit(1)
+
+
+def _file(db: Path) -> Path:
+    prefix, sep, name = str(db).partition("packaged:")
+    if not sep or prefix:
+        return db
+    from nl2sql.benchmarks.packaged import database_path
+
+    return database_path(name)
 
 
 def _question(argument: str | None) -> str:

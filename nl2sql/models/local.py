@@ -244,6 +244,9 @@ def _locate(source: Source) -> str:
         return str(_converted(Path(source.value)))
     if source.kind == "folder" and not (Path(source.value) / "config.json").is_file():
         raise UsageError(f"folder {source.value!r} has no config.json; expected a transformers model folder")
+    if source.kind == "hub":
+        logger.warning("looking for %s on the Hugging Face hub and in its cache", source.value)
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries are told once, by our own error
     return source.value
 
 
