@@ -237,12 +237,16 @@ def test_a_replica_on_which_the_gold_rests_on_row_order_says_nothing(shop):
 
 def test_each_statement_is_executed_once_per_database(benchmark):
     twins = [
-        Question(text=q.text, id=f"{q.id}/{n}", db_id="shop", gold=q.gold) for q in benchmark.questions[:2] for n in "ab"
+        Question(text=q.text, id=f"{q.id}/{n}", db_id="shop", gold=q.gold)
+        for q in benchmark.questions[:2]
+        for n in "ab"
     ]
-    scores = score(benchmark, twins, {q.id: q.gold[0] for q in twins}, replicas=2)
+    predictions = {q.id: q.gold[0] for q in twins}
+    scores = score(benchmark, twins, predictions, replicas=2)
     assert all(item.ts for item in scores.items)
-    assert scores.executed == 3 + 2 * 3  # three distinct golds, on the original and two replicas
-    assert score(benchmark, twins, {q.id: q.gold[0] for q in twins}, replicas=2).executed == 6  # the second run
+    assert scores.executed == 3 + 2 * 2  # three golds, of which two are predictions and hold on the original
+    other = {id_: sql + " LIMIT 99" for id_, sql in predictions.items()}
+    assert score(benchmark, twins, other, replicas=2, causes=False).executed == 2 + 2 * 2  # golds are remembered
 
 
 def test_paired_counts_the_items_that_differ(benchmark):

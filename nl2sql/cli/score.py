@@ -1,4 +1,4 @@
-"""``nl2sql score``: VA, EM, EX and TS of prediction files. Loads no model library."""
+"""``nl2sql score``: VA, EM, EX and TS of prediction files, all in one run. Loads no model library."""
 
 from __future__ import annotations
 
@@ -9,28 +9,37 @@ import typer
 
 if TYPE_CHECKING:
     from nl2sql.eval import Scores
+    from nl2sql.interfaces import Question
 
 
 def score(
     predictions: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             "--predictions",
             "-p",
-            help="Prediction file: predictions.jsonl (id, sql), or text with one SQL per question.",
+            help="Prediction file: JSON lines (id, sql), Spider's text, BIRD's JSON or CSV.",
         ),
-    ],
+    ] = None,
     more: Annotated[list[Path] | None, typer.Argument(help="Further prediction files.", metavar="[P]...")] = None,
     benchmark: Annotated[
         str, typer.Option("--benchmark", "-b", help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME.")
     ] = "packaged",
     split: Annotated[str | None, typer.Option(help="Score the questions of one split.")] = None,
-    replicas: Annotated[int, typer.Option(help="Perturbed replicas per database for TS; 0 leaves TS out.")] = 5,
+    rule: Annotated[
+        str, typer.Option(help="What counts as the same answer: bag, bag~REL, spider, bird-set, bird-soft-f1, ...")
+    ] = "bag",
+    replicas: Annotated[
+        str, typer.Option(help="Replicas per database for TS, or a folder with FOLDER/<database>/*.sqlite; 0: no TS.")
+    ] = "5",
+    method: Annotated[str, typer.Option(help="How replicas are made: perturb or suite.")] = "perturb",
     timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
     max_rows: Annotated[int, typer.Option(help="Rows that one statement may return.")] = 100_000,
+    gold: Annotated[Path | None, typer.Option(help="Golds in place of the benchmark's: Spider's gold.sql.")] = None,
+    cases: Annotated[Path | None, typer.Option(help="Judge a file of pairs by every rule, and nothing else.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Score predictions: VA, EM, EX[bag] and TS with 95% intervals, overall and by hardness.
+    """Score predictions: VA, EM, EX and TS with 95% intervals, overall and by hardness; why wrong items are wrong.
 
     Missing and blank predictions count as wrong. Items that the benchmark flags as unfit (an empty database, a gold
     that does not run or returns nothing) are left out and counted. With two files the paired test is added.
@@ -45,34 +54,78 @@ def score(
     import sys
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
-    from nl2sql.errors import BenchmarkError
-    from nl2sql.eval import score as score_predictions
+    from nl2sql.errors import BenchmarkError, UsageError
+    from nl2sql.eval import score_many
     from nl2sql.eval.predictions import read_predictions
 
+    if cases is not None:
+        _judge_cases(cases, timeout, as_json)
+        return
+    files = [*(predictions or []), *(more or [])]
+    if not files:
+        raise UsageError("no predictions given; add --predictions FILE (or --cases FILE)")
+    if twice := [file for number, file in enumerate(files) if file in files[:number]]:
+        raise UsageError(f"predictions file {twice[0]} is given twice")
     loaded = load_benchmark(benchmark, split=split)
-    kept = [question for question in loaded.questions if scorable(question)]
-    left_out = left_out_counts(loaded.questions)
+    questions = list(loaded.questions) if gold is None else _with_golds(list(loaded.questions), gold)
+    kept = [question for question in questions if scorable(question)]
+    left_out = left_out_counts(questions)
     if not kept:
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
-    set_aside = {question.id for question in loaded.questions} - {question.id for question in kept}
-    files = [*predictions, *(more or [])]
-    runs: list[tuple[Path, Scores]] = []
-    for file, (found, remarks) in [(file, read_predictions(file, loaded.questions)) for file in files]:
-        result = score_predictions(
-            loaded,
-            kept,
-            {id_: sql for id_, sql in found.items() if id_ not in set_aside},
-            replicas=replicas,
-            timeout_s=timeout,
-            max_rows=max_rows,
-            progress=sys.stderr.isatty(),
-        )
-        result.warnings[:0] = remarks
-        runs.append((file, result))
+    set_aside = {question.id for question in questions} - {question.id for question in kept}
+    read = {str(file): read_predictions(file, questions) for file in files}
+    scored = score_many(
+        loaded,
+        kept,
+        {name: {id_: sql for id_, sql in found.items() if id_ not in set_aside} for name, (found, _) in read.items()},
+        rule=rule,
+        replicas=int(replicas) if replicas.lstrip("-").isdigit() else Path(replicas),
+        method=method,
+        timeout_s=timeout,
+        max_rows=max_rows,
+        progress=sys.stderr.isatty(),
+    )
+    runs = [(file, scored[str(file)]) for file in files]
+    for file, result in runs:
+        result.warnings[:0] = read[str(file)][1]
     if as_json:
         typer.echo(json.dumps(_as_dict(loaded.name, split, left_out, runs), ensure_ascii=False))
     else:
         _print(left_out, runs)
+
+
+def _judge_cases(file: Path, timeout: float, as_json: bool) -> None:
+    import json
+
+    from nl2sql.eval.cases import run_cases
+
+    found = run_cases(file, timeout_s=timeout)
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        return
+    for case in found["cases"]:
+        verdicts = ", ".join(f"{rule} {value}" for rule, value in case["verdicts"].items())
+        typer.echo(f"{case['id']}: {verdicts}" + (f" ({case['error']})" if case["error"] else ""))
+    typer.echo(f"agreement: {json.dumps(found['agreement'])}")
+
+
+def _with_golds(questions: list[Question], file: Path) -> list[Question]:
+    """The questions with the golds of a ``gold.sql``, line by line."""
+    from dataclasses import replace
+
+    from nl2sql.errors import UsageError
+    from nl2sql.eval.predictions import read_gold_file
+
+    golds = read_gold_file(file)
+    if len(golds) != len(questions):
+        raise UsageError(f"gold file {file} has {len(golds)} lines for {len(questions)} questions; expected one each")
+    for number, (question, (_, db_id)) in enumerate(zip(questions, golds, strict=True), 1):
+        if db_id and db_id != question.db_id:
+            raise UsageError(
+                f"gold file {file} line {number} is for database {db_id!r}, question {question.id!r} for "
+                f"{question.db_id!r}; expected the golds in the order of the questions"
+            )
+    return [replace(q, gold=(sql,), difficulty=None) for q, (sql, _) in zip(questions, golds, strict=True)]
 
 
 def _as_dict(name: str, split: str | None, left_out: dict[str, int], runs: list[tuple[Path, Scores]]) -> dict[str, Any]:
@@ -98,6 +151,8 @@ def _print(left_out: dict[str, int], runs: list[tuple[Path, Scores]]) -> None:
         for what, ids in (("without a prediction", scores.missing), ("surplus, ignored", scores.surplus)):
             if ids:
                 typer.echo(f"  {what}: {len(ids)} ({', '.join(ids[:5])}{', ...' if len(ids) > 5 else ''})")
+        if failures := scores.failures():
+            typer.echo("  wrong: " + ", ".join(f"{count} {cause}" for cause, count in failures.items()))
         broken = [item for item in scores.items if item.gold_error]
         if broken:
             typer.echo(f"  gold does not run, counted as wrong: {len(broken)} ({broken[0].id}: {broken[0].gold_error})")
