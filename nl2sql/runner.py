@@ -174,7 +174,8 @@ def resume(
     path = Path(folder)
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        plan = Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in manifest["plan"].items()})
+        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in manifest["plan"].items()}
+        plan = Plan(**kept)
         config = build_config(manifest["config"])
     except (FileNotFoundError, NotADirectoryError):
         new = "" if path.is_dir() and any(path.iterdir()) else f"; start one with: nl2sql eval --out {path}"
