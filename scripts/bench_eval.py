@@ -413,7 +413,7 @@ def _table(report: dict[str, Any]) -> str:
     lines = [
         f"{report['questions']} questions of {report['benchmark']}, {report['databases']} databases, "
         f"{report['replicas']} replicas each. {report.get('note', '')}",
-        f"{'':24} {'reference':>10} {'ours':>8} {'cached':>8} {'floor':>8} {'faster':>9} {'x floor':>7} {'MiB':>6} differ",
+        f"{'':24} {'reference':>10} {'ours':>8} {'cached':>8} {'floor':>8} {'faster':>9} {'x floor':>7} {'MiB':>6} off",
     ]
     for label, row in report["variants"].items():
         lines.append(

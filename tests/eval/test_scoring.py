@@ -1,0 +1,236 @@
+"""Scoring as a whole: several files in one run, deaths in mid-run, remembered golds, rules and metrics by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nl2sql.benchmarks import FolderBenchmark
+from nl2sql.cache import cache_dir
+from nl2sql.errors import UsageError
+from nl2sql.eval import score, score_many
+from nl2sql.eval.row_order import order_free
+from nl2sql.interfaces import Question
+from nl2sql.query_batch import ROWS, run_pairs
+from nl2sql.query_runner import QueryPool
+
+SLOW = "SELECT count(*) FROM n a, n b WHERE a.i + b.i > {}"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def numbers(tmp_path) -> Path:
+    path = tmp_path / "numbers.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript("""
+        CREATE TABLE t (a INTEGER, b INTEGER, f REAL, s TEXT);
+        INSERT INTO t VALUES (1, 2, 0.1, 'x'), (2, 1, 0.2, 'y'), (3, 3, NULL, 'x'), (4, 2, 0.3, NULL);
+        CREATE TABLE n (i INTEGER);
+        WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c LIMIT 700) INSERT INTO n SELECT i FROM c;
+    """)
+    connection.close()
+    os.utime(path, (1, 1))  # long enough ago to be read into memory
+    return path
+
+
+def made(path: Path, golds: list[str]) -> FolderBenchmark:
+    questions = [Question(text="?", id=f"q{n}", db_id="d", gold=(gold,)) for n, gold in enumerate(golds)]
+    return FolderBenchmark("made", questions, {}, {"d": path})
+
+
+def verdicts(scores) -> list[tuple]:
+    return [(item.id, item.va, item.em, item.ex, item.ts, item.error_kind, item.cause) for item in scores.items]
+
+
+def test_a_worker_killed_in_mid_run_changes_no_verdict(numbers):
+    golds = [SLOW.format(n) for n in range(30)]
+    benchmark = made(numbers, golds)
+    given = {f"q{n}": SLOW.format(n + n % 3) for n in range(30)}
+    calm = score(benchmark, benchmark.questions, given, replicas=0, cache_golds=False)
+    with QueryPool(2) as pool:
+        stop = threading.Event()
+
+        def kill() -> None:
+            for _ in range(2):
+                if stop.wait(0.3):
+                    return
+                for worker in list(pool._all)[:1]:
+                    os.kill(worker.process.pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        disturbed = score(benchmark, benchmark.questions, given, replicas=0, cache_golds=False, pool=pool)
+        stop.set()
+        killer.join()
+    assert verdicts(disturbed) == verdicts(calm)
+
+
+def test_a_run_killed_in_mid_run_can_be_done_again(numbers, tmp_path):
+    program = tmp_path / "run.py"
+    program.write_text(f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+import test_scoring as t
+path = Path({str(numbers)!r})
+benchmark = t.made(path, [t.SLOW.format(n) for n in range(24)])
+print("started", flush=True)
+given = {{f"q{{n}}": t.SLOW.format(n + n % 3) for n in range(24)}}
+print(json.dumps(t.verdicts(t.score(benchmark, benchmark.questions, given, replicas=2))))
+""")
+
+    def start() -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True, env=os.environ)
+
+    with start() as doomed:
+        assert doomed.stdout and doomed.stdout.readline() == "started\n"
+        time.sleep(0.7)
+        doomed.kill()
+    with start() as again:
+        after = again.communicate(timeout=120)[0].splitlines()[1]
+    os.environ["NL2SQL_CACHE"] = str(tmp_path / "other")
+    with start() as calm:
+        undisturbed = calm.communicate(timeout=120)[0].splitlines()[1]
+    assert json.loads(after) == json.loads(undisturbed)
+
+
+def test_a_statement_that_hangs_costs_itself_only(numbers):
+    endless = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c) SELECT count(*) FROM c"
+    sql = ["SELECT 1", endless, "SELECT 2", "SELECT x", "SELECT 3"]
+    with QueryPool(1) as pool:
+        found = pool.run_many(numbers, sql, timeout_s=0.4)
+        assert [result.error_kind for result in found] == [None, "timeout", None, "unknown_column", None]
+        (worker,) = pool._all
+        os.kill(worker.process.pid, signal.SIGSTOP)  # what no progress handler can interrupt
+        found = pool.run_many(numbers, sql[::2], timeout_s=0.4)
+        assert [result.rows for result in found] == [((1,),), ((2,),), ((3,),)]
+
+
+def test_a_statement_that_kills_every_worker_is_recorded_and_the_rest_goes_on(numbers, monkeypatch):
+    from nl2sql import query_runner
+
+    deadly = numbers.with_name("deadly_worker.py")
+    source = query_runner.WORKER.read_text(encoding="utf-8").replace(
+        "        signal.setitimer(signal.ITIMER_REAL, timeout_s + LAST_RESORT_SECONDS)\n",
+        "        signal.setitimer(signal.ITIMER_REAL, timeout_s + LAST_RESORT_SECONDS)\n"
+        "        if 'deadly' in sql: os.kill(os.getpid(), 9)\n",
+    )
+    deadly.write_text(source, encoding="utf-8")
+    batch = query_runner.WORKER.with_name("query_worker_batch.py")
+    deadly.with_name(batch.name).write_text(batch.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(query_runner, "WORKER", deadly)
+    with QueryPool(1) as pool:
+        pairs = [(-1, n, ROWS) for n in range(3)]
+        sql = ["SELECT 1", "SELECT 'deadly'", "SELECT 2"]
+        found = run_pairs(pool, [numbers, numbers], sql, pairs, timeout_s=5, max_rows=9)
+    kinds = [[found.results[file, n].error_kind for n in range(3)] for file in range(2)]
+    assert kinds == [[None, "worker_died", None]] * 2
+
+
+def test_several_files_are_one_run(numbers):
+    benchmark = made(numbers, ["SELECT a FROM t", "SELECT sum(f) FROM t", "SELECT a, b FROM t"])
+    gold = {q.id: q.gold[0] for q in benchmark.questions}
+    files = {"gold": gold, "same": dict(gold), "other": {**gold, "q0": "SELECT b FROM t", "q2": "SELECT b, a FROM t"}}
+    found = score_many(benchmark, benchmark.questions, files, replicas=2)
+    for name, given in files.items():
+        alone = score(benchmark, benchmark.questions, given, replicas=2)
+        assert verdicts(found[name]) == verdicts(alone)
+    assert [item.ex for item in found["other"].items] == [False, True, True]
+    assert found["other"].items[0].cause and found["other"].failures()
+    assert found["gold"].failures() == {}
+
+
+@pytest.mark.parametrize("damage", ["", "torn", '{"a": 1}'])
+def test_a_damaged_gold_cache_is_forgotten(damage, numbers):
+    benchmark = made(numbers, ["SELECT a FROM t", "SELECT b FROM t"])
+    given = {"q0": "SELECT a + 0 FROM t", "q1": "SELECT a FROM t"}
+    before = score(benchmark, benchmark.questions, given, replicas=1, causes=False)
+    (file,) = cache_dir("gold").iterdir()
+    text = file.read_text()
+    remembered = score(benchmark, benchmark.questions, given, replicas=1, causes=False)
+    file.write_text(damage or text.replace("[1,", "[2,"))
+    again = score(benchmark, benchmark.questions, given, replicas=1, causes=False)
+    assert verdicts(before) == verdicts(remembered) == verdicts(again)
+    assert remembered.executed < again.executed == before.executed
+
+
+def test_golds_are_executed_anew_when_the_database_changes(numbers):
+    benchmark = made(numbers, ["SELECT count(*) FROM t"])
+    given = {"q0": "SELECT 4"}
+    assert score(benchmark, benchmark.questions, given, replicas=0).items[0].ex
+    connection = sqlite3.connect(numbers)
+    connection.execute("DELETE FROM t WHERE a = 1")
+    connection.commit()
+    connection.close()
+    assert not score(benchmark, benchmark.questions, given, replicas=0).items[0].ex
+
+
+def test_rules_have_their_names_in_the_metrics_and_bad_names_are_refused(numbers):
+    benchmark = made(numbers, ["SELECT DISTINCT s FROM t"])
+    given = {"q0": "SELECT s FROM t"}
+    for rule, right in (("bag", False), ("spider", True), ("bird-set", True)):
+        scores = score(benchmark, benchmark.questions, given, replicas=1, rule=rule)
+        assert list(scores.metrics()) == ["VA", "EM", f"EX[{rule}]", f"TS[{rule},perturb,N=1]"]
+        assert scores.items[0].ex is right
+    for wrong in ({"rule": "nobody"}, {"method": "magic"}, {"replicas": numbers}):
+        with pytest.raises(UsageError):
+            score(benchmark, benchmark.questions, given, **wrong)
+
+
+def test_a_folder_of_databases_is_a_suite(numbers, tmp_path):
+    folder = tmp_path / "suites" / "d"
+    folder.mkdir(parents=True)
+    (folder / "one.sqlite").write_bytes(numbers.read_bytes())
+    connection = sqlite3.connect(folder / "one.sqlite")
+    connection.execute("DELETE FROM t")
+    connection.commit()
+    connection.close()
+    benchmark = made(numbers, ["SELECT count(*) FROM t"])
+    (item,) = score(benchmark, benchmark.questions, {"q0": "SELECT 4"}, replicas=tmp_path / "suites").items
+    assert item.ex and item.ts is False
+
+
+def test_metrics_of_ones_own_stand_beside_ours(numbers):
+    benchmark = made(numbers, ["SELECT a FROM t", "SELECT b FROM t"])
+    fast = {"fast": lambda item: item.seconds < 60, "half": lambda item: 0.5}
+    scores = score(benchmark, benchmark.questions, {"q0": "SELECT a FROM t"}, replicas=0, metrics=fast)
+    assert (scores.metrics()["fast"].value, scores.metrics()["half"].value) == (1.0, 0.5)
+    assert scores.metrics({"long": lambda item: len(item.sql) > 99})["long"].value == 0
+    report = scores.to_dict()
+    assert report["by_feature"]["joins"]["0"]["VA"]["n"] == 2
+    with pytest.raises(UsageError, match="VA"):
+        score(benchmark, benchmark.questions, {}, replicas=0, metrics={"VA": lambda item: True})
+
+
+@pytest.mark.parametrize(
+    ("sql", "free"),
+    [
+        ("SELECT a FROM t", True),
+        ("SELECT a, count(*) FROM t GROUP BY a ORDER BY count(*)", True),
+        ("SELECT a, count(*) FROM t GROUP BY b", False),
+        ("SELECT a, max(b) FROM t", False),
+        ("SELECT a FROM t LIMIT 1", False),
+        ("SELECT a FROM t ORDER BY b", False),
+        ("SELECT a FROM t WHERE b = (SELECT b FROM t)", False),
+        ("SELECT a FROM t WHERE b = (SELECT max(b) FROM t)", True),
+        ("SELECT group_concat(s) FROM t", False),
+        ("SELECT a FROM t WHERE b IN (SELECT b FROM t LIMIT 2)", False),
+        ("SELECT row_number() OVER () FROM t", False),
+        ("not sql", False),
+    ],
+)
+def test_what_cannot_rest_on_the_order_of_rows_is_proved(sql, free):
+    assert order_free(sql) is free
