@@ -5,7 +5,7 @@ that survive so far, with values that a survivor turns on, until none is left or
 those that killed something the choice is greedy: next the one that kills most of what is still alive.
 
 A neighbour is killed on a database where it fails or EX[bag] tells it from the gold. A database says nothing about a
-gold that fails on it, or whose answer changes when the same rows lie in another order.
+gold that fails on it, or whose answer changes when ties are broken another way or the same rows lie in another order.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Gold:
     judge: Judge
     live: list[Neighbour] = field(default_factory=list)
     proven: list[Neighbour] = field(default_factory=list)
+    variants: list[str] = field(default_factory=list)  # the gold with its ties broken one way and the other
     problem: str | None = None  # why no suite can be made for it
 
 
@@ -78,6 +79,7 @@ def read_gold(sql: str, place: Databases, seed: int) -> Gold:
     if program is None:
         gold.problem = "the gold does not run"
         return gold
+    gold.variants = [v for v in _tie_breakers(gold.tree) if place.arena.program(v) is not None]
     written = place.arena.program(gold.tree.sql("sqlite"))
     programs = {program} | ({written} if written else set())
     for neighbour in found:
@@ -92,12 +94,32 @@ def read_gold(sql: str, place: Databases, seed: int) -> Gold:
     return gold
 
 
+def _tie_breakers(tree: exp.Expr) -> list[str]:
+    """The query with what it shows as last keys of every ORDER BY, once rising and once falling."""
+    if tree.find(exp.Order) is None:
+        return []
+    variants = []
+    for falling in (False, True):
+        copy = tree.copy()
+        for order in copy.find_all(exp.Order):
+            query = order.parent
+            if not isinstance(query, exp.Query):
+                continue  # in a window or an aggregate
+            shown = query.selects
+            for number in range(1, 2 if any(item.is_star for item in shown) else len(shown) + 1):
+                order.append("expressions", exp.Ordered(this=exp.Literal.number(number), desc=falling))
+        variants.append(copy.sql("sqlite"))
+    return variants
+
+
 def answer(gold: Gold, place: Databases, image: bytes, names: Sequence[str] | None = None) -> RunResult | None:
     """The gold's result on the database, which is loaded afterwards; None where it says nothing."""
     arena = place.arena
     arena.load(image)
     result = arena.run(gold.statement)
     if not result.success or result.truncated:
+        return None
+    if result.rows and any(not gold.judge.same(result, arena.run(variant)) for variant in gold.variants):
         return None
     if gold.judge.rests_on_row_order and result.rows:
         rows = read_rows(image, place.source, names or [table.name for table in place.source.tables])

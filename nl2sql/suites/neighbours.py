@@ -555,7 +555,10 @@ class _Mutator:
                     rest = [k for k in keys if k is not key]
                     with setting(group, "expressions", rest):
                         self._emit("grouping", proofs.refines(facts, rest, key))
+            known = {scope.ref(key) for key in keys}
             for ref in self._some_refs(scope, PER_SITE):
+                if ref in known:
+                    continue
                 column = scope.column(ref)
                 proof = proofs.refines(facts, keys, column)
                 with setting(group, "expressions", [*(k.copy() for k in keys), column]):
