@@ -19,7 +19,7 @@ from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
 from nl2sql.errors import UsageError
-from nl2sql.suites import proofs
+from nl2sql.suites import join_proofs, proofs
 from nl2sql.suites.scopes import Facts, Ref, Scope, conjuncts, scopes_of
 from nl2sql.suites.source import Source
 
@@ -358,9 +358,9 @@ class _Mutator:
                 for new in ("", "LEFT", "RIGHT"):
                     if new == (side or "").upper() or (new == "RIGHT" and (number or len(joins) > 1)):
                         continue
-                    proof = proofs.outer_rows_do_not_show(scope, facts, join, new) if side == "" else None
+                    proof = join_proofs.outer_rows_do_not_show(scope, facts, join, new) if side == "" else None
                     if side and not new:
-                        proof = proofs.outer_rows_do_not_show(scope, facts, join, side.upper())
+                        proof = join_proofs.outer_rows_do_not_show(scope, facts, join, side.upper())
                     join.set("side", new or None)
                     join.set("kind", None)
                     self._emit("join", proof)
@@ -373,7 +373,7 @@ class _Mutator:
                 used = any(c.table.lower() == alias for c in select.find_all(exp.Column) if not _within(c, join))
                 rest = [j for j in joins if j is not join]
                 if not used and len(scope.sources) > 1 and scope.sources.get(alias) is not None:
-                    proof = proofs.join_is_idle(facts, scope, join)
+                    proof = join_proofs.join_is_idle(facts, scope, join)
                     with setting(select, "joins", rest):
                         self._emit("join", proof)
         yield
@@ -405,7 +405,7 @@ class _Mutator:
                     filled = exp.Coalesce(this=node.this.copy(), expressions=[zero])
                     self._try("null", node.this, filled, proof, self._touch(scope, ref_, NULLS))
             for ref in sorted({found for column in scope.own(exp.Column) if (found := scope.ref(column))}):
-                proof = proofs.null_rows_do_not_show(facts, scope, ref)
+                proof = join_proofs.null_rows_do_not_show(facts, scope, ref)
                 test = exp.Is(this=scope.column(ref), expression=exp.Null())
                 self._with_condition("null", scope, exp.Not(this=test), proof, self._touch(scope, ref, NULLS))
         for node in self._nodes(exp.EQ, exp.NEQ, exp.GT, exp.LT, exp.GTE, exp.LTE, exp.Like):
@@ -599,7 +599,7 @@ class _Mutator:
                 with setting(where, "this", exp.Or(this=where.this.copy(), expression=condition)):
                     self._emit("added condition", None, touches)
                 continue
-            proof = proofs.implied(scope, condition)
+            proof = join_proofs.implied(scope, condition)
             self._with_condition("added condition", scope, condition, proof, touches)
 
     def _restricted(self, scope: Scope) -> set[Ref]:
