@@ -38,12 +38,19 @@ class PairsResult:
     """What ``run_pairs`` found. Keys are (file, index of statement or pair)."""
 
     results: dict[tuple[int, int], RunResult] = field(default_factory=dict)
-    verdicts: dict[tuple[int, int], int | None] = field(default_factory=dict)  # where it is not 1
+    verdicts: dict[tuple[int, int], int | None] = field(default_factory=dict)  # of every pair that was tried
     digests: dict[tuple[int, int], list[Any]] = field(default_factory=dict)  # of successful golds, where asked for
     rows_sent: set[tuple[int, int]] = field(default_factory=set)  # results that are complete with their rows
     counts: dict[tuple[int, int], int] = field(default_factory=dict)  # rows of results without rows
     executed: int = 0  # statements executed, on all files together
     restarts: int = 0  # workers lost on the way
+
+    def verdict(self, file: int, pair: int) -> int | None:
+        """The verdict on a pair. Raises RuntimeError where none came: nothing is right because nothing was heard."""
+        try:
+            return self.verdicts[file, pair]
+        except KeyError:
+            raise RuntimeError(f"the worker gave no verdict on pair {pair} of file {file}") from None
 
 
 def run_many(

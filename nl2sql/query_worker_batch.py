@@ -15,7 +15,7 @@ are wanted.
 Messages back: ``["at", file, sql index]`` before a statement (careful only), ``["busy"]`` before lengthy work of our
 own, ``["part", file, next pair, found]`` and at last ``["end", executed]``. ``found`` holds, as far as they are news,
 ``outcomes`` {sql index: outcome}, ``verdicts`` {pair: verdict}, ``rows`` {sql index: [columns, rows, cut]} and
-``digests`` {sql index: digest}. Verdicts: 1 right (not sent: the default), 0 wrong, 2 the gold does not run,
+``digests`` {sql index: digest}. Verdicts, one for every pair that was tried: 1 right, 0 wrong, 2 the gold does not run,
 null: for the parent to judge, whose rows are then sent.
 """
 
@@ -157,8 +157,7 @@ class Batch:
             for k in todo:
                 gold, predicted, flags = pairs[k]
                 verdict = self.judge(gold, predicted, flags)
-                if verdict != 1:
-                    self.verdicts[k] = verdict
+                self.verdicts[k] = verdict
                 if verdict == 0:
                     dead.add(k)
                 for index in (gold, predicted):

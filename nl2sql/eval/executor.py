@@ -163,7 +163,7 @@ class Executor:
             gold if (0, pair[0]) in found.rows_sent or (gold and not gold.success) else None,
             predicted if (0, pair[1]) in found.rows_sent or (predicted and not predicted.success) else None,
         )
-        value = found.verdicts.get((0, number), 1)
+        value = found.verdict(0, number)
         if value is None and gold is not None and predicted is not None:
             verdict.right = self._matches(case, gold, predicted)
             verdict.plain = False
@@ -224,7 +224,7 @@ class Executor:
     ) -> int | None:
         """Take in what ``found`` says of one case; the replica to go on with where the worker stopped too early."""
         for number in range(len(files) - first):
-            value = found.verdicts.get((number, position), 1)
+            value = found.verdict(number, position)
             gold, predicted = (found.results.get((number, index)) for index in pair[:2])
             if value == 2:
                 continue
@@ -268,7 +268,7 @@ class Executor:
             results = []
             for number in range(len(files) + 1):
                 gold, predicted = (found.results.get((number, index)) for index in pair[:2])
-                if gold is None or predicted is None or found.verdicts.get((number, 0), 1) == 2:
+                if gold is None or predicted is None or found.verdict(number, 0) == 2:
                     continue
                 if number == 0 or self._matches(case, gold, predicted):
                     results.append((gold, predicted))
