@@ -239,13 +239,7 @@ def _disk_reason(error: Exception, what: str) -> str:
 
 
 def _models_dir() -> Path:
-    try:
-        return cache_dir("models")
-    except OSError as error:
-        raise ModelError(
-            f"the cache folder cannot be made ({error.strerror}: {error.filename}); set NL2SQL_CACHE to a folder you "
-            "can write to"
-        ) from None
+    return cache_dir("models")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.errors import Cancelled, ModelError, UsageError
+from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, UsageError
 from nl2sql.models import convert, download, embedded
 from nl2sql.models.hashes import file_sha256
 
@@ -200,7 +200,7 @@ def test_a_python_without_pip_says_what_to_type(index: Path, monkeypatch: pytest
 def test_a_cache_that_cannot_be_made(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(ModelError, match=r"cache folder cannot be made .*set NL2SQL_CACHE"):
+    with pytest.raises(Nl2SqlError, match=r"cache folder .* cannot be created .*set NL2SQL_CACHE"):
         embedded.pull(NAME)
 
 
