@@ -42,10 +42,6 @@ class NamedController:
     preset: dict[str, Any]
 
 
-def controller_names() -> list[str]:
-    return list(_HOMES)
-
-
 def get_controller(spec: str | Callable[..., Any]) -> NamedController:
     """A controller by short name, by ``FILE.py:function``, or a callable itself.
 
