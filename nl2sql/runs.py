@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 PREDICTION_KEYS = ("id", "db_id", "question", "sql", "raw_sql", "error", "steps", "usage", "seconds", "finish")
 
 
+def item_field(metric: str) -> str:
+    """The field of a report's items that holds a metric's verdict."""
+    return {"VA": "va", "EM": "em", "EX[bag]": "ex"}.get(metric, "ts")
+
+
 def content_key(*parts: Any) -> str:
     """SHA-256 of the parts' sorted JSON, 24 hex digits."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
@@ -228,8 +233,7 @@ class Run:
         """Exact McNemar of this run against another on the questions of both, per metric: wins, losses, n, p."""
         theirs = {item["id"]: item for item in other.report["items"]}
         both = [(item, theirs[item["id"]]) for item in self.report["items"] if item["id"] in theirs]
-        fields = {"VA": "va", "EM": "em", "EX[bag]": "ex"}
-        names = {name: fields.get(name, "ts") for name in self.report["metrics"] if name in other.report["metrics"]}
+        names = {name: item_field(name) for name in self.report["metrics"] if name in other.report["metrics"]}
         return {
             name: mcnemar((bool(a[field]), bool(b[field])) for a, b in both).to_dict() for name, field in names.items()
         }

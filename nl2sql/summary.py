@@ -14,10 +14,9 @@ from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.eval import Scores, score
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.runs import RunFolder
+from nl2sql.runs import RunFolder, item_field
 from nl2sql.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
 
-_FIELDS = {"VA": "va", "EM": "em", "EX[bag]": "ex"}
 GATES = ("guardrails", "validate_sql", "validate_constraints", "intent_constraints")
 
 
@@ -42,6 +41,7 @@ def summarise(
             timeout_s=config.eval.timeout_s,
             max_rows=config.eval.max_rows,
             progress=progress and bool(what),
+            causes=what == "run",  # only the run's own items are reported
         )
 
     rows, traces = main.predictions(), main.traces()
@@ -115,7 +115,7 @@ def pool_seeds(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     cluster = "db_id" if len(databases) >= MIN_CLUSTERS else "id"
     metrics = {}
     for name in first["metrics"]:
-        values = [bool(item[_FIELDS.get(name, "ts")]) for item in items]
+        values = [bool(item[item_field(name)]) for item in items]
         if len(questions) < MIN_CLUSTERS:
             found = wilson_interval(sum(values) / len(values), len(questions))
         else:
