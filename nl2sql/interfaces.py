@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
@@ -42,10 +42,13 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Usage:
-    """What model calls cost. Sums with ``+``. ``seconds`` is wall time waited for the model, queue included.
+    """What model calls cost. Sums with ``+``.
 
     ``prompt_tokens`` counts every token the model conditioned on; ``prefill_tokens`` those that were really
-    computed (the rest came from a reused cache). Each of ``n`` completions counts its own prompt.
+    computed (the rest, ``reused_tokens``, came from a cache of keys and values). Each of ``n`` completions counts
+    its own prompt. ``seconds`` is wall time waited for the model; where the back end knows them, ``queue_seconds``
+    of it passed before the first token was computed, and ``compute_seconds`` is this call's share of the forward
+    passes it was part of, by tokens. ``cached_calls`` were answered from the response cache, at no cost.
     """
 
     prompt_tokens: int = 0
@@ -53,18 +56,20 @@ class Usage:
     completion_tokens: int = 0
     model_calls: int = 0
     seconds: float = 0.0
+    queue_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    cached_calls: int = 0
+
+    @property
+    def reused_tokens(self) -> int:
+        return self.prompt_tokens - self.prefill_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.prefill_tokens + other.prefill_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.model_calls + other.model_calls,
-            self.seconds + other.seconds,
-        )
+        return Usage(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def to_dict(self) -> dict[str, float | int]:
-        return {**self.__dict__, "seconds": round(self.seconds, 4)}
+        fields = {name: round(value, 4) if isinstance(value, float) else value for name, value in vars(self).items()}
+        return fields | {"reused_tokens": self.reused_tokens}
 
 
 @dataclass(frozen=True)
