@@ -1,0 +1,170 @@
+"""Grammars at the token level: compile (cached), mask the logits, follow the chosen tokens. llguidance does the work.
+
+A ``Constrainer`` belongs to a tokenizer, a ``GrammarState`` to one row of a batch. A grammar describes the newly
+generated text from its first character; the end-of-turn tokens are allowed exactly where that text may end.
+llguidance is an optional dependency (extra ``grammar``), imported on first use. What the grammars say is written in
+``nl2sql.grammars``. Not covered: Python ("slow") tokenizers.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from nl2sql.errors import ModelError
+from nl2sql.interfaces import Grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+logger = logging.getLogger(__name__)
+
+INSTALL = "constrained decoding needs llguidance: pip install 'nl2sql-harness[grammar]' (or --constrain none)"
+CACHED = 256  # compiled grammars kept per tokenizer; one of a large schema takes a few megabytes
+
+
+class Constrainer:
+    """Compiles grammars for one tokenizer and keeps them, the least recently used going first. Thread-safe.
+
+    tokenizer: a fast transformers tokenizer. n_vocab: the width of the model's logits. stop_ids: the tokens that end
+    a turn. Cheap to make: llguidance's view of the tokenizer (about a second) is built with the first grammar.
+    """
+
+    def __init__(self, tokenizer: Any, n_vocab: int, stop_ids: Iterable[int]) -> None:
+        self._tokenizer = tokenizer
+        self._n_vocab = n_vocab
+        self._stop_ids = sorted({i for i in stop_ids if 0 <= i < n_vocab})
+        self._vocabulary: Any = None
+        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def start(self, grammar: Grammar) -> GrammarState:
+        """The state of a new row under ``grammar``, compiled on first use.
+
+        Raises ModelError for a malformed grammar, a tokenizer that llguidance cannot read, or without llguidance.
+        """
+        with self._lock:
+            compiled = self._compiled.pop(grammar, None)
+            if compiled is None:
+                compiled = self._compile(grammar)
+            self._compiled[grammar] = compiled
+            while len(self._compiled) > CACHED:
+                self._compiled.popitem(last=False)
+            return GrammarState(compiled.deep_copy(), self._n_vocab, self._stop_ids)
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        try:
+            from llguidance import LLMatcher
+        except ImportError:
+            raise ModelError(INSTALL) from None
+
+        started = time.perf_counter()
+        if self._vocabulary is None:
+            self._vocabulary = _vocabulary(self._tokenizer, self._n_vocab, self._stop_ids)
+        try:
+            text = _translate(grammar)
+        except ValueError as error:
+            raise ModelError(f"the {grammar.kind} grammar is malformed: {_line(error)}") from None
+        compiled = LLMatcher(self._vocabulary, text, log_level=0)
+        if compiled.is_error():
+            raise ModelError(f"the {grammar.kind} grammar is malformed: {_line(compiled.get_error())}")
+        logger.info(
+            "compiled a grammar of %d characters in %.0f ms", len(grammar.text), 1000 * (time.perf_counter() - started)
+        )
+        return compiled
+
+
+class GrammarState:
+    """Where one row stands in its grammar. Not thread-safe."""
+
+    def __init__(self, matcher: LLMatcher, n_vocab: int, stop_ids: Sequence[int]) -> None:
+        self._matcher = matcher
+        self._n_vocab = n_vocab
+        self._stop_ids = list(stop_ids)
+
+    def mask(self, logits: torch.Tensor) -> None:
+        """Set the logits ``[vocab]`` (on CPU, in place) of every token that must not come next to -inf.
+
+        Raises ModelError when llguidance gives up (a grammar too ambiguous for its limits).
+        """
+        logits.masked_fill_(torch.from_numpy(self._forbidden()), -torch.inf)
+
+    def consume(self, token: int) -> None:
+        """Follow the chosen token; one that ends the turn changes nothing.
+
+        Raises ModelError for a token that the grammar does not allow here.
+        """
+        if token in self._stop_ids:
+            return
+        if not self._matcher.consume_token(token):
+            raise ModelError(f"token {token} does not follow the grammar: {_line(self._matcher.get_error())}")
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing but the end of the turn may follow."""
+        return bool(self._matcher.is_stopped())
+
+    @property
+    def accepting(self) -> bool:
+        """The text so far is complete (more may be allowed)."""
+        return bool(self._matcher.is_accepting())
+
+    def _forbidden(self) -> np.ndarray:
+        """Bool ``[vocab]``, True for the tokens that must not come next."""
+        if self._matcher.is_stopped() and not self._matcher.is_error():
+            forbidden = np.ones(self._n_vocab, dtype=bool)
+            forbidden[self._stop_ids] = False
+            return forbidden
+        packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if self._matcher.is_error():
+            raise ModelError(f"the grammar cannot be followed further: {_line(self._matcher.get_error())}")
+        return np.unpackbits(~packed, count=self._n_vocab, bitorder="little").view(bool)
+
+
+def mask_rows(states: Sequence[GrammarState | None], logits: torch.Tensor) -> None:
+    """``GrammarState.mask`` for the rows of ``logits`` ``[rows, vocab]``; rows whose state is None stay as they are."""
+    for index, state in enumerate(states):
+        if state is not None:
+            state.mask(logits[index])
+
+
+def _vocabulary(tokenizer: Any, n_vocab: int, stop_ids: Sequence[int]) -> Any:
+    """llguidance's view of a tokenizer; its width is the model's, or the tokenizer's where that has more tokens."""
+    from llguidance.hf import from_tokenizer
+
+    if not stop_ids:
+        raise ModelError("the model has no end-of-turn token; constrained decoding needs one (--constrain none)")
+    reason: Exception | None = None
+    for _ in range(5):
+        try:
+            return from_tokenizer(tokenizer, n_vocab=max(n_vocab, len(tokenizer)), eos_token=list(stop_ids))
+        except RuntimeError as error:  # "Already borrowed": another thread is tokenising this very moment
+            reason = error
+            time.sleep(0.02)
+        except (ValueError, TypeError, AttributeError) as error:
+            reason = error
+            break
+    kind = type(tokenizer).__name__
+    raise ModelError(f"llguidance cannot read this model's tokenizer ({kind}: {_line(reason)})")
+
+
+def _translate(grammar: Grammar) -> str:
+    from llguidance import LLMatcher
+
+    if grammar.kind == "lark":
+        return LLMatcher.grammar_from_lark(grammar.text)
+    # One way to write the blanks: free whitespace lets a small model write blanks until its tokens run out.
+    spaced: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    return LLMatcher.grammar_from_json_schema(grammar.text, defaults=spaced)
+
+
+def _line(error: object) -> str:
+    """The first lines of an error, on one."""
+    return " ".join(str(error).split())[:300]
