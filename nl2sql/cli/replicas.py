@@ -32,7 +32,7 @@ def build(
     n: CountOption = 10,
     seed: SeedOption = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Copy the databases into this folder: OUT/QUESTION/000.sqlite, and index.json.")
+        Path | None, typer.Option(help="Copy the databases into this folder, for score --replicas OUT.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,10 +58,10 @@ def build(
     files = build_replicas(loaded, questions, record, seed=seed, progress=sys.stderr.isatty())
     seconds = time.perf_counter() - started
     index = {id_: [str(file) for file in databases] for id_, (_, databases) in files.items()}
-    if out is not None:
-        index = _copy(index, out)
     everything = sorted({file for databases in index.values() for file in databases})
     fingerprint = suite_fingerprint(everything)
+    if out is not None:
+        index = _copy(files, out)
     report = {
         "benchmark": loaded.name,
         "split": split,
@@ -143,18 +143,35 @@ def _questions(benchmark: str, split: str | None, limit: int | None, seed: int) 
     return loaded, draw_sample(kept, limit, seed)
 
 
-def _copy(index: dict[str, list[str]], out: Path) -> dict[str, list[str]]:
-    import json
+def _copy(files: dict[str, tuple[Path, list[Path]]], out: Path) -> dict[str, list[str]]:
+    """Copy every question's databases into a folder of its own; an index says which is whose."""
     import re
     import shutil
 
-    copied: dict[str, list[str]] = {}
-    for id_, files in index.items():
-        folder = out / re.sub(r"[^\w.-]", "_", id_)
+    from nl2sql.suites.questions import write_index
+
+    copied: dict[str, list[Path]] = {}
+    used: set[str] = set()
+    done: dict[tuple[Path, ...], list[Path]] = {}  # perturbed replicas are shared by the questions of a database
+    for id_, (_, databases) in files.items():
+        if tuple(databases) in done and databases:
+            copied[id_] = done[tuple(databases)]
+            continue
+        name = plain = re.sub(r"[^\w-]", "_", id_) or "_"
+        number = 1
+        while name.lower() in used:
+            number += 1
+            name = f"{plain}-{number}"
+        used.add(name.lower())
+        folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
-        copied[id_] = [str(shutil.copyfile(file, folder / f"{k:03d}.sqlite")) for k, file in enumerate(files)]
-    (out / "index.json").write_text(json.dumps(copied, indent=1), encoding="utf-8")
-    return copied
+        for old in folder.glob("*.sqlite"):  # of an earlier build with more databases
+            old.unlink()
+        copied[id_] = [Path(shutil.copyfile(file, folder / f"{k:03d}.sqlite")) for k, file in enumerate(databases)]
+        done[tuple(databases)] = copied[id_]
+    out.mkdir(parents=True, exist_ok=True)
+    write_index(out, copied)
+    return {id_: [str(file) for file in databases] for id_, databases in copied.items()}
 
 
 def _print_left_out(left_out: dict[str, int]) -> None:

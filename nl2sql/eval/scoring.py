@@ -55,11 +55,11 @@ def score(
 
     A missing or blank prediction is wrong; an item whose golds all fail is wrong and has ``gold_error``.
     ``rule`` names what counts as the same answer (``eval.rules``). ``replicas`` decides TS: that many replicas per
-    database, made by ``method`` ("perturb" or "suite") with ``seed`` on first use; or a folder with databases in
-    ``FOLDER/<db_id>/``; 0 leaves TS out. ``timeout_s`` and ``max_rows`` bound each statement. ``causes`` finds out why
-    a wrong item is wrong; ``cache_golds`` remembers golds' results on disk; ``metrics`` are functions of an item,
-    shown beside ours. Failures of databases and statements are recorded in the items; UsageError for impossible
-    arguments.
+    database (``method`` "perturb") or databases per question ("suite"), made with ``seed``; or a folder with databases
+    in ``FOLDER/<db_id>/``, or one that ``nl2sql replicas build --out`` wrote; 0 leaves TS out. ``timeout_s`` and
+    ``max_rows`` bound each statement. ``causes`` finds out why a wrong item is wrong; ``cache_golds`` remembers golds'
+    results on disk; ``metrics`` are functions of an item, shown beside ours. Failures of databases and statements are
+    recorded in the items; UsageError for impossible arguments.
     """
     return score_many(
         benchmark,
@@ -112,6 +112,7 @@ def score_many(
         pool = default_pool()
     executor = Executor(pool, get_rule(rule), timeout_s, max_rows, explain=causes)
     suites = _Suites(benchmark, questions, replicas, method, seed, cache_golds)
+    suites.build_for(questions, pool.workers, progress)
     judged = _judge_all(executor, suites, questions, predictions, progress)
     found = {}
     for name, given in predictions.items():
@@ -147,7 +148,7 @@ def _judge_all(
 ) -> dict[str, dict[str | None, ItemScore]]:
     """question id -> prediction -> its score. Every distinct prediction of a question is judged once."""
     given = {q.id: list(dict.fromkeys(p.get(q.id) for p in predictions.values())) for q in questions}
-    portions = _portions(questions, given, executor)
+    portions = _portions(questions, given, executor, alone=suites.of_questions is not None)
     suites.expect(Counter(portion.db_id for portion in portions))
     judged: dict[str, dict[str | None, ItemScore]] = {}
     with ThreadPoolExecutor(executor.pool.workers, thread_name_prefix="score") as threads:
@@ -183,9 +184,14 @@ class _bar:
 
 
 def _portions(
-    questions: Sequence[Question], given: Mapping[str, Sequence[str | None]], executor: Executor
+    questions: Sequence[Question], given: Mapping[str, Sequence[str | None]], executor: Executor, alone: bool
 ) -> list[_Portion]:
-    """Databases in turn, large ones cut up; questions that share a statement stay together."""
+    """Databases in turn, large ones cut up; questions that share a statement stay together.
+
+    ``alone``: each question has databases of its own, and makes a portion of its own.
+    """
+    if alone:
+        return [_Portion(question.db_id, [question]) for question in sorted(questions, key=lambda q: q.db_id)]
     size = max(SMALLEST_PORTION, len(questions) // (executor.pool.workers * PORTIONS))
     by_database: dict[str, list[Question]] = {}
     for question in questions:
@@ -251,7 +257,7 @@ def _judge_portion(
     verdicts: list[Verdict] = []
     results: dict[str, RunResult] = {}
     if path is not None:
-        ask = (lambda: suites.replicas(portion.db_id)) if suites.wanted else None
+        ask = (lambda: suites.replicas(portion.db_id, portion.questions)) if suites.wanted else None
         verdicts, results = executor.judge_pairs(path, cases, single, ask, suites.cache(portion.db_id))
     judged: dict[str, dict[str | None, ItemScore]] = {}
     for question in portion.questions:
@@ -344,17 +350,43 @@ class _Suites:
         self.benchmark, self.wanted, self.method, self.seed = benchmark, replicas, method, seed
         self.warnings: list[str] = []
         self.most = 0  # replicas of a database, at most
+        self.of_questions: dict[str, list[Path] | None] | None = None  # where each question has its own databases
         self._cache_golds = cache_golds
-        self._golds: dict[str, list[str]] = {}
-        for question in questions:
-            self._golds.setdefault(question.db_id, []).extend(question.gold)
         self._known: dict[tuple[str, str], Any] = {}
-        self._locks: dict[str, threading.Lock] = {db_id: threading.Lock() for db_id in self._golds}
+        self._locks = {question.db_id: threading.Lock() for question in questions}
         self._left: Counter[str] = Counter()
         if not isinstance(replicas, int) and not Path(replicas).is_dir():
             raise UsageError(
                 f"replicas {replicas} is neither a number nor a folder; expected FOLDER/<database>/*.sqlite"
             )
+
+    def build_for(self, questions: Sequence[Question], workers: int, progress: bool) -> None:
+        """Suites belong to single questions and are built ahead, several at once; replicas are built on first use."""
+        if self.method != "suite" and isinstance(self.wanted, int):
+            return
+        from nl2sql.suites.questions import read_index, suites_of
+
+        if not isinstance(self.wanted, int):
+            self.of_questions = read_index(Path(self.wanted))
+            lost = [q.id for q in questions if self.of_questions is not None and q.id not in self.of_questions]
+            if lost:
+                self.warnings.append(
+                    f"{self.wanted} has no databases for {len(lost)} of {len(questions)} questions (the first: "
+                    f"{lost[0]}): TS counts as failed there"
+                )
+        elif self.wanted:
+            found = suites_of(
+                questions,
+                lambda db_id: self.path(db_id)[0],
+                self.wanted,
+                seed=self.seed,
+                workers=workers,
+                progress=progress,
+            )
+            self.of_questions = found.files
+            self.warnings += found.warnings
+        if self.of_questions is not None:
+            self.most = max((len(files or ()) for files in self.of_questions.values()), default=0)
 
     def expect(self, portions: Counter[str]) -> None:
         self._left = portions
@@ -401,8 +433,11 @@ class _Suites:
         found: GoldCache | None = self._once(db_id, "cache", lambda: gold_cache(path))
         return found
 
-    def replicas(self, db_id: str) -> list[Path] | None:
-        """The replicas of a database; None where there are none."""
+    def replicas(self, db_id: str, questions: Sequence[Question]) -> list[Path] | None:
+        """The databases that TS of ``questions`` (of one database) rests on; None where there are none."""
+        if self.of_questions is not None:
+            (question,) = questions
+            return self.of_questions.get(question.id)
         path, _ = self.path(db_id)
 
         def find() -> list[Path] | None:
@@ -424,10 +459,6 @@ class _Suites:
             if not files:
                 raise UsageError(f"no databases ({', '.join(SUFFIXES)}) in {folder}")
             return files
-        if self.method == "suite":
-            from nl2sql.suites import suite_databases
-
-            return list(suite_databases(path, self._golds[db_id], self.wanted, self.seed))
         from nl2sql.replicas import perturbed_replicas
 
         return perturbed_replicas(path, self.wanted, seed=self.seed)
