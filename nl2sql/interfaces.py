@@ -48,7 +48,8 @@ class Usage:
     computed (the rest, ``reused_tokens``, came from a cache of keys and values). Each of ``n`` completions counts
     its own prompt. ``seconds`` is wall time waited for the model; where the back end knows them, ``queue_seconds``
     of it passed before the first token was computed, and ``compute_seconds`` is this call's share of the forward
-    passes it was part of, by tokens. ``cached_calls`` were answered from the response cache, at no cost.
+    passes it was part of, by tokens. ``cached_calls`` were answered from the response cache, at no cost. ``cost`` is
+    money, in the currency of the prices that the model was given (0 without prices).
     """
 
     prompt_tokens: int = 0
@@ -59,6 +60,7 @@ class Usage:
     queue_seconds: float = 0.0
     compute_seconds: float = 0.0
     cached_calls: int = 0
+    cost: float = 0.0
 
     @property
     def reused_tokens(self) -> int:
@@ -68,7 +70,7 @@ class Usage:
         return Usage(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def to_dict(self) -> dict[str, float | int]:
-        fields = {name: round(value, 4) if isinstance(value, float) else value for name, value in vars(self).items()}
+        fields = {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(self).items()}
         return fields | {"reused_tokens": self.reused_tokens}
 
 

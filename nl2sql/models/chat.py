@@ -46,6 +46,11 @@ class Chat:
                 return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
             return list(self._tokenizer(plain_prompt(messages) + prefill)["input_ids"])
 
+    def prompt_text(self, messages: Sequence[Message], prefill: str = "") -> str:
+        """The same prompt as text, for a server that tokenises it."""
+        with self._lock:
+            return (self._render(messages) if self.has_template else plain_prompt(messages)) + prefill
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids`` without special tokens, spaces exactly as the model wrote them."""
         with self._lock:
