@@ -37,6 +37,7 @@ class Chat:
         self._lock = threading.Lock()
         self.has_template = bool(getattr(tokenizer, "chat_template", None))
         self.stop_ids = _stop_ids(tokenizer, generation_eos)
+        self.bos_token = str(tokenizer.bos_token or "")
 
     def prompt_ids(self, messages: Sequence[Message], prefill: str = "") -> list[int]:
         """Token ids of the messages and the open assistant turn that starts with ``prefill``."""
