@@ -38,15 +38,17 @@ class PairsResult:
     """What ``run_pairs`` found. Keys are (file, index of statement or pair)."""
 
     results: dict[tuple[int, int], RunResult] = field(default_factory=dict)
-    verdicts: dict[tuple[int, int], int | None] = field(default_factory=dict)  # of every pair that was tried
+    right: dict[int, set[int]] = field(default_factory=dict)  # file -> pairs with verdict 1
+    verdicts: dict[tuple[int, int], int | None] = field(default_factory=dict)  # of the other pairs that were tried
     digests: dict[tuple[int, int], list[Any]] = field(default_factory=dict)  # of successful golds, where asked for
     rows_sent: set[tuple[int, int]] = field(default_factory=set)  # results that are complete with their rows
-    counts: dict[tuple[int, int], int] = field(default_factory=dict)  # rows of results without rows
     executed: int = 0  # statements executed, on all files together
     restarts: int = 0  # workers lost on the way
 
     def verdict(self, file: int, pair: int) -> int | None:
         """The verdict on a pair. Raises RuntimeError where none came: nothing is right because nothing was heard."""
+        if pair in self.right.get(file, ()):
+            return 1
         try:
             return self.verdicts[file, pair]
         except KeyError:
@@ -149,8 +151,9 @@ class _Conversation:
             base = self.file
             try:
                 for message in self.pool.converse(self._request(careful), self._silence):
-                    if message[0] == "part":
-                        self._take_in(base, *message[1:])
+                    if message[0] == "parts":
+                        for part in message[1:]:
+                            self._take_in(base, *part)
                         at = None
                     elif message[0] == "at":
                         at = (base + message[1], message[2])
@@ -201,7 +204,9 @@ class _Conversation:
         file = base + number
         found = self.found
         for index, outcome in news.get("outcomes", {}).items():
-            found.results[file, int(index)], found.counts[file, int(index)] = _result(outcome, self.timeout_s)
+            found.results[file, int(index)] = _result(outcome, self.timeout_s)
+        if right := news.get("right"):
+            found.right.setdefault(file, set()).update(right)
         for pair, verdict in news.get("verdicts", {}).items():
             found.verdicts[file, int(pair)] = verdict
             if verdict == 0:
@@ -222,12 +227,12 @@ class _Conversation:
         self.found.rows_sent.add(key)
 
 
-def _result(outcome: list[Any], timeout_s: float) -> tuple[RunResult, int]:
-    """(the result without its rows, how many it has)."""
+def _result(outcome: list[Any], timeout_s: float) -> RunResult:
+    """The result without its rows."""
     from nl2sql.query_runner import failure
 
     if len(outcome) == 3:
         seconds, exception, message = outcome
-        return failure(exception, message, timeout_s, seconds), 0
-    seconds, columns, rows, truncated = outcome
-    return RunResult(True, ("",) * columns, truncated=truncated, seconds=seconds), rows
+        return failure(exception, message, timeout_s, seconds)
+    seconds, columns, _, truncated = outcome
+    return RunResult(True, ("",) * columns, truncated=truncated, seconds=seconds)

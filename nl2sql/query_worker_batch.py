@@ -13,17 +13,16 @@ message], ...] not to be run again; ``dead``: pairs to leave out; ``start``: the
 are wanted.
 
 Messages back: ``["at", file, sql index]`` before a statement (careful only), ``["busy"]`` before lengthy work of our
-own, ``["part", file, next pair, found]`` and at last ``["end", executed]``. ``found`` holds, as far as they are news,
-``outcomes`` {sql index: outcome}, ``verdicts`` {pair: verdict}, ``rows`` {sql index: [columns, rows, cut]} and
-``digests`` {sql index: digest}. Verdicts, one for every pair that was tried: 1 right, 0 wrong, 2 the gold does not run,
-null: for the parent to judge, whose rows are then sent.
+own, ``["parts", [file, next pair, found], ...]`` and at last ``["end", executed]``. ``found`` holds what is new:
+``outcomes`` {sql index: outcome}, ``right`` [pair, ...] and ``verdicts`` {pair: verdict} (every pair that was tried is
+in one of them), ``rows`` {sql index: [columns, rows, cut]} and ``digests`` {sql index: digest}. Verdicts: 1 right (as
+``right``), 0 wrong, 2 the gold does not run, null: for the parent to judge, whose rows are then sent.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import marshal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -114,60 +113,75 @@ def columns_differ(gold: list[tuple], predicted: list[tuple]) -> bool:
 class Batch:
     """One request being worked off.
 
-    ``fetch(uri, version, sql, statements)`` executes, within the request's bounds, and gives (columns, rows,
-    truncated) or (kind of error, message); ``statements`` says about how many are to come on that file. ``send`` takes
-    a message's JSON, ``encode`` makes JSON of rows.
+    ``on_file(uri, version, statements)`` gives what executes a statement on that file, within the request's bounds:
+    (columns, rows, truncated) or (kind of error, message); ``statements`` says about how many are to come. ``send``
+    takes a message's JSON, ``encode`` makes JSON of rows.
     """
 
     def __init__(
         self,
         request: dict[str, Any],
-        fetch: Callable[[str, str, str, int], tuple],
+        on_file: Callable[[str, str, int], Callable[[str], tuple]],
         send: Callable[[str], None],
         encode: Callable[[Any], str],
     ) -> None:
-        self.request, self.fetch, self.send, self.encode = request, fetch, send, encode
+        self.request, self.on_file, self.send, self.encode = request, on_file, send, encode
         self.sql: list[str] = request["sql"]
         self.mode: str = request["mode"]
+        self.pairs: list[list[int]] = request["pairs"]
         dead = set(request["dead"])
-        self.alive = [k for k in range(len(request["pairs"])) if k not in dead]
+        self.alive = [k for k in range(len(self.pairs)) if k not in dead]
         self.failed = {(file, index): (kind, message) for file, index, kind, message in request["failed"]}
         self.executed = 0
         self.flushed = time.monotonic()
+        self.parts: list[str] = []
         self._clear()
 
     def _clear(self) -> None:
         self.outcomes: dict[int, list[Any]] = {}
+        self.right: list[int] = []
         self.verdicts: dict[int, int | None] = {}
         self.digests: dict[int, list[Any]] = {}
         self.row_parts: list[str] = []
         self.row_bytes = 0
 
     def work(self) -> None:
-        pairs = self.request["pairs"]
-        for number in range(len(self.request["files"])):
+        last_uses = self.last_uses()
+        for number, (uri, version) in enumerate(self.request["files"]):
             self.file = number
-            self.known = {int(k): v for k, v in (self.request["known"][self.file] or {}).items()}
+            self.fetch = self.on_file(uri, version, len(self.alive))
+            self.known = {int(k): v for k, v in (self.request["known"][number] or {}).items()}
             start = self.request["start"] if number == 0 else 0
-            todo = [k for k in self.alive if k >= start]
-            self.uses = Counter(index for k in todo for index in pairs[k][:2] if index >= 0)
             self.results: dict[int, Result] = {}
             self.sent: set[int] = set()
             dead = set()
-            for k in todo:
-                gold, predicted, flags = pairs[k]
-                verdict = self.judge(gold, predicted, flags)
-                self.verdicts[k] = verdict
-                if verdict == 0:
-                    dead.add(k)
-                for index in (gold, predicted):
-                    self.uses[index] -= 1
-                    if self.uses[index] <= 0:
-                        self.results.pop(index, None)
+            for k in self.alive:
+                if k < start:
+                    continue
+                verdict = self.judge(*self.pairs[k])
+                if verdict == 1:
+                    self.right.append(k)
+                else:
+                    self.verdicts[k] = verdict
+                    if verdict == 0:
+                        dead.add(k)
+                for index in last_uses.get(k, ()):
+                    self.results.pop(index, None)
                 self.flush_if_due(k + 1)
-            self.alive = [k for k in self.alive if k not in dead]
-            self.flush(len(pairs))
+            if dead:
+                self.alive = [k for k in self.alive if k not in dead]
+                last_uses = self.last_uses()
+            self.end_part(len(self.pairs))
+        self.flush()
         self.send(json.dumps(["end", self.executed]))
+
+    def last_uses(self) -> dict[int, list[int]]:
+        """Pair -> the statements whose results no later pair needs."""
+        last = {index: k for k in self.alive for index in self.pairs[k][:2]}
+        uses: dict[int, list[int]] = {}
+        for index, k in last.items():
+            uses.setdefault(k, []).append(index)
+        return uses
 
     def judge(self, gold: int, predicted: int, flags: int) -> int | None:
         if gold < 0 or predicted < 0:
@@ -177,14 +191,9 @@ class Batch:
             return 1
         if gold == predicted and not flags & ROWS and self.gold(gold).usable:
             return 1
-        known = self.known.get(gold)
-        if known is not None and not flags & ROWS:
-            theirs = self.result(predicted)
-            if theirs.usable:
-                verdict = compare_digests(known, digest_of(theirs), bool(flags & ORDERED), self.mode)
-            else:
-                verdict = None if self.request["blank"] else 0
-            if verdict is not None and (verdict or not flags & ROWS_IF_WRONG or not theirs.usable):
+        if self.known and gold in self.known and not flags & ROWS:
+            verdict = self.judge_by_digest(gold, predicted, flags)
+            if verdict is not None:
                 return verdict
         ours, theirs = self.gold(gold), self.result(predicted)
         if not ours.usable:
@@ -201,6 +210,15 @@ class Batch:
             for index, found in ((gold, ours), (predicted, theirs)):
                 self.send_rows(index, found)
         return verdict
+
+    def judge_by_digest(self, gold: int, predicted: int, flags: int) -> int | None:
+        """The verdict where the gold's digest is known from an earlier run; None where its rows are needed."""
+        theirs = self.result(predicted)
+        if theirs.usable:
+            verdict = compare_digests(self.known[gold], digest_of(theirs), bool(flags & ORDERED), self.mode)
+        else:
+            verdict = None if self.request["blank"] else 0
+        return verdict if verdict or not flags & ROWS_IF_WRONG or not theirs.usable else None
 
     def result(self, index: int) -> Result:
         found = self.results.get(index)
@@ -221,11 +239,10 @@ class Batch:
             return Result([], [], False, 0.0, known)
         if self.request["careful"]:
             self.send(json.dumps(["at", self.file, index]))
-        uri, version = self.request["files"][self.file]
         began = time.monotonic()
         self.executed += 1
         try:
-            found = self.fetch(uri, version, self.sql[index], len(self.alive))
+            found = self.fetch(self.sql[index])
         except MemoryError:
             self.results.clear()
             found = ("memory", "out of memory")
@@ -252,18 +269,20 @@ class Batch:
     def flush_if_due(self, next_pair: int) -> None:
         due = self.row_bytes > FLUSH_BYTES or time.monotonic() - self.flushed > FLUSH_S
         if due or self.request["careful"]:
-            self.flush(next_pair)
+            self.end_part(next_pair)
+            self.flush()
 
-    def flush(self, next_pair: int) -> None:
-        found = {"outcomes": self.outcomes, "verdicts": self.verdicts, "digests": self.digests}
+    def end_part(self, next_pair: int) -> None:
+        """What has been found on this file since the last part, as one piece of the next message."""
+        found = {"outcomes": self.outcomes, "right": self.right, "verdicts": self.verdicts, "digests": self.digests}
         text = self.encode({k: v for k, v in found.items() if v})[:-1]
         if self.row_parts:
             text += ("," if len(text) > 1 else "") + f'"rows":{{{",".join(self.row_parts)}}}'
-        self.send(f'["part",{self.file},{next_pair},{text}}}]')
+        self.parts.append(f"[{self.file},{next_pair},{text}}}]")
         self._clear()
+
+    def flush(self) -> None:
+        if self.parts:
+            self.send(f'["parts",{",".join(self.parts)}]')
+        self.parts.clear()
         self.flushed = time.monotonic()
-
-
-def size_of(rows: list[tuple]) -> int:
-    """About how many bytes ``rows`` take when encoded."""
-    return len(marshal.dumps(rows))

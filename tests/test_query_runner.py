@@ -298,11 +298,12 @@ def _running(pid: int) -> bool:
 
 def test_the_worker_imports_nothing_of_the_package() -> None:
     program = query_runner.WORKER.read_text(encoding="utf-8")
-    program = program[: program.index("\nelse:\n    from nl2sql")] + program[program.index("\nT = ") :]
-    batches = query_runner.WORKER.with_name("query_worker_batch.py").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\s*(?:import|from) (\w+)", program + batches, re.MULTILINE)) <= {
-        *("__future__", "collections", "hashlib", "json", "marshal", "os", "re", "resource", "signal", "sqlite3"),
-        *("sys", "time", "typing", "urllib", "query_worker_batch"),
+    program = program[: program.index("\nelse:\n    from nl2sql")] + program[program.index("\n__all__ = ") :]
+    for sibling in ("query_sandbox.py", "query_worker_batch.py"):
+        program += query_runner.WORKER.with_name(sibling).read_text(encoding="utf-8")
+    assert set(re.findall(r"^\s*(?:import|from) (\w+)", program, re.MULTILINE)) <= {
+        *("__future__", "collections", "hashlib", "itertools", "json", "os", "re", "resource", "signal", "sqlite3"),
+        *("sys", "time", "urllib", "typing", "query_sandbox", "query_worker_batch"),
     }
 
 

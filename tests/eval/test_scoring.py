@@ -122,15 +122,13 @@ def test_a_statement_that_hangs_costs_itself_only(numbers):
 def test_a_statement_that_kills_every_worker_is_recorded_and_the_rest_goes_on(numbers, monkeypatch):
     from nl2sql import query_runner
 
-    deadly = numbers.with_name("deadly_worker.py")
-    source = query_runner.WORKER.read_text(encoding="utf-8").replace(
-        "        signal.setitimer(signal.ITIMER_REAL, timeout_s + LAST_RESORT_SECONDS)\n",
-        "        signal.setitimer(signal.ITIMER_REAL, timeout_s + LAST_RESORT_SECONDS)\n"
-        "        if 'deadly' in sql: os.kill(os.getpid(), 9)\n",
-    )
-    deadly.write_text(source, encoding="utf-8")
-    batch = query_runner.WORKER.with_name("query_worker_batch.py")
-    deadly.with_name(batch.name).write_text(batch.read_text(encoding="utf-8"), encoding="utf-8")
+    for program in query_runner.WORKER.parent.glob("query_*.py"):
+        source = program.read_text(encoding="utf-8").replace(
+            "            alarm.on(now)\n", "            if 'deadly' in sql: os.kill(os.getpid(), 9)\n"
+        )
+        numbers.with_name(program.name).write_text(source, encoding="utf-8")
+    deadly = numbers.with_name(query_runner.WORKER.name)
+    assert "deadly" in deadly.read_text(encoding="utf-8")
     monkeypatch.setattr(query_runner, "WORKER", deadly)
     with QueryPool(1) as pool:
         pairs = [(-1, n, ROWS) for n in range(3)]
