@@ -1,4 +1,4 @@
-"""Model back ends: local transformers models, scripted replies, and the embedded weights.
+"""Model back ends: local transformers models, HTTP servers, scripted replies, and the embedded weights.
 
 ``load_model`` turns what a user types after ``--model`` into a ``Model``. Importing this package imports no
 model library.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,17 +23,43 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LIST_HINT = "`nl2sql models list` shows the embedded ones"
 
 
-def load_model(spec: str, *, device: str = "auto", dtype: str | None = None, batch_size: int = 16) -> Model:
+def load_model(
+    spec: str,
+    *,
+    device: str = "auto",
+    dtype: str | None = None,
+    batch_size: int = 16,
+    server: Iterable[str] = (),
+    cache: bool = False,
+) -> Model:
     """Load the model that ``spec`` names.
 
-    spec: an embedded name (``smollm2-135m``; pulled on first use), ``scripted:FILE``, a folder, a ``.gguf`` file
-    or a hub id ``org/name``. device: auto, cpu, cuda or mps. dtype: float32, bfloat16, float16 or None (float32 on
-    CPU, bfloat16 on CUDA). batch_size: rows decoded at once.
-    Raises UsageError for a spec that names nothing, ModelError when the weights cannot be had.
+    spec: an embedded name (``smollm2-135m``; pulled on first use), ``scripted:FILE``, a folder, a ``.gguf`` file,
+    a hub id ``org/name``, or a server's model ``http://HOST/v1#NAME``. device: auto, cpu, cuda or mps. dtype: float32,
+    bfloat16, float16 or None (float32 on CPU, bfloat16 on CUDA). batch_size: rows decoded, or requests made, at once.
+    server: ``KEY=VALUE`` options of an HTTP server. cache: answer repeated calls from the response cache.
+    Raises UsageError for a spec that names nothing, ModelError when the weights or the server cannot be had.
     """
     source = resolve_spec(spec)
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size} is not positive; use --batch-size 16")
+    model = _open(source, device, dtype, batch_size, tuple(server))
+    if not cache:
+        return model
+    from nl2sql.models.response_cache import cached
+
+    return cached(model)
+
+
+def _open(source: Source, device: str, dtype: str | None, batch_size: int, server: tuple[str, ...]) -> Model:
+    if source.kind == "http":
+        from nl2sql.models.http import HttpModel, ServerOptions
+
+        if device != "auto" or dtype is not None:
+            raise UsageError("--device and --dtype are the server's own business; leave them out with an HTTP model")
+        return HttpModel(source.value, ServerOptions.parse(server), batch_size=batch_size)
+    if server:
+        raise UsageError(f"--server {server[0]} goes with --model http://HOST/v1#NAME, not with {source.value!r}")
     if source.kind == "scripted":
         from nl2sql.models.scripted import ScriptedModel
 
@@ -46,8 +73,8 @@ def load_model(spec: str, *, device: str = "auto", dtype: str | None = None, bat
 class Source:
     """Where a model's weights come from."""
 
-    kind: Literal["embedded", "scripted", "folder", "gguf", "hub"]
-    value: str  # name, path or hub id
+    kind: Literal["embedded", "scripted", "folder", "gguf", "hub", "http"]
+    value: str  # name, path, hub id or address
 
 
 def resolve_spec(spec: str) -> Source:
@@ -60,8 +87,8 @@ def resolve_spec(spec: str) -> Source:
         return Source("embedded", spec)
     if spec.startswith("scripted:"):
         return Source("scripted", spec.removeprefix("scripted:"))
-    if re.match(r"https?://", spec):
-        raise UsageError(f"model {spec!r}: HTTP servers come with a later release; {_LIST_HINT}")
+    if re.match(r"https?://", spec, re.IGNORECASE):
+        return Source("http", spec)
     path = Path(spec).expanduser()
     if path.is_dir():
         return Source("folder", str(path))
@@ -77,5 +104,5 @@ def resolve_spec(spec: str) -> Source:
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(
         f"unknown model {spec!r}; {hint}known: {', '.join(names)}, scripted:FILE, a folder, a .gguf file, "
-        f"a hub id org/name ({_LIST_HINT})"
+        f"a hub id org/name, http://HOST/v1#NAME ({_LIST_HINT})"
     )

@@ -1,0 +1,449 @@
+"""Any OpenAI-compatible server as a ``Model``: ``--model http://HOST/v1#NAME``.
+
+``HttpModel`` is thread-safe; callers block while their requests run side by side, ``batch_size`` at a time. What the
+server does is probed once at the start (nl2sql.models.http_probe) and recorded in ``describe()``. Not here: tool
+calling, images, more than one server behind one model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nl2sql.errors import ModelError, UsageError
+from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
+from nl2sql.models.chat import Chat
+from nl2sql.models.http_grammar import TRIAL_TOKENS, fields_for, find_form, refusal
+from nl2sql.models.http_probe import CONTINUE, count_remotely, probe, rendered, served_models
+from nl2sql.models.http_transport import Refused, Reply, Transport
+from nl2sql.models.http_wire import Answer, Counts, Stream, read_answers, read_counts
+
+KEY_VARIABLE = "NL2SQL_API_KEY"
+_REMEMBERED_COUNTS = 4096
+_QUOTED = (
+    "\n\nYour answer has already begun; it stands between the lines below. Go on exactly where it stops, and repeat "
+    "nothing of it.\n-----\n{prefill}\n-----"
+)
+_STORY = ({"role": "user", "content": "Tell me a story."},)
+
+
+class ServerOptions(BaseModel):
+    """What a user can say about a server: ``--server KEY=VALUE``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: str = ""  # an embedded name or a folder: renders and counts prompts as the server's model does
+    context_window: int | None = Field(None, ge=64)
+    timeout_s: float = Field(600.0, gt=0)  # for one request, all of it
+    retries: int = Field(4, ge=0, le=100)
+    price_in: float = Field(0.0, ge=0)  # per million prompt tokens
+    price_out: float = Field(0.0, ge=0)  # per million completion tokens
+
+    @classmethod
+    def parse(cls, items: Iterable[str]) -> ServerOptions:
+        """Read ``KEY=VALUE`` items. Raises UsageError for an unknown key or a value of another kind."""
+        values: dict[str, str] = {}
+        for item in items:
+            key, sep, value = item.partition("=")
+            if not sep or key.strip() not in cls.model_fields:
+                raise UsageError(f"--server {item!r}: expected KEY=VALUE with KEY one of {', '.join(cls.model_fields)}")
+            values[key.strip()] = value.strip()
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UsageError(f"--server {first['loc'][0]}={first['input']}: {first['msg']}") from None
+
+
+def split_address(spec: str) -> tuple[str, str]:
+    """``http://HOST/v1#NAME`` as (address, name; "" when missing). Raises UsageError for what may hold a secret."""
+    address, _, name = spec.partition("#")
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"model address {address!r}: {error}; example: http://localhost:8000/v1#NAME") from None
+    if not parts.hostname or port == 0:
+        raise UsageError(f"model address {address!r} names no host; example: http://localhost:8000/v1#NAME")
+    if parts.username or parts.password or parts.query:
+        raise UsageError(
+            f"the address of {parts.hostname} holds a user name, password or query, which a run would write down; "
+            f"give a key in the environment variable {KEY_VARIABLE} instead"
+        )
+    return address.rstrip("/"), name.strip()
+
+
+class HttpModel:
+    """A model behind an OpenAI-compatible server. Use ``load_model("http://HOST/v1#NAME")``.
+
+    batch_size: parallel requests at most. The key, if any, comes from the environment variable NL2SQL_API_KEY and is
+    shown nowhere. Raises UsageError for an address without a name (and says what is offered), else ModelError.
+    """
+
+    def __init__(self, spec: str, options: ServerOptions | None = None, *, batch_size: int = 16) -> None:
+        self.url, self.name = split_address(spec)
+        self.batch_size = batch_size
+        self.options = options or ServerOptions()
+        key = os.environ.get(KEY_VARIABLE, "").strip() or None
+        self._transport = Transport(
+            self.url,
+            key=key,
+            timeout_s=self.options.timeout_s,
+            retries=self.options.retries,
+            concurrency=batch_size,
+        )
+        try:
+            if not self.name:
+                raise self._nameless()
+            self._chat = _tokenizer(self.options.tokenizer, self.name)
+            window = self.options.context_window or (_window_of(self.name) if self._chat else None)
+            self.abilities = probe(self._transport, self.name, self._chat, window)
+        except BaseException:
+            self._transport.close()
+            raise
+        self.context_window = self.abilities.window
+        self._forms: dict[str, str] = {}
+        self._samples: bool | None = None
+        self._many = self.abilities.many
+        self._finding = threading.Lock()
+        self._counts: OrderedDict[str, int] = OrderedDict()
+        self._counting = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------ the protocol
+
+    def generate(
+        self,
+        messages: Sequence[Message],
+        *,
+        prefill: str = "",
+        stop: Sequence[str] = (),
+        max_new_tokens: int,
+        grammar: Grammar | None = None,
+        sampling: Sampling | None = None,
+        n: int = 1,
+        seed: int | None = None,
+        cancel: threading.Event | None = None,
+    ) -> list[Completion]:
+        """Continue the open assistant turn; see ``Model.generate``.
+
+        Token counts are the server's where it gives any. Where ``n`` answers come from one request, its tokens and
+        seconds are split evenly. Raises ModelError, also for a grammar on a server without structured output and for
+        sampling on a server that decodes greedily whatever it is asked.
+        """
+        started = time.perf_counter()
+        if n < 1 or max_new_tokens < 1:
+            raise UsageError(f"n={n}, max_new_tokens={max_new_tokens}: both must be at least 1")
+        stop = tuple(s for s in stop if s)
+        extra = self._constraint(grammar) if grammar is not None else {}
+        if sampling is not None:
+            self._check_sampling()
+        known = self._known_count(messages, prefill)
+        if known is not None and known + max_new_tokens > self.context_window:
+            raise ModelError(
+                f"prompt of {known} tokens + max_new_tokens {max_new_tokens} exceeds the context window of "
+                f"{self.context_window} tokens of {self.name}; shorten the question or the schema text "
+                "(-c schema_text.max_tokens=...), or correct it with --server context_window=..."
+            )
+        try:
+            found = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel)
+        except Refused:
+            if n == 1 or not self._many:
+                raise
+            self._many = False  # some servers take a few at once, but not so many
+            found = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel)
+        seconds = (time.perf_counter() - started) / n
+        return [replace(c, usage=replace(c.usage, seconds=seconds)) for c in found]
+
+    def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
+        """Prompt tokens that ``generate`` would condition on; never fewer.
+
+        Exact with a tokenizer, the server's or one given. Else: the count the server reported for the longest prompt
+        that this one extends plus one token a byte of what came since, while that is under half the window; otherwise
+        a request for one token tells.
+        """
+        known = self._known_count(messages, prefill)
+        if known is not None:
+            return known
+        messages, prefill = list(messages), prefill
+        bound = self._bound(messages, prefill)
+        if bound <= self.context_window // 2:
+            return bound
+        path, prompt = self._prompt(messages, prefill)
+        body = prompt | self._settings(1, (), None, None, 1)
+        try:
+            count = read_counts(self._transport.send("POST", f"{self.url}/{path}", body).data).prompt
+        except Refused:  # too long for the server
+            return bound
+        self._remember(messages, prefill, count)
+        return bound if count is None else count
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest records; the key is not in it."""
+        import httpx2
+
+        found = self.abilities
+        return {
+            "backend": "http",
+            "name": self.name,
+            "revision": f"served by {self.url}",
+            "url": self.url,
+            "server": dict(found.server),
+            "prefill": found.way,
+            "prefill_trimmed": found.trims,
+            "token_counts": found.counting,
+            "honours": [name for name in ("stops", "many") if getattr(found, name)]
+            + ["logprobs"] * bool(found.logprobs),
+            "batch_size": self.batch_size,
+            "context_window": self.context_window,
+            "context_window_known": found.window_known,
+            "prices_per_million": [self.options.price_in, self.options.price_out],
+            "httpx2": httpx2.__version__,
+        }
+
+    def cache_identity(self) -> dict[str, Any]:
+        """What the response cache takes for this model's identity: also its answer to the probe's question."""
+        found = self.abilities
+        parts = {"url": self.url, "name": self.name, "server": dict(found.server), "fields": dict(found.fields)}
+        return parts | {"way": found.way, "answer": found.answer}
+
+    def close(self) -> None:
+        """Hang up; callers still waiting get Cancelled."""
+        self._transport.close()
+
+    # --------------------------------------------------------------------------------------------- requests
+
+    def _ask(
+        self,
+        messages: Sequence[Message],
+        prefill: str,
+        stop: Sequence[str],
+        extra: dict[str, Any],
+        max_new_tokens: int,
+        sampling: Sampling | None,
+        seed: int | None,
+        n: int,
+        cancel: threading.Event | None,
+    ) -> list[Completion]:
+        """``n`` completions from as few requests as the server allows, side by side."""
+        whole = n if self._many and sampling is not None and self.abilities.stops else 1
+        echo = prefill if self.abilities.echoes and self.abilities.way == "chat" else ""
+        sizes = [min(whole, n - at) for at in range(0, n, whole)]
+        streams = [Stream(stop, echo) if stop and not self.abilities.stops else None for _ in sizes]
+        path, prompt = self._prompt(messages, prefill)
+        requests: list[Any] = []
+        for index, (size, stream) in enumerate(zip(sizes, streams, strict=True)):
+            body = prompt | self._settings(max_new_tokens, stop, sampling, _seed(seed, index), size) | extra
+            if stream is not None:
+                body |= {"stream": True, "stream_options": {"include_usage": True}}
+            requests.append(("POST", f"{self.url}/{path}", body, stream))
+        found: list[Completion] = []
+        for reply, stream, size in zip(self._transport.send_all(requests, cancel=cancel), streams, sizes, strict=True):
+            try:
+                answers, counts = _read(reply, stream, size, stop, echo)
+            except ModelError as error:
+                raise ModelError(f"{self.url}: {error}") from None
+            self._remember(messages, prefill, counts.prompt)
+            if counts.prompt is None:
+                counts = replace(counts, prompt=self.count_tokens(messages, prefill))
+            if self.abilities.way == "user_turn" and prefill:
+                answers = [_without_echo(answer, prefill) for answer in answers]
+            found += self._completions(answers, counts, reply)
+        return found
+
+    def _prompt(self, messages: Sequence[Message], prefill: str) -> tuple[str, dict[str, Any]]:
+        """The path to post to, and the part of the body that holds the prompt."""
+        found = self.abilities
+        body: dict[str, Any] = {"model": self.name, **found.fields}
+        if found.way == "completions":
+            return "completions", body | {"prompt": rendered(self._chat, messages, prefill, found.drop_bos)}
+        chat = [dict(message) for message in messages]
+        if prefill and found.way == "chat":
+            body |= CONTINUE
+            chat.append({"role": "assistant", "content": prefill})
+        elif prefill:
+            chat = _quoting(chat, prefill)
+        return "chat/completions", body | {"messages": chat}
+
+    def _settings(
+        self, max_new_tokens: int, stop: Sequence[str], sampling: Sampling | None, seed: int | None, n: int
+    ) -> dict[str, Any]:
+        limit = "max_tokens" if self.abilities.way == "completions" else self.abilities.limit_field
+        body: dict[str, Any] = {limit: max_new_tokens, "temperature": 0, **self.abilities.logprobs}
+        if sampling is not None:
+            body |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+            body |= {"seed": seed} if seed is not None else {}
+        if stop and self.abilities.stops:
+            body["stop"] = list(stop)
+        return body | ({"n": n} if n > 1 else {})
+
+    def _completions(self, answers: list[Answer], counts: Counts, reply: Reply) -> list[Completion]:
+        n, prompt, completion = len(answers), counts.prompt or 0, counts.completion or 0
+        paid = (prompt * self.options.price_in + completion * self.options.price_out) / 1e6
+        found = []
+        for index, answer in enumerate(answers):
+            usage = Usage(
+                prompt_tokens=prompt,
+                prefill_tokens=prompt - counts.reused if index == 0 else 0,
+                completion_tokens=completion * (index + 1) // n - completion * index // n,
+                model_calls=1,
+                queue_seconds=reply.queue_seconds / n,
+                compute_seconds=counts.compute_seconds / n,
+                cost=paid / n,
+            )
+            found.append(Completion(answer.text, answer.finish, usage, answer.logprob))
+        return found
+
+    # ----------------------------------------------------------------------------------------------- counting
+
+    def _known_count(self, messages: Sequence[Message], prefill: str) -> int | None:
+        """The exact number of prompt tokens, where it costs no computing to know it."""
+        found = self.abilities
+        if found.counting == "tokenizer" and self._chat is not None:
+            return len(self._chat.prompt_ids(messages, prefill))
+        with self._counting:
+            count = self._counts.get(_digest(messages, prefill))
+        if count is None and found.counting in ("vllm", "llama.cpp") and found.way != "user_turn":
+            count = count_remotely(self._transport, self.name, found.counting, messages, prefill, found.fields)
+            self._remember(messages, prefill, count)
+        return count
+
+    def _remember(self, messages: Sequence[Message], prefill: str, count: int | None) -> None:
+        if count:
+            with self._counting:
+                self._counts[_digest(messages, prefill)] = count
+                self._counts[f"{_digest(messages, '')}/"] = len(prefill)
+                while len(self._counts) > _REMEMBERED_COUNTS:
+                    self._counts.popitem(last=False)
+
+    def _bound(self, messages: Sequence[Message], prefill: str) -> int:
+        """An upper bound: a token has at least one byte; templates add a few dozen tokens a message at most."""
+        with self._counting:
+            known = self._counts.get(f"{_digest(messages, '')}/")  # length of the last open turn that was counted
+            if known is not None and known <= len(prefill):
+                count = self._counts.get(_digest(messages, prefill[:known]))
+                if count is not None:
+                    return count + len(prefill[known:].encode("utf-8", "replace")) + 4
+        text = sum(len(message["content"].encode("utf-8", "replace")) + 64 for message in messages)
+        return text + len(prefill.encode("utf-8", "replace")) + (len(_QUOTED) if prefill else 0) + 64
+
+    # ------------------------------------------------------------------------------- found out when first needed
+
+    def _constraint(self, grammar: Grammar) -> dict[str, Any]:
+        """The request fields for a grammar. Raises ModelError when the server has no structured output for it."""
+        with self._finding:
+            if grammar.kind not in self._forms:
+                self._forms[grammar.kind] = find_form(
+                    grammar.kind, lambda extra: self._trial(_STORY, TRIAL_TOKENS[grammar.kind], **extra)
+                )
+        if not self._forms[grammar.kind]:
+            raise refusal(self.url, grammar.kind)
+        return fields_for(grammar, self._forms[grammar.kind])
+
+    def _check_sampling(self) -> None:
+        """Does the server sample at all? transformers serve, for one, decodes greedily whatever the temperature."""
+        with self._finding:
+            if self._samples is None:
+                hot = {"temperature": 1.5, "top_p": 1.0}
+                texts = {self._trial(_STORY, 16), *(self._trial(_STORY, 16, **hot, seed=seed) for seed in (1, 2))}
+                self._samples = len(texts) > 1
+        if not self._samples:
+            raise ModelError(
+                f"{self.url} decodes greedily whatever the temperature, so it cannot draw samples; leave "
+                "react.do_sample=false and single_shot.samples=1 (no --equal-tokens), or use another server"
+            )
+
+    def _trial(self, messages: Sequence[Message], tokens: int, **extra: Any) -> str:
+        path, prompt = self._prompt(messages, "")
+        body = prompt | self._settings(tokens, (), None, None, 1) | extra
+        return read_answers(self._transport.send("POST", f"{self.url}/{path}", body, retries=1).data, ())[0].text
+
+    def _nameless(self) -> UsageError:
+        names = [row["id"] for row in served_models(self._transport)]
+        offered = f"it offers: {', '.join(names[:20])}" if names else "it lists none; ask whoever runs it"
+        example = names[0] if names else "NAME"
+        return UsageError(f"which model of {self.url}? {offered}. Example: --model {self.url}#{example}")
+
+
+def _tokenizer(given: str, name: str) -> Chat | None:
+    """The tokenizer given for a server, or that of the local folder which the served name is."""
+    from nl2sql.models import resolve_spec
+    from nl2sql.models.embedded import pull
+
+    spec = given or (name if (Path(name).is_absolute() and (Path(name) / "tokenizer_config.json").is_file()) else "")
+    if not spec:
+        return None
+    source = resolve_spec(spec)
+    if source.kind not in ("embedded", "folder", "hub"):
+        raise UsageError(f"--server tokenizer={spec}: expected an embedded name, a folder or a hub id")
+    from transformers import AutoTokenizer
+
+    where = str(pull(source.value)) if source.kind == "embedded" else source.value
+    try:
+        return Chat(AutoTokenizer.from_pretrained(where), None)
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError, AttributeError) as error:
+        first = " ".join(str(error).split())[:200]
+        raise ModelError(f"--server tokenizer={spec} cannot be loaded ({first})") from None
+
+
+def _window_of(name: str) -> int | None:
+    """The context window that a served local folder's own config states."""
+    import json
+
+    try:
+        found = json.loads((Path(name) / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None
+
+
+def _read(
+    reply: Reply, stream: Stream | None, size: int, stop: Sequence[str], echo: str
+) -> tuple[list[Answer], Counts]:
+    """The answers of one request and its token counts; completion tokens are estimated where none are given."""
+    if stream is not None and reply.data is None:
+        answers, counts, tokens = [stream.answer], stream.counts, stream.pieces
+    else:
+        answers, counts = read_answers(reply.data, stop, echo), read_counts(reply.data)
+        tokens = sum(len(answer.text.encode("utf-8", "replace")) // 3 + 1 for answer in answers)
+    if len(answers) != size:
+        raise ModelError(f"{len(answers)} answers came where {size} were asked for")
+    return answers, counts if counts.completion is not None else replace(counts, completion=tokens)
+
+
+def _quoting(chat: list[dict[str, str]], prefill: str) -> list[dict[str, str]]:
+    """The conversation with the open turn quoted at its end, for a server that cannot continue one."""
+    text = _QUOTED.format(prefill=prefill)
+    if chat and chat[-1]["role"] == "user":
+        return [*chat[:-1], {**chat[-1], "content": chat[-1]["content"] + text}]
+    return [*chat, {"role": "user", "content": text.lstrip()}]
+
+
+def _without_echo(answer: Answer, prefill: str) -> Answer:
+    """An answer without the text it was asked not to repeat."""
+    last = prefill.rstrip().rpartition("\n")[2]
+    for echo in (prefill, prefill.strip(), last):
+        if echo.strip() and answer.text.lstrip().startswith(echo):
+            return Answer(answer.text.lstrip().removeprefix(echo), answer.finish)
+    return answer
+
+
+def _seed(seed: int | None, index: int) -> int | None:
+    """A seed of its own for request ``index`` of a call; 31 bits, which every server takes."""
+    if seed is None:
+        return None
+    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "big") >> 1
+
+
+def _digest(messages: Sequence[Message], prefill: str) -> str:
+    text = "\0".join([*(f"{m['role']}\1{m['content']}" for m in messages), "", prefill])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,291 @@
+"""Requests to an HTTP server: JSON in, JSON (or a stream of lines) out, bounded in time, size and number.
+
+One background thread runs an event loop; callers block in ``send`` and can be cancelled. Connection errors, 408, 429
+and 5xx are retried with exponential back-off and jitter; ``Retry-After`` is obeyed. Redirects are not followed, so
+that a key goes nowhere else. What a server says in an error is shown on one line, without the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import CancelledError, Future, wait
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+
+from nl2sql.errors import Cancelled, ModelError
+
+logger = logging.getLogger(__name__)
+
+CONNECT_S = 10.0
+MAX_BODY_BYTES = 8 * 2**20
+FIRST_WAIT_S, LONGEST_WAIT_S, LONGEST_RETRY_AFTER_S = 0.5, 20.0, 120.0
+DOWN_S = 30.0  # after a call gave up on an unreachable server, others try once only, for so long
+_POLL_S = 0.05  # how often a waiting caller looks at its cancel event
+_RETRIED = {408, 429, 500, 502, 503, 504, 529}
+
+
+class LineSink(Protocol):
+    """Takes each line of an event stream, None at its end; True says that the answer is complete."""
+
+    def __call__(self, line: str | None) -> bool: ...
+
+    def restart(self) -> None:
+        """Forget what came: the request is made again."""
+        ...
+
+
+class Refused(ModelError):
+    """The server understood the request and said no (4xx, 501): asking again is no use."""
+
+    def __init__(self, message: str, status: int, said: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.said = said
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back: parsed JSON, or None when ``lines`` took an event stream."""
+
+    data: Any
+    queue_seconds: float  # waited for one of our own slots
+    seconds: float  # of the attempt that succeeded
+
+
+class _Again(Exception):
+    def __init__(self, why: str, *, unreachable: bool = False, after_s: float | None = None) -> None:
+        super().__init__(why)
+        self.unreachable = unreachable
+        self.after_s = after_s
+
+
+class Transport:
+    """A client of one server. ``concurrency`` requests at once, ``timeout_s`` for one, ``retries`` after the first."""
+
+    def __init__(self, base: str, *, key: str | None, timeout_s: float, retries: int, concurrency: int) -> None:
+        self.base = base.rstrip("/")
+        self._key, self._timeout_s, self._retries = key, timeout_s, retries
+        self._loop = asyncio.new_event_loop()
+        self._client: list[Any] = []  # made on first use, by the loop's thread; shared with the finalizer
+        self._slots = asyncio.Semaphore(concurrency)
+        self._down_until = 0.0
+        self._thread = threading.Thread(target=self._loop.run_forever, name="http-model", daemon=True)
+        self._thread.start()
+        self._at_exit = weakref.finalize(self, _stop, self._loop, self._thread, self._client)
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        cancel: threading.Event | None = None,
+        lines: LineSink | None = None,
+        retries: int | None = None,
+    ) -> Reply:
+        """One request. Raises Refused or ModelError, each naming the server, and Cancelled."""
+        return self.send_all([(method, url, body, lines)], cancel=cancel, retries=retries)[0]
+
+    def send_all(
+        self,
+        requests: list[tuple[str, str, Mapping[str, Any] | None, LineSink | None]],
+        *,
+        cancel: threading.Event | None = None,
+        retries: int | None = None,
+    ) -> list[Reply]:
+        """Several requests side by side; the first failure ends the others."""
+        if not self._at_exit.alive:
+            raise ModelError(f"the connection to {self.base} is closed")
+        tries = 1 + (self._retries if retries is None else retries)
+        futures: list[Future[Reply]] = [
+            asyncio.run_coroutine_threadsafe(self._send(method, url, body, lines, tries), self._loop)
+            for method, url, body, lines in requests
+        ]
+        try:
+            pending = set(futures)
+            while pending:
+                done, pending = wait(pending, timeout=_POLL_S if cancel is not None else 1.0)
+                for future in done:
+                    future.result()
+                if cancel is not None and cancel.is_set():
+                    raise Cancelled("cancelled while waiting for the model")
+        except CancelledError:
+            raise Cancelled("the model was closed while it was answering") from None
+        finally:
+            for future in futures:
+                future.cancel()
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """Hang up; callers still waiting get Cancelled."""
+        self._at_exit()
+
+    # ------------------------------------------------------------------------------- on the loop's own thread
+
+    async def _send(
+        self, method: str, url: str, body: Mapping[str, Any] | None, lines: LineSink | None, tries: int
+    ) -> Reply:
+        queued = 0.0
+        if time.monotonic() < self._down_until:
+            tries = 1
+        for attempt in range(tries):
+            began = time.perf_counter()
+            try:
+                async with self._slots:
+                    queued += time.perf_counter() - began
+                    began = time.perf_counter()
+                    data = await self._attempt(method, url, body, lines)
+                self._down_until = 0.0
+                return Reply(data, queued, time.perf_counter() - began)
+            except _Again as again:
+                if attempt + 1 == tries or (again.after_s or 0) > LONGEST_RETRY_AFTER_S:
+                    if again.unreachable:
+                        self._down_until = time.monotonic() + DOWN_S
+                    times = f" (tried {attempt + 1} times)" if attempt else ""
+                    raise ModelError(f"{self.base}: {again}{times}") from None
+                pause = random.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
+                pause = max(pause, again.after_s or 0.0)
+                logger.info("%s: %s; again in %.1f s", self.base, again, pause)
+                await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    async def _attempt(self, method: str, url: str, body: Mapping[str, Any] | None, lines: LineSink | None) -> Any:
+        import httpx2 as httpx
+
+        if not self._client:
+            headers = {"Accept-Encoding": "identity", "User-Agent": "nl2sql", "Content-Type": "application/json"}
+            if self._key:
+                headers["Authorization"] = f"Bearer {self._key}"
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+            timeout = httpx.Timeout(None, connect=CONNECT_S)
+            self._client.append(httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+                async with self._client[0].stream(method, url, content=content) as response:
+                    stream = "text/event-stream" in response.headers.get("content-type", "")
+                    if response.status_code == 200 and stream and lines is not None:
+                        lines.restart()
+                        await _read_lines(response, lines)
+                        return None
+                    raw = await _read(response)
+                    return self._checked(response.status_code, response.headers, raw)
+        except TimeoutError:
+            raise ModelError(
+                f"{self.base}: no complete answer within {self._timeout_s:g} s; allow more with --server timeout_s=..."
+            ) from None
+        except _TooLarge:
+            raise ModelError(f"{self.base}: the answer is longer than {MAX_BODY_BYTES // 2**20} MiB") from None
+        except httpx.TransportError as error:
+            what = " ".join(str(error).split()) or type(error).__name__
+            raise _Again(f"cannot be reached ({what})", unreachable=True) from None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise ModelError(f"{self.base}: {type(error).__name__}: {self._clean(str(error))}") from None
+
+    def _checked(self, status: int, headers: Mapping[str, str], raw: bytes) -> Any:
+        """The parsed body of a 200; else the fitting exception."""
+        if status == 200:
+            try:
+                return json.loads(raw)
+            except (ValueError, RecursionError):
+                raise ModelError(f"{self.base}: the answer is not JSON: {self._clean(_text(raw))!r}") from None
+        said = self._clean(_said(raw))
+        if status in _RETRIED:
+            raise _Again(f"HTTP {status}: {said}", after_s=_retry_after(headers.get("retry-after")))
+        if 300 <= status < 400:
+            said = f"redirects to {headers.get('location', 'nowhere')}; give that address instead"
+        elif status in (401, 403):
+            said += "; set NL2SQL_API_KEY to a key of this server"
+        raise Refused(f"{self.base}: HTTP {status}: {said}", status, said)
+
+    def _clean(self, text: str) -> str:
+        line = " ".join(text.split())
+        if self._key:
+            line = line.replace(self._key, "***")
+        return "".join(c if c.isprintable() else "?" for c in line)[:300]
+
+
+class _TooLarge(Exception):
+    pass
+
+
+async def _read(response: Any) -> bytes:
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise _TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _read_lines(response: Any, lines: LineSink) -> None:
+    held, size = b"", 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise _TooLarge
+        *whole, held = (held + part).split(b"\n")
+        for line in whole:
+            if lines(line.decode("utf-8", "replace").rstrip("\r")):
+                return
+    lines(held.decode("utf-8", "replace"))
+    if not lines(None):
+        raise _Again("the stream ended in the middle", unreachable=True)
+
+
+def _text(raw: bytes) -> str:
+    return raw[:2000].decode("utf-8", "replace")
+
+
+def _said(raw: bytes) -> str:
+    """The message in an error body of any of the usual shapes; else the body's beginning."""
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError):
+        return _text(raw) or "(no text)"
+    while isinstance(data, Mapping):
+        inner = next((data[key] for key in ("error", "message", "detail") if data.get(key)), None)
+        if inner is None:
+            break
+        data = inner
+    return data if isinstance(data, str) else json.dumps(data)
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Seconds that a ``Retry-After`` header (seconds or a date) asks for."""
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, client: list[Any]) -> None:
+    async def end() -> None:
+        others = [task for task in asyncio.all_tasks(loop) if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for opened in client:
+            await opened.aclose()
+        loop.call_soon(loop.stop)
+
+    if not loop.is_closed():
+        asyncio.run_coroutine_threadsafe(end(), loop)
+        thread.join(timeout=5)
+        if not thread.is_alive():
+            loop.close()

@@ -1,0 +1,186 @@
+"""What goes over the wire to an OpenAI-compatible server: reading its answers, whole or streamed, trusting nothing.
+
+Whatever is missing or of another type than the protocol says is a ModelError with one line that names the field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nl2sql.errors import ModelError
+
+Finish = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One choice of an answer, cut at the first stop string."""
+
+    text: str
+    finish: Finish
+    logprob: float | None = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The tokens that a server says it used; None where it does not say."""
+
+    prompt: int | None = None
+    completion: int | None = None
+    reused: int = 0
+    compute_seconds: float = 0.0
+
+
+def read_answers(data: Any, stop: Sequence[str], echo: str = "") -> list[Answer]:
+    """The choices of a (chat) completion, without the ``echo`` each begins with. Raises ModelError."""
+    choices = _field(data, "choices", list)
+    if not choices:
+        raise ModelError("the server's answer has no choices")
+    return [_answer(choice, stop, echo) for choice in choices]
+
+
+def _answer(choice: Any, stop: Sequence[str], echo: str) -> Answer:
+    if isinstance(choice, Mapping) and "message" in choice:
+        message = _field(choice, "message", dict)
+        if "content" not in message:
+            raise ModelError("the server's answer has no 'content' in its message")
+        text = message["content"] if message["content"] is not None else ""
+    else:
+        text = _field(choice, "text", str)
+    if not isinstance(text, str):
+        raise ModelError(f"the server's answer has a {type(text).__name__} as content; expected text")
+    if not text.startswith(echo):
+        raise ModelError("the server's answer does not begin with the open turn, as its answers did before")
+    found, cut = cut_at(text.removeprefix(echo), stop)
+    finish = finish_of(choice.get("finish_reason"))
+    return Answer(found, "stop" if cut else finish, None if cut else _logprob(choice.get("logprobs")))
+
+
+def finish_of(reason: Any) -> Finish:
+    """Our name for a server's finish reason. Raises ModelError for one that means the answer was withheld."""
+    if reason in ("abort", "error", "content_filter"):
+        raise ModelError(f"the server broke off its answer: {reason}")
+    return "length" if reason == "length" else "stop"
+
+
+def read_counts(data: Any) -> Counts:
+    """The token counts of an answer, as far as they are there and plausible."""
+    usage = data.get("usage") if isinstance(data, Mapping) else None
+    if not isinstance(usage, Mapping):
+        return Counts()
+    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    details = usage.get("prompt_tokens_details")
+    reused = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    seconds = 0.0
+    timings = data.get("timings")  # llama.cpp
+    if isinstance(timings, Mapping):
+        reused = _count(timings.get("cache_n")) if reused is None else reused
+        parts = [timings.get(name) for name in ("prompt_ms", "predicted_ms")]
+        seconds = sum(p for p in parts if isinstance(p, int | float) and math.isfinite(p) and p > 0) / 1000
+    return Counts(prompt, completion, min(reused or 0, prompt or 0), seconds)
+
+
+def cut_at(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """``text`` up to the first stop string, and whether there was one."""
+    found = [at for at in (text.find(s) for s in stop if s) if at >= 0]
+    return (text[: min(found)], True) if found else (text, False)
+
+
+class Stream:
+    """Collects a streamed answer. A call with each line (None at the end) says whether it is complete or cut."""
+
+    def __init__(self, stop: Sequence[str], echo: str = "") -> None:
+        self._stop, self._echo = stop, echo
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what came: the request is made again."""
+        self._text = ""
+        self._finish: Finish | None = None
+        self._done = self._cut = False
+        self._logprob: float | None = 0.0
+        self.pieces = 0  # about one a token
+        self.counts = Counts()
+
+    def __call__(self, line: str | None) -> bool:
+        if line is None:
+            return self._done or self._cut or self._finish is not None
+        if line.startswith("data:"):
+            payload = line[5:].strip()
+            if payload == "[DONE]":
+                self._done = True
+            elif payload:
+                self._take(payload)
+        return self._done or self._cut or (self._finish is not None and self.counts.prompt is not None)
+
+    def _take(self, payload: str) -> None:
+        try:
+            data = json.loads(payload)
+        except (ValueError, RecursionError):
+            raise ModelError(f"the server's stream holds a line that is not JSON: {payload[:200]!r}") from None
+        if not isinstance(data, Mapping):
+            raise ModelError(f"the server's stream holds a {type(data).__name__}; expected an object")
+        if data.get("error"):
+            raise ModelError(f"the server broke off its answer: {str(data['error'])[:200]}")
+        if data.get("usage"):
+            self.counts = read_counts(data)
+        choices = data.get("choices") or []
+        if not isinstance(choices, list) or not all(isinstance(choice, Mapping) for choice in choices):
+            raise ModelError("the server's stream has choices of another shape than the protocol's")
+        for choice in choices[:1]:
+            delta = choice.get("delta")
+            piece = delta.get("content") if isinstance(delta, Mapping) else choice.get("text")
+            if piece is not None and not isinstance(piece, str):
+                raise ModelError(f"the server's stream holds a {type(piece).__name__} as text")
+            if piece:
+                self.pieces += 1
+                self._text += piece
+                if self._text.startswith(self._echo):
+                    head, self._cut = cut_at(self._text[len(self._echo) :], self._stop)
+                    self._text = self._echo + head
+                more = _logprob(choice.get("logprobs"))
+                self._logprob = None if more is None or self._logprob is None else self._logprob + more
+            if choice.get("finish_reason"):
+                self._finish = finish_of(choice["finish_reason"])
+
+    @property
+    def answer(self) -> Answer:
+        finish: Finish = "stop" if self._cut else self._finish or "stop"
+        if not self._text.startswith(self._echo):
+            raise ModelError("the server's answer does not begin with the open turn, as its answers did before")
+        return Answer(
+            self._text.removeprefix(self._echo), finish, self._logprob if self.pieces and not self._cut else None
+        )
+
+
+def _field(data: Any, name: str, kind: type) -> Any:
+    if not isinstance(data, Mapping):
+        raise ModelError(f"the server's answer holds a {type(data).__name__} where an object with {name!r} is expected")
+    if data.get("error"):
+        raise ModelError(f"the server answers with an error: {' '.join(str(data['error']).split())[:200]}")
+    found = data.get(name)
+    if not isinstance(found, kind):
+        what = "no" if found is None else f"a {type(found).__name__} as"
+        raise ModelError(f"the server's answer has {what} {name!r}; is this an OpenAI-compatible address (…/v1)?")
+    return found
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _logprob(found: Any) -> float | None:
+    """The sum over tokens, in the shape of chat completions or of completions."""
+    if not isinstance(found, Mapping):
+        return None
+    values = found.get("token_logprobs")
+    if isinstance(found.get("content"), list):
+        values = [item.get("logprob") if isinstance(item, Mapping) else None for item in found["content"]]
+    if not isinstance(values, list) or not values:
+        return None
+    good = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    return float(sum(good)) if len(good) == len(values) else None
