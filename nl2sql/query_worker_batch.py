@@ -113,15 +113,15 @@ def columns_differ(gold: list[tuple], predicted: list[tuple]) -> bool:
 class Batch:
     """One request being worked off.
 
-    ``on_file(uri, version, statements)`` gives what executes a statement on that file, within the request's bounds:
-    (columns, rows, truncated) or (kind of error, message); ``statements`` says about how many are to come. ``send``
-    takes a message's JSON, ``encode`` makes JSON of rows.
+    ``on_file(uri, version, statements)`` gives what executes a statement on that file, within the request's bounds from
+    a moment on: (columns, rows, truncated) or (kind of error, message); ``statements`` says about how many are to come.
+    ``send`` takes a message's JSON, ``encode`` makes JSON of rows.
     """
 
     def __init__(
         self,
         request: dict[str, Any],
-        on_file: Callable[[str, str, int], Callable[[str], tuple]],
+        on_file: Callable[[str, str, int], Callable[[str, float], tuple]],
         send: Callable[[str], None],
         encode: Callable[[Any], str],
     ) -> None:
@@ -133,7 +133,10 @@ class Batch:
         self.alive = [k for k in range(len(self.pairs)) if k not in dead]
         self.failed = {(file, index): (kind, message) for file, index, kind, message in request["failed"]}
         self.executed = 0
-        self.flushed = time.monotonic()
+        self.careful: bool = request["careful"]
+        self.wants_digests: bool = request["digests"]
+        self.report: int = request["report"]
+        self.flushed = self.now = time.monotonic()  # now: when the last statement ended
         self.parts: list[str] = []
         self._clear()
 
@@ -224,33 +227,33 @@ class Batch:
         found = self.results.get(index)
         if found is None:
             found = self.results[index] = self.execute(index)
-            if self.file == self.request["report"] or not found.usable:
+            if self.file == self.report or found.error or found.truncated:
                 self.outcomes[index] = found.outcome()
         return found
 
     def gold(self, index: int) -> Result:
         found = self.result(index)
-        if self.request["digests"] and index not in self.known and found.usable and found.digest is None:
+        if self.wants_digests and index not in self.known and found.usable and found.digest is None:
             self.digests[index] = digest_of(found)
         return found
 
     def execute(self, index: int) -> Result:
-        if known := self.failed.get((self.file, index)):
+        if self.failed and (known := self.failed.get((self.file, index))):
             return Result([], [], False, 0.0, known)
-        if self.request["careful"]:
+        if self.careful:
             self.send(json.dumps(["at", self.file, index]))
         began = time.monotonic()
         self.executed += 1
         try:
-            found = self.fetch(self.sql[index])
+            found = self.fetch(self.sql[index], began)
         except MemoryError:
             self.results.clear()
             found = ("memory", "out of memory")
-        seconds = time.monotonic() - began
+        self.now = time.monotonic()
         if len(found) == 2:
-            return Result([], [], False, seconds, found)
+            return Result([], [], False, self.now - began, found)
         columns, rows, truncated = found
-        return Result(columns, rows, truncated, seconds)
+        return Result(columns, rows, truncated, self.now - began)
 
     def send_rows(self, index: int, found: Result) -> None:
         if index in self.sent or found.error:
@@ -267,8 +270,7 @@ class Batch:
         self.send('["busy"]')
 
     def flush_if_due(self, next_pair: int) -> None:
-        due = self.row_bytes > FLUSH_BYTES or time.monotonic() - self.flushed > FLUSH_S
-        if due or self.request["careful"]:
+        if self.now - self.flushed > FLUSH_S or self.row_bytes > FLUSH_BYTES or self.careful:
             self.end_part(next_pair)
             self.flush()
 
@@ -285,4 +287,4 @@ class Batch:
         if self.parts:
             self.send(f'["parts",{",".join(self.parts)}]')
         self.parts.clear()
-        self.flushed = time.monotonic()
+        self.flushed = self.now = time.monotonic()

@@ -302,7 +302,19 @@ def test_the_worker_imports_nothing_of_the_package() -> None:
     for sibling in ("query_sandbox.py", "query_worker_batch.py"):
         program += query_runner.WORKER.with_name(sibling).read_text(encoding="utf-8")
     assert set(re.findall(r"^\s*(?:import|from) (\w+)", program, re.MULTILINE)) <= {
-        *("__future__", "collections", "hashlib", "itertools", "json", "os", "re", "resource", "signal", "sqlite3"),
+        *(
+            "__future__",
+            "collections",
+            "gc",
+            "hashlib",
+            "itertools",
+            "json",
+            "os",
+            "re",
+            "resource",
+            "signal",
+            "sqlite3",
+        ),
         *("sys", "time", "urllib", "typing", "query_sandbox", "query_worker_batch"),
     }
 
