@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from nl2sql import prompts
@@ -27,7 +28,7 @@ def estimate(plan: Plan, config: Config) -> dict[str, Any]:
     """
     benchmark = load_benchmark(plan.benchmark, split=plan.split)
     questions = pick(benchmark, plan)
-    model = open_model(plan)
+    model = open_model(replace(plan, cache=False))  # a cached answer would time nothing
     opening = generate = 0
     probe: list[dict[str, str]] | None = None
     sample = questions[:: max(1, len(questions) // PROBED_QUESTIONS)][:PROBED_QUESTIONS]

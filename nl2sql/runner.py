@@ -57,6 +57,8 @@ class Plan:
     device: str = "auto"
     dtype: str | None = None
     batch_size: int = 16
+    server: tuple[str, ...] = ()  # KEY=VALUE options of an HTTP model
+    cache: bool = True  # answer repeated calls of a model opened here from the response cache
     control: bool = True
     equal_tokens: bool = False
     seeds: tuple[int, ...] = ()
@@ -90,6 +92,8 @@ def evaluate(
     device: str = "auto",
     dtype: str | None = None,
     batch_size: int = 16,
+    server: Sequence[str] = (),
+    cache: bool | None = None,
     control: bool = True,
     equal_tokens: bool = False,
     tools: Mapping[str, Tool] | None = None,
@@ -100,8 +104,9 @@ def evaluate(
 
     benchmark, model: a name as on the command line, or an object. controller: a name, or any callable
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
-    tools: added to the loop's action space. Raises UsageError for bad arguments and Cancelled when interrupted
-    (finished episodes are kept).
+    tools: added to the loop's action space. server: ``KEY=VALUE`` options of an HTTP model. cache: answer repeated
+    calls from the response cache; None = for a model given by name, not for an object. Raises UsageError for bad
+    arguments and Cancelled when interrupted (finished episodes are kept).
     """
     given = {"benchmark": benchmark, "model": model, "controller": controller}
     objects = tuple(name for name, value in given.items() if not isinstance(value, (str, Path)))
@@ -116,6 +121,8 @@ def evaluate(
         device=device,
         dtype=dtype,
         batch_size=batch_size,
+        server=tuple(server),
+        cache="model" not in objects if cache is None else cache,
         control=control,
         equal_tokens=equal_tokens,
         seeds=tuple(seeds),
@@ -150,7 +157,7 @@ def start(
     named = get_controller(objects.get("controller") or plan.controller)
     benchmark = _benchmark(plan, objects)
     questions = pick(benchmark, plan)
-    model = objects["model"] if "model" in plan.objects else open_model(plan)
+    model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
     job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress)
     with exclusive(folder):
@@ -191,7 +198,7 @@ def resume(
         raise UsageError(f"{path} was started from Python; continue it there: {call}")
     named = get_controller(controller or plan.controller)
     opened = _benchmark(plan, objects)
-    backend = model if model is not None else open_model(plan)
+    backend = given_model(plan, model) if model is not None else open_model(plan)
     job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress)
     with exclusive(path):
         return _carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)
@@ -219,7 +226,23 @@ def open_model(plan: Plan) -> Model:
 
     if plan.batch_size < 1:
         raise UsageError(f"--batch-size {plan.batch_size}: expected 1 or more")
-    return load_model(plan.model, device=plan.device, dtype=plan.dtype, batch_size=plan.batch_size)
+    return load_model(
+        plan.model,
+        device=plan.device,
+        dtype=plan.dtype,
+        batch_size=plan.batch_size,
+        server=plan.server,
+        cache=plan.cache,
+    )
+
+
+def given_model(plan: Plan, model: Model) -> Model:
+    """A model object as the plan wants it: behind the response cache or as it is."""
+    if not plan.cache:
+        return model
+    from nl2sql.models.response_cache import cached
+
+    return cached(model)
 
 
 def _carry_out_seeds(job: Job, config: Config) -> Run:

@@ -131,9 +131,12 @@ def pool_seeds(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 
 def usage_of(store: RunFolder) -> dict[str, float | int]:
     """Token and call sums over the episodes; ``seconds`` is the wall clock of the whole phase, resumes included."""
-    keys = ("prompt_tokens", "prefill_tokens", "completion_tokens", "model_calls")
+    counts = ("prompt_tokens", "prefill_tokens", "reused_tokens", "completion_tokens", "model_calls", "cached_calls")
     rows = store.predictions()
-    return {key: sum(row["usage"][key] for row in rows) for key in keys} | {"seconds": store.seconds()}
+    found: dict[str, float | int] = {key: sum(row["usage"].get(key, 0) for row in rows) for key in counts}
+    for key in ("queue_seconds", "compute_seconds", "cost"):
+        found[key] = round(sum(row["usage"].get(key, 0.0) for row in rows), 6)
+    return found | {"seconds": store.seconds()}
 
 
 def counts_of(rows: Sequence[Mapping[str, Any]], traces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -224,10 +227,13 @@ def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
     for label, key in (
         ("prompt tokens / question", "prompt_tokens"),
         ("prefilled tokens / question", "prefill_tokens"),
+        ("reused tokens / question", "reused_tokens"),
         ("completion tokens / question", "completion_tokens"),
         ("model calls / question", "model_calls"),
     ):
-        table.append([label, *(f"{column['usage'][key] / n:,.1f}" for column in columns.values())])
+        table.append([label, *(f"{column['usage'].get(key, 0) / n:,.1f}" for column in columns.values())])
+    if any(column["usage"].get("cost") for column in columns.values()):
+        table.append(["cost, whole set", *(f"{column['usage'].get('cost', 0):,.4f}" for column in columns.values())])
     table.append(["seconds, whole set", *(f"{column['usage']['seconds']:,.1f}" for column in columns.values())])
     return table
 
@@ -247,6 +253,10 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
                     f"{metric} against {name}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g}"
                     " (exact McNemar)"
                 )
+    for name, column in _columns(report).items():
+        if column["usage"].get("cached_calls"):
+            of = f"{column['usage']['cached_calls']:,.0f} of {column['usage']['model_calls']:,.0f}"
+            lines.append(f"{name}: {of} model calls came from the response cache; its seconds are not a measurement")
     counts = report["counts"]
     lines.append("ended by: " + ", ".join(f"{name} {count}" for name, count in counts["finish"].items()))
     if counts["steps"] and report["controller"] != "single_shot":

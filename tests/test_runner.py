@@ -48,7 +48,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_report_keeps_the_output_contract(run: Run) -> None:
     report = json.loads((run.folder / "report.json").read_text(encoding="utf-8"))
     metrics = ["VA", "EM", "EX[bag]", "TS[bag,perturb,N=5]"]
-    usage = {"prompt_tokens", "prefill_tokens", "completion_tokens", "model_calls", "seconds"}
+    tokens = {"prompt_tokens", "prefill_tokens", "reused_tokens", "completion_tokens"}
+    usage = tokens | {"model_calls", "cached_calls", "seconds", "queue_seconds", "compute_seconds", "cost"}
     assert report["run"] == str(run.folder) and report["n"] == 40
     for part in (report, report["control"]["with_guardrails"], report["control"]["without_guardrails"]):
         assert list(part["metrics"]) == metrics

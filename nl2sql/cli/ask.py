@@ -17,9 +17,20 @@ ModelOption = Annotated[
     str,
     typer.Option(
         "--model",
-        help="smollm2-135m (embedded), gemma3-270m, a hub id, a local folder, a .gguf file, or scripted:FILE. "
-        "See: nl2sql models list",
+        help="smollm2-135m (embedded), gemma3-270m, a hub id, a local folder, a .gguf file, scripted:FILE, or a "
+        "server's model http://HOST/v1#NAME. See: nl2sql models list",
     ),
+]
+ServerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--server",
+        help="KEY=VALUE for an HTTP model; may be repeated: tokenizer, context_window, timeout_s, retries, price_in, "
+        "price_out (per million tokens).",
+    ),
+]
+CacheOption = Annotated[
+    bool, typer.Option("--no-cache", help="Compute every model call; take none from the response cache, keep none.")
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 DtypeOption = Annotated[
@@ -41,6 +52,8 @@ def ask(
     controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
+    server: ServerOption = None,
+    no_cache: CacheOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
     trace: Annotated[bool, typer.Option("--trace", help="Print every step as it happens (to stderr).")] = False,
@@ -70,7 +83,7 @@ def ask(
     named = get_controller(controller)
     settings = load_config(config or (), set_ or (), base=named.preset)
     with SqliteDatabase(_file(db)) as database:
-        loaded = load_model(model, device=device, dtype=dtype, batch_size=1)
+        loaded = load_model(model, device=device, dtype=dtype, batch_size=1, server=server or (), cache=not no_cache)
         asked = Question(text, db_id=database.name)
         mine = episode_model(loaded, asked, named.name)
         resources = Resources(mine, database, sink=_print_step if trace else no_sink)
@@ -132,5 +145,7 @@ def _as_text(episode: Episode, shown: int = 20) -> str:
     lines.append(
         f"-- {episode.controller}: {episode.finish} after {episode.steps} steps, {usage.model_calls} model calls, "
         f"{usage.completion_tokens} tokens, {episode.seconds:.1f} s"
+        + (f", {usage.cached_calls} calls from the response cache" if usage.cached_calls else "")
+        + (f", cost {usage.cost:.6g}" if usage.cost else "")
     )
     return "\n".join(lines)

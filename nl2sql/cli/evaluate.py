@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from nl2sql.cli.ask import ConfigOption, DeviceOption, DtypeOption, ModelOption, SetOption
+from nl2sql.cli.ask import CacheOption, ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
 from nl2sql.errors import UsageError
 
 
@@ -28,7 +28,11 @@ def evaluate_command(
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
-    batch_size: Annotated[int, typer.Option(help="Episodes that run, and are batched, at once.")] = 16,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
+    ] = 16,
+    server: ServerOption = None,
+    no_cache: CacheOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
     seeds: Annotated[str | None, typer.Option(help="Repeat with these seeds, e.g. 1,2,3.")] = None,
@@ -51,6 +55,7 @@ def evaluate_command(
       nl2sql eval --limit 8
       nl2sql eval --benchmark spider --split holdout --limit 40 --out runs/spider
       nl2sql eval --controller react_plus -c react.max_steps=6 --dtype bfloat16
+      nl2sql eval --model http://localhost:8000/v1#Qwen/Qwen2.5-7B-Instruct --server price_in=0.1
       nl2sql eval --resume runs/spider
       nl2sql eval --benchmark packaged --split dev --dry-run
     """
@@ -83,6 +88,8 @@ def evaluate_command(
             device=device,
             dtype=dtype,
             batch_size=batch_size,
+            server=tuple(server or ()),
+            cache=not no_cache,
             control=control,
             equal_tokens=equal_tokens,
             seeds=_seeds(seeds),

@@ -38,7 +38,10 @@ def list_models(as_json: Json = False) -> None:
             f"{row['name']:<14} {row['parameters']:>7} {_mb(row['download_bytes']):>9} {_mb(row['disk_bytes']):>8}  "
             f"{'yes' if row['cached'] else 'no':<7} {row['license']:<19} {row['sha256'][:12]}"
         )
-    print(f"\nDefault: {DEFAULT_MODEL}. --model also takes: a folder, a .gguf file, a hub id org/name, scripted:FILE.")
+    print(
+        f"\nDefault: {DEFAULT_MODEL}. --model also takes: a folder, a .gguf file, a hub id org/name, "
+        "http://HOST/v1#NAME, scripted:FILE."
+    )
 
 
 @app.command()
@@ -69,12 +72,14 @@ def pull(
 
 @app.command()
 def info(
-    spec: Annotated[str, typer.Argument(help="An embedded name, folder, .gguf file, hub id or scripted:FILE.")],
+    spec: Annotated[
+        str, typer.Argument(help="An embedded name, folder, .gguf file, hub id, address or scripted:FILE.")
+    ],
     as_json: Json = False,
 ) -> None:
-    """What a model spec names, without loading the weights.
+    """What a model spec names, without loading the weights; of a server, what it was found to do.
 
-    Example: nl2sql models info smollm2-135m --json
+    Example: nl2sql models info http://localhost:8000/v1#NAME --json
     """
     facts = _describe(spec)
     if as_json:
@@ -95,6 +100,12 @@ def _describe(spec: str) -> dict[str, Any]:
         from nl2sql.models.scripted import ScriptedModel
 
         return {"kind": "scripted", **ScriptedModel.from_file(source.value).describe()}
+    if source.kind == "http":
+        from nl2sql.models.http import HttpModel
+
+        model = HttpModel(source.value)
+        model.close()
+        return {"kind": "http", **model.describe()}
     facts: dict[str, Any] = {"kind": source.kind, "name": source.value}
     if source.kind in ("folder", "gguf"):
         facts.update(_files(source.value))
