@@ -1,5 +1,9 @@
-"""One worker thread that serves many callers: rows join and leave the running batch at token steps.
+"""The engine: one worker thread that serves many callers; rows join and leave the running batch at token steps.
 
+Every step is one forward over the last token (and a draft of the next ones) of each row that is decoding and up to
+PREFILL_CHUNK prompt tokens of rows that have just joined. A row takes over the slot of the conversation it continues,
+or copies the longest prefix that any slot holds; where another row is about to compute a longer one, it waits for
+that. Slots that no row uses are forgotten in the order of their last use when memory runs out.
 A row's text depends on its own prompt, limits and seed, not on its batch mates (up to floating-point rounding:
 see docs/models.md). An exception while computing is attributed to the rows it concerned; the worker goes on.
 """
@@ -8,37 +12,27 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
 
 from nl2sql.errors import Cancelled, ModelError, Nl2SqlError
 from nl2sql.interfaces import Sampling
-from nl2sql.models.slots import PREFILL_CHUNK
+from nl2sql.models.constrained import GrammarState
+from nl2sql.models.drafts import Draft
+from nl2sql.models.slots import Decoder, Segment, Slot, common_prefix, rounded
 
 logger = logging.getLogger(__name__)
 
-_MIN_SHARED = 16  # a shorter common prefix is not worth copying
+PREFILL_CHUNK = 512  # prompt tokens in one step: bounds activation memory and the time until a cancel is seen
+_DRAFT_TOKENS = 128  # proposed in one step by all rows: past that, computing them costs more than they save
+_MIN_SHARED = 16  # a shorter common prefix is not worth copying or waiting for
 _SAME_SHARE = 0.7  # a slot that agrees this far is the same conversation; one that agrees less is copied from
-_COMPACT_BELOW = 0.75  # active share of the computed rows under which active slots are moved together
-
-
-class Decoder(Protocol):
-    """What the worker needs of a KV cache; see nl2sql.models.slots."""
-
-    slots: int
-    tokens: list[list[int]]
-
-    def extend(self, slot: int, new: Sequence[int]) -> torch.Tensor: ...
-    def step(self, next_tokens: dict[int, int]) -> torch.Tensor: ...
-    def copy_prefix(self, source: int, target: int, length: int) -> None: ...
-    def swap(self, a: int, b: int) -> None: ...
-    def crop(self, slot: int, length: int) -> None: ...
-    def reserve(self, columns: int) -> None: ...
 
 
 @dataclass(eq=False)
@@ -52,6 +46,7 @@ class Row:
     sampling: Sampling | None
     seed: int
     cancel: threading.Event | None
+    grammar: GrammarState | None = None
     text: str = ""
     finish: Literal["stop", "length"] = "stop"
     logprob: float = 0.0
@@ -60,36 +55,68 @@ class Row:
     error: Exception | None = None
     abandoned: bool = False  # the caller no longer waits
     done: threading.Event = field(default_factory=threading.Event)
+    submitted: float = 0.0  # when, by time.perf_counter
+    began: float = 0.0  # when its first forward began
+    compute_seconds: float = 0.0  # its share of the forwards it took part in, by tokens
     generator: torch.Generator | None = None
+    array: np.ndarray = field(init=False)  # of the prompt, int64
+    draft: Draft = field(init=False)
+    proposed: list[int] = field(default_factory=list)  # the draft that is being computed
+    slot: Slot | None = None
+    leader: Row | None = None  # computes a prefix that this row waits for ...
+    shared: int = 0  # ... of this many tokens
+
+    def __post_init__(self) -> None:
+        self.array = np.asarray(self.prompt, dtype=np.int64)
+        self.draft = Draft(self.prompt)
 
     @property
     def unwanted(self) -> bool:
         return self.abandoned or (self.cancel is not None and self.cancel.is_set())
 
+    @property
+    def queue_seconds(self) -> float:
+        return self.began - self.submitted if self.began else 0.0
+
 
 class Worker:
-    """Runs rows in batches of at most ``decoder.slots`` on its own daemon thread.
+    """Runs rows in batches of at most ``batch_size`` on its own daemon thread.
 
-    decode: token ids to text.
+    decode: token ids to text. max_cache_bytes: of keys and values, at most.
     """
 
-    def __init__(self, decoder: Decoder, decode: Callable[[Sequence[int]], str], *, name: str = "nl2sql-model") -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        decode: Callable[[Sequence[int]], str],
+        *,
+        batch_size: int,
+        max_cache_bytes: int,
+        name: str = "nl2sql-model",
+    ) -> None:
         self._decoder = decoder
         self._decode = decode
+        self._batch_size = batch_size
+        self._max_cache_bytes = max_cache_bytes
         self._waiting: deque[Row] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._active: dict[int, Row] = {}  # slot -> row
-        self._used = [0] * decoder.slots  # when each slot was last in use, in ticks
+        self._active: list[Row] = []  # in order of arrival
+        self._idle: list[Slot] = []
         self._tick = 0
+        self.forward_seconds = 0.0  # in the model, and ...
+        self.busy_seconds = 0.0  # ... while there was any row, the model included
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, rows: Sequence[Row]) -> None:
         """Queue rows; each one's ``done`` is set when it has its text or its error."""
+        now = time.perf_counter()
         with self._changed:
             if self._closed:
                 raise ModelError("the model was closed; load it again")
+            for row in rows:
+                row.submitted = now
             self._waiting.extend(rows)
             self._changed.notify()
 
@@ -101,6 +128,12 @@ class Worker:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout=30)
 
+    @property
+    def cache_bytes(self) -> int:
+        """Memory that all slots take now."""
+        slots = [*self._idle, *(row.slot for row in self._active if row.slot)]
+        return sum(slot.capacity for slot in slots) * self._decoder.token_bytes
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -108,11 +141,13 @@ class Worker:
                     self._changed.wait()
                 if self._closed:
                     break
+            began = time.perf_counter()
             self._drop_unwanted()
             self._admit()
-            self._advance()
+            self._step()
+            self.busy_seconds += time.perf_counter() - began
         closed = Cancelled("the model was closed while it was answering")
-        for row in [*self._active.values(), *self._waiting]:
+        for row in [*self._active, *self._waiting]:
             self._finish(row, error=closed)
         self._active.clear()
         self._waiting.clear()
@@ -120,8 +155,8 @@ class Worker:
     # ------------------------------------------------------------------------------------- joining and leaving
 
     def _drop_unwanted(self) -> None:
-        for slot in [slot for slot, row in self._active.items() if row.unwanted]:
-            self._retire(slot, error=Cancelled("cancelled while the model was answering"))
+        for row in [row for row in self._active if row.unwanted]:
+            self._retire(row, error=Cancelled("cancelled while the model was answering"))
         with self._changed:
             unwanted = [row for row in self._waiting if row.unwanted]
             for row in unwanted:
@@ -130,51 +165,85 @@ class Worker:
             self._finish(row, error=Cancelled("cancelled while waiting for the model"))
 
     def _admit(self) -> None:
-        while len(self._active) < self._decoder.slots:
+        while len(self._active) < self._batch_size:
             with self._changed:
                 if not self._waiting:
                     return
                 row = self._waiting.popleft()
-            slot = self._take_slot(row.prompt)
-            self._active[slot] = row
-            try:
-                logits = self._prefill(slot, row)
-            except Exception as error:  # noqa: BLE001  attributed to this row; the others go on
-                self._decoder.crop(slot, 0)
-                self._retire(slot, error=error)
-                continue
-            self._accept([slot], logits[None])
+            prompt = row.array[:-1]
+            held = max((slot.shared(prompt) for slot in self._slots()), default=0)
+            for other in self._active:
+                if other.slot is None or len(other.slot.tokens) < len(other.prompt):
+                    shared = common_prefix(prompt, other.array)
+                    if shared >= max(held, row.shared) + _MIN_SHARED:
+                        row.leader, row.shared = other, shared
+            self._active.append(row)
 
-    def _take_slot(self, prompt: list[int]) -> int:
-        """A free slot that holds the longest possible head of ``prompt``, cropped to that head."""
-        wanted = np.asarray(prompt[:-1])  # the last token is computed anew: its logits are needed
-        shared = [_common_prefix(wanted, held) for held in self._decoder.tokens]
-        free = [slot for slot in range(self._decoder.slots) if slot not in self._active]
-        best = max(range(self._decoder.slots), key=lambda slot: (shared[slot], slot in free))
-        if best in free and shared[best] >= _SAME_SHARE * len(self._decoder.tokens[best]) > 0:
-            self._decoder.crop(best, shared[best])  # the same conversation, grown
-            return best
-        target = min(free, key=lambda slot: (len(self._decoder.tokens[slot]) > 0, self._used[slot]))
-        self._decoder.crop(target, shared[target])
-        if target != best and shared[best] >= max(_MIN_SHARED, shared[target] + 1):
-            self._decoder.copy_prefix(best, target, shared[best])
-        return target
+    def _ready(self, row: Row) -> bool:
+        """Whether ``row`` may be computed now: it has a slot, or gets one."""
+        if row.slot is not None:
+            return True
+        if row.leader is not None:
+            ahead = row.leader.slot.tokens if row.leader.slot is not None else ()
+            if row.leader in self._active and len(ahead) < row.shared:
+                return False
+            row.leader = None
+        row.slot = self._take_slot(row)
+        return row.slot is not None
 
-    def _prefill(self, slot: int, row: Row) -> torch.Tensor:
-        held = len(self._decoder.tokens[slot])
-        self._decoder.reserve(len(row.prompt) + row.max_new_tokens + 1)
-        for start in range(held, len(row.prompt), PREFILL_CHUNK):
-            if row.unwanted:
-                raise Cancelled("cancelled while the model read the prompt")
-            chunk = row.prompt[start : start + PREFILL_CHUNK]
-            logits = self._decoder.extend(slot, chunk)
-            row.prefilled += len(chunk)
-        return logits
+    def _slots(self) -> list[Slot]:
+        return [*self._idle, *(row.slot for row in self._active if row.slot is not None)]
 
-    def _retire(self, slot: int, error: Exception | None = None) -> None:
-        row = self._active.pop(slot)
-        self._tick += 1
-        self._used[slot] = self._tick
+    def _take_slot(self, row: Row) -> Slot | None:
+        """A slot that holds the longest possible head of the prompt and has room for the rest.
+
+        None when there is no memory for it before other rows are done. Raises ModelError when there never is.
+        """
+        wanted = row.array[:-1]  # the last token is computed anew: its logits are needed
+        needed = len(row.prompt) + row.max_new_tokens
+        best = max(self._slots(), key=lambda slot: slot.shared(wanted), default=None)
+        shared = best.shared(wanted) if best is not None else 0
+        if best in self._idle and shared >= _SAME_SHARE * len(best.tokens) > 0:
+            slot = best  # the same conversation, grown
+            self._idle.remove(slot)
+            self._decoder.crop(slot, shared)
+        else:
+            slot = Slot()
+        if not self._make_room(slot, needed, keep=best):
+            if slot is best:
+                self._idle.append(slot)
+            return None
+        if slot is not best and best is not None and shared >= _MIN_SHARED:
+            self._decoder.copy_prefix(best, slot, shared)
+        self._decoder.reserve(slot, needed)
+        return slot
+
+    def _make_room(self, slot: Slot, tokens: int, keep: Slot | None) -> bool:
+        """Forget idle slots, the longest unused first, until ``slot`` may have ``tokens`` tokens."""
+        more = (rounded(tokens) - slot.capacity) * self._decoder.token_bytes
+        spare = sorted((idle for idle in self._idle if idle is not keep), key=lambda idle: idle.used)
+        spare += [keep] if keep in self._idle else []
+        while more > 0 and self.cache_bytes + slot.capacity * self._decoder.token_bytes + more > self._max_cache_bytes:
+            if not spare:
+                if any(row.slot is not None for row in self._active):
+                    return False
+                needed = rounded(tokens) * self._decoder.token_bytes
+                raise ModelError(
+                    f"a conversation of {tokens} tokens needs {needed / 1e9:.2f} GB of cache, more than the "
+                    f"{self._max_cache_bytes / 1e9:.2f} GB allowed; use a shorter prompt, a smaller max_new_tokens, "
+                    "or free some memory"
+                )
+            self._idle.remove(spare.pop(0))
+        return True
+
+    def _retire(self, row: Row, error: Exception | None = None) -> None:
+        self._active.remove(row)
+        if row.slot is not None:
+            self._tick += 1
+            row.slot.used = self._tick
+            if error is None or isinstance(error, Cancelled):
+                self._idle.append(row.slot)  # after a failure nobody knows what it holds
+            row.slot = None
         self._finish(row, error)
 
     def _finish(self, row: Row, error: Exception | None = None) -> None:
@@ -187,52 +256,121 @@ class Worker:
 
     # ---------------------------------------------------------------------------------------------- token steps
 
-    def _advance(self) -> None:
-        if not self._active:
+    def _step(self) -> None:
+        rows, segments = self._gather()
+        if not rows:
             return
+        before = [len(segment.slot.tokens) for segment in segments]
         try:
-            self._compact()
-            slots = list(self._active)
-            logits = self._decoder.step({slot: self._active[slot].ids[-1] for slot in slots})
-        except Exception as error:  # noqa: BLE001  attributed to every row of this step
-            for slot in list(self._active):
-                self._decoder.crop(slot, 0)
-                self._retire(slot, error=error)
-            return
-        self._accept(slots, logits)
+            self._forward(rows, segments)
+        except Exception as error:  # noqa: BLE001  attributed to the rows at fault; the others go on
+            self._isolate(rows, segments, before, error)
 
-    def _compact(self) -> None:
-        """Move active slots to the front when many idle ones would be computed along."""
-        if len(self._active) >= _COMPACT_BELOW * (max(self._active) + 1):
-            return
-        for hole in range(len(self._active)):
-            if hole not in self._active:
-                last = max(self._active)
-                self._decoder.swap(last, hole)
-                self._active[hole] = self._active.pop(last)
-                self._used[hole], self._used[last] = self._used[last], self._used[hole]
+    def _forward(self, rows: list[Row], segments: list[Segment]) -> None:
+        began = time.perf_counter()
+        logits = self._decoder.forward(segments)
+        seconds = time.perf_counter() - began
+        self.forward_seconds += seconds
+        total = sum(len(segment.tokens) for segment in segments)
+        for row, segment in zip(rows, segments, strict=True):
+            row.began = row.began or began
+            row.compute_seconds += seconds * len(segment.tokens) / total
+            row.prefilled += 0 if row.ids else len(segment.tokens)
+        self._accept(rows, segments, logits)
 
-    def _accept(self, slots: list[int], logits: torch.Tensor) -> None:
-        """Choose each row's next token from ``logits`` ``[rows, vocab]``; retire rows that are done."""
-        greedy = logits.argmax(dim=-1).tolist()
-        log_total = logits.logsumexp(dim=-1)
-        for index, slot in enumerate(slots):
-            row = self._active[slot]
+    def _isolate(self, rows: list[Row], segments: list[Segment], before: list[int], error: Exception) -> None:
+        """A forward failed: run its rows one by one, so that only those at fault end with their error."""
+        for row, (slot, new, wanted), held in zip(rows, segments, before, strict=True):
             try:
-                token = greedy[index] if row.sampling is None else _sample(logits[index], row)
-                row.ids.append(token)
-                row.logprob += float(logits[index, token] - log_total[index])
-                finished = self._is_finished(row, token)
-            except Exception as error:  # noqa: BLE001  attributed to this row; the others go on
-                self._retire(slot, error=error)
+                if len(rows) == 1:
+                    raise error
+                self._decoder.crop(slot, held)
+                tokens = [*row.prompt, *row.ids, *row.proposed][len(slot.tokens) : held + len(new)]
+                self._forward([row], [Segment(slot, tokens, wanted)])
+            except Exception as own:  # noqa: BLE001  attributed to this row
+                self._retire(row, error=own)
+
+    def _gather(self) -> tuple[list[Row], list[Segment]]:
+        """The rows of the next forward and what each adds to its slot."""
+        rows: list[Row] = []
+        segments: list[Segment] = []
+        budget = PREFILL_CHUNK
+        drafts = max(1, _DRAFT_TOKENS // max(1, len(self._active)))
+        for row in list(self._active):
+            if row.slot is not None and row.ids:
+                if self._decoder.drafts:
+                    row.proposed = row.draft.propose(min(drafts, row.max_new_tokens - len(row.ids) - 1))
+                rows.append(row)
+                segments.append(Segment(row.slot, [row.ids[-1], *row.proposed], 1 + len(row.proposed)))
                 continue
-            if finished:
-                self._retire(slot)
+            if budget <= 0:
+                continue
+            try:
+                if not self._ready(row):
+                    continue
+            except Exception as error:  # noqa: BLE001  attributed to this row; the others go on
+                self._retire(row, error=error)
+                continue
+            assert row.slot is not None
+            held = len(row.slot.tokens)
+            chunk = row.prompt[held : held + budget]
+            budget -= len(chunk)
+            rows.append(row)
+            segments.append(Segment(row.slot, chunk, int(held + len(chunk) == len(row.prompt))))
+        return rows, segments
+
+    @torch.inference_mode()
+    def _accept(self, rows: list[Row], segments: list[Segment], logits: torch.Tensor) -> None:
+        """Choose the next tokens of the rows whose logits are there; retire rows that are done."""
+        greedy = logits.argmax(dim=-1).tolist()
+        first = 0
+        for row, segment in zip(rows, segments, strict=True):
+            if not segment.logits:
+                continue
+            last = first + segment.logits
+            try:
+                finished = self._choose(row, logits[first:last], greedy[first:last])
+            except Exception as error:  # noqa: BLE001  attributed to this row; the others go on
+                self._retire(row, error=error)
+            else:
+                if finished:
+                    self._retire(row)
+            first = last
+
+    def _choose(self, row: Row, logits: torch.Tensor, greedy: list[int]) -> bool:
+        """The tokens after the last one: chosen one by one for as long as the draft is what would have been chosen.
+
+        logits ``[1 + len(row.proposed), vocab]``. True when the row is done.
+        """
+        assert row.slot is not None
+        before, finished = len(row.ids), False
+        for n, token in enumerate(greedy):
+            if row.grammar is not None:
+                row.grammar.mask(logits[n])
+                token = int(logits[n].argmax())
+            if row.sampling is not None:
+                token = _sample(logits[n], row)
+            row.ids.append(token)
+            row.logprob += float(logits[n, token] - logits[n].logsumexp(dim=-1))
+            finished = self._is_finished(row, token)
+            if finished or row.proposed[n : n + 1] != [token]:
+                break
+        chosen = row.ids[before:]
+        row.draft.learn(len(row.proposed), len(chosen) - 1)
+        row.draft.extend(chosen)
+        row.proposed = []
+        self._decoder.crop(row.slot, len(row.prompt) + len(row.ids) - 1)  # the last token's keys are not computed yet
+        return finished
 
     def _is_finished(self, row: Row, token: int) -> bool:
         if token in row.stop_ids:
             row.text, row.finish = self._decode(row.ids[:-1]), "stop"
             return True
+        if row.grammar is not None:
+            row.grammar.consume(token)
+            if row.grammar.stopped:
+                row.text, row.finish = self._decode(row.ids), "stop"
+                return True
         if row.stop:
             # Every token is at least a byte, so a stop string that ends here lies within this many tokens.
             tail = self._decode(row.ids[-(max(len(s.encode()) for s in row.stop) + 8) :])
@@ -246,12 +384,6 @@ class Worker:
             row.text, row.finish = self._decode(row.ids), "length"
             return True
         return False
-
-
-def _common_prefix(wanted: np.ndarray, held: Sequence[int]) -> int:
-    length = min(len(wanted), len(held))
-    differs = np.nonzero(wanted[:length] != np.asarray(held[:length]))[0]
-    return int(differs[0]) if len(differs) else length
 
 
 def _sample(logits: torch.Tensor, row: Row) -> int:

@@ -6,6 +6,7 @@ a message's text is tokenised as that special token; nothing is escaped here.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,9 @@ class Chat:
     def __init__(self, tokenizer: Any, generation_eos: int | Sequence[int] | None) -> None:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
+        # Of its own, so that the engine's decoding does not wait while a caller's long prompt is tokenised.
+        self._decoding_tokenizer = copy.deepcopy(tokenizer)
+        self._decoding_lock = threading.Lock()
         self.has_template = bool(getattr(tokenizer, "chat_template", None))
         self.stop_ids = _stop_ids(tokenizer, generation_eos)
         self.bos_token = str(tokenizer.bos_token or "")
@@ -54,8 +58,10 @@ class Chat:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids`` without special tokens, spaces exactly as the model wrote them."""
-        with self._lock:
-            text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        with self._decoding_lock:
+            text: str = self._decoding_tokenizer.decode(
+                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
         return text
 
     def _render(self, messages: Sequence[Message]) -> str:

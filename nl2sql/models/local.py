@@ -1,7 +1,7 @@
 """Local transformers causal LMs: embedded models, folders, .gguf files, hub ids.
 
 ``LocalModel`` is thread-safe; callers block in ``generate`` while one worker thread (nl2sql.models.batching)
-decodes for all of them. Not here: grammars, quantised inference, tensor parallelism.
+decodes for all of them. Not here: quantised inference, tensor parallelism.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class LocalModel:
     ) -> None:
         from nl2sql.models.batching import Worker
         from nl2sql.models.chat import Chat
+        from nl2sql.models.constrained import Constrainer
         from nl2sql.models.slots import default_cache_bytes, make_decoder
 
         self.name = name
@@ -59,9 +60,11 @@ class LocalModel:
         self.context_window = int(getattr(model.config.get_text_config(), "max_position_embeddings", 2048))
         self._device, self._dtype = str(model.device), str(model.dtype).removeprefix("torch.")
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
-        decoder = make_decoder(model, batch_size, max_cache_bytes or default_cache_bytes(self._device))
+        self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
+        decoder = make_decoder(model)
         self._decoder_kind = type(decoder).__name__
-        self._worker = Worker(decoder, self._chat.decode)
+        self._max_cache_bytes = max_cache_bytes or default_cache_bytes(self._device)
+        self._worker = Worker(decoder, self._chat.decode, batch_size=batch_size, max_cache_bytes=self._max_cache_bytes)
         # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
         self._at_exit = weakref.finalize(self, self._worker.close)
 
@@ -109,13 +112,11 @@ class LocalModel:
 
         ``completion_tokens`` counts every token decoded, the end-of-turn token or the stop string's included;
         ``logprob`` sums their log-probabilities at temperature 1. The wall time of a call is shared equally by its
-        ``n`` completions. Raises ModelError for a prompt that does not fit, a failing model or a grammar.
+        ``n`` completions. Raises ModelError for a prompt that does not fit, a failing model or a malformed grammar.
         """
         from nl2sql.models.batching import Row
 
         started = time.perf_counter()
-        if grammar is not None:
-            raise ModelError("grammars are not supported yet by local models; leave --constrain at none")
         if n < 1 or max_new_tokens < 1:
             raise UsageError(f"n={n}, max_new_tokens={max_new_tokens}: both must be at least 1")
         prompt = self._chat.prompt_ids(messages, prefill)
@@ -135,6 +136,7 @@ class LocalModel:
                 sampling=sampling,
                 seed=_row_seed(base, index),
                 cancel=cancel,
+                grammar=self._constrainer.start(grammar) if grammar is not None else None,
             )
             for index in range(n)
         ]
@@ -151,9 +153,26 @@ class LocalModel:
                 raise row.error
         seconds = (time.perf_counter() - started) / n
         return [
-            Completion(row.text, row.finish, Usage(len(prompt), row.prefilled, len(row.ids), 1, seconds), row.logprob)
+            Completion(
+                row.text,
+                row.finish,
+                Usage(
+                    prompt_tokens=len(prompt),
+                    prefill_tokens=row.prefilled,
+                    completion_tokens=len(row.ids),
+                    model_calls=1,
+                    seconds=seconds,
+                    queue_seconds=row.queue_seconds,
+                    compute_seconds=row.compute_seconds,
+                ),
+                row.logprob,
+            )
             for row in rows
         ]
+
+    def prompt_ids(self, messages: Sequence[Message], prefill: str = "") -> list[int]:
+        """The token ids that ``generate`` would condition on; the tokenizer only, any thread."""
+        return self._chat.prompt_ids(messages, prefill)
 
     def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
         """Prompt tokens that ``generate`` would condition on; the tokenizer only, any thread."""

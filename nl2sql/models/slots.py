@@ -1,10 +1,11 @@
-"""A causal LM's KV cache as preallocated slots, one conversation per slot, each with its own length.
+"""Keys and values of a causal LM in preallocated slots, one conversation each, and ragged forwards over them.
 
-Nothing is padded: a prompt is prefilled alone into its slot (only what the slot does not already hold), and one
-decode step runs every active slot at its own position. Slots keep their tokens after use, so a conversation that
-comes back grown pays for its new tokens only. Models whose attention does not fit slots (recurrent layers, own
-cache classes) are found by ``make_decoder`` and served by ``SequentialDecoder``.
-Not thread-safe: one worker thread owns it.
+One forward takes any mix of rows: a few hundred prompt tokens of one conversation, one token each of thirty others.
+The tokens lie end to end (no padding), every row attends to its own slot alone, and a slot keeps what it holds when
+its row is done, so a conversation that comes back grown pays for its new tokens only. This is done through
+transformers' attention interface; models that do not use it (recurrent layers, own caches, soft-capped or
+sink attention) are found by ``make_decoder`` and served by ``SequentialDecoder``.
+Not thread-safe: one worker thread owns a decoder.
 """
 
 from __future__ import annotations
@@ -12,210 +13,237 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
-
-from nl2sql.errors import ModelError
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.cache_utils import DynamicCache
 
 logger = logging.getLogger(__name__)
 
-PREFILL_CHUNK = 512  # tokens per prefill forward: bounds activation memory and the time until a cancel is seen
-_GROW = 256  # slots grow in steps of this many tokens
+ATTENTION = "nl2sql_slots"
+_ROUND = 512  # capacities are multiples of this many tokens
+_FOLD = 32  # up to so many queries of a row are attended to with their heads folded
+_UNSUPPORTED = ("softcap", "s_aux", "position_bias")  # what changes attention scores beyond scaling
 
 
-class _Where:
-    """Where the forward in progress writes its keys and values; shared by all layers."""
+class Slot:
+    """One conversation: the tokens whose keys and values are held, and per layer ``[1, heads, capacity, dim]``."""
 
-    slots = 0
-    capacity = 0
-    row: int | None = None  # prefill of one slot ...
-    start = 0
-    rows: torch.Tensor  # ... or one token for each of the first len(rows) slots
-    columns: torch.Tensor
-    view = 0  # columns that attention reads
+    def __init__(self) -> None:
+        self.tokens = array("q")
+        self.capacity = 0
+        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.used = 0  # when it was last in use, in the owner's ticks
+        self.own_cache: Any = None  # SequentialDecoder's
+
+    def shared(self, wanted: np.ndarray) -> int:
+        """How many tokens of ``wanted`` (int64) this slot holds from the start."""
+        return common_prefix(wanted, np.frombuffer(self.tokens, dtype=np.int64))
 
 
-class _SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer, ``[slots, heads, capacity, head_dim]``."""
+class Segment(NamedTuple):
+    """Tokens to append to a slot, and after how many of the last of them logits are wanted."""
 
-    is_sliding = False
+    slot: Slot
+    tokens: Sequence[int]
+    logits: int = 1
 
-    def __init__(self, where: _Where) -> None:
-        super().__init__()
-        self.where = where
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.keys = self._allocate(key_states)
-        self.values = self._allocate(value_states)
-        self.is_initialized = True
+class Decoder(Protocol):
+    """What the worker needs. ``token_bytes``: memory of one token's keys and values (0: unknown).
 
-    def _allocate(self, like: torch.Tensor) -> torch.Tensor:
-        shape = (self.where.slots, like.shape[1], self.where.capacity, like.shape[3])
-        return _lazy_zeros(shape, like.dtype, like.device)
+    ``drafts``: whether several tokens of a row can be tried at once and taken back by ``crop`` at no cost.
+    """
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None and self.values is not None
-        at = self.where
-        if at.row is not None:
-            self.keys[at.row, :, at.start : at.view] = key_states[0]
-            self.values[at.row, :, at.start : at.view] = value_states[0]
-            rows = slice(at.row, at.row + 1)
-        else:
-            self.keys[at.rows, :, at.columns] = key_states[:, :, 0]
-            self.values[at.rows, :, at.columns] = value_states[:, :, 0]
-            rows = slice(0, len(at.rows))
-        return self.keys[rows, :, : at.view], self.values[rows, :, : at.view]
+    token_bytes: int
+    drafts: bool
 
-    def grow(self) -> None:
-        """Reallocate for ``where.capacity`` columns, keeping what is there."""
-        if not self.is_initialized:
-            return
-        assert self.keys is not None and self.values is not None
-        for name in ("keys", "values"):
-            old: torch.Tensor = getattr(self, name)
-            new = self._allocate(old)
-            new[:, :, : old.shape[2]] = old
-            setattr(self, name, new)
+    def forward(self, segments: Sequence[Segment]) -> torch.Tensor: ...
+    def copy_prefix(self, source: Slot, target: Slot, length: int) -> None: ...
+    def crop(self, slot: Slot, length: int) -> None: ...
+    def reserve(self, slot: Slot, tokens: int) -> None: ...
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.where.view, 0
 
-    def get_seq_length(self) -> int:
-        return self.where.start
+class _Span(NamedTuple):
+    slot: Slot
+    start: int  # in the slot
+    end: int
+    first: int  # in the batch
+    last: int
 
-    def get_max_length(self) -> int:
-        return -1
+
+@dataclass
+class _Batch:
+    """The forward in progress."""
+
+    spans: list[_Span]
+    decoder: SlotDecoder
 
 
 class SlotDecoder:
-    """Prefill and batched decode steps over KV slots.
+    """Ragged prefill and decoding over slots. model: a transformers causal LM in eval mode."""
 
-    model: a transformers causal LM in eval mode. slots: rows decoded at once. masks: ``"one"`` (one attention mask
-    for all layers) or ``"by_type"`` (one per entry of the config's ``layer_types``).
-    """
+    drafts = True
 
-    def __init__(self, model: Any, slots: int, *, masks: str, max_cache_bytes: int) -> None:
-        config = model.config.get_text_config()
+    def __init__(self, model: Any) -> None:
         self.model = model
-        self.slots = slots
         self.device = model.device
-        self.max_cache_bytes = max_cache_bytes
-        self._window: int | None = getattr(config, "sliding_window", None)
-        self._by_type = masks == "by_type"
-        if self._by_type:
-            kinds = set(getattr(config, "layer_types", None) or ())
-            if not kinds or not kinds <= {"full_attention", "sliding_attention"}:
-                raise ValueError(f"layer types {sorted(kinds)} do not fit KV slots")
-        elif not getattr(config, "use_sliding_window", True):
-            self._window = None
-        self._where = _Where()
-        self._where.slots = slots
-        self._layers = [_SlotLayer(self._where) for _ in range(config.num_hidden_layers)]
-        self._cache = Cache(layers=list(self._layers))
-        self.tokens: list[list[int]] = [[] for _ in range(slots)]  # what each slot's cache holds
+        self.token_bytes = 0
+        model.set_attn_implementation(ATTENTION)
 
     @torch.inference_mode()
-    def extend(self, slot: int, new: Sequence[int]) -> torch.Tensor:
-        """Append at most PREFILL_CHUNK tokens to ``slot``; float32 logits ``[vocab]`` of the next token, on CPU."""
-        start = len(self.tokens[slot])
-        end = start + len(new)
-        self.reserve(end + 1)
-        at = self._where
-        at.row, at.start, at.view = slot, start, end
-        logits = self._forward([list(new)], torch.arange(start, end, device=self.device)[None])
-        self.tokens[slot].extend(new)
-        return logits[0]
+    def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
+        """Append each segment's tokens to its slot; float32 logits ``[sum of segment.logits, vocab]``, on CPU.
 
-    @torch.inference_mode()
-    def step(self, next_tokens: Mapping[int, int]) -> torch.Tensor:
-        """One token for every slot in ``next_tokens``; float32 logits ``[len(next_tokens), vocab]`` in its order.
-
-        Idle slots below the highest active one ride along: they write past their own end and are ignored.
+        A slot occurs once. Slots too short for what comes are made longer.
         """
-        rows = max(next_tokens) + 1
-        lengths = [len(self.tokens[slot]) for slot in range(rows)]
-        self.reserve(max(lengths) + 1)
-        at = self._where
-        at.row, at.start = None, 0
-        at.view = max(lengths[slot] for slot in next_tokens) + 1
-        at.rows = torch.arange(rows, device=self.device)
-        at.columns = torch.tensor(lengths, device=self.device)
-        ids = [[next_tokens.get(slot, 0)] for slot in range(rows)]
-        logits = self._forward(ids, at.columns[:, None])
-        for slot, token in next_tokens.items():
-            self.tokens[slot].append(token)
-        return logits[list(next_tokens)]
-
-    @torch.inference_mode()
-    def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Make ``target`` hold the first ``length`` tokens of ``source``."""
-        for layer in self._layers:
-            if layer.is_initialized:
-                assert layer.keys is not None and layer.values is not None
-                layer.keys[target, :, :length] = layer.keys[source, :, :length]
-                layer.values[target, :, :length] = layer.values[source, :, :length]
-        self.tokens[target] = self.tokens[source][:length]
-
-    @torch.inference_mode()
-    def swap(self, a: int, b: int) -> None:
-        """Exchange two slots."""
-        length = max(len(self.tokens[a]), len(self.tokens[b]))
-        pair, swapped = torch.tensor([a, b], device=self.device), torch.tensor([b, a], device=self.device)
-        for layer in self._layers:
-            if layer.is_initialized:
-                assert layer.keys is not None and layer.values is not None
-                layer.keys[pair, :, :length] = layer.keys[swapped, :, :length]
-                layer.values[pair, :, :length] = layer.values[swapped, :, :length]
-        self.tokens[a], self.tokens[b] = self.tokens[b], self.tokens[a]
-
-    def crop(self, slot: int, length: int) -> None:
-        """Forget what ``slot`` holds past ``length`` tokens."""
-        del self.tokens[slot][length:]
-
-    def reserve(self, columns: int) -> None:
-        """Make every slot at least ``columns`` tokens long. Raises ModelError when that exceeds the memory allowed."""
-        if columns <= self._where.capacity:
-            return
-        capacity = -(-columns // _GROW) * _GROW
-        keys = self._layers[0].keys
-        if keys is not None:
-            needed = 2 * len(self._layers) * self.slots * keys.shape[1] * capacity * keys.shape[3] * keys.itemsize
-            if needed > self.max_cache_bytes:
-                raise ModelError(
-                    f"{self.slots} conversations of {capacity} tokens need {needed / 1e9:.1f} GB of cache, more than "
-                    f"the {self.max_cache_bytes / 1e9:.1f} GB allowed; use a smaller --batch-size or a shorter prompt"
-                )
-        self._where.capacity = capacity
-        for layer in self._layers:
-            layer.grow()
-
-    def _forward(self, ids: list[list[int]], positions: torch.Tensor) -> torch.Tensor:
+        spans: list[_Span] = []
+        wanted: list[int] = []
+        for slot, new, logits in segments:
+            held, first = len(slot.tokens), spans[-1].last if spans else 0
+            if held + len(new) > slot.capacity:
+                self.reserve(slot, held + len(new))
+            spans.append(_Span(slot, held, held + len(new), first, first + len(new)))
+            wanted += range(first + len(new) - logits, first + len(new))
         out = self.model(
-            input_ids=torch.tensor(ids, device=self.device),
-            position_ids=positions,
-            attention_mask=self._masks(positions),
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
+            input_ids=torch.tensor([[token for segment in segments for token in segment.tokens]], device=self.device),
+            position_ids=torch.tensor([[n for s in spans for n in range(s.start, s.end)]], device=self.device),
+            use_cache=False,
+            logits_to_keep=torch.tensor(wanted, device=self.device),
+            slot_batch=_Batch(spans, self),
         )
-        logits: torch.Tensor = out.logits[:, -1].float().cpu()
-        return logits
+        for slot, new, _ in segments:
+            slot.tokens.extend(new)
+        found: torch.Tensor = out.logits[0].float().cpu()
+        return found
 
-    def _masks(self, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-        """Boolean masks ``[rows, 1, queries, columns]`` for queries at ``positions`` ``[rows, queries]``."""
-        columns = torch.arange(self._where.view, device=self.device)
-        at = positions[:, None, :, None]
-        full = columns <= at
-        near = full if self._window is None else full & (columns > at - self._window)
-        return {"full_attention": full, "sliding_attention": near} if self._by_type else near
+    @torch.inference_mode()
+    def copy_prefix(self, source: Slot, target: Slot, length: int) -> None:
+        """Make ``target`` hold the first ``length`` tokens of ``source``."""
+        self.crop(target, 0)
+        self.reserve(target, length)
+        for index, (keys, values) in source.layers.items():
+            own = target.layers.get(index) or self.allocate(target, index, keys, values)
+            own[0][:, :, :length] = keys[:, :, :length]
+            own[1][:, :, :length] = values[:, :, :length]
+        target.tokens = source.tokens[:length]
+
+    def crop(self, slot: Slot, length: int) -> None:
+        """Forget what ``slot`` holds past ``length`` tokens."""
+        del slot.tokens[length:]
+
+    @torch.inference_mode()
+    def reserve(self, slot: Slot, tokens: int) -> None:
+        """Make room for ``tokens`` tokens in all, keeping what is there."""
+        if tokens <= slot.capacity:
+            return
+        slot.capacity = rounded(tokens)
+        held = len(slot.tokens)
+        for index, (keys, values) in slot.layers.items():
+            grown = self.allocate(slot, index, keys, values)
+            grown[0][:, :, :held] = keys[:, :, :held]
+            grown[1][:, :, :held] = values[:, :, :held]
+
+    def allocate(
+        self, slot: Slot, index: int, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Empty keys and values of one layer, of the slot's capacity, shaped like those given."""
+        made = _lazy_zeros(keys, slot.capacity), _lazy_zeros(values, slot.capacity)
+        slot.layers[index] = made
+        return made
+
+
+def rounded(tokens: int) -> int:
+    """The capacity that a slot of ``tokens`` tokens gets."""
+    return -(-tokens // _ROUND) * _ROUND
+
+
+def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
+    """Length of the longest common prefix of two int64 vectors."""
+    length = min(len(a), len(b))
+    differs = np.flatnonzero(a[:length] != b[:length])
+    return int(differs[0]) if len(differs) else length
+
+
+# --------------------------------------------------------------------------------------------------------- attention
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    slot_batch: _Batch | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Write this layer's new keys and values into the slots and attend, row by row.
+
+    query ``[1, heads, tokens, dim]``, key and value ``[1, kv_heads, tokens, dim]``, all of this forward's tokens;
+    returns ``[1, tokens, heads, dim]``.
+    """
+    if slot_batch is None:
+        raise ValueError("this model was loaded for nl2sql's slots; call it through nl2sql")
+    if any(kwargs.get(name) is not None for name in _UNSUPPORTED):
+        raise NotImplementedError("attention with soft caps or sinks")
+    layer, window = module.layer_idx, sliding_window
+    out: list[torch.Tensor] = []
+    for slot, start, end, first, last in slot_batch.spans:
+        keys, values = slot.layers.get(layer) or slot_batch.decoder.allocate(slot, layer, key, value)
+        keys[:, :, start:end] = key[:, :, first:last]
+        values[:, :, start:end] = value[:, :, first:last]
+        low = 0 if window is None else max(0, start + 1 - window)
+        keys, values = keys[:, :, low:end], values[:, :, low:end]
+        out.append(_attend_one(query[:, :, first:last], keys, values, _mask(start, end, low, window, query), scaling))
+    return torch.cat(out)[None], None
+
+
+def _attend_one(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
+) -> torch.Tensor:
+    """One row: query ``[1, heads, queries, dim]`` over its slot; ``[queries, heads, dim]``. No mask: plain causal."""
+    heads, queries = query.shape[1:3]
+    groups, sharing = keys.shape[1], heads // keys.shape[1]
+    if queries > _FOLD:
+        causal = mask is None
+        seen = scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, is_causal=causal, scale=scaling, enable_gqa=sharing > 1
+        )
+        return seen[0].transpose(0, 1)
+    # Few queries: the heads that share keys go in as so many queries of one head, and the keys are read once.
+    folded = query.reshape(1, groups, sharing * queries, -1)
+    if queries == 1:
+        mask = None
+    elif mask is None:
+        mask = torch.ones(queries, queries, dtype=torch.bool, device=query.device).tril()
+    if mask is not None:
+        mask = mask.repeat(sharing, 1)
+    seen = scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
+    return seen.reshape(heads, queries, -1).transpose(0, 1)
+
+
+def _mask(start: int, end: int, low: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:
+    """Which of the columns low..end each query start..end sees: bool ``[queries, columns]``; None: plain causal."""
+    if start == low == 0 and (window is None or window >= end):
+        return None
+    at = torch.arange(start, end, device=like.device)[:, None]
+    columns = torch.arange(low, end, device=like.device)[None]
+    return columns <= at if window is None else (columns <= at) & (columns > at - window)
+
+
+AttentionInterface.register(ATTENTION, _attend)
+
+
+# ------------------------------------------------------------------------------------------- models without slots
 
 
 class SequentialDecoder:
@@ -224,74 +252,88 @@ class SequentialDecoder:
     Slower, and a conversation is reused only when it continues exactly; never wrong.
     """
 
-    def __init__(self, model: Any, slots: int) -> None:
+    token_bytes = 0
+    drafts = False
+
+    def __init__(self, model: Any) -> None:
         self.model = model
-        self.slots = slots
-        self.tokens: list[list[int]] = [[] for _ in range(slots)]
-        self._caches: list[Any] = [None] * slots
         # Recurrent models call their state cache_params.
         known = inspect.signature(model.forward).parameters
         self._cache_name = "cache_params" if "cache_params" in known else "past_key_values"
 
     @torch.inference_mode()
-    def extend(self, slot: int, new: Sequence[int]) -> torch.Tensor:
-        if not self.tokens[slot]:
-            self._caches[slot] = DynamicCache(config=self.model.config.get_text_config())
+    def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
+        """As ``SlotDecoder.forward``, one segment after the other."""
+        computed = [(self._extend(slot, new), wanted) for slot, new, wanted in segments]
+        return torch.stack([logits for logits, wanted in computed if wanted])
+
+    def _extend(self, slot: Slot, new: Sequence[int]) -> torch.Tensor:
+        if not slot.tokens:
+            slot.own_cache = DynamicCache(config=self.model.config.get_text_config())
         out = self.model(
             input_ids=torch.tensor([list(new)], device=self.model.device),
             use_cache=True,
-            **{self._cache_name: self._caches[slot]},
+            **{self._cache_name: slot.own_cache},
         )
-        self._caches[slot] = getattr(out, self._cache_name)
-        self.tokens[slot].extend(new)
+        slot.own_cache = getattr(out, self._cache_name)
+        slot.tokens.extend(new)
         logits: torch.Tensor = out.logits[0, -1].float().cpu()
         return logits
 
-    def step(self, next_tokens: Mapping[int, int]) -> torch.Tensor:
-        return torch.stack([self.extend(slot, [token]) for slot, token in next_tokens.items()])
-
-    def copy_prefix(self, source: int, target: int, length: int) -> None:
+    def copy_prefix(self, source: Slot, target: Slot, length: int) -> None:
+        """Own caches are not shared: the target starts empty."""
         self.crop(target, 0)
 
-    def swap(self, a: int, b: int) -> None:
-        for values in (self.tokens, self._caches):
-            values[a], values[b] = values[b], values[a]
+    def crop(self, slot: Slot, length: int) -> None:
+        """Forget everything when anything must be forgotten: own caches may not be croppable."""
+        if length < len(slot.tokens):
+            del slot.tokens[:]
+            slot.own_cache = None
 
-    def crop(self, slot: int, length: int) -> None:
-        if length < len(self.tokens[slot]):  # own caches may not be croppable: start again
-            self.tokens[slot], self._caches[slot] = [], None
-
-    def reserve(self, columns: int) -> None:
+    def reserve(self, slot: Slot, tokens: int) -> None:
         """Nothing to reserve: every cache grows by itself."""
 
 
-def make_decoder(model: Any, slots: int, max_cache_bytes: int) -> SlotDecoder | SequentialDecoder:
+def make_decoder(model: Any) -> SlotDecoder | SequentialDecoder:
     """Slots when they compute what the model itself computes (checked here on a few tokens), else one at a time."""
-    by_type = bool(getattr(model.config.get_text_config(), "layer_types", None))
-    for masks in ("by_type", "one") if by_type else ("one", "by_type"):
-        try:
-            if _agrees(model, SlotDecoder(model, 3, masks=masks, max_cache_bytes=max_cache_bytes)):
-                return SlotDecoder(model, slots, masks=masks, max_cache_bytes=max_cache_bytes)
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
-            logger.debug("KV slots with masks=%s do not serve this model: %s", masks, error)
+    own = model.config._attn_implementation
+    rows = _probe_rows(model)
+    plain = [_plain_logits(model, ids) for ids in rows]
+    try:
+        decoder = SlotDecoder(model)
+        if _agrees(decoder, rows, plain):
+            return decoder
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+        logger.debug("KV slots do not serve this model: %s", error)
+    model.set_attn_implementation(own)
     logger.warning("this model's attention does not fit batched slots; rows run one at a time (slower)")
-    return SequentialDecoder(model, slots)
+    return SequentialDecoder(model)
+
+
+def _probe_rows(model: Any) -> list[list[int]]:
+    vocabulary = min(model.config.get_text_config().vocab_size, 1000)
+    return [[(7 * i + 13 * row + 3) % vocabulary for i in range(9 + 21 * row)] for row in range(2)]
 
 
 @torch.inference_mode()
-def _agrees(model: Any, decoder: SlotDecoder) -> bool:
-    """Whether prefill, a batched step and a reused prefix give the logits of one plain forward."""
-    vocabulary = model.config.get_text_config().vocab_size
-    rows = [[(7 * i + 13 * row + 3) % min(vocabulary, 1000) for i in range(9 + 5 * row)] for row in range(2)]
-    for row, ids in enumerate(rows):
-        decoder.extend(row, ids[:4])
-        decoder.extend(row, ids[4:-1])
-    decoder.copy_prefix(1, 2, 5)
-    got = [*decoder.step({row: ids[-1] for row, ids in enumerate(rows)}), decoder.extend(2, rows[1][5:])]
-    for ids, logits in zip([*rows, rows[1]], got, strict=True):
-        plain = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0, -1].float().cpu()
-        tolerance = (1e-3 if model.dtype == torch.float32 else 0.08) * float(plain.abs().max())
-        if not float((plain - logits).abs().max()) <= tolerance:
+def _plain_logits(model: Any, ids: list[int]) -> torch.Tensor:
+    out = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
+    logits: torch.Tensor = out.logits[0, -1].float().cpu()
+    return logits
+
+
+def _agrees(decoder: SlotDecoder, rows: list[list[int]], plain: list[torch.Tensor]) -> bool:
+    """Whether mixed prefill and decoding and a reused prefix give the logits of one plain forward."""
+    a, b, c = Slot(), Slot(), Slot()
+    decoder.forward([Segment(a, rows[0][:4])])
+    decoder.forward([Segment(b, rows[1][:5]), Segment(a, rows[0][4:5])])
+    decoder.forward([Segment(a, rows[0][5:-1]), Segment(b, rows[1][5:-1])])
+    decoder.copy_prefix(b, c, 5)
+    got = decoder.forward([Segment(a, rows[0][-1:]), Segment(c, rows[1][5:]), Segment(b, rows[1][-1:])])
+    decoder.token_bytes = sum(k.nbytes + v.nbytes for k, v in a.layers.values()) // a.capacity
+    relative = 1e-3 if decoder.model.dtype == torch.float32 else 0.08
+    for logits, expected in zip(got, [plain[0], plain[1], plain[1]], strict=True):
+        if not float((expected - logits).abs().max()) <= relative * float(expected.abs().max()):
             return False
     return True
 
@@ -303,9 +345,10 @@ def default_cache_bytes(device: str) -> int:
     return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 0.5)
 
 
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros whose memory the system hands out when it is first written (torch.zeros would touch all of it)."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    count = int(np.prod(shape)) * torch.empty((), dtype=dtype).itemsize
-    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(shape)
+def _lazy_zeros(like: torch.Tensor, capacity: int) -> torch.Tensor:
+    """``[1, heads, capacity, dim]`` whose memory the system hands out when it is first written."""
+    shape = (1, like.shape[1], capacity, like.shape[3])
+    if like.device.type != "cpu":
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+    count = int(np.prod(shape)) * like.itemsize
+    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(like.dtype).view(shape)

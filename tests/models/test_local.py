@@ -157,9 +157,14 @@ def test_a_prompt_that_does_not_fit_is_refused_with_numbers(model: LocalModel) -
         model.generate(chat("x" * 2000), max_new_tokens=8)
 
 
-def test_a_grammar_is_refused(model: LocalModel) -> None:
-    with pytest.raises(ModelError, match="not supported yet"):
-        model.generate(chat("x"), max_new_tokens=8, grammar=Grammar("lark", 'start: "a"'))
+def test_a_grammar_holds_what_is_written(model: LocalModel) -> None:
+    done = model.generate(chat("x"), max_new_tokens=30, grammar=Grammar("lark", 'start: ("ab" | "cd")~3'), n=1)[0]
+    assert len(done.text) == 6 and set(done.text) <= set("abcd") and done.finish_reason == "stop"
+
+
+def test_a_malformed_grammar_is_refused(model: LocalModel) -> None:
+    with pytest.raises(ModelError, match="grammar is malformed"):
+        model.generate(chat("x"), max_new_tokens=8, grammar=Grammar("lark", "start: ("))
 
 
 def test_zero_completions_are_refused(model: LocalModel) -> None:
@@ -235,9 +240,9 @@ def test_a_failing_step_is_attributed_and_the_worker_survives() -> None:
 
 
 def test_a_cache_that_would_not_fit_in_memory_is_an_error_with_numbers() -> None:
-    model = local(batch_size=4, max_cache_bytes=300_000)
+    model = local(batch_size=4, max_cache_bytes=200_000)
     assert model.generate(chat("small"), max_new_tokens=4)[0].text
-    with pytest.raises(ModelError, match=r"GB of cache.*--batch-size"):
+    with pytest.raises(ModelError, match=r"GB of cache, more than the 0.00 GB allowed"):
         model.generate(chat("x" * 700), max_new_tokens=4)
     assert model.generate(chat("small"), max_new_tokens=4)[0].text
     model.close()
