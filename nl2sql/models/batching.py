@@ -375,15 +375,20 @@ class Worker:
             # Every token is at least a byte, so a stop string that ends here lies within this many tokens.
             tail = self._decode(row.ids[-(max(len(s.encode()) for s in row.stop) + 8) :])
             if any(s in tail for s in row.stop):
-                text = self._decode(row.ids)
-                cut = min((at for at in map(text.find, row.stop) if at >= 0), default=-1)
-                if cut >= 0:
-                    row.text, row.finish = text[:cut], "stop"
+                text = cut_at_stop(self._decode(row.ids), row.stop)
+                if text is not None:
+                    row.text, row.finish = text, "stop"
                     return True
         if len(row.ids) >= row.max_new_tokens:
             row.text, row.finish = self._decode(row.ids), "length"
             return True
         return False
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
+    """``text`` up to the first of the stop strings; None where it holds none."""
+    cut = min((at for at in map(text.find, stop) if at >= 0), default=-1)
+    return text[:cut] if cut >= 0 else None
 
 
 def _sample(logits: torch.Tensor, row: Row) -> int:

@@ -13,9 +13,9 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
@@ -24,9 +24,14 @@ from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
 from nl2sql.models.hashes import content_hash, weights_files, weights_revision
 
+if TYPE_CHECKING:
+    from nl2sql.models.batching import Worker
+    from nl2sql.models.continuous import ContinuousWorker
+
 logger = logging.getLogger(__name__)
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+ENGINES = ("auto", "slots", "continuous")
 DTYPES = ("float32", "bfloat16", "float16")
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError, AttributeError)
 _POLL_S = 0.1  # how often a waiting caller looks at its cancel event
@@ -37,6 +42,7 @@ class LocalModel:
 
     model, tokenizer: loaded transformers objects (the model in eval mode, on its device). revision: content hash.
     batch_size: rows decoded at once. max_cache_bytes: keys and values at most; default half of the free memory.
+    engine: one of ENGINES; ``auto`` is transformers' continuous batching on CUDA and our slots elsewhere.
     """
 
     def __init__(
@@ -48,11 +54,11 @@ class LocalModel:
         revision: str,
         batch_size: int = 16,
         max_cache_bytes: int | None = None,
+        engine: str = "auto",
     ) -> None:
-        from nl2sql.models.batching import Worker
         from nl2sql.models.chat import Chat
         from nl2sql.models.constrained import Constrainer
-        from nl2sql.models.slots import default_cache_bytes, make_decoder
+        from nl2sql.models.slots import default_cache_bytes
 
         self.name = name
         self.revision = revision
@@ -61,18 +67,28 @@ class LocalModel:
         self._device, self._dtype = str(model.device), str(model.dtype).removeprefix("torch.")
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
-        decoder = make_decoder(model)
-        self._decoder_kind = type(decoder).__name__
         self._max_cache_bytes = max_cache_bytes or default_cache_bytes(self._device)
-        self._worker = Worker(decoder, self._chat.decode, batch_size=batch_size, max_cache_bytes=self._max_cache_bytes)
+        self._engine, self._worker = _open_engine(
+            _pick_engine(engine, self._device), model, self._chat.decode, batch_size, self._max_cache_bytes
+        )
         # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
         self._at_exit = weakref.finalize(self, self._worker.close)
 
     @classmethod
     def load(
-        cls, source: Source, *, device: str = "auto", dtype: str | None = None, batch_size: int = 16
+        cls,
+        source: Source,
+        *,
+        device: str = "auto",
+        dtype: str | None = None,
+        batch_size: int = 16,
+        engine: str = "auto",
     ) -> LocalModel:
-        """Load the weights that ``source`` names. Raises UsageError for a bad device or dtype, else ModelError."""
+        """Load the weights that ``source`` names.
+
+        Raises UsageError for a bad device, dtype or engine, else ModelError.
+        """
+        _pick_engine(engine, device)
         sleep_at_barriers()
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -93,7 +109,7 @@ class LocalModel:
         model = model.to(device).eval()
         revision = str(model.config._commit_hash or "unknown") if kind == "hub" else _revision(source, Path(where))
         name = Path(where).name if kind == "folder" else Path(source.value).name if kind == "gguf" else source.value
-        return cls(model, tokenizer, name=name, revision=revision, batch_size=batch_size)
+        return cls(model, tokenizer, name=name, revision=revision, batch_size=batch_size, engine=engine)
 
     def generate(
         self,
@@ -192,7 +208,7 @@ class LocalModel:
             "batch_size": self.batch_size,
             "context_window": self.context_window,
             "chat_template": self._chat.has_template,
-            "decoder": self._decoder_kind,
+            "engine": self._engine,
             "threads": torch.get_num_threads(),
             "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
             "torch": torch.__version__,
@@ -243,6 +259,32 @@ def _pick_device(device: str) -> str:
     if not has[device]:
         raise UsageError(f"device {device!r} is not available to this torch ({torch.__version__}); use --device cpu")
     return device
+
+
+def _pick_engine(engine: str, device: str) -> str:
+    if engine not in ENGINES:
+        raise UsageError(f"unknown engine {engine!r}; choose one of {', '.join(ENGINES)}")
+    if engine == "auto":
+        return "continuous" if device.startswith("cuda") else "slots"
+    return engine
+
+
+def _open_engine(
+    engine: str, model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, max_cache_bytes: int
+) -> tuple[str, Worker | ContinuousWorker]:
+    """What decodes, and its name for the manifest: slots, continuous, or sequential where neither fits the model."""
+    from nl2sql.models.batching import Worker
+    from nl2sql.models.slots import SlotDecoder, make_decoder
+
+    decoder = make_decoder(model)
+    if engine == "continuous" and isinstance(decoder, SlotDecoder):
+        from nl2sql.models.continuous import ContinuousWorker
+
+        model.set_attn_implementation("sdpa")
+        limits = {"batch_size": batch_size, "max_cache_bytes": max_cache_bytes, "token_bytes": decoder.token_bytes}
+        return engine, ContinuousWorker(model, decode, **limits)
+    worker = Worker(decoder, decode, batch_size=batch_size, max_cache_bytes=max_cache_bytes)
+    return "slots" if isinstance(decoder, SlotDecoder) else "sequential", worker
 
 
 def _pick_dtype(dtype: str | None, device: str) -> str:
