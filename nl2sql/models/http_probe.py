@@ -241,7 +241,8 @@ class _Probe:
         names = [row["id"] for row in self._listed]
         if names and self._name not in names:
             return ModelError(f"{self._transport.base} has no model {self._name!r}; it offers: {', '.join(names[:20])}")
-        return ModelError(str(refused))
+        hint = "" if self._transport.base.endswith("/v1") else " (the address usually ends in /v1)"
+        return ModelError(f"{refused}{hint}")
 
 
 def rendered(chat: Chat | None, messages: Sequence[Message], prefill: str, drop_bos: str) -> str:

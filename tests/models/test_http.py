@@ -1,0 +1,420 @@
+"""HttpModel against a small real server: what is probed, what is sent, what goes wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from models.standin import Dialect, StandIn, drips, hangs_up, never_ends, sends, serving, tokens
+from models.tiny import tiny_tokenizer
+
+from nl2sql.errors import Cancelled, ModelError, UsageError
+from nl2sql.interfaces import Grammar, Model, Sampling
+from nl2sql.models import http_transport, load_model
+from nl2sql.models.http import HttpModel, ServerOptions
+
+BAD = yaml.safe_load(Path(__file__).with_name("bad_answers.yaml").read_text(encoding="utf-8"))
+CHAT = [{"role": "system", "content": "You write SQL."}, {"role": "user", "content": "How many orders?"}]
+OPEN = "Thought: count them.\nAction:"
+ALL = ["stops", "many", "logprobs"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_transport, "FIRST_WAIT_S", 0.01)
+    monkeypatch.delenv("NL2SQL_API_KEY", raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    with serving() as made:
+        yield made
+
+
+def opened(server: StandIn, *options: str, batch_size: int = 4) -> HttpModel:
+    made = load_model(server.spec, server=options, batch_size=batch_size)
+    assert isinstance(made, HttpModel) and isinstance(made, Model)
+    server.requests.clear()
+    return made
+
+
+# ------------------------------------------------------------------------------------------------- the address
+
+
+def test_a_missing_name_lists_what_the_server_offers() -> None:
+    with serving(Dialect(names=("a/b", "c"))) as server, pytest.raises(UsageError) as caught:
+        load_model(server.url)
+    assert f"it offers: a/b, c. Example: --model {server.url}#a/b" in str(caught.value)
+
+
+def test_an_unknown_name_lists_what_the_server_offers(server: StandIn) -> None:
+    with pytest.raises(ModelError, match=r"has no model 'nope'; it offers: org/some-model"):
+        load_model(f"{server.url}#nope")
+
+
+def test_nobody_there_is_one_line_with_the_address() -> None:
+    with pytest.raises(ModelError, match=r"http://127\.0\.0\.1:9/v1: cannot be reached") as caught:
+        load_model("http://127.0.0.1:9/v1#x", server=["retries=1"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_page_that_is_no_such_server_is_one_line(server: StandIn) -> None:
+    with pytest.raises(ModelError, match=r"HTTP 404: .*usually ends in /v1"):
+        load_model(f"http://127.0.0.1:{server.server_port}#x")
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("speed=1", "expected KEY=VALUE with KEY one of tokenizer, context_window"),
+        ("retries", "expected KEY=VALUE"),
+        ("retries=many", "--server retries=many"),
+        ("price_in=-1", "--server price_in=-1"),
+        ("tokenizer=nowhere-at-all", "unknown model 'nowhere-at-all'"),
+    ],
+)
+def test_a_wrong_server_option_is_refused(server: StandIn, option: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_model(server.spec, server=[option])
+    assert says in str(caught.value)
+
+
+def test_server_options_need_a_server() -> None:
+    with pytest.raises(UsageError, match="goes with --model http://HOST"):
+        load_model("smollm2-135m", server=["retries=1"])
+    with pytest.raises(UsageError, match="server's own business"):
+        load_model("http://127.0.0.1:9/v1#x", device="cpu")
+
+
+# ---------------------------------------------------------------------------------------------------- probing
+
+
+@pytest.mark.parametrize(
+    ("dialect", "way", "honours"),
+    [
+        (Dialect(), "chat", ALL),
+        (Dialect(echoes=True, tokenize=False), "chat", ALL),
+        (Dialect(continues=False), "user_turn", ALL),  # takes the switch and ignores it
+        (
+            Dialect(continues=False, refuses_unknown=True, limit="max_completion_tokens"),
+            "user_turn",
+            ["stops", "many", "logprobs"],
+        ),
+        (Dialect(stops=False, many=1, logprobs=False), "chat", []),
+        (Dialect(usage=False), "user_turn", ALL),
+        (Dialect(chat=False), "completions", ALL),
+    ],
+)
+def test_what_a_server_does_is_found_by_asking(dialect: Dialect, way: str, honours: list[str]) -> None:
+    with serving(dialect) as server:
+        model = opened(server)
+        found = model.describe()
+        assert (found["prefill"], found["honours"]) == (way, honours)
+        done = model.generate(CHAT, prefill=OPEN, stop=["delta"], max_new_tokens=6)[0]
+        assert (done.text.strip(), done.finish_reason) == ("alpha beta gamma", "stop")
+        assert done.usage.prompt_tokens >= tokens(OPEN)
+        model.close()
+
+
+def test_the_open_turn_goes_out_as_a_final_message_to_continue(server: StandIn) -> None:
+    model = opened(server)
+    model.generate(CHAT, prefill=OPEN, max_new_tokens=3)
+    sent = server.requests[-1]
+    assert sent["messages"] == [*CHAT, {"role": "assistant", "content": OPEN}]
+    assert (sent["continue_final_message"], sent["add_generation_prompt"]) == (True, False)
+    model.generate(CHAT, max_new_tokens=3)
+    assert "continue_final_message" not in server.requests[-1]
+
+
+def test_without_such_a_switch_the_open_turn_is_quoted() -> None:
+    with serving(Dialect(continues=False)) as server:
+        model = opened(server)
+        model.generate(CHAT, prefill=OPEN, max_new_tokens=3)
+        assert [m["role"] for m in server.requests[-1]["messages"]] == ["system", "user"]
+        assert OPEN in server.requests[-1]["messages"][-1]["content"]
+
+
+def test_what_it_repeats_of_the_open_turn_is_dropped() -> None:
+    with serving(Dialect(continues=False)) as server:
+        model = opened(server)
+        server.misbehave.append(sends({"choices": [{"message": {"content": "Action: finish[{}]"}}]}))
+        assert model.generate(CHAT, prefill=OPEN, max_new_tokens=3)[0].text == " finish[{}]"
+
+
+def test_with_a_tokenizer_the_prompt_is_rendered_here(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    text = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    counted = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def counts_bytes(said: str) -> Any:
+        answer = {"choices": [{"text": " alpha beta gamma"}], "usage": {"prompt_tokens": counted}}
+        return sends(answer) if '"prompt"' in said else None
+
+    with serving() as server:
+        server.when = counts_bytes
+        model = opened(server, f"tokenizer={tmp_path}")
+        assert model.describe()["prefill"] == "completions" and model.describe()["token_counts"] == "tokenizer"
+        model.generate(CHAT[1:], prefill=OPEN, max_new_tokens=3)
+        sent = server.requests[-1]
+        assert sent["path"] == "/v1/completions"
+        assert sent["prompt"] == f"<|im_start|>user\nHow many orders?<|im_end|>\n<|im_start|>assistant\n{OPEN}"
+        server.when = lambda said: None  # the server's own tokens are words: not the same model
+        assert opened(server, f"tokenizer={tmp_path}").describe()["prefill"] == "chat"
+
+
+def test_the_window_is_the_servers_or_the_users() -> None:
+    with serving(Dialect(window=777)) as server:
+        assert opened(server).context_window == 777
+        assert opened(server, "context_window=99").context_window == 99
+
+
+# ------------------------------------------------------------------------------------------------- generating
+
+
+def test_usage_is_what_the_server_counts(server: StandIn) -> None:
+    model = opened(server, "price_in=2", "price_out=10")
+    done = model.generate(CHAT, prefill=OPEN, max_new_tokens=5)[0]
+    prompt = model.count_tokens(CHAT, OPEN)
+    usage = done.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.model_calls) == (prompt, 5, 1)
+    assert usage.reused_tokens == prompt // 2
+    assert usage.cost == pytest.approx((2 * prompt + 10 * 5) / 1e6)
+    assert done.logprob == -2.5 and done.finish_reason == "length"
+
+
+@pytest.mark.parametrize("many", [8, 1, 2])
+def test_n_samples_come_from_one_request_or_from_several(many: int) -> None:
+    with serving(Dialect(many=many)) as server:
+        model = opened(server)
+        model.generate(CHAT, max_new_tokens=2, sampling=Sampling(), n=4, seed=1)  # finds out whether it samples
+        server.requests.clear()
+        found = model.generate(CHAT, max_new_tokens=8, sampling=Sampling(0.7, 0.8), n=4, seed=1)
+        assert len(found) == 4 and len(server.requests) == (1 if many == 8 else 4)
+        assert all(r["temperature"] == 0.7 and r["top_p"] == 0.8 and r["seed"] < 2**31 for r in server.requests)
+        assert sum(c.usage.completion_tokens for c in found) == 32
+        again = model.generate(CHAT, max_new_tokens=8, sampling=Sampling(0.7, 0.8), n=4, seed=1)
+        assert [c.text for c in found] == [c.text for c in again]
+
+
+def test_a_server_that_cannot_sample_is_refused_samples() -> None:
+    with serving(Dialect(samples=False)) as server:
+        model = opened(server)
+        with pytest.raises(ModelError, match="decodes greedily"):
+            model.generate(CHAT, max_new_tokens=4, sampling=Sampling(), seed=1)
+        assert model.generate(CHAT, max_new_tokens=4)
+
+
+def test_stop_strings_are_cut_here_and_the_stream_is_hung_up() -> None:
+    with serving(Dialect(stops=False)) as server:
+        model = opened(server)
+        done = model.generate(CHAT, stop=["gam", "delta"], max_new_tokens=8)[0]
+        assert (done.text, done.finish_reason) == (" alpha beta ", "stop")
+        assert server.requests[-1]["stream"] is True and "stop" not in server.requests[-1]
+        assert done.usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize("field", ["structured_outputs.grammar", "guided_grammar", "grammar", "ebnf"])
+def test_a_grammar_goes_out_in_the_form_that_the_server_obeys(field: str) -> None:
+    with serving(Dialect(grammar=field)) as server:
+        model = opened(server)
+        lark = 'start: "zq" /[0-9]+/'
+        assert model.generate(CHAT, max_new_tokens=9, grammar=Grammar("lark", lark))[0].text == "zq123"
+        sent: Any = server.requests[-1]
+        for part in field.split("."):
+            sent = sent[part]
+        assert sent.endswith(lark)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+@pytest.mark.parametrize("kind", ["lark", "json_schema"])
+def test_a_server_without_structured_output_says_so(kind: Any, refuses: bool) -> None:
+    with serving(Dialect(refuses_unknown=refuses)) as server:
+        model = opened(server)
+        for _ in range(2):
+            with pytest.raises(ModelError, match=rf"does not obey a {kind} grammar .*leave --constrain at none"):
+                model.generate(CHAT, max_new_tokens=9, grammar=Grammar(kind, "{}"))
+
+
+@pytest.mark.parametrize("dialect", [Dialect(), Dialect(tokenize=False), Dialect(tokenize=False, usage=False)])
+def test_tokens_are_never_counted_too_few(dialect: Dialect) -> None:
+    with serving(dialect) as server:
+        model = opened(server)
+        turns = ["", OPEN, OPEN + " finish[{}]\nObservation: no.\n" * 40, "word " * 1500]
+        for turn in turns:
+            model.generate(CHAT, prefill=turn[: len(turn) // 2], max_new_tokens=1)
+            real = tokens("".join(f"<{m['role']}> {m['content']} </s>\n" for m in CHAT) + f"<assistant> {turn}")
+            assert model.count_tokens(CHAT, turn) >= real
+            if dialect.tokenize:
+                assert model.count_tokens(CHAT, turn) == real
+
+
+def test_a_prompt_that_does_not_fit_is_told_with_numbers(server: StandIn) -> None:
+    model = opened(server, "context_window=100")
+    with pytest.raises(
+        ModelError, match=r"prompt of \d+ tokens \+ max_new_tokens 90 exceeds the context window of 100"
+    ):
+        model.generate(CHAT, prefill=OPEN, max_new_tokens=90)
+
+
+def test_as_many_requests_at_once_as_the_batch_size(server: StandIn) -> None:
+    model = opened(server, batch_size=3)
+    server.delay_s = 0.05
+    with ThreadPoolExecutor(12) as threads:
+        done = list(threads.map(lambda _: model.generate(CHAT, max_new_tokens=2)[0], range(12)))
+    assert server.most_at_once == 3
+    assert max(c.usage.queue_seconds for c in done) > 0.1
+
+
+# ------------------------------------------------------------------------------------------------ misbehaviour
+
+
+@pytest.mark.parametrize("case", BAD, ids=[case["name"] or "null" for case in BAD])
+def test_garbage_is_one_line_that_names_the_server(case: dict[str, Any], server: StandIn) -> None:
+    model = opened(server)
+    content = case["text"] if "text" in case else case["json"]
+    server.misbehave.append(sends(content, case.get("status", 200), Location="http://elsewhere/"))
+    with pytest.raises(ModelError) as caught:
+        model.generate(CHAT, max_new_tokens=4)
+    assert case["says"] in str(caught.value) and str(caught.value).startswith(server.url)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    assert model.generate(CHAT, max_new_tokens=4)[0].text == " alpha beta gamma delta"
+
+
+def test_wrong_token_counts_are_not_believed(server: StandIn) -> None:
+    model = opened(server)
+    for usage in ("many", {"prompt_tokens": "12", "completion_tokens": -3}, {"prompt_tokens": True}, [], None):
+        server.misbehave.append(sends({"choices": [{"message": {"content": "x y"}}], "usage": usage}))
+        done = model.generate(CHAT, max_new_tokens=4)[0]
+        assert done.usage.prompt_tokens == model.count_tokens(CHAT) and done.usage.completion_tokens > 0
+
+
+def test_a_body_of_ten_megabytes_is_not_read_to_its_end(server: StandIn) -> None:
+    model = opened(server)
+    server.misbehave.append(sends("x" * 10_000_000))
+    with pytest.raises(ModelError, match="longer than 8 MiB"):
+        model.generate(CHAT, max_new_tokens=4)
+
+
+def test_a_stream_without_end_is_cut_off() -> None:
+    with serving(Dialect(stops=False)) as server:
+        model = opened(server)
+        server.misbehave.append(never_ends)
+        with pytest.raises(ModelError, match="longer than 8 MiB"):
+            model.generate(CHAT, stop=["nothing"], max_new_tokens=4)
+
+
+@pytest.mark.parametrize("line", ["data: {oops", "data: [1]", 'data: {"error": {"message": "out of memory"}}'])
+def test_a_garbled_stream_is_one_line(line: str) -> None:
+    with serving(Dialect(stops=False)) as server:
+        model = opened(server)
+
+        def garbled(handler: Any) -> None:
+            handler.start_stream()
+            handler.wfile.write(f"{line}\n\n".encode())
+
+        server.misbehave.append(garbled)
+        with pytest.raises(ModelError, match=r"stream holds|out of memory"):
+            model.generate(CHAT, stop=["nothing"], max_new_tokens=4)
+
+
+def test_a_stream_that_breaks_off_is_asked_for_again() -> None:
+    with serving(Dialect(stops=False)) as server:
+        model = opened(server)
+
+        def half(handler: Any) -> None:
+            handler.start_stream()
+            handler.event({"choices": [{"index": 0, "delta": {"content": "lost"}}]})
+
+        server.misbehave.append(half)
+        assert model.generate(CHAT, stop=["gamma"], max_new_tokens=4)[0].text == " alpha beta "
+
+
+def test_a_slow_drip_ends_at_the_deadline(server: StandIn) -> None:
+    model = opened(server, "timeout_s=0.3")
+    server.misbehave.append(drips)
+    started = time.monotonic()
+    with pytest.raises(ModelError, match=r"no complete answer within 0\.3 s; allow more with --server timeout_s"):
+        model.generate(CHAT, max_new_tokens=4)
+    assert time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    "bad", [hangs_up, sends({"error": "overloaded"}, 503), sends("busy", 429, Retry_After="0.01"), sends("", 500)]
+)
+def test_what_may_pass_is_tried_again(bad: Any, server: StandIn) -> None:
+    model = opened(server)
+    server.misbehave += [bad, bad]
+    assert model.generate(CHAT, max_new_tokens=2)[0].text == " alpha beta"
+    assert len(server.requests) == 3
+
+
+def test_what_does_not_pass_is_told_after_the_last_try(server: StandIn) -> None:
+    model = opened(server, "retries=2")
+    server.misbehave += [sends({"error": {"message": "no GPU"}}, 503)] * 9
+    with pytest.raises(ModelError, match=r"HTTP 503: no GPU \(tried 3 times\)"):
+        model.generate(CHAT, max_new_tokens=2)
+    assert len(server.requests) == 3
+
+
+def test_retry_after_is_obeyed(server: StandIn) -> None:
+    model = opened(server)
+    server.misbehave.append(sends("busy", 429, Retry_After="0.4"))
+    started = time.monotonic()
+    model.generate(CHAT, max_new_tokens=2)
+    assert time.monotonic() - started >= 0.4
+    server.misbehave.append(sends("come tomorrow", 429, Retry_After="86400"))
+    with pytest.raises(ModelError, match="HTTP 429: come tomorrow"):
+        model.generate(CHAT, max_new_tokens=2)
+
+
+def test_a_cancelled_call_returns_at_once(server: StandIn) -> None:
+    model = opened(server)
+    server.misbehave.append(drips)
+    cancel = threading.Event()
+    threading.Timer(0.2, cancel.set).start()
+    started = time.monotonic()
+    with pytest.raises(Cancelled):
+        model.generate(CHAT, max_new_tokens=4, cancel=cancel)
+    assert time.monotonic() - started < 2
+    assert model.generate(CHAT, max_new_tokens=2)[0].text == " alpha beta"
+
+
+def test_closing_the_model_ends_waiting_calls(server: StandIn) -> None:
+    model = opened(server)
+    server.misbehave.append(drips)
+    threading.Timer(0.2, model.close).start()
+    with pytest.raises(Cancelled):
+        model.generate(CHAT, max_new_tokens=4)
+    with pytest.raises(ModelError, match="is closed"):
+        model.generate(CHAT, max_new_tokens=4)
+
+
+# ------------------------------------------------------------------------------------------------------ the key
+
+
+def test_the_key_is_sent_and_shown_nowhere(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    secret = "sk-very-secret-42"
+    with serving(Dialect(key=secret)) as server:
+        with pytest.raises(ModelError, match="set NL2SQL_API_KEY"):
+            load_model(server.spec)
+        monkeypatch.setenv("NL2SQL_API_KEY", secret)
+        model = opened(server)
+        assert secret not in str(model.describe()) and secret not in repr(vars(model))
+        server.misbehave.append(sends(f"Incorrect API key provided: {secret}", 401))
+        with pytest.raises(ModelError) as caught:
+            model.generate(CHAT, max_new_tokens=2)
+        assert secret not in str(caught.value) and "***" in str(caught.value)
+    assert secret not in caplog.text
+
+
+def test_options_are_read_from_text() -> None:
+    found = ServerOptions.parse(["price_in=0.15", "context_window=8192", "tokenizer=/a=b"])
+    assert (found.price_in, found.context_window, found.tokenizer) == (0.15, 8192, "/a=b")
