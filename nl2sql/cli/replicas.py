@@ -90,6 +90,9 @@ def check(
     method: MethodOption = "suite",
     n: CountOption = 10,
     seed: SeedOption = 0,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Instead: run the neighbours that are called equivalent; none may differ.")
+    ] = False,
     survivors: Annotated[int, typer.Option(help="How many surviving neighbours to list.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,20 +108,41 @@ def check(
         nl2sql replicas check -b spider --split train --limit 200 -n 10
 
         nl2sql replicas check -b spider --split train --limit 200 --method perturb --json
+
+        nl2sql replicas check -b spider --split train --limit 200 --prove
     """
     import json
     import sys
 
-    from nl2sql.suites.check import check_strength
+    from nl2sql.suites.check import check_proofs, check_strength
 
     _check_arguments(method, n)
     loaded, questions = _questions(benchmark, split, limit, seed)
+    if prove:
+        proofs = check_proofs(loaded, questions, seed=seed, progress=sys.stderr.isatty())
+        typer.echo(json.dumps(proofs, ensure_ascii=False)) if as_json else _print_proofs(proofs)
+        if proofs["counterexamples"]:
+            raise typer.Exit(1)
+        return
     strength = check_strength(loaded, questions, method=method, n=n, seed=seed, progress=sys.stderr.isatty())
     report = {"benchmark": loaded.name, "split": split, **strength.to_dict()}
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False))
     else:
         _print(report, survivors)
+
+
+def _print_proofs(report: dict[str, Any]) -> None:
+    typer.echo(
+        f"{report['neighbours']} neighbours of {report['golds']} golds are called equivalent; run on "
+        f"{report['databases']} databases in {report['seconds']:.1f} s, "
+        f"{len(report['counterexamples'])} of them answered differently"
+    )
+    _print_left_out(report["left_out"])
+    for entry in report["counterexamples"]:
+        typer.echo(f"  {entry['id']} ({entry['db_id']}) {entry['kind']}: {entry['proof']}")
+        typer.echo(f"    gold      {' '.join(entry['gold'].split())}")
+        typer.echo(f"    neighbour {entry['sql']}")
 
 
 def _check_arguments(method: str, n: int) -> None:

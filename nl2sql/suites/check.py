@@ -146,6 +146,56 @@ def check_strength(
     return strength
 
 
+def check_proofs(
+    benchmark: Benchmark, questions: Sequence[Question], *, seed: int = 0, workers: int = 2, progress: bool = False
+) -> dict[str, Any]:
+    """Run every neighbour that is proven equivalent, of each question's first gold, on databases made to disprove it.
+
+    Returns ``{"golds", "neighbours", "databases", "seconds", "left_out", "counterexamples": [{"id", "db_id", "gold",
+    "kind", "sql", "proof", "database"}]}``; ``databases`` counts those that said something. A counterexample is a
+    fault of ``proofs.py``.
+    """
+    started = time.perf_counter()
+    record = Strength("suite", 0)
+    paths = _paths(benchmark, questions, record)
+    kept = [question for question in questions if question.id in paths]
+    tasks = [
+        Task(
+            str(paths[question.id]),
+            lambda path=paths[question.id]: source_data(path),  # type: ignore[misc]
+            {"task": "prove", "golds": [question.gold[0]], "seed": seed},
+        )
+        for question in kept
+    ]
+    report: dict[str, Any] = {"golds": 0, "neighbours": 0, "databases": 0, "counterexamples": []}
+    for index, reply in _progress(run_tasks(tasks, workers), len(tasks), "proving", progress):
+        if "error" in reply:
+            _leave_out(record, reply["error"].split(":")[0])
+            continue
+        question, (entry,) = kept[index], reply["golds"]
+        report["golds"] += 1
+        report["neighbours"] += entry["proven"]
+        report["databases"] += entry["told"]
+        report["counterexamples"] += [
+            {"id": question.id, "db_id": question.db_id, "gold": question.gold[0]}
+            | {"kind": kind, "sql": sql, "proof": proof, "database": number}
+            for kind, sql, proof, number in entry["found"]
+        ]
+    return report | {"seconds": round(time.perf_counter() - started, 3), "left_out": record.left_out}
+
+
+def _paths(benchmark: Benchmark, questions: Sequence[Question], strength: Strength) -> dict[str, Path]:
+    """Question id -> the original; what cannot be read is noted as left out."""
+    paths: dict[str, Path] = {}
+    for question in questions:
+        try:
+            database: Any = benchmark.database(question.db_id)
+            paths[question.id] = Path(database.path)
+        except DatabaseError:
+            _leave_out(strength, "the database cannot be read")
+    return paths
+
+
 def build_replicas(
     benchmark: Benchmark,
     questions: Sequence[Question],
@@ -156,13 +206,7 @@ def build_replicas(
     progress: bool = False,
 ) -> dict[str, tuple[Path, list[Path]]]:
     """Question id -> (original, replicas) by ``strength.method``; notes in ``strength`` what was left out or built."""
-    paths: dict[str, Path] = {}
-    for question in questions:
-        try:
-            database: Any = benchmark.database(question.db_id)
-            paths[question.id] = Path(database.path)
-        except DatabaseError:
-            _leave_out(strength, "the database cannot be read")
+    paths = _paths(benchmark, questions, strength)
     if strength.method == "perturb":
         return _perturbed(questions, paths, strength, seed, progress)
     kept = [question for question in questions if question.id in paths]

@@ -4,7 +4,7 @@ Started by ``workshop.py``; talks over one socket (file descriptor 0) in frames 
 blob as ``{"b": hex}``. The process cannot grow any file (RLIMIT_FSIZE is 0): databases go back as bytes.
 
 Requests: ``{"source": key, "data": Source or null}`` (data once per source), and with it ``"task"``: "build"
-(``golds``, ``n``, ``seed``) or "check" (``golds``, ``files``, ``seed``).
+(``golds``, ``n``, ``seed``), "check" (``golds``, ``files``, ``seed``) or "prove" (``golds``, ``seed``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from nl2sql.interfaces import RunResult
 from nl2sql.query_worker import receive, restrict_process, send
 from nl2sql.suites.distil import Databases, Gold, answer, distil, read_gold
+from nl2sql.suites.hunt import counterexamples
 from nl2sql.suites.source import Source
 
 LARGEST_FILE = 256 * 2**20
@@ -35,7 +36,7 @@ def main() -> None:
             known.clear()  # tasks come database by database
             known[key] = Databases(Source.from_json(request["data"]))
         try:
-            reply = (build if request["task"] == "build" else check)(known[key], request)
+            reply = TASKS[request["task"]](known[key], request)
         except (sqlite3.Error, OSError, MemoryError, RecursionError) as error:
             reply = {"error": f"{type(error).__name__}: {error}"[:500]}
         send(json.dumps(reply, default=_hex).encode("utf-8", "replace"))
@@ -87,6 +88,14 @@ def check(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
             alive = {k for k in alive if gold.judge.same_everywhere(ours, theirs[k])}
         entries.append(_entry(gold, set(range(len(gold.live))) - alive, len(ours)))
     return {"golds": entries}
+
+
+def prove(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
+    """Databases on which a neighbour that is called equivalent answers differently; there should be none."""
+    return {"golds": [counterexamples(sql, place, request["seed"]) for sql in request["golds"]]}
+
+
+TASKS = {"build": build, "check": check, "prove": prove}
 
 
 def _entry(gold: Gold, killed: set[int], usable: int) -> dict[str, Any]:

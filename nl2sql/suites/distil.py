@@ -10,6 +10,7 @@ gold that fails on it, or whose answer changes when ties are broken another way 
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from nl2sql.errors import UsageError
 from nl2sql.interfaces import RunResult
 from nl2sql.suites.arena import ORDERS, Arena, Judge, read_rows, readable, shuffled
 from nl2sql.suites.generate import Generator, empty_image, store
-from nl2sql.suites.hints import Hints, read_hints
+from nl2sql.suites.hints import Hints, hold_values, read_hints
 from nl2sql.suites.neighbours import Neighbour, neighbours, parse_gold
 from nl2sql.suites.source import Source
 
@@ -107,7 +108,8 @@ def _tie_breakers(tree: exp.Expr) -> list[str]:
                 continue  # in a window or an aggregate
             shown = query.selects
             for number in range(1, 2 if any(item.is_star for item in shown) else len(shown) + 1):
-                order.append("expressions", exp.Ordered(this=exp.Literal.number(number), desc=falling))
+                key = exp.Ordered(this=exp.Literal.number(number), desc=falling, nulls_first=not falling)
+                order.append("expressions", key)  # NULLs are least, as SQLite sorts them
         variants.append(copy.sql("sqlite"))
     return variants
 
@@ -155,8 +157,7 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
     while number < MOST and (alive or number < 2):
         focus = None
         if number >= FIRST and alive:
-            turn = sorted(alive)[number % len(alive)]
-            focus = focuses[number] = read_hints([], [read[turn[0]].live[turn[1]]], source, beside=True)
+            focus = focuses[number] = _focus(read, sorted(alive), number, source, seed)
         rows = generator.rows(number, focus=focus)
         image = store(place.empty, source, rows)
         names = list(rows)
@@ -185,6 +186,19 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
     chosen, killed = _cover(kills, n)
     images = [store(place.empty, source, generator.rows(k, whole=True, focus=focuses.get(k))) for k in chosen]
     return Distilled(read, images, killed, number)
+
+
+def _focus(read: list[Gold], alive: list[tuple[int, int]], number: int, source: Source, seed: int) -> Hints:
+    """What a candidate is drawn towards: nothing, the constants of a gold's survivors together, or one survivor."""
+    turn = alive[(number // 4) % len(alive)] if number % 4 < 3 else alive[number % len(alive)]
+    rng = random.Random(f"{seed}/{number}/focus")
+    if number % 4 == 0:
+        return Hints()
+    if number % 4 == 1:
+        others = [read[g].live[k] for g, k in alive if g == turn[0]]
+        return hold_values(read_hints([], others, source, beside=True), source, rng)
+    hints = read_hints([], [read[turn[0]].live[turn[1]]], source, beside=True)
+    return hold_values(hints, source, rng) if number % 4 == 2 else hints
 
 
 def _killed(gold: Gold, arena: Arena, result: RunResult, only: set[int] | None) -> list[int]:

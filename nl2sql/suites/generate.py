@@ -118,10 +118,14 @@ class _Table:
         self.named = self.name in self.hints.tables
         self.focus = focus
         self.turning = {*focus.nulls, *focus.ties, *focus.constants} if focus else set()
+        held = focus.held if focus else {}
+        self.held = {c: held[self.name, c] for c in range(len(table.names)) if (self.name, c) in held}
+        self.hold = rng.choice((1.0, 1.0, 0.6)) if self.held else 0.0
         self.linked = {c for key in table.foreign_keys for c in key.columns}
         self.unique = list(table.unique)
         if not made.loose_keys:
             self.unique += [(c,) for c in self._habitual_keys()]
+        self.below_zero: set[int] = set()  # columns in which no number is above 0
         self.single = {key[0] for key in self.unique if len(key) == 1}
         self.pools = {c: self._pool(c) for c in range(len(table.names)) if c not in self.linked}
         self.null_share = {c: self._nulls(c) for c in range(len(table.names)) if table.nullable[c]}
@@ -184,6 +188,7 @@ class _Table:
             pool = [v for v in pool if not isinstance(v, str)] + ([0, -3, -8] if below_zero else [])
             if self.focus and (self.name, column) in self.focus.nulls and rng.random() < 0.3:
                 pool = [-3, -8, -1]
+                self.below_zero.add(column)
         else:
             texts = [v for v in pool if isinstance(v, str)]
             pool = [str(v) if texts and isinstance(v, int | float) else v for v in pool]
@@ -294,6 +299,13 @@ class _Table:
             for c in self.pools:
                 if table.numeric[c] and c not in self.single and row[c] is not None and self._apart(c):
                     row[c] = self._untied(c, row[c])
+        for c in self.below_zero:
+            value = row[c]
+            row[c] = -1 - value if isinstance(value, int | float) and value >= 0 else value
+        if rng.random() < self.hold:
+            for c, value in self.held.items():
+                if c not in self.single and c not in self.linked:
+                    row[c] = value
         for c in range(len(row)):
             if row[c] is None and not table.nullable[c] and c not in self.linked:
                 row[c] = self._key(c, self.pools[c]) if c in self.single else rng.choice(self.pools[c])
@@ -327,6 +339,9 @@ class _Table:
     def _key(self, column: int, pool: list[Any]) -> Any:
         """A value that this column does not have yet."""
         known = self.taken.setdefault(-1 - column, set())
+        if column in self.held and self.held[column] not in known:
+            known.add(self.held[column])
+            return self.held[column]
         for _ in range(3):
             value = self.rng.choice(pool)
             if value not in known:
@@ -355,6 +370,9 @@ class _Table:
             return (None,) * len(key.columns) if nullable else None
         if self.wanted.get(key) and self.rng.random() < 0.4:
             return self.rng.choice(self.wanted[key])
+        held = (self.held.get(key.columns[0]),)
+        if held in parents and self.rng.random() < self.hold:
+            return held
         if self.made.spread == "even" or key not in self.spread or key.parent.lower() == self.name:
             return self.rng.choice(parents)
         chosen: Row = self._from_deck(key, parents)

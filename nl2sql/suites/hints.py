@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 from sqlglot import expressions as exp
 
 from nl2sql.replicas.values import is_date
-from nl2sql.suites.neighbours import NULLS, REPEATS, TIES, Neighbour
+from nl2sql.suites.mutator import NULLS, REPEATS, TIES, Neighbour, written
 from nl2sql.suites.scopes import Scope, scopes_of
 from nl2sql.suites.source import Source
 
@@ -30,6 +31,7 @@ class Hints:
     nulls: set[Cell] = field(default_factory=set)  # columns in which NULLs decide
     ties: set[Cell] = field(default_factory=set)  # columns in which repeated values decide
     repeats: set[str] = field(default_factory=set)  # tables in which rows that nearly repeat decide
+    held: dict[Cell, Any] = field(default_factory=dict)  # values that most rows have
     sizes: set[int] = field(default_factory=set)  # how many rows a group has to have
     limits: set[int] = field(default_factory=set)  # and the result
     grouped: set[Cell] = field(default_factory=set)
@@ -72,6 +74,18 @@ def read_hints(
     return hints
 
 
+def hold_values(hints: Hints, source: Source, rng: random.Random) -> Hints:
+    """Most rows shall have one of the constants in every column that has some, so that many conditions turn at once."""
+    for cell, values in hints.constants.items():
+        if values and cell not in hints.held:
+            hints.held[cell] = rng.choice(values)
+    for cell, value in list(hints.held.items()):
+        for key in source.by_name[cell[0]].foreign_keys:
+            if key.columns == (cell[1],):
+                hints.held[key.parent.lower(), key.parent_columns[0]] = value
+    return hints
+
+
 def _refer(cell: Cell, values: list[Any], source: Source, hints: Hints) -> None:
     """A constant of a foreign key has to be among the parents' keys first."""
     for key in source.by_name[cell[0]].foreign_keys:
@@ -105,7 +119,7 @@ class _Reader:
             self._in(listed)
         for between in self.tree.find_all(exp.Between):
             cell = self._cell(between.this)
-            low, high = _constant(between.args["low"]), _constant(between.args["high"])
+            low, high = written(between.args["low"]), written(between.args["high"])
             if cell and low is not None and high is not None:
                 _add(hints.good, cell, [low, high])
                 _add(hints.bad, cell, [_step(low, -1), _step(high, 1)])
@@ -138,15 +152,15 @@ class _Reader:
             self.hints.link(a, b)
 
     def _size(self, node: Any, into: set[int] | None = None) -> None:
-        value = _constant(node)
+        value = written(node)
         if isinstance(value, int) and 0 <= value <= LARGEST_SIZE:
             (self.hints.sizes if into is None else into).add(value)
 
     def _comparison(self, node: Any) -> None:
         left, right, operator = node.this, node.expression, type(node)
-        if _constant(left) is not None and _constant(right) is None:
+        if written(left) is not None and written(right) is None:
             left, right, operator = right, left, MIRROR.get(operator, operator)
-        value = _constant(right)
+        value = written(right)
         if value is None:
             if isinstance(right, (exp.Subquery, exp.Select)):
                 select = right.find(exp.Select)
@@ -200,20 +214,23 @@ class _Reader:
         return bool(own)
 
     def _like(self, node: Any) -> None:
-        cell, pattern = self._cell(node.this), _constant(node.expression)
+        cell, pattern = self._cell(node.this), written(node.expression)
         if not cell or not isinstance(pattern, str):
             return
         core = pattern.replace("_", "x")
         parts = [part for part in core.split("%") if part]
         joined = "q".join(parts)
         found = [re.sub("%+", fill, core) for fill in ("", "q", " ab ")]
-        _add(self.hints.good, cell, [*found, found[-1].upper(), found[-1].lower()])  # LIKE ignores case
+        good, bad = self.hints.good, self.hints.bad
+        if node.args.get("negate") or isinstance(node.parent, exp.Not):
+            good, bad = bad, good
+        _add(good, cell, [*found, found[-1].upper(), found[-1].lower()])  # LIKE ignores case
         shorter = [joined[:-1], joined[1:]] if len(joined) > 1 else ["zz"]
-        _add(self.hints.bad, cell, [joined + "w", "w" + joined, "w" + joined + "w", *shorter, joined.swapcase()])
+        _add(bad, cell, [joined + "w", "w" + joined, "w" + joined + "w", *shorter, joined.swapcase()])
 
     def _in(self, node: Any) -> None:
         cell = self._cell(node.this)
-        values = [v for item in node.expressions if (v := _constant(item)) is not None]
+        values = [v for item in node.expressions if (v := written(item)) is not None]
         if cell and values:
             _add(self.hints.good, cell, values)
             _add(self.hints.bad, cell, [_step(v, 1) for v in values[:2]])
@@ -230,24 +247,6 @@ def _moved(date: str, part: str, steps: Iterable[int]) -> list[str]:
     numbers = [str(max(1, int(part) + by)).zfill(2) for by in steps]
     months = [date[:5] + number + date[7:] for number in numbers if int(number) <= 12]
     return months + [date[:8] + number + date[10:] for number in numbers if not months]
-
-
-def _constant(node: Any) -> Any:
-    sign = 1
-    while isinstance(node, (exp.Neg, exp.Paren)):
-        sign = -sign if isinstance(node, exp.Neg) else sign
-        node = node.this
-    if not isinstance(node, exp.Literal):
-        return None
-    if node.is_string:
-        return node.this
-    try:
-        return sign * int(node.this)
-    except ValueError:
-        try:
-            return sign * float(node.this)
-        except ValueError:
-            return None
 
 
 def _step(value: Any, by: int) -> Any:

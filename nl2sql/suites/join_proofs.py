@@ -135,6 +135,8 @@ def _predicate(scope: Scope, node: exp.Expr, ref: Ref, numbers: bool, constants:
             return None
         constants |= {low, high}
         return lambda at, place: place[low] <= at <= place[high]
+    if isinstance(node, exp.Like) and node.args.get("negate"):
+        return None
     if isinstance(node, exp.Like) and isinstance(node.expression, exp.Literal) and not numbers:
         prefix = node.expression.this[:-1]
         if node.expression.this.endswith("%") and prefix and not re.search(r"[%_a-zA-Z]", prefix):
@@ -254,6 +256,11 @@ def null_rows_do_not_show(facts: Facts, scope: Scope, ref: Ref) -> str | None:
     """``ref IS NOT NULL`` changes nothing."""
     if facts.never_null(ref):
         return "the column is never NULL"
+    return rows_of_nulls_do_not_show(facts, scope, ref)
+
+
+def rows_of_nulls_do_not_show(facts: Facts, scope: Scope, ref: Ref) -> str | None:
+    """Rows with NULL in ``ref`` may come or go."""
     select = scope.select
     inner = [item.unalias() for item in select.expressions]
     if not select.args.get("group") and not select.args.get("having") and inner:

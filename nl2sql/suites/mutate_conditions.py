@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from sqlglot import expressions as exp
@@ -18,8 +19,9 @@ from nl2sql.suites.mutator import (
     put,
     same_value,
     setting,
+    written,
 )
-from nl2sql.suites.scopes import Ref, Scope
+from nl2sql.suites.scopes import Ref, Scope, conjuncts
 
 WANTED = 56  # neighbours without a proof of equivalence, per gold; conditions are added until there are so many
 SWAPS: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
@@ -39,24 +41,38 @@ def comparisons(m: Mutator) -> None:
         for other in SWAPS[type(node)]:
             new = other(this=node.this.copy(), expression=node.expression.copy())
             proof = proofs.same_counts(m.facts_of(node), node, new) or proofs.extreme(m.facts_of(node), node, new)
-            m.swap("comparison", node, new, proof)
+            m.swap("comparison", node, new, proof, _beside(m, node.this, node.expression))
     for node in m.nodes(exp.Between):
         value, low, high = node.this, node.args["low"], node.args["high"]
+        below, above = _beside(m, value, low), _beside(m, value, high)
         for left, right in ((exp.GT, exp.LTE), (exp.GTE, exp.LT)):
             new = exp.And(
                 this=left(this=value.copy(), expression=low.copy()),
                 expression=right(this=value.copy(), expression=high.copy()),
             )
-            m.swap("comparison", node, exp.Paren(this=new))
-        m.swap("comparison", node, exp.GTE(this=value.copy(), expression=low.copy()))
-        m.swap("comparison", node, exp.LTE(this=value.copy(), expression=high.copy()))
+            m.swap("comparison", node, exp.Paren(this=new), touches=below if left is exp.GT else above)
+        m.swap("comparison", node, exp.GTE(this=value.copy(), expression=low.copy()), touches=above)
+        m.swap("comparison", node, exp.LTE(this=value.copy(), expression=high.copy()), touches=below)
     for node in m.nodes(exp.Like, exp.In, exp.Between, exp.Exists):
         if isinstance(node.parent, exp.Not):
             m.swap("comparison", node.parent, node.copy())
+        elif node.args.get("negate"):  # how sqlglot notes NOT LIKE
+            with setting(node, "negate", None):
+                m.emit("comparison")
         else:
             m.swap("comparison", node, exp.Not(this=node.copy()))
         if isinstance(node, exp.Like):
             m.swap("comparison", node, exp.EQ(this=node.this.copy(), expression=node.expression.copy()))
+
+
+def _beside(m: Mutator, column: exp.Expr, constant: exp.Expr) -> tuple[str, int, Any] | None:
+    """The column of a comparison and the constant at which it turns."""
+    scope = m.scope_of(column)
+    found = scope.find(column) if scope and isinstance(column, exp.Column) else None
+    value = written(constant)
+    if found is None or value is None:
+        return None
+    return found[0].table((found[1], found[2])).name, found[2], value
 
 
 def connectives(m: Mutator) -> None:
@@ -148,6 +164,8 @@ def nulls(m: Mutator) -> None:
             if ref_:
                 zero = exp.Literal.number(0) if scope.table(ref_).numeric[ref_[1]] else exp.Literal.string("")
                 proof = "the column is never NULL" if facts.never_null(ref_) else proofs.zero_fails_too(node)
+                if not scope.table(ref_).numeric[ref_[1]]:
+                    proof = proof or proofs.empty_text_is_least(m.facts_of(scope.select), node)
                 filled = exp.Coalesce(this=node.this.copy(), expressions=[zero])
                 m.swap("null", node.this, filled, proof, m.touch(scope, ref_, NULLS))
         for ref in sorted({found for column in scope.own(exp.Column) if (found := scope.ref(column))}):
@@ -160,7 +178,11 @@ def nulls(m: Mutator) -> None:
         if scope_ and ref_ and not in_on(node) and isinstance(node.expression, exp.Literal):
             facts = m.facts[id(scope_.select)]
             blind = ref_[0] not in facts.nullable_sources and not scope_.table(ref_).nullable[ref_[1]]
-            proof = "the column is never NULL" if blind else None
+            where = scope_.select.args.get("where")
+            if not blind and where and any(part is node for part in conjuncts(where.this)):
+                proof = join_proofs.rows_of_nulls_do_not_show(facts, scope_, ref_)
+            else:
+                proof = "the column is never NULL" if blind else None
             test = exp.Is(this=node.this.copy(), expression=exp.Null())
             new = exp.Paren(this=exp.Or(this=node.copy(), expression=test))
             m.swap("null", node, new, proof, m.touch(scope_, ref_, NULLS))
@@ -170,6 +192,7 @@ def top_up(m: Mutator) -> None:
     """Superfluous conditions on own values of the columns, until there are enough neighbours."""
     scopes = [scope for scope in m.scopes.values() if any(True for _ in scope.refs())]
     inside = {id(scope.select): _restricted(m, scope) for scope in scopes}
+    apart = Counter[tuple[str, int]]()  # "is not" this or that value: few per column, as of every other mutation
     for attempt in range(500):
         if sum(not n.equivalent for n in m.found.values()) > WANTED or not scopes:
             return
@@ -178,13 +201,16 @@ def top_up(m: Mutator) -> None:
         numeric = scope.table(ref).numeric[ref[1]]
         if ref in m.facts[id(scope.select)].fixed or ref in inside[id(scope.select)]:
             continue  # what is fixed, or restricted through a function, would only be restricted twice
+        operator = m.rng.choice((exp.NEQ, exp.NEQ, exp.EQ, exp.GT, exp.LTE))
+        if operator is exp.NEQ and apart[scope.table(ref).name, ref[1]] >= PER_SITE:
+            operator = m.rng.choice((exp.EQ, exp.GT, exp.LTE))
         value = m.rng.choice(own_values(scope, ref) or ([1, 2, 5] if numeric else ["a", "b"]))
         if attempt > 80:  # few values: those beside them as well
             value = (
                 value + m.rng.randrange(-4, 5) if numeric else value[: m.rng.randrange(1, 9)] + m.rng.choice(" aemrz")
             )
         literal = exp.Literal.string(value) if isinstance(value, str) else number(value)
-        operator = m.rng.choice((exp.NEQ, exp.NEQ, exp.EQ, exp.GT, exp.LTE))
+        apart[scope.table(ref).name, ref[1]] += operator is exp.NEQ
         condition = operator(this=scope.column(ref), expression=literal)
         touches = (scope.table(ref).name, ref[1], value)
         where = scope.select.args.get("where")

@@ -38,6 +38,7 @@ def columns(m: Mutator) -> None:
         m.rng.shuffle(far)
         on = in_on(node)
         group = node.parent if isinstance(node.parent, exp.Group) else None
+        ordered = node.find_ancestor(exp.Ordered, exp.Window, exp.Select)
         kind = "join" if on else "grouping" if group else "order" if node.find_ancestor(exp.Ordered) else "column"
         for other in (near[:PER_SITE] + far[:2])[: PER_SITE + 1]:
             proof = None
@@ -50,6 +51,12 @@ def columns(m: Mutator) -> None:
                     proof = proofs.same_equalities(facts, Facts(scope))
             if group is not None:
                 proof = proof or proofs.same_groups(facts, group, ref, other)
+            if (
+                isinstance(ordered, exp.Ordered)
+                and owner is scope
+                and isinstance(ordered.find_ancestor(exp.Query), exp.Select)
+            ):
+                proof = proof or proofs.order_does_not_show(facts, scope.select)
             m.swap(kind, node, _qualified(m, owner, other, node), proof)
 
 
@@ -141,9 +148,13 @@ def clauses(m: Mutator) -> None:
                 m.emit("order" if key == "order" else "limit" if key == "limit" else "clause", proof)
         if query.args.get("order") and query.args.get("limit"):
             order, limit = query.args["order"], query.args["limit"]
+            proof = None
+            if isinstance(query, exp.Select):
+                facts = m.facts[id(query)]
+                proof = proofs.order_does_not_show(facts, query) and proofs.limit_does_not_show(facts, query)
             query.set("order", None)
             with setting(query, "limit", None):
-                m.emit("clause")
+                m.emit("clause", proof)
             query.set("order", order)
             assert query.args["limit"] is limit
 

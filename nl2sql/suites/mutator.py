@@ -159,3 +159,21 @@ def same_value(value: Any, text: str) -> bool:
 
 def number(value: float) -> exp.Expr:
     return exp.Neg(this=exp.Literal.number(-value)) if value < 0 else exp.Literal.number(value)
+
+
+def written(node: Any) -> Any:
+    """The value of a constant as it is written in SQL; None for anything else."""
+    sign = 1
+    while isinstance(node, (exp.Neg, exp.Paren)):
+        sign = -sign if isinstance(node, exp.Neg) else sign
+        node = node.this
+    if not isinstance(node, exp.Literal):
+        return None
+    if node.is_string:
+        return node.this
+    for kind in (int, float):
+        try:
+            return sign * kind(node.this)
+        except ValueError:
+            continue
+    return None

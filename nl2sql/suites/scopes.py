@@ -101,9 +101,12 @@ def is_outer(join: exp.Join) -> bool:
 
 
 class Facts:
-    """What keys, NOT NULLs, joins and conditions of one SELECT prove. Sound, not complete."""
+    """What keys, NOT NULLs, joins and conditions of one SELECT prove. Sound, not complete.
 
-    def __init__(self, scope: Scope) -> None:
+    ``present``: an alias whose rows alone are looked at, without those that an outer join fills with NULLs.
+    """
+
+    def __init__(self, scope: Scope, present: str = "") -> None:
         self.scope = scope
         self.others: dict[int, Facts] = {}  # of all SELECTs of the query, by ``id``
         select = scope.select
@@ -112,29 +115,38 @@ class Facts:
         self.equal: list[tuple[Ref, Ref]] = []  # both ways
         self.fixed: set[Ref] = set()
         self.rejected: set[Ref] = set()  # no row with a NULL here survives
-        self.one_way: list[tuple[Ref, Ref]] = []
+        self.one_way: list[tuple[Ref, Ref]] = []  # the second follows from the first
+        self.matched_by: list[tuple[Ref, Ref]] = []  # ... by a LEFT JOIN: it is equal, or its whole row is NULL
+        self.unread: set[str] = set()  # conditions that are not simple equalities, as text
         self.plain = all(table is not None for table in scope.sources.values()) and not any(
             j.args.get("using") or (j.method or "").upper() == "NATURAL" for j in joins
         )
-        held = list(conjuncts(select.args["where"].this if select.args.get("where") else None))
+        held: list[exp.Expr] = []
         seen = {select.args["from_"].this.alias_or_name.lower()} if select.args.get("from_") else set()
         for join in joins:
             alias = join.this.alias_or_name.lower()
             side = (join.side or "").upper()
             parts = list(conjuncts(join.args.get("on")))
+            if side == "LEFT" and alias == present:
+                side = ""
             if side in ("LEFT", "FULL"):
                 self.nullable_sources.add(alias)
                 if side == "LEFT" and len(parts) == 1:
                     self._match(parts[0], alias)
             if side in ("RIGHT", "FULL"):
                 self.nullable_sources |= seen
+                held = []  # rows of the other side need not pass the joins before
             if not side:
                 held += parts
+            else:
+                self.unread |= {part.sql("sqlite").lower() for part in parts}
             seen.add(alias)
+        held += conjuncts(select.args["where"].this if select.args.get("where") else None)
         for part in held:
             self._learn(part)
 
-    def _pair(self, node: exp.Expr) -> tuple[Ref, Ref] | None:
+    def _pair(self, node: exp.Expr) -> tuple[Ref, Ref, bool] | None:
+        """Columns that an equality compares, and whether both are of one type; else the second is the number."""
         if not isinstance(node, exp.EQ):
             return None
         left, right = self.scope.ref(node.this), self.scope.ref(node.expression)
@@ -144,25 +156,32 @@ class Facts:
         if one.collated or other.collated:
             return None
         numeric = one.numeric[left[1]], other.numeric[right[1]]
-        if numeric[0] != numeric[1]:  # text is turned into a number: this way only
-            self.one_way.append((right, left) if numeric[0] else (left, right))
-            return None
-        return left, right
+        if numeric[0] != numeric[1]:
+            return (right, left, False) if numeric[0] else (left, right, False)
+        return left, right, True
 
     def _match(self, node: exp.Expr, alias: str) -> None:
+        """The condition of a LEFT JOIN: what it equates in ``alias`` follows from what is outside."""
         pair = self._pair(node)
-        if pair:
-            inner, outer = pair if pair[0][0] == alias else (pair[1], pair[0])
+        if pair and pair[2]:
+            inner, outer = pair[:2] if pair[0][0] == alias else (pair[1], pair[0])
             if inner[0] == alias != outer[0]:
                 self.one_way.append((outer, inner))
+                self.matched_by.append((outer, inner))
 
     def _learn(self, node: exp.Expr) -> None:
         self.rejected |= self._rejects(node)
+        pair = self._pair(node)
+        if pair and pair[2]:
+            self.equal.append(pair[:2])
+        else:
+            self.unread.add(node.sql("sqlite").lower())
+        if pair and not pair[2]:
+            self.one_way.append(pair[:2])  # text is turned into a number: this way only
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null) and (ref := self.scope.ref(node.this)):
+            self.fixed.add(ref)
         if not isinstance(node, exp.EQ):
             return
-        pair = self._pair(node)
-        if pair:
-            self.equal.append(pair)
         for side, other in ((node.this, node.expression), (node.expression, node.this)):
             ref = self.scope.ref(side)
             if ref and isinstance(other, exp.Literal) and other.is_string != self.scope.table(ref).numeric[ref[1]]:
@@ -221,13 +240,14 @@ class Facts:
             before = len(found) + len(known)
             for a, b in self.equal:
                 found |= {a, b} if a in found or b in found else set()
+            found |= {b for a, b in self.one_way if a in found}
             for alias, table in self.scope.sources.items():
                 if table is None or alias in known:
                     continue
                 matched = {b for a, b in self.one_way if b[0] == alias and a in found}
                 for key in table.unique:
                     refs = {(alias, index) for index in key}
-                    if refs <= found | matched and all(
+                    if refs <= found and all(
                         not table.nullable[r[1]] or r in self.rejected or r in matched for r in refs
                     ):
                         if alias in self.nullable_sources and not refs <= matched:

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from nl2sql.cli.replicas import app
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.suites import Order, build_suites, suite_databases, suite_fingerprint, workshop
+from nl2sql.suites import Order, build_suites, proofs, suite_databases, suite_fingerprint, workshop
 from nl2sql.suites.distil import Databases, answer, distil, read_gold
 from nl2sql.suites.generate import Generator, empty_image, store
 from nl2sql.suites.hints import read_hints
+from nl2sql.suites.hunt import counterexamples
 from nl2sql.suites.neighbours import neighbours
 from nl2sql.suites.source import Source, read_source
 
@@ -203,9 +204,40 @@ def test_build_copies_the_databases_where_they_are_wanted(benchmark_folder, tmp_
     assert result.exit_code == 0, result.output
     index = json.loads((out / "index.json").read_text())
     assert index
-    assert all(Path(file).is_file() for files in index.values() for file in files)
+    assert all((out / file).is_file() for files in index.values() for file in files)
 
 
 def test_help_shows_examples():
     for command in ("build", "check"):
         assert "nl2sql replicas" in CliRunner().invoke(app, [command, "--help"]).output
+
+
+def test_proofs_hold_on_databases_made_to_disprove_them(place):
+    golds = sorted({case[0] for case in CASES})
+    found = {gold: counterexamples(gold, place, 0, databases=45) for gold in golds}
+    assert {gold: entry["found"] for gold, entry in found.items() if entry["found"]} == {}
+    assert sum(entry["told"] for entry in found.values()) > 10 * len(golds)
+
+
+def test_a_proof_that_does_not_hold_is_found(place, monkeypatch):
+    monkeypatch.setattr(proofs, "order_does_not_show", lambda facts, select: "never")
+    found = counterexamples("SELECT name, salary FROM employees ORDER BY salary", place, 0)["found"]
+    assert any(kind == "order" and proof == "never" for kind, _, proof, _ in found)
+
+
+def test_check_runs_the_proofs(benchmark_folder):
+    result = CliRunner().invoke(app, ["check", "--benchmark", str(benchmark_folder), "--prove", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output)
+    assert report["counterexamples"] == []
+    assert report["neighbours"] > 0
+    assert report["databases"] > 20
+    shown = CliRunner().invoke(app, ["check", "--benchmark", str(benchmark_folder), "--prove"]).output
+    assert "0 of them answered differently" in shown
+
+
+def test_ties_with_nulls_are_ties(source, place):
+    (gold,) = [read_gold("SELECT office FROM employees GROUP BY office ORDER BY count(*) DESC LIMIT 1", place, 0)]
+    rising, falling = gold.variants
+    assert "NULLS" not in rising
+    assert "NULLS" not in falling
