@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import RunResult
+from nl2sql.query_process import WorkerGone
 from nl2sql.query_worker_batch import ORDERED, ROWS, ROWS_IF_WRONG
 from nl2sql.sqlite_files import reason
 
@@ -27,7 +29,7 @@ __all__ = ["ORDERED", "ROWS", "ROWS_IF_WRONG", "Pair", "PairsResult", "run_many"
 
 SLACK_S = 0.1  # by which a worker may be late with its news, above the grace that a single statement has
 OWN_WORK_S = 30.0  # for comparing and sending large results
-STUCK = 6  # workers lost on one pair before its statements are given up
+STUCK = 3  # workers lost beside one pair before its statements are given up
 TRIES = 2  # how often a statement may be what a worker died of
 
 Pair = tuple[int, int, int]  # indexes of gold and prediction (-1: none), flags (ORDERED | ROWS | ROWS_IF_WRONG)
@@ -42,6 +44,7 @@ class PairsResult:
     verdicts: dict[tuple[int, int], int | None] = field(default_factory=dict)  # of the other pairs that were tried
     digests: dict[tuple[int, int], list[Any]] = field(default_factory=dict)  # of successful golds, where asked for
     rows_sent: set[tuple[int, int]] = field(default_factory=set)  # results that are complete with their rows
+    times_right: Counter[int] = field(default_factory=Counter)  # pair -> files on which it is right
     executed: int = 0  # statements executed, on all files together
     restarts: int = 0  # workers lost on the way
 
@@ -75,19 +78,21 @@ def run_pairs(
     mode: str = "equal",
     blank: bool = False,
     known: Sequence[Mapping[int, Any] | None] | None = None,
-    digests: bool = False,
+    digests_from_s: float | None = None,
+    stop: threading.Event | None = None,
 ) -> PairsResult:
     """Judge ``pairs`` of statements on every file of ``paths``; a pair that is wrong on one file is not tried further.
 
     ``mode`` says what may be decided by equality alone (``query_worker_batch.compare``); pairs with verdict None come
     with the rows of both. ``blank``: a statement without content may be right. ``known[file]`` holds digests of golds
-    that need not be executed; ``digests`` asks for those of the golds that are. Results of the first file are
-    complete but for the rows; of the others only failures and what a verdict needs. Never raises for what a statement
-    does; a file that cannot be read fails every statement on it.
+    that need not be executed; ``digests_from_s`` asks for those of the golds that took as long. Results of the first
+    file are complete but for the rows; of the others only failures and what a verdict needs. Never raises for what a
+    statement does; a file that cannot be read fails every statement on it. Raises Interrupted once ``stop`` is set.
     """
     if timeout_s <= 0 or max_rows < 0:
         raise UsageError(f"timeout_s must be above 0 and max_rows not negative, got {timeout_s} and {max_rows}")
-    return _Conversation(pool, paths, sql, pairs, timeout_s, max_rows, mode, blank, known, digests).finish()
+    bounds = {"timeout": timeout_s, "max_rows": max_rows, "mode": mode, "blank": blank, "digests": digests_from_s}
+    return _Conversation(pool, paths, sql, pairs, bounds, known, stop).finish()
 
 
 class _Conversation:
@@ -99,30 +104,23 @@ class _Conversation:
         paths: Sequence[str | Path],
         sql: Sequence[str],
         pairs: Sequence[Pair],
-        timeout_s: float,
-        max_rows: int,
-        mode: str,
-        blank: bool,
+        bounds: dict[str, Any],
         known: Sequence[Mapping[int, Any] | None] | None,
-        digests: bool,
+        stop: threading.Event | None,
     ) -> None:
-        self.pool, self.pairs, self.timeout_s = pool, pairs, timeout_s
+        self.pool, self.pairs, self.timeout_s, self.stop = pool, pairs, bounds["timeout"], stop
         self.known = known or [None] * len(paths)
         self.found = PairsResult()
         self.dead: set[int] = set()
         self.file = self.start = 0  # where to go on
-        self.tries: Counter[tuple[int, int]] = Counter()
-        self.stuck: Counter[tuple[int, int]] = Counter()
+        self.lost: Counter[tuple[int, int]] = Counter()  # workers, by file and statement
+        self.stuck: Counter[tuple[int, int]] = Counter()  # workers, by file and pair, where nothing was executing
         self.failed: dict[tuple[int, int], tuple[str, str]] = {}
         self.files = [self._opened(number, path, len(sql)) for number, path in enumerate(paths)]
         self.request = {
             "sql": [self._bounded(index, text) for index, text in enumerate(sql)],
             "pairs": pairs,
-            "timeout": timeout_s,
-            "max_rows": max_rows,
-            "mode": mode,
-            "blank": blank,
-            "digests": digests,
+            **bounds,
         }
 
     def _opened(self, number: int, path: str | Path, statements: int) -> tuple[str, str]:
@@ -143,44 +141,41 @@ class _Conversation:
         return ""
 
     def finish(self) -> PairsResult:
-        from nl2sql.query_runner import WorkerGone
-
-        careful = False
         while self.file < len(self.files) and len(self.dead) < len(self.pairs):
-            at: tuple[int, int] | None = None
             base = self.file
             try:
-                for message in self.pool.converse(self._request(careful), self._silence):
+                for message in self.pool.converse(self._request(), self._silence, self.stop):
                     if message[0] == "parts":
                         for part in message[1:]:
                             self._take_in(base, *part)
-                        at = None
-                    elif message[0] == "at":
-                        at = (base + message[1], message[2])
                     elif message[0] == "end":
                         self.found.executed += message[1]
                         return self.found
-            except TimeoutError:
+            except (TimeoutError, WorkerGone) as error:
                 self.found.restarts += 1
-                if at:
-                    self.failed[at] = ("timeout", f"no result within {self.timeout_s:g} s")
-            except WorkerGone as error:
-                self.found.restarts += 1
-                if at:
-                    self.tries[at] += 1
-                    if self.tries[at] >= TRIES:
-                        self.failed[at] = ("worker_died", f"the process that executed the statement died ({error})")
-            careful = True
-            self._give_up_on_what_does_not_move()
+                self._blame(base, error)
         return self.found
 
-    def _give_up_on_what_does_not_move(self) -> None:
-        """Whatever kills workers without being a statement (a result that cannot be compared) must end, too."""
-        here = (self.file, self.start)
-        self.stuck[here] += 1
-        if self.stuck[here] >= STUCK:
-            for index in self.pairs[self.start][:2]:
-                self.failed[self.file, index] = ("worker_died", "the process that executed the statement died")
+    def _blame(self, base: int, error: TimeoutError | WorkerGone) -> None:
+        """A statement past its deadline has failed; one that a worker dies of is run once more, elsewhere.
+
+        Where the worker was not executing, what it died of is something of ours (a result that cannot be compared):
+        that, too, has to come to an end.
+        """
+        place = getattr(error, "place", None)
+        if place is None:
+            here = (self.file, self.start)
+            self.stuck[here] += 1
+            if self.stuck[here] >= STUCK:
+                why = ("worker_died", "the process that compared the results died")
+                self.failed.update({(self.file, index): why for index in self.pairs[self.start][:2]})
+            return
+        at = (base + place[0], place[1])
+        self.lost[at] += 1
+        if isinstance(error, TimeoutError):
+            self.failed[at] = ("timeout", f"no result within {self.timeout_s:g} s")
+        elif self.lost[at] >= TRIES:
+            self.failed[at] = ("worker_died", f"the process that executed the statement died ({error}), twice")
 
     def _silence(self, message: list[Any] | None) -> float:
         """Seconds to wait for the next message."""
@@ -188,7 +183,7 @@ class _Conversation:
 
         return OWN_WORK_S if message and message[0] == "busy" else self.timeout_s + GRACE_S + SLACK_S
 
-    def _request(self, careful: bool) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         return {
             **self.request,
             "files": self.files[self.file :],
@@ -196,7 +191,6 @@ class _Conversation:
             "failed": [(f - self.file, i, *why) for (f, i), why in self.failed.items() if f >= self.file],
             "dead": sorted(self.dead),
             "start": self.start,
-            "careful": careful,
             "report": -self.file,  # the file whose outcomes are wanted
         }
 
@@ -207,6 +201,7 @@ class _Conversation:
             found.results[file, int(index)] = _result(outcome, self.timeout_s)
         if right := news.get("right"):
             found.right.setdefault(file, set()).update(right)
+            found.times_right.update(right)
         for pair, verdict in news.get("verdicts", {}).items():
             found.verdicts[file, int(pair)] = verdict
             if verdict == 0:

@@ -8,13 +8,10 @@ the parent enforces every deadline from outside as well, so no statement can han
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import os
 import re
-import socket
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +23,7 @@ from typing import Any
 from nl2sql import query_batch
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import RunResult
+from nl2sql.query_process import Worker, WorkerGone
 from nl2sql.schema import Schema, introspect, quote_always
 from nl2sql.sqlite_files import WalCopies, check_is_file, fingerprint_sqlite, read_only, reason, unusable
 
@@ -35,11 +33,8 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 0.25  # what a worker may overrun its deadline by before it is killed
 SEND_S = 60.0  # for a worker to take a large request in
-START_S = 60.0  # a worker that is not ready by then never will be
 MAX_SQL_CHARS = 100_000
 MAX_TIMEOUT_S = 1e6  # more overflows the system's timers
-MAX_REPLY_BYTES = 2**30
-WORKER = Path(__file__).with_name("query_worker.py")
 
 # What SQLite says -> RunResult.error_kind; the first rule that matches the message decides. Rules for messages that
 # quote the statement come first and are anchored, so that no identifier can be taken for another message.
@@ -65,90 +60,6 @@ ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 def error_kind(message: str) -> str:
     """The kind of a SQLite error message, by ``ERROR_RULES``; "other" when no rule matches."""
     return next((kind for pattern, kind in ERROR_RULES if pattern.search(message)), "other")
-
-
-class WorkerGone(Exception):
-    """The worker process ended before it answered."""
-
-
-class Worker:
-    """One child process that runs ``query_worker.py``, and the socket to it."""
-
-    def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(WORKER)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the terminal is for the parent
-            )
-        self.uris: set[str] = set()
-        self._unread = bytearray()  # the beginning of the next message
-        self._receive(time.monotonic() + START_S)
-
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def ask(self, request: list[Any], deadline: float) -> list[Any]:
-        """The reply to ``request``. Raises TimeoutError past ``deadline``, WorkerGone when the process ended."""
-        self.tell(request, deadline)
-        return self.hear(deadline)
-
-    def tell(self, request: list[Any] | dict[str, Any], deadline: float) -> None:
-        """Send a request. Raises as ``ask``."""
-        payload = json.dumps(request).encode()
-        try:
-            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
-        except ConnectionError as error:
-            raise WorkerGone(str(error)) from None
-
-    def hear(self, deadline: float) -> list[Any]:
-        """The next message. Raises as ``ask``."""
-        try:
-            reply = DECODER.decode(self._receive(deadline).decode("utf-8"))
-        except ConnectionError as error:
-            raise WorkerGone(str(error)) from None
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise WorkerGone(f"an unintelligible reply: {error}") from None
-        assert isinstance(reply, list), reply
-        return reply
-
-    def _receive(self, deadline: float) -> bytes:
-        data = self._unread
-        size: int | None = None
-        while True:
-            if size is None and len(data) >= 8:
-                size = int.from_bytes(data[:8], "big")
-                if size > MAX_REPLY_BYTES:
-                    raise WorkerGone(f"a reply of {size} bytes")
-                if len(data) < 8 + size:
-                    deadline += 10.0  # executed in time: what remains is transfer
-            if size is not None and len(data) >= 8 + size:
-                message = bytes(data[8 : 8 + size])
-                del data[: 8 + size]
-                return message
-            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            piece = self.socket.recv(65536 if size is None else min(max(8 + size - len(data), 65536), 2**20))
-            if not piece:
-                raise WorkerGone("the connection closed")
-            data += piece
-
-    def kill(self) -> int:
-        """End the process for certain; its exit status."""
-        self.socket.close()  # a worker that waits for work ends by this
-        self.process.kill()
-        return self.process.wait()
-
-    def forget(self) -> None:
-        """In a forked child: drop our copy of the socket; the process belongs to the parent."""
-        self.socket.close()
-        self.process.returncode = 0  # not ours to wait for
-
-
-DECODER = json.JSONDecoder(object_hook=lambda found: bytes.fromhex(found["b"]) if found.keys() == {"b"} else found)
 
 
 class QueryPool:
@@ -206,11 +117,16 @@ class QueryPool:
         """(URI, version) of the file to open for ``path``. Raises OSError, sqlite3.Error."""
         return self._copies.readable(path)
 
-    def converse(self, request: dict[str, Any], silence: Callable[[list[Any] | None], float]) -> Iterator[list[Any]]:
+    def converse(
+        self,
+        request: dict[str, Any],
+        silence: Callable[[list[Any] | None], float],
+        stop: threading.Event | None = None,
+    ) -> Iterator[list[Any]]:
         """Send ``request`` to a worker and yield its messages up to the one that starts with "end".
 
         ``silence(last message)``: seconds to wait for the next. Raises TimeoutError past that, WorkerGone when the
-        process ends; the worker is then replaced.
+        process ends, both with ``place``, and Interrupted once ``stop`` is set; the worker is then replaced.
         """
         worker = self._take(request["files"][0][0])
         healthy = False
@@ -218,9 +134,12 @@ class QueryPool:
         try:
             worker.tell(request, time.monotonic() + SEND_S)
             while message is None or message[0] != "end":
-                message = worker.hear(time.monotonic() + silence(message))
+                message = worker.hear(time.monotonic() + silence(message), stop)
                 healthy = message[0] == "end"
                 yield message
+        except (TimeoutError, WorkerGone) as error:
+            error.place = worker.place()  # type: ignore[union-attr]
+            raise
         finally:
             self._give_back(worker, healthy)
 

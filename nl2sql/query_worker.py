@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import gc
 import json
+import mmap
 import os
 import signal
 import sqlite3
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -51,6 +53,7 @@ MEMORY_BYTES_PER_STATEMENT = 2**20  # reading in costs as much as some statement
 MEMORY_CONNECTIONS = 4  # so that what is in memory stays small beside HEAP_BYTES
 SETTLED_SECONDS = 2.0  # a file changed more recently may change again within one tick of its time stamp
 LAST_RESORT_SECONDS = 5.0
+PLACE = struct.Struct("<qq")  # file and index of the statement that is being executed; -1, -1: none
 GARBAGE = 50_000  # rows between two searches for cycles, of which they form none
 
 
@@ -198,8 +201,8 @@ class Alarm:
             self.since = None
 
 
-def answer_batch(request: dict, databases: Databases) -> None:
-    """Execute a batch; its messages are sent as it goes."""
+def answer_batch(request: dict, databases: Databases, place: mmap.mmap | None = None) -> None:
+    """Execute a batch; its messages are sent as it goes. ``place``: memory that the parent reads if this ends badly."""
     statements: dict[str, str] = {}
     timeout_s, max_rows = request["timeout"], request["max_rows"]
     alarm = Alarm(timeout_s)
@@ -221,12 +224,16 @@ def answer_batch(request: dict, databases: Databases) -> None:
 
         return fetch
 
+    def mark(file: int, index: int) -> None:
+        if place is not None:
+            PLACE.pack_into(place, 0, file, index)
+
     def tell(text: str) -> None:
         alarm.off()  # what follows is the parent's time
         send(text.encode("utf-8", "replace"))
 
     try:
-        batches.Batch(request, on_file, tell, ENCODER.encode).work()
+        batches.Batch(request, on_file, mark, tell, ENCODER.encode).work()
     finally:
         alarm.off()
 
@@ -240,6 +247,7 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(GARBAGE)
     databases = Databases()
+    place = mmap.mmap(int(sys.argv[1]), PLACE.size) if len(sys.argv) > 1 else None
     send(b"[]")  # ready: start-up is not part of anybody's deadline
     while len(header := receive(8)) == 8:
         size = int.from_bytes(header, "big")
@@ -248,7 +256,7 @@ def main() -> None:
             break
         request = json.loads(body)
         if isinstance(request, dict):
-            answer_batch(request, databases)
+            answer_batch(request, databases, place)
             continue
         signal.setitimer(signal.ITIMER_REAL, request[4] + LAST_RESORT_SECONDS)
         reply = answer(request, databases)

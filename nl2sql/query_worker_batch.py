@@ -9,11 +9,11 @@ Request (a JSON object): ``files`` [[uri, version], ...]; ``sql`` [text, ...]; `
 ...] as indexes into ``sql`` (-1: none); ``timeout`` s; ``max_rows``; ``mode``; ``blank``: a statement without content
 may be right; ``known`` per file {sql index: digest of a gold that need not run}; ``failed`` [[file, sql index, kind,
 message], ...] not to be run again; ``dead``: pairs to leave out; ``start``: the first pair to judge on the first file;
-``careful``: announce each statement; ``digests``: send those of the golds; ``report``: the file of which all outcomes
-are wanted.
+``digests``: send those of golds that took so many seconds or more (null: of none); ``report``: the file of which all
+outcomes are wanted.
 
-Messages back: ``["at", file, sql index]`` before a statement (careful only), ``["busy"]`` before lengthy work of our
-own, ``["parts", [file, next pair, found], ...]`` and at last ``["end", executed]``. ``found`` holds what is new:
+Messages back: ``["busy"]`` before lengthy work of our own, ``["parts", [file, next pair, found], ...]`` and at last
+``["end", executed]``. ``found`` holds what is new:
 ``outcomes`` {sql index: outcome}, ``right`` [pair, ...] and ``verdicts`` {pair: verdict} (every pair that was tried is
 in one of them), ``rows`` {sql index: [columns, rows, cut]} and ``digests`` {sql index: digest}. Verdicts: 1 right (as
 ``right``), 0 wrong, 2 the gold does not run, null: for the parent to judge, whose rows are then sent.
@@ -115,17 +115,18 @@ class Batch:
 
     ``on_file(uri, version, statements)`` gives what executes a statement on that file, within the request's bounds from
     a moment on: (columns, rows, truncated) or (kind of error, message); ``statements`` says about how many are to come.
-    ``send`` takes a message's JSON, ``encode`` makes JSON of rows.
+    ``mark(file, index)`` notes what is being executed. ``send`` takes a message's JSON, ``encode`` makes JSON of rows.
     """
 
     def __init__(
         self,
         request: dict[str, Any],
         on_file: Callable[[str, str, int], Callable[[str, float], tuple]],
+        mark: Callable[[int, int], None],
         send: Callable[[str], None],
         encode: Callable[[Any], str],
     ) -> None:
-        self.request, self.on_file, self.send, self.encode = request, on_file, send, encode
+        self.request, self.on_file, self.mark, self.send, self.encode = request, on_file, mark, send, encode
         self.sql: list[str] = request["sql"]
         self.mode: str = request["mode"]
         self.pairs: list[list[int]] = request["pairs"]
@@ -133,8 +134,7 @@ class Batch:
         self.alive = [k for k in range(len(self.pairs)) if k not in dead]
         self.failed = {(file, index): (kind, message) for file, index, kind, message in request["failed"]}
         self.executed = 0
-        self.careful: bool = request["careful"]
-        self.wants_digests: bool = request["digests"]
+        self.digests_from_s: float | None = request["digests"]
         self.report: int = request["report"]
         self.flushed = self.now = time.monotonic()  # now: when the last statement ended
         self.parts: list[str] = []
@@ -233,23 +233,24 @@ class Batch:
 
     def gold(self, index: int) -> Result:
         found = self.result(index)
-        if self.wants_digests and index not in self.known and found.usable and found.digest is None:
+        wanted = self.digests_from_s is not None and found.seconds >= self.digests_from_s
+        if wanted and index not in self.known and found.usable and found.digest is None:
             self.digests[index] = digest_of(found)
         return found
 
     def execute(self, index: int) -> Result:
         if self.failed and (known := self.failed.get((self.file, index))):
             return Result([], [], False, 0.0, known)
-        if self.careful:
-            self.send(json.dumps(["at", self.file, index]))
-        began = time.monotonic()
         self.executed += 1
+        self.mark(self.file, index)
+        began = time.monotonic()
         try:
             found = self.fetch(self.sql[index], began)
         except MemoryError:
             self.results.clear()
             found = ("memory", "out of memory")
         self.now = time.monotonic()
+        self.mark(-1, -1)
         if len(found) == 2:
             return Result([], [], False, self.now - began, found)
         columns, rows, truncated = found
@@ -270,7 +271,7 @@ class Batch:
         self.send('["busy"]')
 
     def flush_if_due(self, next_pair: int) -> None:
-        if self.now - self.flushed > FLUSH_S or self.row_bytes > FLUSH_BYTES or self.careful:
+        if self.now - self.flushed > FLUSH_S or self.row_bytes > FLUSH_BYTES:
             self.end_part(next_pair)
             self.flush()
 

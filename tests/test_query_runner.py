@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 import re
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql import query_runner
+from nl2sql import query_process
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Database
 from nl2sql.query_runner import QueryPool, SqliteDatabase, default_pool, fingerprint_sqlite
@@ -129,6 +130,22 @@ def test_a_result_past_max_rows_is_cut_and_says_so(people: Path, pool: QueryPool
     assert (whole.truncated, len(whole.rows)) == (False, 2000)
     none = pool.run(people, "SELECT i FROM numbers", max_rows=0)
     assert (none.success, none.truncated, none.rows) == (True, True, ())
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT hex(zeroblob(6000000)) || '🎉' || hex(zeroblob(6000000))",  # 24 M characters, four bytes each
+        "SELECT i, 'é', '🎉', hex(zeroblob(20000)) FROM numbers",
+        "SELECT 0.5 + i" + ", 0.5 + i" * 1900 + " FROM numbers, (VALUES (1), (2))",  # little text, many objects
+        "SELECT replace(hex(zeroblob(6000000)), '0', char(1))",  # six characters of JSON each
+    ],
+)
+def test_a_result_is_bounded_by_what_its_reader_has_to_hold(sql: str, people: Path, pool: QueryPool) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert pool.run(people, sql).error_kind == "too_large"
+    assert pool.run_many(people, [sql])[0].error_kind == "too_large"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kilobytes
 
 
 def test_columns_keep_duplicates_and_exist_without_rows(people: Path, pool: QueryPool) -> None:
@@ -297,26 +314,15 @@ def _running(pid: int) -> bool:
 
 
 def test_the_worker_imports_nothing_of_the_package() -> None:
-    program = query_runner.WORKER.read_text(encoding="utf-8")
+    program = query_process.WORKER.read_text(encoding="utf-8")
     program = program[: program.index("\nelse:\n    from nl2sql")] + program[program.index("\n__all__ = ") :]
     for sibling in ("query_sandbox.py", "query_worker_batch.py"):
-        program += query_runner.WORKER.with_name(sibling).read_text(encoding="utf-8")
-    assert set(re.findall(r"^\s*(?:import|from) (\w+)", program, re.MULTILINE)) <= {
-        *(
-            "__future__",
-            "collections",
-            "gc",
-            "hashlib",
-            "itertools",
-            "json",
-            "os",
-            "re",
-            "resource",
-            "signal",
-            "sqlite3",
-        ),
-        *("sys", "time", "urllib", "typing", "query_sandbox", "query_worker_batch"),
-    }
+        program += query_process.WORKER.with_name(sibling).read_text(encoding="utf-8")
+    allowed = (
+        "__future__ collections gc hashlib itertools json mmap os re resource signal sqlite3 struct sys time typing"
+    )
+    found = set(re.findall(r"^\s*(?:import|from) (\w+)", program, re.MULTILINE))
+    assert found <= {*allowed.split(), "urllib", "query_sandbox", "query_worker_batch"}
 
 
 # ------------------------------------------------------------------------------------------------ files on disk

@@ -11,21 +11,22 @@ from a prediction and the rows have to be looked at.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.eval import gold_cache
 from nl2sql.eval.gold_cache import GoldCache
 from nl2sql.eval.rules import Rule, order_matters
+from nl2sql.eval.ties import Ties
 from nl2sql.interfaces import RunResult
 from nl2sql.query_batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
 
 if TYPE_CHECKING:
     from nl2sql.query_runner import QueryPool
 
-ROW_ORDERS = (None, 0, 1, 2)  # physical orders that are tried: reversed, and at random
 MODES = {"bag": "bag", "bird-set": "set"}  # what equality settles, by rule; else only that equal results are right
 
 
@@ -53,14 +54,17 @@ class Verdict:
 
 @dataclass
 class Executor:
-    """Bounds and resources of one scoring run. ``executed`` counts statements, over all files."""
+    """Bounds and resources of one scoring run. ``executed`` counts statements, over all files.
+
+    Setting ``stop`` makes every call raise Interrupted within a moment.
+    """
 
     pool: QueryPool
     rule: Rule
     timeout_s: float
     max_rows: int
     explain: bool = False  # whether rows of wrong results are wanted
-    cache: bool = True
+    stop: threading.Event = field(default_factory=threading.Event)
     executed: int = 0
     restarts: int = 0
     prepared: dict[str, str] = field(default_factory=dict)
@@ -139,7 +143,8 @@ class Executor:
             mode=self.mode,
             blank=self.rule.blank_is_empty,
             known=known or None,
-            digests=cache is not None,
+            digests_from_s=gold_cache.WORTH_S if cache else None,
+            stop=self.stop,
         )
         self.executed += found.executed
         self.restarts += found.restarts
@@ -197,22 +202,36 @@ class Executor:
             verdict.replicas = 0
         waiting: dict[int, list[int]] = {0: list(range(len(cases)))}  # next replica -> cases
         together: dict[int, list[tuple[RunResult, RunResult]]] = {n: [] for n in range(len(cases))}
+        ties = Ties(self.rule, lambda paths, sql, asked: self._run(paths, sql, asked, None), self.prepare)
         while waiting:
             first = min(waiting)
             group = waiting.pop(first)
             if first >= len(files):
                 continue
             found = self._run(files[first:], table.sql, [pairs[n] for n in group], cache)
+            self._learn_ties(ties, files[first:], found, [cases[n].gold for n in group])
             for position, n in enumerate(group):
-                go_on = self._follow(files, first, found, position, pairs[n], cases[n], verdicts[n], together[n])
+                if found.times_right[position] == len(files) - first:
+                    verdicts[n].replicas += len(files) - first
+                    continue
+                go_on = self._follow(ties, files, first, found, position, pairs[n], cases[n], verdicts[n], together[n])
                 if go_on is not None:
                     waiting.setdefault(go_on, []).append(n)
         for n, (case, verdict) in enumerate(zip(cases, verdicts, strict=True)):
             if verdict.robust and self.joint and (not verdict.plain):
                 verdict.robust = self._fits_everywhere(path, files, case, verdict, together[n])
 
+    def _learn_ties(self, ties: Ties, files: Sequence[Path], found: PairsResult, golds: Sequence[str]) -> None:
+        differing: dict[int, list[str]] = {}
+        for (file, pair), verdict in found.verdicts.items():
+            if verdict == 0:
+                differing.setdefault(file, []).append(golds[pair])
+        for file, asked in differing.items():
+            ties.learn(files[file], asked)
+
     def _follow(
         self,
+        ties: Ties,
         files: Sequence[Path],
         first: int,
         found: PairsResult,
@@ -237,12 +256,12 @@ class Executor:
                     value = 1
                 else:
                     value = 0
-                    if self._rests_on_row_order(files[first + number], case):
+                    if ties.decide(files[first + number], case.gold):
                         continue
                     verdict.robust = False
                     break
             if value == 0:
-                if self._rests_on_row_order(files[first + number], case):
+                if ties.decide(files[first + number], case.gold):
                     return first + number + 1
                 verdict.robust = False
                 break
@@ -273,19 +292,6 @@ class Executor:
                 if number == 0 or self._matches(case, gold, predicted):
                     results.append((gold, predicted))
         return self._judge(case, [pair[0] for pair in results if pair], [pair[1] for pair in results if pair])
-
-    def _rests_on_row_order(self, replica: Path, case: Case) -> bool:
-        from nl2sql.eval.row_order import order_free
-        from nl2sql.replicas import shuffled_copy
-
-        if order_free(case.gold):
-            return False
-        sql = [self.prepare(case.gold)]
-        copies = (partial(shuffled_copy, replica, seed=seed) for seed in ROW_ORDERS)
-        found = self._run([replica, *(copy() for copy in copies)], sql, [(-1, 0, ROWS)], None)
-        expected = found.results[0, 0]
-        others = (found.results[number, 0] for number in range(1, len(ROW_ORDERS) + 1))
-        return any(self.rule.usable(other) and not self._matches(case, expected, other) for other in others)
 
 
 class _Table:

@@ -21,6 +21,7 @@ from nl2sql.cache import cache_dir
 from nl2sql.errors import Nl2SqlError
 
 VERSION = f"gold-1/sqlite-{sqlite3.sqlite_version}"  # change it whenever a digest is computed in another way
+WORTH_S = 0.01  # a gold that takes less is executed again sooner than looked up
 LARGEST_BYTES = 256 * 2**20  # of a database whose content is worth hashing for this
 CHANGING = re.compile(  # statements whose answer is another one at another time
     r"random|current_|'\s*now|\"\s*now|\b(?:date|time|datetime|julianday|unixepoch|timediff)\s*\(\s*\)"

@@ -2,133 +2,84 @@
 
 from __future__ import annotations
 
-import re
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
 
-from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.eval.exact import exact_match
+from nl2sql.errors import UsageError
+from nl2sql.eval.databases import Databases
 from nl2sql.eval.executor import Case, Executor, Verdict
-from nl2sql.eval.gold_cache import GoldCache, gold_cache
 from nl2sql.eval.rules import get_rule
-from nl2sql.eval.scores import ItemScore, Metric, Scores, replicas_name
+from nl2sql.eval.same_text import same_text
+from nl2sql.eval.scores import ItemScore, Scores, replicas_name
+from nl2sql.eval.settings import Settings
 from nl2sql.hardness import hardness
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.stats import Interval
 
-if TYPE_CHECKING:
-    from nl2sql.query_runner import QueryPool
-    from nl2sql.schema import Schema
+T = TypeVar("T")
 
-METHODS = ("perturb", "suite")
-PORTIONS = 6  # per worker, of the items of all databases: enough for the workers to end at about the same time
+PORTIONS = 3  # per worker, of the items of all databases: every further one loads its replicas anew
 SMALLEST_PORTION = 12  # items
-SUFFIXES = (".sqlite", ".sqlite3", ".db")
+PATIENCE_S = 0.5  # for the threads of a run that was interrupted, whose workers are being killed
 
 __all__ = ["Interval", "score", "score_many"]
 
 
 def score(
-    benchmark: Benchmark,
-    questions: Sequence[Question],
-    predictions: Mapping[str, str],
-    *,
-    rule: str = "bag",
-    replicas: int | str | Path = 5,
-    method: str = "perturb",
-    timeout_s: float = 30.0,
-    max_rows: int = 100_000,
-    pool: QueryPool | None = None,
-    progress: bool = False,
-    seed: int = 0,
-    causes: bool = True,
-    cache_golds: bool = True,
-    metrics: Mapping[str, Metric] | None = None,
+    benchmark: Benchmark, questions: Sequence[Question], predictions: Mapping[str, str], **settings: Any
 ) -> Scores:
     """Score ``predictions`` (question id -> SQL) on exactly the ``questions`` given (see ``benchmarks.scorable``).
 
-    A missing or blank prediction is wrong; an item whose golds all fail is wrong and has ``gold_error``.
-    ``rule`` names what counts as the same answer (``eval.rules``). ``replicas`` decides TS: that many replicas per
-    database (``method`` "perturb") or databases per question ("suite"), made with ``seed``; or a folder with databases
-    in ``FOLDER/<db_id>/``, or one that ``nl2sql replicas build --out`` wrote; 0 leaves TS out. ``timeout_s`` and
-    ``max_rows`` bound each statement. ``causes`` finds out why a wrong item is wrong; ``cache_golds`` remembers golds'
-    results on disk; ``metrics`` are functions of an item, shown beside ours. Failures of databases and statements are
-    recorded in the items; UsageError for impossible arguments.
+    A missing or blank prediction is wrong; an item whose golds all fail is wrong and has ``gold_error``. Failures of
+    databases and statements are recorded in the items. ``settings``: the fields of ``eval.settings.Settings``, such as
+    ``rule="bag"``, ``replicas=5``, ``method="perturb"``, ``timeout_s=30.0``, ``max_rows=100_000``, ``causes=True``;
+    UsageError for impossible ones.
     """
-    return score_many(
-        benchmark,
-        questions,
-        {"": predictions},
-        rule=rule,
-        replicas=replicas,
-        method=method,
-        timeout_s=timeout_s,
-        max_rows=max_rows,
-        pool=pool,
-        progress=progress,
-        seed=seed,
-        causes=causes,
-        cache_golds=cache_golds,
-        metrics=metrics,
-    )[""]
+    return score_many(benchmark, questions, {"": predictions}, **settings)[""]
 
 
 def score_many(
-    benchmark: Benchmark,
-    questions: Sequence[Question],
-    predictions: Mapping[str, Mapping[str, str]],
-    *,
-    rule: str = "bag",
-    replicas: int | str | Path = 5,
-    method: str = "perturb",
-    timeout_s: float = 30.0,
-    max_rows: int = 100_000,
-    pool: QueryPool | None = None,
-    progress: bool = False,
-    seed: int = 0,
-    causes: bool = True,
-    cache_golds: bool = True,
-    metrics: Mapping[str, Metric] | None = None,
+    benchmark: Benchmark, questions: Sequence[Question], predictions: Mapping[str, Mapping[str, str]], **settings: Any
 ) -> dict[str, Scores]:
     """``score`` for several prediction files (name -> question id -> SQL) at once: what they share is executed once."""
-    if isinstance(replicas, int) and replicas < 0:
-        raise UsageError(f"replicas {replicas} is negative; expected 0 (no TS) or more")
-    if timeout_s <= 0 or max_rows < 1:
-        raise UsageError(f"timeout {timeout_s} s and max_rows {max_rows}: both must be above 0")
-    if method not in METHODS:
-        raise UsageError(f"no method is called {method!r}; choose {' or '.join(METHODS)}")
+    chosen = Settings(**settings)
     ids = Counter(question.id for question in questions)
     if twice := [id_ for id_, count in ids.items() if count > 1]:
         raise UsageError(f"question id {twice[0]!r} occurs {ids[twice[0]]} times; ids must be unique")
+    pool = chosen.pool
     if pool is None:
         from nl2sql.query_runner import default_pool
 
         pool = default_pool()
-    executor = Executor(pool, get_rule(rule), timeout_s, max_rows, explain=causes)
-    suites = _Suites(benchmark, questions, replicas, method, seed, cache_golds)
-    suites.build_for(questions, pool.workers, progress)
-    judged = _judge_all(executor, suites, questions, predictions, progress)
-    found = {}
-    for name, given in predictions.items():
-        found[name] = Scores(
+    executor = Executor(pool, get_rule(chosen.rule), chosen.timeout_s, chosen.max_rows, explain=chosen.causes)
+    databases = Databases(benchmark, questions, chosen)
+    databases.build_for(questions, pool.workers, chosen.progress)
+    judged = _judge_all(executor, databases, questions, predictions, chosen.progress)
+    shared: dict[str, Any] = {
+        "replicas": chosen.replicas if isinstance(chosen.replicas, int) else databases.most,
+        "rule": chosen.rule,
+        "ts_name": f"TS[{chosen.rule},{replicas_name(chosen.replicas, chosen.method)}]" if chosen.replicas else None,
+        "gold_sql": {question.id: question.gold[0] for question in questions if question.gold},
+        "extra": dict(chosen.metrics or {}),
+        "executed": executor.executed,
+    }
+    return {
+        name: Scores(
             [judged[question.id][given.get(question.id)] for question in questions],
-            replicas=replicas if isinstance(replicas, int) else suites.most,
             missing=[id_ for id_ in ids if id_ not in given],
             surplus=sorted(set(given) - set(ids)),
-            warnings=list(suites.warnings),
-            rule=rule,
-            ts_name=f"TS[{rule},{replicas_name(replicas, method)}]" if suites.wanted else None,
-            gold_sql={question.id: question.gold[0] for question in questions if question.gold},
-            extra=dict(metrics or {}),
-            executed=executor.executed,
+            warnings=list(databases.warnings),
+            **shared,
         )
-    return found
+        for name, given in predictions.items()
+    }
 
 
 @dataclass
@@ -141,27 +92,59 @@ class _Portion:
 
 def _judge_all(
     executor: Executor,
-    suites: _Suites,
+    databases: Databases,
     questions: Sequence[Question],
     predictions: Mapping[str, Mapping[str, str]],
     progress: bool,
 ) -> dict[str, dict[str | None, ItemScore]]:
     """question id -> prediction -> its score. Every distinct prediction of a question is judged once."""
     given = {q.id: list(dict.fromkeys(p.get(q.id) for p in predictions.values())) for q in questions}
-    portions = _portions(questions, given, executor, alone=suites.of_questions is not None)
-    suites.expect(Counter(portion.db_id for portion in portions))
+    portions = _portions(questions, given, executor, alone=databases.of_questions is not None)
+    databases.expect(Counter(portion.db_id for portion in portions))
     judged: dict[str, dict[str | None, ItemScore]] = {}
-    with ThreadPoolExecutor(executor.pool.workers, thread_name_prefix="score") as threads:
-        futures = {threads.submit(_judge, executor, suites, portion, given): portion for portion in portions}
-        with _bar(len(questions), progress) as advance:
-            try:
-                for future in as_completed(futures):
-                    judged.update(future.result())
-                    advance(len(futures[future].questions))
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
+    with _bar(len(questions), progress) as advance:
+        jobs = [partial(_judge, executor, databases, portion, given) for portion in portions]
+        for number, found in _in_threads(jobs, executor.pool.workers, executor.stop):
+            judged.update(found)
+            advance(len(portions[number].questions))
     return judged
+
+
+def _in_threads(jobs: Sequence[Callable[[], T]], threads: int, stop: threading.Event) -> Iterator[tuple[int, T]]:
+    """(number, result) of every job as it is done. Whatever goes wrong, Ctrl-C included, sets ``stop`` and is raised.
+
+    Daemon threads: what does not look at ``stop`` (a replica being built) must not keep an interrupted program alive.
+    """
+    waiting = iter(range(len(jobs)))
+    lock = threading.Lock()
+    done: SimpleQueue[tuple[int, T | None, BaseException | None]] = SimpleQueue()
+
+    def work() -> None:
+        while not stop.is_set():
+            with lock:
+                number = next(waiting, None)
+            if number is None:
+                return
+            try:
+                done.put((number, jobs[number](), None))
+            except BaseException as error:  # noqa: BLE001  raised again where the results are taken
+                done.put((number, None, error))
+
+    crew = [Thread(target=work, name=f"score-{n}", daemon=True) for n in range(min(threads, len(jobs)))]
+    try:
+        for thread in crew:
+            thread.start()
+        for _ in jobs:
+            number, result, error = done.get()
+            if error is not None:
+                raise error
+            yield number, result  # type: ignore[misc]
+    except BaseException:
+        stop.set()
+        give_up = time.monotonic() + PATIENCE_S
+        for thread in crew:
+            thread.join(max(0.0, give_up - time.monotonic()))
+        raise
 
 
 class _bar:
@@ -228,19 +211,19 @@ def _connected(questions: Iterable[Question], given: Mapping[str, Sequence[str |
 
 
 def _judge(
-    executor: Executor, suites: _Suites, portion: _Portion, given: Mapping[str, Sequence[str | None]]
+    executor: Executor, databases: Databases, portion: _Portion, given: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str | None, ItemScore]]:
     try:
-        return _judge_portion(executor, suites, portion, given)
+        return _judge_portion(executor, databases, portion, given)
     finally:
-        suites.done(portion.db_id)
+        databases.done(portion.db_id)
 
 
 def _judge_portion(
-    executor: Executor, suites: _Suites, portion: _Portion, given: Mapping[str, Sequence[str | None]]
+    executor: Executor, databases: Databases, portion: _Portion, given: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str | None, ItemScore]]:
     """The scores of a portion; never raises for what a prediction, a gold or a database does."""
-    path, trouble = suites.path(portion.db_id)
+    path, trouble = databases.path(portion.db_id)
     golds = {q.id: [gold for text in q.gold for gold in executor.rule.accepts(text)] for q in portion.questions}
     cases: list[Case] = []
     places: dict[tuple[str, str], list[int]] = {}
@@ -257,11 +240,11 @@ def _judge_portion(
     verdicts: list[Verdict] = []
     results: dict[str, RunResult] = {}
     if path is not None:
-        ask = (lambda: suites.replicas(portion.db_id, portion.questions)) if suites.wanted else None
-        verdicts, results = executor.judge_pairs(path, cases, single, ask, suites.cache(portion.db_id))
+        ask = (lambda: databases.replicas(portion.db_id, portion.questions)) if databases.wanted else None
+        verdicts, results = executor.judge_pairs(path, cases, single, ask, databases.cache(portion.db_id))
     judged: dict[str, dict[str | None, ItemScore]] = {}
     for question in portion.questions:
-        facts = _Facts(question, golds[question.id], results, suites, trouble)
+        facts = _Facts(question, golds[question.id], results, databases, trouble)
         judged[question.id] = {
             sql: facts.item(sql, [verdicts[n] for n in places.get((question.id, sql or ""), ()) if verdicts], executor)
             for sql in given[question.id]
@@ -276,7 +259,7 @@ class _Facts:
     question: Question
     golds: Sequence[str]
     results: Mapping[str, RunResult]
-    suites: _Suites
+    databases: Databases
     trouble: str | None  # why there is no database
 
     def item(self, prediction: str | None, verdicts: Sequence[Verdict], executor: Executor) -> ItemScore:
@@ -285,17 +268,17 @@ class _Facts:
         error, kind = self._error(prediction, sql, result)
         best = next((v for v in verdicts if v.robust), None) or next((v for v in verdicts if v.right), None)
         ex = best is not None
-        ts = bool(best and best.robust) if self.suites.wanted else None
+        ts = bool(best and best.robust) if self.databases.wanted else None
         wrong = not ex or ts is False
         return ItemScore(
             self.question.id,
             self.question.db_id,
             sql,
             va=kind is None,
-            em=bool(sql.strip()) and any(_same_text(gold, sql) for gold in self.question.gold),
+            em=bool(sql.strip()) and any(same_text(gold, sql) for gold in self.question.gold),
             ex=ex,
             ts=ts,
-            ts_replicas=best.replicas if best and self.suites.wanted else None,
+            ts_replicas=best.replicas if best and self.databases.wanted else None,
             error=error,
             error_kind=kind,
             hardness=self.question.difficulty or (hardness(self.question.gold[0]) if self.question.gold else None),
@@ -331,144 +314,8 @@ class _Facts:
         predicted = (
             verdict.predicted if verdict.predicted is not None else (RunResult(True) if verdict.right else result)
         )
-        schema = self.suites.schema(self.question.db_id)
+        schema = self.databases.schema(self.question.db_id)
         return cause_of(self.question, sql, ran, predicted, gold, schema, right=False, error_kind=kind)
-
-
-class _Suites:
-    """The databases of a benchmark with their replicas and caches, each looked up once, forgotten when done with."""
-
-    def __init__(
-        self,
-        benchmark: Benchmark,
-        questions: Sequence[Question],
-        replicas: int | str | Path,
-        method: str,
-        seed: int,
-        cache_golds: bool,
-    ) -> None:
-        self.benchmark, self.wanted, self.method, self.seed = benchmark, replicas, method, seed
-        self.warnings: list[str] = []
-        self.most = 0  # replicas of a database, at most
-        self.of_questions: dict[str, list[Path] | None] | None = None  # where each question has its own databases
-        self._cache_golds = cache_golds
-        self._known: dict[tuple[str, str], Any] = {}
-        self._locks = {question.db_id: threading.Lock() for question in questions}
-        self._left: Counter[str] = Counter()
-        if not isinstance(replicas, int) and not Path(replicas).is_dir():
-            raise UsageError(
-                f"replicas {replicas} is neither a number nor a folder; expected FOLDER/<database>/*.sqlite"
-            )
-
-    def build_for(self, questions: Sequence[Question], workers: int, progress: bool) -> None:
-        """Suites belong to single questions and are built ahead, several at once; replicas are built on first use."""
-        if self.method != "suite" and isinstance(self.wanted, int):
-            return
-        from nl2sql.suites.questions import read_index, suites_of
-
-        if not isinstance(self.wanted, int):
-            self.of_questions = read_index(Path(self.wanted))
-            lost = [q.id for q in questions if self.of_questions is not None and q.id not in self.of_questions]
-            if lost:
-                self.warnings.append(
-                    f"{self.wanted} has no databases for {len(lost)} of {len(questions)} questions (the first: "
-                    f"{lost[0]}): TS counts as failed there"
-                )
-        elif self.wanted:
-            found = suites_of(
-                questions,
-                lambda db_id: self.path(db_id)[0],
-                self.wanted,
-                seed=self.seed,
-                workers=workers,
-                progress=progress,
-            )
-            self.of_questions = found.files
-            self.warnings += found.warnings
-        if self.of_questions is not None:
-            self.most = max((len(files or ()) for files in self.of_questions.values()), default=0)
-
-    def expect(self, portions: Counter[str]) -> None:
-        self._left = portions
-
-    def done(self, db_id: str) -> None:
-        """One portion of ``db_id`` is finished; with the last one its gold results are written."""
-        with self._locks[db_id]:
-            self._left[db_id] -= 1
-            cache = self._known.get((db_id, "cache"))
-            if isinstance(cache, GoldCache):
-                cache.save()
-            if self._left[db_id] <= 0:
-                for what in ("cache", "schema", "replicas"):
-                    self._known.pop((db_id, what), None)
-
-    def path(self, db_id: str) -> tuple[Path | None, str | None]:
-        """(file, None), or (None, what is wrong with it)."""
-
-        def find() -> tuple[Path | None, str | None]:
-            try:
-                database: Any = self.benchmark.database(db_id)
-                return Path(database.path), None
-            except Nl2SqlError as error:
-                self.warnings.append(f"database {db_id!r}: {error}")
-                return None, str(error)
-
-        found: tuple[Path | None, str | None] = self._once(db_id, "path", find)
-        return found
-
-    def schema(self, db_id: str) -> Schema | None:
-        def find() -> Schema | None:
-            try:
-                return self.benchmark.database(db_id).schema()
-            except Nl2SqlError:
-                return None
-
-        found: Schema | None = self._once(db_id, "schema", find)
-        return found
-
-    def cache(self, db_id: str) -> GoldCache | None:
-        path, _ = self.path(db_id)
-        if not self._cache_golds or path is None:
-            return None
-        found: GoldCache | None = self._once(db_id, "cache", lambda: gold_cache(path))
-        return found
-
-    def replicas(self, db_id: str, questions: Sequence[Question]) -> list[Path] | None:
-        """The databases that TS of ``questions`` (of one database) rests on; None where there are none."""
-        if self.of_questions is not None:
-            (question,) = questions
-            return self.of_questions.get(question.id)
-        path, _ = self.path(db_id)
-
-        def find() -> list[Path] | None:
-            try:
-                found = self._build(db_id, path) if path is not None else []
-            except Nl2SqlError as error:
-                self.warnings.append(f"no replicas of {db_id!r}, TS counts as failed there: {error}")
-                return None
-            self.most = max(self.most, len(found))
-            return found
-
-        found: list[Path] | None = self._once(db_id, "replicas", find)
-        return found
-
-    def _build(self, db_id: str, path: Path) -> list[Path]:
-        if not isinstance(self.wanted, int):
-            folder = Path(self.wanted) / db_id
-            files = sorted(f for f in folder.glob("*") if f.suffix in SUFFIXES and not f.name.startswith("."))
-            if not files:
-                raise UsageError(f"no databases ({', '.join(SUFFIXES)}) in {folder}")
-            return files
-        from nl2sql.replicas import perturbed_replicas
-
-        return perturbed_replicas(path, self.wanted, seed=self.seed)
-
-    def _once(self, db_id: str, what: str, find: Callable[[], Any]) -> Any:
-        with self._locks[db_id]:
-            key = (db_id, what)
-            if key not in self._known:
-                self._known[key] = find()
-            return self._known[key]
 
 
 def _usable(result: RunResult) -> bool:
@@ -479,25 +326,3 @@ def _failure(result: RunResult) -> tuple[str, str]:
     if result.truncated:
         return result.error or "more rows than the bound", "too_many_rows"
     return result.error or "failed", result.error_kind or "other"
-
-
-WRITTEN = re.compile(  # what every writing of the same query shares, whatever its case, quotes and aliases
-    r"\b(?:select|where|group|having|union|intersect|except|limit|distinct|between|like|exists|order)\b"
-    r"|(?<![\w.])\d+(?:\.\d+)?(?![\w.])|'(?:[^']|'')*'",
-    re.IGNORECASE,
-)
-
-
-def _same_text(gold: str, sql: str) -> bool:
-    """``exact_match``, with a look at keywords and literals first: most pairs need no parsing."""
-    if gold == sql:
-        return True
-    return _written(gold) == _written(sql) and exact_match(gold, sql)
-
-
-@lru_cache(maxsize=8192)
-def _written(sql: str) -> Counter[str]:
-    if "--" in sql or "/*" in sql:
-        sql = re.sub(r"--[^\n]*|/\*.*?\*/", " ", sql, flags=re.DOTALL)
-    sql = re.sub(r'"((?:[^"\']|"")*)"', r"'\1'", sql)
-    return Counter(text.lower() for text in WRITTEN.findall(sql))

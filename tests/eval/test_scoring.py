@@ -17,8 +17,9 @@ import pytest
 from nl2sql.benchmarks import FolderBenchmark
 from nl2sql.cache import cache_dir
 from nl2sql.errors import UsageError
-from nl2sql.eval import score, score_many
+from nl2sql.eval import exact_match, gold_cache, score, score_many
 from nl2sql.eval.row_order import order_free
+from nl2sql.eval.same_text import same_text
 from nl2sql.interfaces import Question
 from nl2sql.query_batch import ROWS, run_pairs
 from nl2sql.query_runner import QueryPool
@@ -120,20 +121,21 @@ def test_a_statement_that_hangs_costs_itself_only(numbers):
 
 
 def test_a_statement_that_kills_every_worker_is_recorded_and_the_rest_goes_on(numbers, monkeypatch):
-    from nl2sql import query_runner
+    from nl2sql import query_process
 
-    for program in query_runner.WORKER.parent.glob("query_*.py"):
+    for program in query_process.WORKER.parent.glob("query_*.py"):
         source = program.read_text(encoding="utf-8").replace(
             "            alarm.on(now)\n", "            if 'deadly' in sql: os.kill(os.getpid(), 9)\n"
         )
         numbers.with_name(program.name).write_text(source, encoding="utf-8")
-    deadly = numbers.with_name(query_runner.WORKER.name)
+    deadly = numbers.with_name(query_process.WORKER.name)
     assert "deadly" in deadly.read_text(encoding="utf-8")
-    monkeypatch.setattr(query_runner, "WORKER", deadly)
+    monkeypatch.setattr(query_process, "WORKER", deadly)
     with QueryPool(1) as pool:
         pairs = [(-1, n, ROWS) for n in range(3)]
         sql = ["SELECT 1", "SELECT 'deadly'", "SELECT 2"]
         found = run_pairs(pool, [numbers, numbers], sql, pairs, timeout_s=5, max_rows=9)
+    assert found.restarts == 2 * 2, "on each file, run twice and no more"
     kinds = [[found.results[file, n].error_kind for n in range(3)] for file in range(2)]
     assert kinds == [[None, "worker_died", None]] * 2
 
@@ -152,7 +154,8 @@ def test_several_files_are_one_run(numbers):
 
 
 @pytest.mark.parametrize("damage", ["", "torn", '{"a": 1}'])
-def test_a_damaged_gold_cache_is_forgotten(damage, numbers):
+def test_a_damaged_gold_cache_is_forgotten(damage, numbers, monkeypatch):
+    monkeypatch.setattr(gold_cache, "WORTH_S", 0.0)
     benchmark = made(numbers, ["SELECT a FROM t", "SELECT b FROM t"])
     given = {"q0": "SELECT a + 0 FROM t", "q1": "SELECT a FROM t"}
     before = score(benchmark, benchmark.questions, given, replicas=1, causes=False)
@@ -232,3 +235,45 @@ def test_metrics_of_ones_own_stand_beside_ours(numbers):
 )
 def test_what_cannot_rest_on_the_order_of_rows_is_proved(sql, free):
     assert order_free(sql) is free
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('SELECT "a" FROM t', "SELECT a FROM t"),
+        ('SELECT [order] FROM t WHERE s = "x"', "SELECT `order` FROM t WHERE s = 'x'"),
+        ("SELECT a FROM t ORDER BY a DESC", "SELECT a FROM t ORDER BY a ASC"),
+        ("SELECT a FROM t ORDER BY a ASC LIMIT 1", "select  A from t ORDER BY a limit 1 -- x"),
+        ('SELECT "desc" FROM t GROUP BY "desc"', "SELECT desc FROM t GROUP BY desc"),
+        ("SELECT a FROM t WHERE s = 'x'", "SELECT a FROM t WHERE s = 'y'"),
+        ("SELECT count(*)DESC FROM t", "SELECT count(*) AS n FROM t"),
+    ],
+)
+def test_the_quick_look_at_two_texts_says_what_the_parsed_comparison_says(one, other):
+    assert same_text(one, other) == same_text(other, one) == exact_match(one, other)
+
+
+def test_an_interrupted_run_ends_at_once_and_leaves_no_process(numbers, tmp_path):
+    program = tmp_path / "run.py"
+    program.write_text(f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+import test_scoring as t
+from nl2sql.query_runner import default_pool
+slow = t.SLOW + " AND (SELECT count(*) FROM n, n, n) > 0"
+benchmark = t.made(Path({str(numbers)!r}), [slow.format(n) for n in range(9)])
+print("started", flush=True)
+try:
+    t.score(benchmark, benchmark.questions, {{q.id: q.gold[0] for q in benchmark.questions}}, replicas=2)
+except KeyboardInterrupt:
+    print(*(w.process.poll() is not None for w in default_pool()._all), "interrupted")
+""")
+    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True, env=os.environ) as run:
+        assert run.stdout and run.stdout.readline() == "started\n"
+        time.sleep(1.0)
+        run.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        said = run.communicate(timeout=30)[0]
+    assert said.strip().endswith("interrupted") and "False" not in said
+    assert time.monotonic() - began < 10, "seconds on an idle machine: one"

@@ -1,0 +1,144 @@
+"""The databases that a scoring run needs: originals, replicas or suites, schemas and remembered golds."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.eval.gold_cache import GoldCache, gold_cache
+from nl2sql.eval.settings import Settings
+from nl2sql.interfaces import Benchmark, Question
+
+if TYPE_CHECKING:
+    from nl2sql.schema import Schema
+
+SUFFIXES = (".sqlite", ".sqlite3", ".db")
+
+
+class Databases:
+    """The databases of a benchmark with their replicas and caches, each looked up once, forgotten when done with."""
+
+    def __init__(self, benchmark: Benchmark, questions: Sequence[Question], settings: Settings) -> None:
+        self.benchmark, self.wanted = benchmark, settings.replicas
+        self.method, self.seed = settings.method, settings.seed
+        self.warnings: list[str] = []
+        self.most = 0  # replicas of a database, at most
+        self.of_questions: dict[str, list[Path] | None] | None = None  # where each question has its own databases
+        self._cache_golds = settings.cache_golds
+        self._known: dict[tuple[str, str], Any] = {}
+        self._locks = {question.db_id: threading.Lock() for question in questions}
+        self._left: Counter[str] = Counter()
+
+    def build_for(self, questions: Sequence[Question], workers: int, progress: bool) -> None:
+        """Suites belong to single questions and are built ahead, several at once; replicas are built on first use."""
+        if self.method != "suite" and isinstance(self.wanted, int):
+            return
+        from nl2sql.suites.questions import read_index, suites_of
+
+        if not isinstance(self.wanted, int):
+            self.of_questions = read_index(Path(self.wanted))
+            lost = [q.id for q in questions if self.of_questions is not None and q.id not in self.of_questions]
+            if lost:
+                self.warnings.append(
+                    f"{self.wanted} has no databases for {len(lost)} of {len(questions)} questions (the first: "
+                    f"{lost[0]}): TS counts as failed there"
+                )
+        elif self.wanted:
+            found = suites_of(
+                questions,
+                lambda db_id: self.path(db_id)[0],
+                self.wanted,
+                seed=self.seed,
+                workers=workers,
+                progress=progress,
+            )
+            self.of_questions = found.files
+            self.warnings += found.warnings
+        if self.of_questions is not None:
+            self.most = max((len(files or ()) for files in self.of_questions.values()), default=0)
+
+    def expect(self, portions: Counter[str]) -> None:
+        self._left = portions
+
+    def done(self, db_id: str) -> None:
+        """One portion of ``db_id`` is finished; with the last one its gold results are written."""
+        with self._locks[db_id]:
+            self._left[db_id] -= 1
+            cache = self._known.get((db_id, "cache"))
+            if isinstance(cache, GoldCache):
+                cache.save()
+            if self._left[db_id] <= 0:
+                for what in ("cache", "schema", "replicas"):
+                    self._known.pop((db_id, what), None)
+
+    def path(self, db_id: str) -> tuple[Path | None, str | None]:
+        """(file, None), or (None, what is wrong with it)."""
+
+        def find() -> tuple[Path | None, str | None]:
+            try:
+                database: Any = self.benchmark.database(db_id)
+                return Path(database.path), None
+            except Nl2SqlError as error:
+                self.warnings.append(f"database {db_id!r}: {error}")
+                return None, str(error)
+
+        found: tuple[Path | None, str | None] = self._once(db_id, "path", find)
+        return found
+
+    def schema(self, db_id: str) -> Schema | None:
+        def find() -> Schema | None:
+            try:
+                return self.benchmark.database(db_id).schema()
+            except Nl2SqlError:
+                return None
+
+        found: Schema | None = self._once(db_id, "schema", find)
+        return found
+
+    def cache(self, db_id: str) -> GoldCache | None:
+        path, _ = self.path(db_id)
+        if not self._cache_golds or path is None:
+            return None
+        found: GoldCache | None = self._once(db_id, "cache", lambda: gold_cache(path))
+        return found
+
+    def replicas(self, db_id: str, questions: Sequence[Question]) -> list[Path] | None:
+        """The databases that TS of ``questions`` (of one database) rests on; None where there are none."""
+        if self.of_questions is not None:
+            (question,) = questions
+            return self.of_questions.get(question.id)
+        path, _ = self.path(db_id)
+
+        def find() -> list[Path] | None:
+            try:
+                found = self._build(db_id, path) if path is not None else []
+            except Nl2SqlError as error:
+                self.warnings.append(f"no replicas of {db_id!r}, TS counts as failed there: {error}")
+                return None
+            self.most = max(self.most, len(found))
+            return found
+
+        found: list[Path] | None = self._once(db_id, "replicas", find)
+        return found
+
+    def _build(self, db_id: str, path: Path) -> list[Path]:
+        if not isinstance(self.wanted, int):
+            folder = Path(self.wanted) / db_id
+            files = sorted(f for f in folder.glob("*") if f.suffix in SUFFIXES and not f.name.startswith("."))
+            if not files:
+                raise UsageError(f"no databases ({', '.join(SUFFIXES)}) in {folder}")
+            return files
+        from nl2sql.replicas import perturbed_replicas
+
+        return perturbed_replicas(path, self.wanted, seed=self.seed)
+
+    def _once(self, db_id: str, what: str, find: Callable[[], Any]) -> Any:
+        with self._locks[db_id]:
+            key = (db_id, what)
+            if key not in self._known:
+                self._known[key] = find()
+            return self._known[key]

@@ -1,0 +1,48 @@
+"""Does a gold's own answer on a database change when the same rows lie in another physical order? Found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from nl2sql.eval.row_order import order_free
+from nl2sql.eval.rules import Rule
+from nl2sql.interfaces import RunResult
+from nl2sql.query_batch import ROWS, Pair, PairsResult
+
+ROW_ORDERS = (None, 0, 1, 2)  # physical orders that are tried: reversed, and at random
+
+Run = Callable[[Sequence[Path], Sequence[str], Sequence[Pair]], PairsResult]
+
+
+class Ties:
+    """What has been found out so far, per database and gold; ``run`` executes pairs on several databases."""
+
+    def __init__(self, rule: Rule, run: Run, prepare: Callable[[str], str]) -> None:
+        self.rule, self.run, self.prepare = rule, run, prepare
+        self._known: dict[tuple[Path, str], bool] = {}
+
+    def decide(self, database: Path, gold: str) -> bool:
+        """Whether ``gold``'s answer on ``database`` rests on the order of rows."""
+        if order_free(gold):
+            return False
+        self.learn(database, (gold,))
+        return self._known[database, gold]
+
+    def learn(self, database: Path, golds: Iterable[str]) -> None:
+        """Find out about several golds at once, ahead of ``decide``."""
+        from nl2sql.replicas import shuffled_copy
+
+        asked = [g for g in dict.fromkeys(golds) if (database, g) not in self._known and not order_free(g)]
+        if not asked:
+            return
+        copies = (partial(shuffled_copy, database, seed=seed) for seed in ROW_ORDERS)
+        files = [database, *(copy() for copy in copies)]
+        found = self.run(files, [self.prepare(gold) for gold in asked], [(-1, n, ROWS) for n in range(len(asked))])
+        for n, gold in enumerate(asked):
+            results = [found.results[file, n] for file in range(len(files))]
+            self._known[database, gold] = any(self._differs(gold, results[0], other) for other in results[1:])
+
+    def _differs(self, gold: str, expected: RunResult, other: RunResult) -> bool:
+        return self.rule.usable(other) and not self.rule.judge([expected], [other], gold_sql=gold, predicted_sql=gold)

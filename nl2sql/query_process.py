@@ -1,0 +1,153 @@
+"""The other end of ``query_worker.py``: one child process, the socket to it, and where it stands."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).with_name("query_worker.py")
+START_S = 60.0  # a worker that is not ready by then never will be
+LOOK_S = 0.2  # between two looks at whether the caller still wants an answer
+MAX_REPLY_BYTES = 2**30
+PLACE = struct.Struct("<qq")  # as in query_worker.py
+DECODER = json.JSONDecoder(object_hook=lambda found: bytes.fromhex(found["b"]) if found.keys() == {"b"} else found)
+
+
+class WorkerGone(Exception):
+    """The worker process ended before it answered."""
+
+    place: tuple[int, int] | None = None  # the statement of a batch that it was executing: (file, index)
+
+
+class Interrupted(Exception):
+    """The caller wants no answer any more."""
+
+
+class Place:
+    """Memory shared with a worker, in which it notes the statement that it executes: (file, index), or nothing."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self.file = os.memfd_create("nl2sql-place")
+        else:
+            with tempfile.TemporaryFile() as temporary:
+                self.file = os.dup(temporary.fileno())
+        os.truncate(self.file, PLACE.size)
+        self.memory = mmap.mmap(self.file, PLACE.size)
+        PLACE.pack_into(self.memory, 0, -1, -1)
+
+    def read(self) -> tuple[int, int] | None:
+        file, index = PLACE.unpack_from(self.memory)
+        return None if index < 0 else (file, index)
+
+    def close(self) -> None:
+        self.memory.close()
+        os.close(self.file)
+
+
+class Worker:
+    """One child process that runs ``query_worker.py``, and the socket to it."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        self._place = Place()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(WORKER), str(self._place.file)],
+                stdin=theirs.fileno(),
+                pass_fds=(self._place.file,),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the terminal is for the parent
+            )
+        self.uris: set[str] = set()
+        self._unread = bytearray()  # the beginning of the next message
+        self._receive(time.monotonic() + START_S)
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def ask(self, request: list[Any], deadline: float) -> list[Any]:
+        """The reply to ``request``. Raises TimeoutError past ``deadline``, WorkerGone when the process ended."""
+        self.tell(request, deadline)
+        return self.hear(deadline)
+
+    def tell(self, request: list[Any] | dict[str, Any], deadline: float) -> None:
+        """Send a request. Raises as ``ask``."""
+        payload = json.dumps(request).encode()
+        try:
+            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
+        except ConnectionError as error:
+            raise WorkerGone(str(error)) from None
+
+    def hear(self, deadline: float, stop: threading.Event | None = None) -> list[Any]:
+        """The next message. Raises as ``ask``, and Interrupted soon after ``stop`` is set."""
+        try:
+            reply = DECODER.decode(self._receive(deadline, stop))
+        except ConnectionError as error:
+            raise WorkerGone(str(error)) from None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise WorkerGone(f"an unintelligible reply: {error}") from None
+        assert isinstance(reply, list), reply
+        return reply
+
+    def place(self) -> tuple[int, int] | None:
+        """The statement of a batch that the process executes, or executed when it ended."""
+        return self._place.read()
+
+    def _receive(self, deadline: float, stop: threading.Event | None = None) -> str:
+        data = self._unread
+        size: int | None = None
+        while True:
+            if size is None and len(data) >= 8:
+                size = int.from_bytes(data[:8], "big")
+                if size > MAX_REPLY_BYTES:
+                    raise WorkerGone(f"a reply of {size} bytes")
+                if len(data) < 8 + size:
+                    deadline += 10.0  # executed in time: what remains is transfer
+            if size is not None and len(data) >= 8 + size:
+                with memoryview(data) as view:
+                    message = str(view[8 : 8 + size], "utf-8")  # without a copy: it may be large
+                del data[: 8 + size]
+                return message
+            data += self._piece(deadline, stop, 65536 if size is None else min(max(8 + size - len(data), 65536), 2**20))
+
+    def _piece(self, deadline: float, stop: threading.Event | None, most: int) -> bytes:
+        while True:
+            left = max(deadline - time.monotonic(), 0.001)
+            self.socket.settimeout(left if stop is None else min(left, LOOK_S))
+            try:
+                piece = self.socket.recv(most)
+            except TimeoutError:
+                if stop is None or left <= LOOK_S:
+                    raise
+            else:
+                if not piece:
+                    raise WorkerGone("the connection closed")
+                return piece
+            if stop is not None and stop.is_set():
+                raise Interrupted
+
+    def kill(self) -> int:
+        """End the process for certain; its exit status."""
+        self.socket.close()  # a worker that waits for work ends by this
+        self.process.kill()
+        self._place.close()
+        return self.process.wait()
+
+    def forget(self) -> None:
+        """In a forked child: drop our copy of the socket; the process belongs to the parent."""
+        self.socket.close()
+        self._place.close()
+        self.process.returncode = 0  # not ours to wait for
