@@ -54,6 +54,7 @@ class ReactConfig(_Frozen):
     repeat_hint: bool = False  # a hint line after a repeated identical action
     skip_forced_calls: bool = False  # do not ask the model for an action that will be overridden
     auto_finish: bool = False  # no model call for ``finish`` after a successful run
+    stop_at_action: bool = False  # the model stops behind its first complete action (the parser takes the last one)
     history_order: Literal["spec", "schema_first"] = "spec"
 
 
@@ -62,6 +63,7 @@ REACT_PLUS: dict[str, Any] = {
     "repeat_hint": True,
     "skip_forced_calls": True,
     "auto_finish": True,
+    "stop_at_action": True,
     "history_order": "schema_first",
 }
 

@@ -30,6 +30,7 @@ from nl2sql.interfaces import Database, Episode, EventSink, Model, Question, Res
 from nl2sql.trace import summarize_trace
 from nl2sql.transcript import failed, fit_window, parse_action, shown
 
+ACTION_END = "]\n"
 NEEDS_SQL = ("validate_sql", "validate_constraints", "run_sql")
 SHAPES = {  # what the loop reads of an observation, whoever wrote the tool
     "link_schema": ("schema_text",),
@@ -110,9 +111,13 @@ def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
         return "", {}
     messages = prompts.react_messages(state.history[0], state.task.config.prompts)
     prefill = fit_window(state, messages)
-    completion = state.task.ask(messages, prefill=prefill, stop=("Observation:",), max_new_tokens=config.max_new_tokens)
-    record(state, {"step": step, "llm": completion.text})
-    text = completion.text.rstrip()
+    stop = ("Observation:", ACTION_END) if config.stop_at_action else ("Observation:",)  # react_plus
+    completion = state.task.ask(messages, prefill=prefill, stop=stop, max_new_tokens=config.max_new_tokens)
+    text = completion.text
+    if config.stop_at_action and not parse_action(text)[0] and parse_action(text + "]")[0]:
+        text += "]"  # the stop string took it
+    record(state, {"step": step, "llm": text})
+    text = text.rstrip()
     if text.strip():
         state.history.append(text.lstrip("\n"))
     action, args, found = parse_action(text)

@@ -215,6 +215,10 @@ class LocalModel:
             "transformers": transformers.__version__,
         }
 
+    def worker_seconds(self) -> tuple[float, float]:
+        """Seconds since loading in which there was work, and of these inside the model's forward passes."""
+        return self._worker.busy_seconds, self._worker.forward_seconds
+
     def close(self) -> None:
         """Stop the worker; callers still waiting get Cancelled."""
         self._at_exit()
