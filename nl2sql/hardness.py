@@ -13,6 +13,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from nl2sql.parse_bound import parse_bounded
+
 if TYPE_CHECKING:
     from sqlglot import expressions as exp
     from sqlglot.expressions import Expr
@@ -24,13 +26,12 @@ LEVELS: tuple[Hardness, ...] = ("easy", "medium", "hard", "extra")
 @lru_cache(maxsize=8192)
 def hardness(sql: str, dialect: str = "sqlite") -> Hardness | None:
     """The level of one query, or None where it cannot be parsed as a query."""
-    import sqlglot
     from sqlglot import expressions as exp
     from sqlglot.errors import SqlglotError
 
     try:
-        tree = sqlglot.parse_one(sql, read=dialect)
-    except (SqlglotError, RecursionError):
+        tree = parse_bounded(sql, dialect)
+    except SqlglotError:
         return None
     if not isinstance(tree, exp.Query):
         return None
@@ -72,8 +73,7 @@ def component_counts(tree: exp.Query) -> tuple[int, int, int]:
     component2 += sum(_subqueries(part) for part in [*conditions, *in_select])
 
     aggregates = sum(_has_aggregate(item) for item in in_select)
-    aggregates += sum(isinstance(condition, exp.Not) for condition in where_conditions)
-    aggregates += sum(isinstance(condition, exp.Not) for condition in having_conditions)
+    aggregates += sum(_is_negated(condition) for condition in (*where_conditions, *having_conditions))
     aggregates += max(0, len(having_conditions) - 1)
     groups = len(group.expressions) if group else 0
     others = sum((aggregates > 1, len(select.expressions) > 1, len(where_conditions) > 1, groups > 1))
@@ -107,6 +107,14 @@ def _conditions(root: Expr | None) -> tuple[list[Expr], int]:
         else:
             found.append(node)
     return found, ors
+
+
+def _is_negated(condition: Expr) -> bool:
+    """NOT before a condition, or within it (NOT LIKE)."""
+    from sqlglot import expressions as exp
+
+    inner = condition.this if isinstance(condition, exp.Escape) else condition
+    return isinstance(inner, exp.Not) or bool(inner.args.get("negate"))
 
 
 def _bare(condition: Expr) -> Expr:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nl2sql.constraints.shape import is_aggregate, outer_selects
+from nl2sql.parse_bound import parse_bounded
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -26,11 +27,10 @@ def remove_structure(sql: str, structure: str) -> str | None:
         The remaining query, or None where the structure is not there or the SQL cannot be parsed. The result
         need not execute (``COUNT(*) / 2`` leaves ``* / 2``).
     """
-    import sqlglot
     from sqlglot.errors import SqlglotError
 
     try:
-        tree = sqlglot.parse_one(sql, dialect="sqlite")
+        tree = parse_bounded(sql)
     except SqlglotError:
         return None
     legs = list(outer_selects(tree))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.parse_bound import parse_bounded
+
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
@@ -17,13 +19,12 @@ def order_free(sql: str, dialect: str = "sqlite") -> bool:
     What lets the physical order in: LIMIT, windows, GROUP_CONCAT and functions we do not know, a column beside an
     aggregate that is no key of the GROUP BY, a scalar subquery of several rows, sort keys that are not shown.
     """
-    import sqlglot
     from sqlglot import expressions as exp
     from sqlglot.errors import SqlglotError
 
     try:
-        tree: Any = sqlglot.parse_one(sql, read=dialect)
-    except (SqlglotError, RecursionError):
+        tree: Any = parse_bounded(sql, dialect)
+    except SqlglotError:
         return False
     if not isinstance(tree, exp.Query):
         return False

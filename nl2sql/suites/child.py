@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.interfaces import RunResult
+from nl2sql.parse_bound import SLIPS
 from nl2sql.query_worker import receive, restrict_process, send
 from nl2sql.suites.distil import Databases, Gold, answer, distil, read_gold
 from nl2sql.suites.hunt import counterexamples
@@ -37,7 +38,7 @@ def main() -> None:
             known[key] = Databases(Source.from_json(request["data"]))
         try:
             reply = TASKS[request["task"]](known[key], request)
-        except (sqlite3.Error, OSError, MemoryError, RecursionError) as error:
+        except (sqlite3.Error, OSError, MemoryError, AssertionError, *SLIPS) as error:
             reply = {"error": f"{type(error).__name__}: {error}"[:500]}
         send(json.dumps(reply, default=_hex).encode("utf-8", "replace"))
 

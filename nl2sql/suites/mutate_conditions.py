@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -117,8 +118,8 @@ def _other_constants(m: Mutator, node: exp.Literal) -> tuple[tuple[str, int] | N
     values: list[Any] = []
     above = node.parent
     if not node.is_string:
-        number = float(node.this) if any(c in node.this for c in ".eE") else int(node.this)
-        values = [number + 1, number - 1]
+        value = written(node)
+        values = [value + 1, value - 1] if isinstance(value, int) or math.isfinite(value or math.inf) else []
     elif isinstance(above, exp.Like):
         pattern = node.this
         stripped = pattern.strip("%")
