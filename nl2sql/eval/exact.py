@@ -33,7 +33,7 @@ def normalise_sql(sql: str, dialect: str = "sqlite") -> str:
         read_double_quoted_values(tree)
         _name_tables_plainly(tree)
         _drop_column_aliases(tree)
-        return _plain(tree).sql(dialect=dialect, comments=False, normalize_functions="upper")
+        return _plain(tree).sql(dialect=dialect, comments=False, normalize_functions="upper", copy=False)
     except (SqlglotError, *SLIPS):
         return " ".join(sql.rstrip("; \n\t").lower().split())
 

@@ -9,10 +9,12 @@ from functools import lru_cache
 from nl2sql.eval.exact import exact_match
 
 TOKEN = re.compile(  # what every writing of a query shares; DESC only where it can be nothing but a direction
-    r"`[^`]*`|\[[^\]]*\]"
-    r"|(?P<name>\"[^\"]*\")|(?P<text>'(?:[^']|'')*')|(?<![\w.])(?P<number>\d+(?:\.\d+)?)(?![\w.])"
-    r"|\b(?P<word>select|where|group|having|union|intersect|except|limit|distinct|between|like|exists|order"
-    r"|(?<=[\w)]\s)(?<!\bby\s)(?<!select\s)(?<!distinct\s)desc(?=\s*(?:[,;)]|$|limit\b)))\b",
+    r"(?P<text>'(?:[^']|'')*')|(?P<name>\"[^\"]*\"|`[^`]*`|\[[^\]]*\])"
+    r"|(?<![\w.])(?P<number>\d+(?:\.\d+)?)(?![\w.])"
+    r"|\b(?:(?P<word>select|where|group|having|union|intersect|except|limit|distinct|between|like|exists|order"
+    r"|and|or|(?:count|sum|avg|min|max)(?=\s?\()"
+    r"|(?<=[\w)]\s)(?<!\bby\s)(?<!select\s)(?<!distinct\s)desc(?=\s*(?:[,;)]|$|limit\b)))\b"
+    r"|(?<!distinct )(?:from|join) [\"`\[]?(?P<table>\w+))",
     re.IGNORECASE,
 )
 
@@ -32,14 +34,14 @@ def same_text(gold: str, predicted: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def _written(sql: str) -> tuple[Counter[str], Counter[str] | None]:
-    """(keywords and numbers, strings); None where double quotes may stand for a name or a string."""
+    """(keywords, numbers and tables, strings); None where double quotes may stand for a name or a string."""
     words: list[str] = []
     texts: list[str] = []
     unclear = False
-    for name, text, number, word in TOKEN.findall(" ".join(sql.split())):
-        unclear = unclear or bool(name)
+    for text, name, number, word, table in TOKEN.findall(" ".join(sql.split())):
+        unclear = unclear or name.startswith('"')
         if text:
             texts.append(text)
-        elif number or word:
-            words.append(number or word.lower())
+        elif not name:
+            words.append(number or (word or f"table {table}").lower())
     return Counter(words), None if unclear else Counter(texts)
