@@ -84,11 +84,10 @@ def read_gold(sql: str, place: Databases, seed: int) -> Gold:
     written = place.arena.program(gold.tree.sql("sqlite"))
     programs = {program} | ({written} if written else set())
     for neighbour in found:
-        if neighbour.equivalent:
-            gold.proven.append(neighbour)
-            continue
         compiled = place.arena.program(neighbour.sql)
-        if compiled in programs:
+        if neighbour.equivalent:
+            gold.proven += [neighbour] if compiled is not None else []
+        elif compiled in programs:
             gold.proven.append(replace(neighbour, equivalent=SAME_PROGRAM))
         elif compiled is not None:
             gold.live.append(neighbour)

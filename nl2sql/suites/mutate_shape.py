@@ -121,12 +121,20 @@ def joins(m: Mutator) -> None:
                 if isinstance(part, exp.EQ) and part is not join.args["on"]:
                     m.swap("join", part, exp.true())
             alias = join.this.alias_or_name.lower()
-            used = any(c.table.lower() == alias for c in select.find_all(exp.Column) if not within(c, join))
+            used = any(_belongs(m, c, scope, alias) for c in select.find_all(exp.Column) if not within(c, join))
             rest = [j for j in joins if j is not join]
             if not used and len(scope.sources) > 1 and scope.sources.get(alias) is not None:
                 proof = join_proofs.join_is_idle(facts, scope, join)
                 with setting(select, "joins", rest):
                     m.emit("join", proof)
+
+
+def _belongs(m: Mutator, column: exp.Column, scope: Scope, alias: str) -> bool:
+    if column.table:
+        return column.table.lower() == alias
+    own = m.scope_of(column)
+    found = own.find(column) if own else None
+    return found is not None and found[0] is scope and found[1] == alias
 
 
 def clauses(m: Mutator) -> None:

@@ -236,6 +236,11 @@ def test_check_runs_the_proofs(benchmark_folder):
     assert "0 of them answered differently" in shown
 
 
+def test_a_joined_table_whose_columns_are_used_without_its_name_is_not_idle(place):
+    read = read_gold("SELECT name FROM works AS w JOIN employees AS e ON w.employee = e.number", place, 0)
+    assert not [n for n in read.live + read.proven if "JOIN" not in n.sql]
+
+
 def test_ties_with_nulls_are_ties(source, place):
     (gold,) = [read_gold("SELECT office FROM employees GROUP BY office ORDER BY count(*) DESC LIMIT 1", place, 0)]
     rising, falling = gold.variants
