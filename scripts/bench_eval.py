@@ -371,10 +371,9 @@ def _table(report: dict[str, Any]) -> str:
     for label, row in report["variants"].items():
         shown = "".join(f"{row['seconds'][name]:10.3f}s" for name in columns)
         different = row["different_verdicts"]
-        lines.append(
-            f"{label:24}{shown} {row['times_faster']:7.1f}x {row['times_floor']:7.2f} {row['times_floor_cpu'] or 0:6.2f}"
-            f" {row['peak_mib']:5.0f}  {len(different)} of {row['items']}"
-        )
+        ratios = f"{row['times_faster']:7.1f}x {row['times_floor']:7.2f} {row['times_floor_cpu'] or 0:6.2f}"
+        other = f"{len(different)} of {row['items']}"
+        lines.append(f"{label:24}{shown} {ratios} {row['peak_mib']:5.0f}  {other}")
         for name in ("reference", "ours", "floor"):
             lines.append(f"    {name}: " + ", ".join(f"{seconds:.3f}" for seconds in row["all_seconds"][name]) + " s")
         for entry in different:
