@@ -53,7 +53,8 @@ def load_model(
 
 def _open(source: Source, device: str, dtype: str | None, batch_size: int, server: tuple[str, ...]) -> Model:
     if source.kind == "http":
-        from nl2sql.models.http import HttpModel, ServerOptions
+        from nl2sql.models.http import HttpModel
+        from nl2sql.models.http_options import ServerOptions
 
         if device != "auto" or dtype is not None:
             raise UsageError("--device and --dtype are the server's own business; leave them out with an HTTP model")

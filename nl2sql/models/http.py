@@ -12,75 +12,24 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
-from nl2sql.models.chat import Chat
 from nl2sql.models.http_grammar import TRIAL_TOKENS, fields_for, find_form, refusal
+from nl2sql.models.http_options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
 from nl2sql.models.http_probe import CONTINUE, count_remotely, probe, rendered, served_models
 from nl2sql.models.http_transport import Refused, Reply, Transport
 from nl2sql.models.http_wire import Answer, Counts, Stream, read_answers, read_counts
 
-KEY_VARIABLE = "NL2SQL_API_KEY"
 _REMEMBERED_COUNTS = 4096
 _QUOTED = (
     "\n\nYour answer has already begun; it stands between the lines below. Go on exactly where it stops, and repeat "
     "nothing of it.\n-----\n{prefill}\n-----"
 )
 _STORY = ({"role": "user", "content": "Tell me a story."},)
-
-
-class ServerOptions(BaseModel):
-    """What a user can say about a server: ``--server KEY=VALUE``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tokenizer: str = ""  # an embedded name or a folder: renders and counts prompts as the server's model does
-    context_window: int | None = Field(None, ge=64)
-    timeout_s: float = Field(600.0, gt=0)  # for one request, all of it
-    retries: int = Field(4, ge=0, le=100)
-    price_in: float = Field(0.0, ge=0)  # per million prompt tokens
-    price_out: float = Field(0.0, ge=0)  # per million completion tokens
-
-    @classmethod
-    def parse(cls, items: Iterable[str]) -> ServerOptions:
-        """Read ``KEY=VALUE`` items. Raises UsageError for an unknown key or a value of another kind."""
-        values: dict[str, str] = {}
-        for item in items:
-            key, sep, value = item.partition("=")
-            if not sep or key.strip() not in cls.model_fields:
-                raise UsageError(f"--server {item!r}: expected KEY=VALUE with KEY one of {', '.join(cls.model_fields)}")
-            values[key.strip()] = value.strip()
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UsageError(f"--server {first['loc'][0]}={first['input']}: {first['msg']}") from None
-
-
-def split_address(spec: str) -> tuple[str, str]:
-    """``http://HOST/v1#NAME`` as (address, name; "" when missing). Raises UsageError for what may hold a secret."""
-    address, _, name = spec.partition("#")
-    try:
-        parts = urlsplit(address)
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(f"model address {address!r}: {error}; example: http://localhost:8000/v1#NAME") from None
-    if not parts.hostname or port == 0:
-        raise UsageError(f"model address {address!r} names no host; example: http://localhost:8000/v1#NAME")
-    if parts.username or parts.password or parts.query:
-        raise UsageError(
-            f"the address of {parts.hostname} holds a user name, password or query, which a run would write down; "
-            f"give a key in the environment variable {KEY_VARIABLE} instead"
-        )
-    return address.rstrip("/"), name.strip()
 
 
 class HttpModel:
@@ -105,9 +54,9 @@ class HttpModel:
         try:
             if not self.name:
                 raise self._nameless()
-            self._chat = _tokenizer(self.options.tokenizer, self.name)
-            window = self.options.context_window or (_window_of(self.name) if self._chat else None)
-            self.abilities = probe(self._transport, self.name, self._chat, window)
+            self._chat = load_tokenizer(self.options.tokenizer, self.name)
+            likely = window_of(self.name) if self._chat else None
+            self.abilities = probe(self._transport, self.name, self._chat, self.options.context_window, likely)
         except BaseException:
             self._transport.close()
             raise
@@ -372,38 +321,6 @@ class HttpModel:
         offered = f"it offers: {', '.join(names[:20])}" if names else "it lists none; ask whoever runs it"
         example = names[0] if names else "NAME"
         return UsageError(f"which model of {self.url}? {offered}. Example: --model {self.url}#{example}")
-
-
-def _tokenizer(given: str, name: str) -> Chat | None:
-    """The tokenizer given for a server, or that of the local folder which the served name is."""
-    from nl2sql.models import resolve_spec
-    from nl2sql.models.embedded import pull
-
-    spec = given or (name if (Path(name).is_absolute() and (Path(name) / "tokenizer_config.json").is_file()) else "")
-    if not spec:
-        return None
-    source = resolve_spec(spec)
-    if source.kind not in ("embedded", "folder", "hub"):
-        raise UsageError(f"--server tokenizer={spec}: expected an embedded name, a folder or a hub id")
-    from transformers import AutoTokenizer
-
-    where = str(pull(source.value)) if source.kind == "embedded" else source.value
-    try:
-        return Chat(AutoTokenizer.from_pretrained(where), None)
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError, AttributeError) as error:
-        first = " ".join(str(error).split())[:200]
-        raise ModelError(f"--server tokenizer={spec} cannot be loaded ({first})") from None
-
-
-def _window_of(name: str) -> int | None:
-    """The context window that a served local folder's own config states."""
-    import json
-
-    try:
-        found = json.loads((Path(name) / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, int) else None
 
 
 def _read(

@@ -62,13 +62,17 @@ def served_models(transport: Transport) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)] if rows else []
 
 
-def probe(transport: Transport, name: str, chat: Chat | None, window: int | None) -> Abilities:
-    """Ask the server what it does. chat: a tokenizer of the same model, where there is one. Raises ModelError."""
+def probe(transport: Transport, name: str, chat: Chat | None, window: int | None, likely: int | None) -> Abilities:
+    """Ask the server what it does. Raises ModelError.
+
+    chat: a tokenizer of the same model, where there is one. window: tokens, as the user says; else the server's word
+    is taken, else ``likely``.
+    """
     listed = served_models(transport)
     entry = next((row for row in listed if row["id"] == name), {})
     about = _about(transport, entry)
     said = about.pop("window", None)
-    return _Probe(transport, name, chat, listed, about).run(window or said)
+    return _Probe(transport, name, chat, listed, about).run(window or said or likely)
 
 
 class _Probe:

@@ -17,7 +17,8 @@ from models.tiny import tiny_tokenizer
 from nl2sql.errors import Cancelled, ModelError, UsageError
 from nl2sql.interfaces import Grammar, Model, Sampling
 from nl2sql.models import http_transport, load_model
-from nl2sql.models.http import HttpModel, ServerOptions
+from nl2sql.models.http import HttpModel
+from nl2sql.models.http_options import ServerOptions
 
 BAD = yaml.safe_load(Path(__file__).with_name("bad_answers.yaml").read_text(encoding="utf-8"))
 CHAT = [{"role": "system", "content": "You write SQL."}, {"role": "user", "content": "How many orders?"}]
