@@ -18,7 +18,7 @@ from typing import Any
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
-from nl2sql.models.http_grammar import TRIAL_TOKENS, fields_for, find_form, refusal
+from nl2sql.models.http_grammar import TRIAL_TOKENS, GrammarCheck, fields_for, find_form, refusal
 from nl2sql.models.http_options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
 from nl2sql.models.http_probe import CONTINUE, count_remotely, probe, rendered, served_models
 from nl2sql.models.http_transport import Refused, Reply, Transport
@@ -62,6 +62,7 @@ class HttpModel:
             raise
         self.context_window = self.abilities.window
         self._forms: dict[str, str] = {}
+        self._check: GrammarCheck | None = None
         self._samples: bool | None = None
         self._many = self.abilities.many
         self._finding = threading.Lock()
@@ -110,6 +111,8 @@ class HttpModel:
                 raise
             self._many = False  # some servers take a few at once, but not so many
             found = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel)
+        if grammar is not None:
+            self._hold(found, grammar)
         seconds = (time.perf_counter() - started) / n
         return [replace(c, usage=replace(c.usage, seconds=seconds)) for c in found]
 
@@ -290,6 +293,8 @@ class HttpModel:
     def _constraint(self, grammar: Grammar) -> dict[str, Any]:
         """The request fields for a grammar. Raises ModelError when the server has no structured output for it."""
         with self._finding:
+            self._check = self._check or GrammarCheck()
+            self._check.prepare(grammar)
             if grammar.kind not in self._forms:
                 self._forms[grammar.kind] = find_form(
                     grammar.kind, lambda extra: self._trial(_STORY, TRIAL_TOKENS[grammar.kind], **extra)
@@ -297,6 +302,15 @@ class HttpModel:
         if not self._forms[grammar.kind]:
             raise refusal(self.url, grammar.kind)
         return fields_for(grammar, self._forms[grammar.kind])
+
+    def _hold(self, found: Sequence[Completion], grammar: Grammar) -> None:
+        """Hold answers against the grammar they were asked to keep to. Raises ModelError."""
+        assert self._check is not None
+        try:
+            for completion in found:
+                self._check.check(grammar, completion.text)
+        except ModelError as error:
+            raise ModelError(f"{self.url}: {error}") from None
 
     def _check_sampling(self) -> None:
         """Does the server sample at all? transformers serve, for one, decodes greedily whatever the temperature."""

@@ -2,18 +2,26 @@
 
 A grammar is sent as it is, never translated: Lark text goes to servers that read llguidance's Lark (vLLM, SGLang with
 ``--grammar-backend llguidance``, llama.cpp built with llguidance). A server that takes the field and does not obey
-counts as one that has none.
+counts as one that has none. Some obey a small grammar and drop one they cannot compile without a word (llama.cpp
+does), so every constrained answer is held against its grammar here, where llguidance is installed.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Grammar
+
+logger = logging.getLogger(__name__)
+
+_COMPILED = 256  # grammars kept
 
 Form: TypeAlias = Callable[[str], dict[str, Any]]
 
@@ -80,3 +88,57 @@ def refusal(base: str, kind: str) -> ModelError:
         f"{base} does not obey a {kind} grammar (tried {tried}); leave --constrain at none, or use a server with "
         "structured output by llguidance (docs/models.md)"
     )
+
+
+class GrammarCheck:
+    """Does a text keep to a grammar? Compiled grammars are kept, the last few. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Grammar, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        try:
+            import llguidance
+        except ImportError:
+            logger.warning("llguidance is not installed: answers are not checked against the grammar asked for")
+            self._bytes = None
+        else:
+            self._bytes = llguidance.LLTokenizer("byte")
+
+    def prepare(self, grammar: Grammar) -> None:
+        """Compile ``grammar``. Raises ModelError with one line for a malformed one."""
+        if self._bytes is None:
+            return
+        from llguidance import LLMatcher
+
+        with self._lock:
+            if grammar in self._kept:
+                self._kept.move_to_end(grammar)
+                return
+        make = LLMatcher.grammar_from_lark if grammar.kind == "lark" else LLMatcher.grammar_from_json_schema
+        try:
+            matcher = LLMatcher(self._bytes, make(grammar.text))
+            error = matcher.get_error()
+        except ValueError as found:
+            error = str(found)
+        if error:
+            raise ModelError(f"malformed {grammar.kind} grammar: {' '.join(error.split())[:300]}")
+        with self._lock:
+            self._kept[grammar] = matcher
+            while len(self._kept) > _COMPILED:
+                self._kept.popitem(last=False)
+
+    def check(self, grammar: Grammar, text: str) -> None:
+        """Raises ModelError when ``text`` is no beginning of what ``grammar`` allows."""
+        if self._bytes is None:
+            return
+        self.prepare(grammar)
+        with self._lock:
+            matcher = self._kept[grammar].deep_copy()
+        raw = text.encode("utf-8", "replace")
+        taken = matcher.try_consume_tokens(list(raw))
+        if taken < len(raw):
+            at = len(raw[:taken].decode("utf-8", "ignore"))
+            raise ModelError(
+                f"the server left the grammar it was asked to keep to, at {text[at : at + 40]!r}; it may not know all "
+                "of the grammar's syntax (its log may say); leave --constrain at none"
+            )

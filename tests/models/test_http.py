@@ -233,14 +233,32 @@ def test_a_grammar_goes_out_in_the_form_that_the_server_obeys(field: str) -> Non
         assert sent.endswith(lark)
 
 
+def test_a_server_that_silently_drops_a_grammar_is_found_out(server: StandIn) -> None:
+    with serving(Dialect(grammar="grammar")) as server:  # llama.cpp goes on unconstrained when it cannot compile one
+        model = opened(server)
+        with pytest.raises(ModelError, match=r"left the grammar it was asked to keep to, at '123'") as caught:
+            model.generate(CHAT, max_new_tokens=9, grammar=Grammar("lark", 'start: "zq" /[a-z]+/'))
+        assert str(caught.value).startswith(server.url)
+        cut = model.generate(CHAT, max_new_tokens=9, grammar=Grammar("lark", 'start: "zq" /[0-9]{9}/'))
+        assert cut[0].text == "zq123"  # a beginning of what the grammar allows: the limit may have cut it
+
+
+@pytest.mark.parametrize("grammar", [Grammar("lark", "start: {"), Grammar("json_schema", '{"type": 7}')])
+def test_a_malformed_grammar_is_one_line(grammar: Grammar, server: StandIn) -> None:
+    model = opened(server)
+    with pytest.raises(ModelError, match=f"malformed {grammar.kind} grammar") as caught:
+        model.generate(CHAT, max_new_tokens=9, grammar=grammar)
+    assert "\n" not in str(caught.value) and not server.requests
+
+
 @pytest.mark.parametrize("refuses", [True, False])
-@pytest.mark.parametrize("kind", ["lark", "json_schema"])
-def test_a_server_without_structured_output_says_so(kind: Any, refuses: bool) -> None:
+@pytest.mark.parametrize(("kind", "text"), [("lark", 'start: "x"'), ("json_schema", '{"type": "integer"}')])
+def test_a_server_without_structured_output_says_so(kind: Any, text: str, refuses: bool) -> None:
     with serving(Dialect(refuses_unknown=refuses)) as server:
         model = opened(server)
         for _ in range(2):
             with pytest.raises(ModelError, match=rf"does not obey a {kind} grammar .*leave --constrain at none"):
-                model.generate(CHAT, max_new_tokens=9, grammar=Grammar(kind, "{}"))
+                model.generate(CHAT, max_new_tokens=9, grammar=Grammar(kind, text))
 
 
 @pytest.mark.parametrize("dialect", [Dialect(), Dialect(tokenize=False), Dialect(tokenize=False, usage=False)])
