@@ -37,7 +37,7 @@ MANY_CELLS = 20_000  # a comparison of more is announced: the parent grants it t
 class Result:
     """What came of one statement. ``error`` is (exception or kind, message); ``rows`` are complete or cut."""
 
-    __slots__ = ("columns", "digest", "error", "rows", "seconds", "truncated")
+    __slots__ = ("cells", "columns", "digest", "error", "rows", "seconds", "truncated")
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Result:
     ) -> None:
         self.columns, self.rows, self.truncated, self.seconds = columns, rows, truncated, seconds
         self.error = error
+        self.cells = len(columns) * len(rows)
         self.digest: list[Any] | None = None
 
     @property
@@ -199,14 +200,14 @@ class Batch:
             if verdict is not None:
                 return verdict
         ours, theirs = self.gold(gold), self.result(predicted)
-        if not ours.usable:
+        if ours.error or ours.truncated:
             return 2
-        if not theirs.usable:
+        if theirs.error or theirs.truncated:
             if theirs.error and theirs.error[0] == "empty" and self.request["blank"]:
                 self.send_rows(gold, ours)
                 return None
             return 0
-        if len(ours.columns) * len(ours.rows) + len(theirs.columns) * len(theirs.rows) > MANY_CELLS:
+        if ours.cells + theirs.cells > MANY_CELLS:
             self.busy()
         verdict = None if flags & ROWS else compare(ours, theirs, bool(flags & ORDERED), self.mode)
         if verdict is None or (verdict == 0 and flags & ROWS_IF_WRONG):
@@ -233,8 +234,9 @@ class Batch:
 
     def gold(self, index: int) -> Result:
         found = self.result(index)
-        wanted = self.digests_from_s is not None and found.seconds >= self.digests_from_s
-        if wanted and index not in self.known and found.usable and found.digest is None:
+        if self.digests_from_s is None or found.seconds < self.digests_from_s:
+            return found
+        if index not in self.known and found.usable and found.digest is None:
             self.digests[index] = digest_of(found)
         return found
 
@@ -260,7 +262,7 @@ class Batch:
         if index in self.sent or found.error:
             return
         self.sent.add(index)
-        if len(found.rows) * len(found.columns) > MANY_CELLS:
+        if found.cells > MANY_CELLS:
             self.busy()
         cut = "true" if found.truncated else "false"
         part = f'"{index}":[{self.encode(found.columns)},{self.encode(found.rows)},{cut}]'

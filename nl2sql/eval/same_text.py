@@ -19,6 +19,16 @@ TOKEN = re.compile(  # what every writing of a query shares; DESC only where it 
 )
 
 
+TEXT = re.compile(r"'(?:[^']|'')*'")
+QUOTED = re.compile(r'"[^"]*"')
+PIECE = re.compile(r"\w+|[^\w\s]")
+VARYING = ("as", "inner", "outer", "asc", "isnull", "notnull", "offset", "true", "false")
+ENDS = (")", '"', "'", "`", "]")  # what an alias may follow
+NO_ALIAS_AFTER = frozenset(
+    "select distinct all from join where and or not on by having in like between union except intersect".split()  # noqa: SIM905
+)
+
+
 def same_text(gold: str, predicted: str) -> bool:
     """``exact_match(gold, predicted)``."""
     if gold == predicted:
@@ -29,7 +39,28 @@ def same_text(gold: str, predicted: str) -> bool:
     other_words, other_texts = _written(predicted)
     if words != other_words or (texts is not None and other_texts is not None and texts != other_texts):
         return False
+    (names, aliases), (other_names, other_aliases) = _names(gold), _names(predicted)
+    if names - other_names - aliases or other_names - names - other_aliases:
+        return False
     return exact_match(gold, predicted)
+
+
+@lru_cache(maxsize=8192)
+def _names(sql: str) -> tuple[frozenset[str], frozenset[str]]:
+    """(all words outside strings, those that may be an alias or otherwise have another writing)."""
+    sql = TEXT.sub("''", sql.lower())
+    quoted = {word for text in QUOTED.findall(sql) for word in re.findall(r"\w+", text)}  # a name, or a string
+    names, may_vary = set(quoted), quoted.union(VARYING)
+    previous = ""
+    for piece in PIECE.findall(sql):
+        if piece == "(":
+            may_vary.add(previous)  # functions have synonyms
+        elif piece[0] == "_" or piece[0].isalpha():
+            names.add(piece)
+            if previous in ENDS or (previous.isidentifier() and previous not in NO_ALIAS_AFTER):
+                may_vary.add(piece)
+        previous = piece
+    return frozenset(names), frozenset(may_vary)
 
 
 @lru_cache(maxsize=8192)

@@ -22,6 +22,11 @@ def order_keys(sql: str, columns: Sequence[str], dialect: str = "sqlite") -> tup
 
     A key is found by number, by result name, or as the same expression in the SELECT list.
     """
+    return _order_keys(sql, tuple(columns), dialect)
+
+
+@lru_cache(maxsize=8192)
+def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, ...] | None:
     from sqlglot import expressions as exp
 
     tree = _outermost(sql, dialect)
