@@ -22,6 +22,7 @@ from pathlib import Path
 
 from nl2sql.cache import cache_dir
 from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.file_reader import Unreadable, bound, content_digest, rows_deadline, vet
 from nl2sql.schema import introspect, quote_always
 
 FRESH_S = 2.0  # a file changed this recently may change again within one tick of its time stamp
@@ -125,13 +126,27 @@ def _version(path: Path, wal_of: Path | None) -> str:
 
 @contextlib.contextmanager
 def read_only(path: str | Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection in this process, for SQL of our own. Raises OSError, sqlite3.Error."""
+    """A read-only connection in this process, for SQL of our own. Raises OSError, sqlite3.Error.
+
+    The schema was read in another process before (``file_reader.vet``). Single values are limited in size, and what
+    executes longer than a file of this size can need is interrupted.
+    """
     copies = WalCopies()
+    seconds = 0.0
     try:
-        uri, _ = copies.readable(path)
+        uri, version = copies.readable(path)
+        vet(uri, version)
+        seconds = rows_deadline(Path(path).stat().st_size)
+        deadline = time.monotonic() + seconds
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
             connection.execute("PRAGMA query_only=on")
+            bound(connection)
+            connection.set_progress_handler(lambda: int(time.monotonic() > deadline), 100_000)
             yield connection
+    except sqlite3.OperationalError as error:
+        if str(error) == "interrupted":
+            raise Unreadable(f"reading it took more than {seconds:.0f} s") from None
+        raise
     finally:
         copies.close()
 
@@ -180,8 +195,11 @@ def fingerprint_sqlite(path: str | Path) -> str:
         if re.fullmatch(r"[0-9a-f]{64}", text):
             return text
     try:
-        with read_only(real) as connection:
-            digest = _content_hash(connection)
+        copies = WalCopies()
+        try:
+            digest = content_digest(copies.readable(real)[0], real.stat().st_size)
+        finally:
+            copies.close()
     except (OSError, sqlite3.Error) as error:
         raise unusable(file, error) from None
     if time.time() - real.stat().st_mtime > FRESH_S:
@@ -192,7 +210,8 @@ def fingerprint_sqlite(path: str | Path) -> str:
     return digest
 
 
-def _content_hash(connection: sqlite3.Connection) -> str:
+def content_hash(connection: sqlite3.Connection) -> str:
+    """What ``fingerprint_sqlite`` gives, of an open database. Values of generated columns follow from the others."""
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     schema = introspect(connection)
     texts = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
@@ -203,9 +222,17 @@ def _content_hash(connection: sqlite3.Connection) -> str:
         if table.is_view:
             continue
         count = rows = 0
-        for row in connection.execute(f"SELECT * FROM {quote_always(table.name)}"):
+        for row in connection.execute(f"SELECT {_stored(connection, table.name)} FROM {quote_always(table.name)}"):
             digest = hashlib.sha256(repr(row).encode("utf-8", "surrogateescape")).digest()
             rows = (rows + int.from_bytes(digest, "big")) % 2**256
             count += 1
         total.update(f"{table.name}:{count}:{rows:064x}\n".encode("utf-8", "surrogateescape"))
     return total.hexdigest()
+
+
+def _stored(connection: sqlite3.Connection, table: str) -> str:
+    """The columns to read: all of them, but for those that SQLite computes, which could be of any size."""
+    rows = connection.execute("SELECT name, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
+    if not any(hidden in (2, 3) for _, hidden in rows):
+        return "*"
+    return ", ".join(quote_always(name) for name, hidden in rows if not hidden) or "NULL"

@@ -1,0 +1,184 @@
+"""Reading a database file that nobody has looked at yet: in a process of its own, with a deadline and bounded memory.
+
+A file can be made such that merely describing it takes hours or gigabytes: views that double, generated columns that
+explode, a full-text table over an endless view. SQLite 3.40 cannot be interrupted while it resolves names, so that a
+deadline within the process would not hold; here the process is killed. ``vet`` has the schema read once before this
+process reads it, ``content_digest`` has all rows read.
+
+Runs as a child too (``main``): requests and replies as in ``query_worker.py``, over one socket.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import math
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+
+SCHEMA_S = 20.0  # to describe all tables and views
+ROWS_S = 30.0  # to read all rows, and another second for every ...
+BYTES_PER_S = 5 * 2**20  # ... so many bytes of the file
+MAX_TABLES = 10_000  # tables and views
+MAX_SCHEMA_CHARS = 20_000_000
+MAX_VALUE_BYTES = 64 * 2**20  # of one text or blob
+HEAP_BYTES = 2**30
+ROOT = str(Path(__file__).resolve().parents[1])
+PROGRAM = "import sys; sys.path.insert(0, {root!r}); from nl2sql.file_reader import main; main()"
+
+
+class Unreadable(sqlite3.DatabaseError):
+    """Reading took too long or too much memory; the text says which bound."""
+
+
+@lru_cache(maxsize=4096)
+def vet(uri: str, version: str) -> None:
+    """Have the schema read elsewhere first. Raises sqlite3.Error with one line. Asked once for a ``version``."""
+    _ask({"what": "schema", "uri": uri}, SCHEMA_S, "its tables and views were not described")
+
+
+def content_digest(uri: str, size: int) -> str:
+    """SHA-256 (hex) of schema and rows (``sqlite_files.content_hash``). Raises sqlite3.Error with one line."""
+    seconds = rows_deadline(size)
+    return _ask({"what": "digest", "uri": uri}, seconds, "its rows were not read")
+
+
+def rows_deadline(size: int) -> float:
+    """How long reading a file of ``size`` bytes as a whole may take, in seconds."""
+    return ROWS_S + size / BYTES_PER_S
+
+
+# ------------------------------------------------------------------------------------------------------ the parent
+
+
+class _Reader:
+    """One child and the socket to it."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-c", PROGRAM.format(root=ROOT)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the terminal is for the parent
+            )
+
+    def ask(self, request: dict[str, str], seconds: float) -> dict[str, str]:
+        """The reply. Raises TimeoutError and ConnectionError."""
+        deadline = time.monotonic() + seconds
+        payload = json.dumps(request | {"seconds": str(seconds)}).encode()
+        self.socket.settimeout(seconds)
+        self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
+        size = int.from_bytes(self._receive(8, deadline), "big")
+        found: dict[str, str] = json.loads(self._receive(size, deadline))
+        return found
+
+    def _receive(self, size: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            piece = self.socket.recv(size - len(data))
+            if not piece:
+                raise ConnectionError
+            data += piece
+        return bytes(data)
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+
+_idle: list[_Reader] = []
+_lock = threading.Lock()
+
+
+def _ask(request: dict[str, str], seconds: float, what: str) -> str:
+    with _lock:
+        reader = _idle.pop() if _idle else None
+    if reader is None:
+        reader = _Reader()
+    try:
+        reply = reader.ask(request, seconds)
+    except TimeoutError:
+        reader.close()
+        raise Unreadable(f"{what} within {seconds:.0f} s") from None
+    except ConnectionError:
+        reader.close()
+        raise Unreadable(f"{what}: the process that reads it died, most likely of too much memory") from None
+    except BaseException:
+        reader.close()
+        raise
+    with _lock:
+        _idle.append(reader)
+    if "error" in reply:
+        raise (Unreadable if reply["bound"] else sqlite3.DatabaseError)(reply["error"])
+    return reply["found"]
+
+
+@atexit.register
+def _close_all() -> None:
+    while _idle:
+        with contextlib.suppress(OSError):
+            _idle.pop().close()
+
+
+# ------------------------------------------------------------------------------------------------------- the child
+
+
+def main() -> None:
+    """Answer requests until the socket closes."""
+    from nl2sql.query_worker import receive, restrict_process, send
+
+    restrict_process()
+    while len(header := receive(8)) == 8:
+        request = json.loads(receive(int.from_bytes(header, "big")))
+        signal.alarm(math.ceil(float(request["seconds"])) + 5)  # the end of an orphan
+        try:
+            reply = {"found": _read(request)}
+        except MemoryError:
+            reply = {"error": "reading it takes too much memory", "bound": "yes"}
+        except sqlite3.Error as error:
+            line = (str(error) or type(error).__name__).splitlines()[0][:300]
+            full = "out of memory" in line or "too big" in line
+            line = f"reading it takes too much memory ({line})" if full else line
+            reply = {"error": line, "bound": "yes" if full or isinstance(error, Unreadable) else ""}
+        signal.alarm(0)
+        send(json.dumps(reply).encode())
+
+
+def _read(request: dict[str, str]) -> str:
+    from nl2sql.schema import introspect
+    from nl2sql.sqlite_files import content_hash
+
+    with contextlib.closing(sqlite3.connect(request["uri"], uri=True)) as connection:
+        connection.execute("PRAGMA query_only=on")
+        connection.execute("PRAGMA temp_store=memory")  # this process cannot write a file
+        connection.execute(f"PRAGMA hard_heap_limit={HEAP_BYTES}").fetchall()
+        bound(connection)
+        if request["what"] == "digest":
+            return content_hash(connection)
+        introspect(connection)
+        return ""
+
+
+def bound(connection: sqlite3.Connection) -> None:
+    """Limit single values, and refuse a schema without end. Raises Unreadable, sqlite3.Error."""
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+    count, chars = connection.execute(
+        "SELECT count(*) FILTER (WHERE type IN ('table', 'view')), total(length(sql)) FROM sqlite_master"
+    ).fetchone()
+    if count > MAX_TABLES:
+        raise Unreadable(f"it has {count} tables and views; at most {MAX_TABLES} are read")
+    if chars > MAX_SCHEMA_CHARS:
+        raise Unreadable(f"its schema has {chars:.0f} characters; at most {MAX_SCHEMA_CHARS} are read")
