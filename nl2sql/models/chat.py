@@ -73,7 +73,7 @@ class Chat:
         try:
             text: str = self._tokenizer.apply_chat_template(chat, **options)
         except TemplateError:
-            text = self._tokenizer.apply_chat_template(_without_system(chat), **options)
+            text = self._tokenizer.apply_chat_template(without_system(chat), **options)
         return text
 
 
@@ -83,7 +83,7 @@ def plain_prompt(messages: Sequence[Message]) -> str:
     return "\n\n".join([*turns, "Assistant:"]) + "\n"
 
 
-def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+def without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
     """For templates that know no system role: its text moves to the head of the first user turn."""
     system = "\n\n".join(m["content"] for m in messages if m["role"] == "system")
     rest = [m for m in messages if m["role"] != "system"]

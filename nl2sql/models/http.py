@@ -20,7 +20,7 @@ from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
 from nl2sql.models.http_grammar import TRIAL_TOKENS, GrammarCheck, fields_for, find_form, refusal
 from nl2sql.models.http_options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
-from nl2sql.models.http_probe import CONTINUE, count_remotely, probe, rendered, served_models
+from nl2sql.models.http_probe import CONTINUE, count_remotely, for_chat, probe, rendered, served_models
 from nl2sql.models.http_transport import Refused, Reply, Transport
 from nl2sql.models.http_wire import Answer, Counts, Stream, read_answers, read_counts
 
@@ -152,6 +152,7 @@ class HttpModel:
             "server": dict(found.server),
             "prefill": found.way,
             "prefill_trimmed": found.trims,
+            "system_role": found.systems,
             "token_counts": found.counting,
             "honours": [name for name in ("stops", "many") if getattr(found, name)]
             + ["logprobs"] * bool(found.logprobs),
@@ -218,7 +219,7 @@ class HttpModel:
         body: dict[str, Any] = {"model": self.name, **found.fields}
         if found.way == "completions":
             return "completions", body | {"prompt": rendered(self._chat, messages, prefill, found.drop_bos)}
-        chat = [dict(message) for message in messages]
+        chat = for_chat(messages, found.systems)
         if prefill and found.way == "chat":
             body |= CONTINUE
             chat.append({"role": "assistant", "content": prefill})
@@ -265,7 +266,8 @@ class HttpModel:
         with self._counting:
             count = self._counts.get(_digest(messages, prefill))
         if count is None and found.counting in ("vllm", "llama.cpp") and found.way != "user_turn":
-            count = count_remotely(self._transport, self.name, found.counting, messages, prefill, found.fields)
+            chat = for_chat(messages, found.systems)
+            count = count_remotely(self._transport, self.name, found.counting, chat, prefill, found.fields)
             self._remember(messages, prefill, count)
         return count
 

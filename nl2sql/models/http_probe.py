@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Message
-from nl2sql.models.chat import Chat, plain_prompt
+from nl2sql.models.chat import Chat, plain_prompt, without_system
 from nl2sql.models.http_transport import Refused, Transport
 from nl2sql.models.http_wire import read_answers, read_counts
 
@@ -40,6 +40,7 @@ class Abilities:
     counting: Literal["tokenizer", "vllm", "llama.cpp", "usage"]
     fields: Mapping[str, Any] = field(default_factory=dict)  # go with every request
     limit_field: str = "max_tokens"
+    systems: bool = True  # the chat template knows a system role
     trims: bool = False  # the server drops white space at the end of the open turn
     echoes: bool = False  # the server gives the open turn back at the head of its answer
     stops: bool = False  # the server honours stop strings
@@ -108,6 +109,7 @@ class _Probe:
             counting=self._counting(way, plain is not None),
             fields=self._fields,
             limit_field=self._limit,
+            systems=way == "completions" or self._systems(),
             trims=trims,
             echoes=echoes,
             stops=self._stops(lambda **more: ask(_ASKED, bos, 8, **more), answer),
@@ -181,6 +183,13 @@ class _Probe:
             return "user_turn", "", False, False
         return "chat", "", counts[2] == counts[0], found[1][1].startswith(turns[1])
 
+    def _systems(self) -> bool:
+        try:
+            self._converse(({"role": "system", "content": "Answer."}, *_ASKED), "", 1)
+        except Refused:
+            return False
+        return True
+
     def _rendered_alike(self, chat: Chat) -> str | None:
         """Does the server count as many tokens in a rendered prompt as the tokenizer here? None: no."""
         expected = len(chat.prompt_ids(_ASKED))
@@ -247,6 +256,12 @@ class _Probe:
             return ModelError(f"{self._transport.base} has no model {self._name!r}; it offers: {', '.join(names[:20])}")
         hint = "" if self._transport.base.endswith("/v1") else " (the address usually ends in /v1)"
         return ModelError(f"{refused}{hint}")
+
+
+def for_chat(messages: Sequence[Message], systems: bool) -> list[dict[str, str]]:
+    """Messages as a chat request takes them: without a system role where the template knows none."""
+    chat = [dict(message) for message in messages]
+    return chat if systems else without_system(chat)
 
 
 def rendered(chat: Chat | None, messages: Sequence[Message], prefill: str, drop_bos: str) -> str:

@@ -121,7 +121,9 @@ class CachedModel:
         self._cache.close()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_model"], name)
+        if "_model" not in self.__dict__:  # half built, or being copied
+            raise AttributeError(name)
+        return getattr(self._model, name)
 
     def _key(self, messages: Sequence[Message], prefill: str, options: dict[str, Any]) -> bytes:
         ids = getattr(self._model, "prompt_ids", None)

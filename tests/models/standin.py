@@ -28,6 +28,7 @@ class Dialect:
     logprobs: bool = True
     samples: bool = True
     chat: bool = True
+    systems: bool = True
     completions: bool = True
     tokenize: bool = True
     grammar: str = ""  # the field that holds a grammar it obeys
@@ -133,6 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.reply({"error": {"message": f"The model `{body.get('model')}` does not exist."}}, 404)
         if not (dialect.chat if chat else dialect.completions):
             return self.reply({"error": {"message": "no such endpoint"}}, 404)
+        if chat and not dialect.systems and any(m["role"] == "system" for m in body["messages"]):
+            return self.reply({"error": {"message": "System role not supported"}}, 400)
         if (dialect.refuses_unknown and unknown) or dialect.limit not in body:
             return self.reply({"error": {"message": f"Unknown fields: {sorted(unknown)}"}}, 400)
         if body.get("n", 1) > dialect.many > 1:

@@ -170,6 +170,14 @@ def test_with_a_tokenizer_the_prompt_is_rendered_here(tmp_path: Path) -> None:
         assert opened(server, f"tokenizer={tmp_path}").describe()["prefill"] == "chat"
 
 
+def test_without_a_system_role_its_text_heads_the_users_turn() -> None:
+    with serving(Dialect(systems=False)) as server:
+        model = opened(server)
+        assert model.describe()["system_role"] is False
+        model.generate(CHAT, max_new_tokens=3)
+        assert server.requests[-1]["messages"] == [{"role": "user", "content": "You write SQL.\n\nHow many orders?"}]
+
+
 def test_the_window_is_the_servers_or_the_users() -> None:
     with serving(Dialect(window=777)) as server:
         assert opened(server).context_window == 777
