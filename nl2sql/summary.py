@@ -12,7 +12,7 @@ from typing import Any
 
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
-from nl2sql.eval import Scores, score
+from nl2sql.eval import Scores, score_many
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs import RunFolder, item_field
 from nl2sql.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
@@ -32,20 +32,24 @@ def summarise(
 ) -> dict[str, Any]:
     """Score a run and its controls; returns the report (the contract is in ``docs/cli.md``)."""
 
-    def scored(predictions: Mapping[str, str], what: str, replicas: int = config.eval.replicas) -> Scores:
-        return score(
-            benchmark,
-            questions,
-            predictions,
-            replicas=replicas,
-            timeout_s=config.eval.timeout_s,
-            max_rows=config.eval.max_rows,
-            progress=progress and bool(what),
-            causes=what == "run",  # only the run's own items are reported
-        )
-
     rows, traces = main.predictions(), main.traces()
-    scores = scored({row["id"]: row["sql"] for row in rows}, "run")
+    shots, equal_shots = (
+        controls[key].predictions() if key in controls else [] for key in ("single_shot", "equal_tokens")
+    )
+    refused, layers = _refused(traces)
+    files = {"run": _sql(rows), "run, raw": _sql(rows, "raw_sql")} | layers
+    files |= {"control": _sql(shots), "control, raw": _sql(shots, "raw_sql")} if "single_shot" in controls else {}
+    files |= {"equal tokens": _sql(equal_shots)} if "equal_tokens" in controls else {}
+    scored = score_many(  # together: each gold, and what the files share, is executed once
+        benchmark,
+        questions,
+        files,
+        replicas=config.eval.replicas,
+        timeout_s=config.eval.timeout_s,
+        max_rows=config.eval.max_rows,
+        progress=progress,
+    )
+    scores = scored["run"]
     report: dict[str, Any] = {
         "run": str(main.folder),
         "controller": manifest["controller"]["name"],
@@ -59,9 +63,7 @@ def summarise(
     }
     if "single_shot" in controls:
         store = controls["single_shot"]
-        shots = store.predictions()
-        guarded = scored({row["id"]: row["sql"] for row in shots}, "control")
-        raw = scored({row["id"]: row["raw_sql"] for row in shots}, "control, raw")
+        guarded, raw = scored["control"], scored["control, raw"]
         report["control"] = {
             "with_guardrails": {"n": len(questions), "metrics": _metrics(guarded), "usage": usage_of(store)},
             "without_guardrails": {"n": len(questions), "metrics": _metrics(raw), "usage": usage_of(store)},
@@ -71,12 +73,16 @@ def summarise(
         report["control_flips"] = {"guardrails": _flips((_right(raw), _right(guarded)))}
     if "equal_tokens" in controls:
         store = controls["equal_tokens"]
-        equal = scored({row["id"]: row["sql"] for row in store.predictions()}, "control at equal tokens")
+        equal = scored["equal tokens"]
         report["control"]["equal_tokens"] = {"n": len(questions), "metrics": _metrics(equal), "usage": usage_of(store)}
         report["paired_equal_tokens"] = scores.paired(equal)
     right = _right(scores)
-    raw_right = _right(scored({row["id"]: row["raw_sql"] for row in rows}, "", 0))
-    report["flips"] = {"guardrails_final": _flips((raw_right, right))} | _gate_flips(traces, right, scored)
+    verdicts: dict[tuple[str, str], bool] = {}
+    for name, layer in layers.items():
+        was = _right(scored[name])
+        verdicts.update({(id_, sql): was[id_] for id_, sql in layer.items()})
+    report["flips"] = {"guardrails_final": _flips((_right(scored["run, raw"]), right))}
+    report["flips"] |= _gate_flips(refused, verdicts, right)
     report["counts"] = counts_of(rows, traces)
     report["by_hardness"] = {
         level: {name: interval.to_dict() for name, interval in metrics.items()}
@@ -173,26 +179,37 @@ def _flips(*pairs: tuple[Mapping[str, bool], Mapping[str, bool]]) -> dict[str, i
     return {name: changed[name] for name in ("right_to_wrong", "wrong_to_right")}
 
 
-def _gate_flips(traces: Iterable[Mapping[str, Any]], right: Mapping[str, bool], scored: Any) -> dict[str, Any]:
+def _sql(rows: Iterable[Mapping[str, Any]], field: str = "sql") -> dict[str, str]:
+    return {row["id"]: row[field] for row in rows}
+
+
+def _refused(
+    traces: Iterable[Mapping[str, Any]],
+) -> tuple[dict[tuple[str, str], set[str]], dict[str, dict[str, str]]]:
+    """(question id, candidate) -> the gates that refused it; and the candidates as prediction files."""
+    refused: dict[tuple[str, str], set[str]] = {}
+    for trace in traces:
+        for item in trace["flags"].get("rejected", []):
+            refused.setdefault((trace["id"], item["sql"]), set()).add(item["by"])
+    layers: dict[str, dict[str, str]] = {}
+    for key, sql in refused:
+        layer = next((entry for entry in layers.values() if key not in entry), None)
+        if layer is None:
+            layer = layers.setdefault(f"refused, {len(layers) + 1}", {})
+        layer[key] = sql
+    return refused, layers
+
+
+def _gate_flips(
+    refused: Mapping[tuple[str, str], set[str]],
+    verdicts: Mapping[tuple[str, str], bool],
+    right: Mapping[str, bool],
+) -> dict[str, Any]:
     """For each gate, over the candidates that it refused: was the candidate right, and was the episode's answer?
 
     ``right_to_wrong``: a right candidate was refused and the episode ended wrong; ``wrong_to_right``: the gate
     refused a wrong one and the episode ended right. ``refused`` counts the candidates.
     """
-    refused: dict[tuple[str, str], set[str]] = {}
-    for trace in traces:
-        for item in trace["flags"].get("rejected", []):
-            refused.setdefault((trace["id"], item["sql"]), set()).add(item["by"])
-    layers: list[dict[str, str]] = []
-    for key, sql in refused:
-        layer = next((entry for entry in layers if key not in entry), None)
-        if layer is None:
-            layers.append(layer := {})
-        layer[key] = sql
-    verdicts: dict[tuple[str, str], bool] = {}
-    for layer in layers:
-        was = _right(scored(layer, "", 0))
-        verdicts.update({(key, sql): was[key] for key, sql in layer.items()})
     table: dict[str, Any] = {}
     for name in GATES:
         of_gate = [pair for pair, gates in refused.items() if name in gates]
