@@ -21,8 +21,9 @@ from sqlglot import expressions as exp
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import RunResult
 from nl2sql.suites.arena import ORDERS, Arena, Judge, read_rows, readable, shuffled
-from nl2sql.suites.generate import Generator, empty_image, store
+from nl2sql.suites.generate import Generator
 from nl2sql.suites.hints import Hints, hold_values, read_hints
+from nl2sql.suites.images import empty_image, store
 from nl2sql.suites.neighbours import Neighbour, neighbours, parse_gold
 from nl2sql.suites.source import Source
 

@@ -11,8 +11,9 @@ import random
 from typing import Any
 
 from nl2sql.suites.distil import Databases, answer, read_gold
-from nl2sql.suites.generate import Generator, store
+from nl2sql.suites.generate import Generator
 from nl2sql.suites.hints import Hints, read_hints
+from nl2sql.suites.images import store
 
 DATABASES = 60  # per gold; the first third as suites are built, the others drawn towards something
 

@@ -11,9 +11,10 @@ from nl2sql.cli.replicas import app
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.suites import Order, build_suites, proofs, suite_databases, suite_fingerprint, workshop
 from nl2sql.suites.distil import Databases, answer, distil, read_gold
-from nl2sql.suites.generate import Generator, empty_image, store
+from nl2sql.suites.generate import Generator
 from nl2sql.suites.hints import read_hints
 from nl2sql.suites.hunt import counterexamples
+from nl2sql.suites.images import empty_image, store
 from nl2sql.suites.neighbours import neighbours
 from nl2sql.suites.source import Source, read_source
 
