@@ -2,7 +2,8 @@
 
 Tools read the shared ``State`` and may ignore the model's arguments (specification, section 3). They compute an
 observation; what an observation *does* to the loop (pending repairs, gates) is written in ``react.py``. Users add
-a tool by passing ``{"name": function}`` as ``Resources.tools``; a tool of the same name replaces the built-in one.
+a tool by passing ``{"name": function}`` as ``Resources.tools``; a tool of the same name replaces the built-in one. An
+attribute ``parameters`` of the function, the JSON Schema of its arguments, is what grammars let the model write there.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nl2sql import agent_utils, constraints, linking, prompts, schema, validation
+from nl2sql import agent_utils, constraints, grammars, linking, prompts, schema, validation
 from nl2sql.config import Config
 from nl2sql.errors import DatabaseError, ModelError, UsageError
-from nl2sql.interfaces import Completion, Question, Resources, RunResult, Sampling, Tool, Usage
+from nl2sql.interfaces import Completion, Grammar, Question, Resources, RunResult, Sampling, Tool, Usage
 
 LINK_MAX_TABLES = 6
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
@@ -74,6 +75,8 @@ class Task:
     def write_sql(self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **options: Any) -> list[str]:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
         prefill = prompts.prompt("generate_prefill", self.config.prompts)
+        if self.config.constrain == "sql":
+            options["grammar"] = grammars.select_grammar(self.schema, prefill)
         found = self.ask_many(
             messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
         )
@@ -83,6 +86,17 @@ class Task:
         """The loop's sampling; None (greedy) unless ``do_sample``."""
         react = self.config.react
         return Sampling(react.temperature, react.top_p) if react.do_sample else None
+
+    def turn_grammar(self) -> Grammar | None:
+        """What a turn of the loop may be; None without constraints."""
+        if self.config.constrain == "none":
+            return None
+        given, tables = self.resources.tools, [table.name for table in self.schema.tables]
+        tools = []
+        for name in {**TOOLS, **given}:
+            parameters = getattr(given.get(name), "parameters", None)
+            tools.append((name, grammars.tool_arguments(name, tables, parameters, built_in=name in TOOLS)))
+        return grammars.action_grammar(tuple(tools), self.config.react.thought_characters)
 
     def ask(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Completion:
         """The loop's next turn: greedy, or seeded with ``do_sample``. Raises EpisodeFailed."""
@@ -159,6 +173,9 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
             f"tokens {resources.model.name} takes questions of at most {window // 8:,} tokens: shorten it"
         )
     text_config = config.schema_text
+    if config.constrain == "sql" and resources.database.dialect != "sqlite":
+        dialect = resources.database.dialect
+        raise UsageError(f"constrain sql knows SQLite only, and {resources.database.name!r} is {dialect}; use action")
     found = resources.database.schema()
     samples = schema.column_samples(resources.database, found, text_config.samples) if text_config.samples else None
     if not found.tables:

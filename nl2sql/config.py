@@ -56,6 +56,7 @@ class ReactConfig(_Frozen):
     auto_finish: bool = False  # no model call for ``finish`` after a successful run
     stop_at_action: bool = False  # the model stops behind its first complete action (the parser takes the last one)
     history_order: Literal["spec", "schema_first"] = "spec"
+    thought_characters: int = Field(200, ge=1, le=4000)  # the longest thought with constrain action or sql
 
 
 REACT_PLUS: dict[str, Any] = {
@@ -102,6 +103,7 @@ class Config(_Frozen):
     execution: ExecutionConfig = ExecutionConfig()
     eval: EvalConfig = EvalConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one
+    constrain: Literal["none", "action", "sql"] = "none"  # grammars: the loop's turns; also the SQL (docs/grammars.md)
     seed: int = 0
 
     @field_validator("prompts")

@@ -111,10 +111,14 @@ def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
         return "", {}
     messages = prompts.react_messages(state.history[0], state.task.config.prompts)
     prefill = fit_window(state, messages)
-    stop = ("Observation:", ACTION_END) if config.stop_at_action else ("Observation:",)  # react_plus
-    completion = state.task.ask(messages, prefill=prefill, stop=stop, max_new_tokens=config.max_new_tokens)
+    grammar = state.task.turn_grammar()
+    cut_behind = config.stop_at_action and grammar is None  # react_plus; a grammar ends behind the action by itself
+    options: dict[str, Any] = {"stop": ("Observation:", ACTION_END) if cut_behind else ("Observation:",)}
+    if grammar is not None:
+        options["grammar"] = grammar
+    completion = state.task.ask(messages, prefill=prefill, max_new_tokens=config.max_new_tokens, **options)
     text = completion.text
-    if config.stop_at_action and not parse_action(text)[0] and parse_action(text + "]")[0]:
+    if cut_behind and not parse_action(text)[0] and parse_action(text + "]")[0]:
         text += "]"  # the stop string took it
     record(state, {"step": step, "llm": text})
     text = text.rstrip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -41,6 +41,10 @@ ConfigOption = Annotated[list[Path] | None, typer.Option("--config", help="YAML 
 SetOption = Annotated[
     list[str] | None, typer.Option("-c", "--set", help="Config override, e.g. -c react.max_steps=4; may be repeated.")
 ]
+ConstrainOption = Annotated[
+    Literal["none", "action", "sql"] | None,
+    typer.Option(help="Grammars for what the model writes: none (default), action (the loop's turns), sql (also SQL)."),
+]
 
 
 def ask(
@@ -56,6 +60,7 @@ def ask(
     no_cache: CacheOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
+    constrain: ConstrainOption = None,
     trace: Annotated[bool, typer.Option("--trace", help="Print every step as it happens (to stderr).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print SQL, rows, trace and usage as JSON.")] = False,
 ) -> None:
@@ -81,7 +86,8 @@ def ask(
     from nl2sql.query_runner import SqliteDatabase
 
     named = get_controller(controller)
-    settings = load_config(config or (), set_ or (), base=named.preset)
+    overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
+    settings = load_config(config or (), overrides, base=named.preset)
     with SqliteDatabase(_file(db)) as database:
         loaded = load_model(model, device=device, dtype=dtype, batch_size=1, server=server or (), cache=not no_cache)
         asked = Question(text, db_id=database.name)

@@ -11,7 +11,16 @@ from typing import Annotated
 
 import typer
 
-from nl2sql.cli.ask import CacheOption, ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
+from nl2sql.cli.ask import (
+    CacheOption,
+    ConfigOption,
+    ConstrainOption,
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    ServerOption,
+    SetOption,
+)
 from nl2sql.errors import UsageError
 
 
@@ -35,6 +44,7 @@ def evaluate_command(
     no_cache: CacheOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
+    constrain: ConstrainOption = None,
     seeds: Annotated[str | None, typer.Option(help="Repeat with these seeds, e.g. 1,2,3.")] = None,
     sample_seed: Annotated[int, typer.Option(help="Seed of the sample that --limit draws.")] = 0,
     replicas: Annotated[int | None, typer.Option(help="Perturbed replicas for TS; 0 leaves TS out.")] = None,
@@ -76,7 +86,8 @@ def evaluate_command(
         from nl2sql.config import load_config
         from nl2sql.controllers import get_controller
 
-        overrides = [*(set_ or ()), *([f"eval.replicas={replicas}"] if replicas is not None else [])]
+        given = {"eval.replicas": replicas, "constrain": constrain}
+        overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
         settings = load_config(config or (), overrides, base=get_controller(controller).preset)
         plan = runner.Plan(
             benchmark=_absolute(benchmark) if os.sep in benchmark else benchmark,

@@ -1,0 +1,239 @@
+"""The grammars of constrained decoding, as text: one turn of the loop, and one SELECT over a schema.
+
+Two levels, cumulative (``Config.constrain``). ``action``: a turn is ``Thought: <one line>`` and ``Action: tool[json]``
+with a tool that exists and the arguments that it reads, and ends at the closing bracket. ``sql``: generated SQL is one
+SELECT whose identifiers are the schema's tables and columns (see ``select_grammar``, and docs/grammars.md for what it
+accepts). A grammar describes the text after the open turn's prefill; ``nl2sql.models.constrained`` compiles it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from nl2sql.interfaces import Grammar
+from nl2sql.linking import words
+from nl2sql.schema import PLAIN_NAME, RESERVED, Schema, Table
+
+# ------------------------------------------------------------------------------------------------ one turn
+
+Parameters = Mapping[str, Any]  # a JSON Schema of a tool's arguments
+_TEXT = r"[^\x00-\x1f\x7f]"
+_MARKERS = r"/(?s:.*)(Observation|Action):(?s:.*)/"  # "Observation:" ends the turn, "Action:" is the parser's
+
+
+@functools.lru_cache(maxsize=256)
+def action_grammar(tools: tuple[tuple[str, str], ...], thought_characters: int) -> Grammar:
+    """One turn of the loop, written after a line break.
+
+    tools: names and what may stand between their brackets, as ``tool_arguments`` writes it. thought_characters: the
+    longest thought; it has at least one character and neither line breaks nor the transcript's own markers.
+    """
+    lines = [
+        'start: "Thought: " THOUGHT "\\nAction: " (' + " | ".join(f"call_{i}" for i in range(len(tools))) + ")",
+        f"THOUGHT: /{_TEXT}{{1,{thought_characters}}}/ & ~{_MARKERS}",
+        f'STRING: "\\"" (/([^\\x00-\\x1f\\x7f"\\\\]|\\\\["\\\\\\/bfnrt]){{0,100}}/ & ~{_MARKERS}) "\\""',
+        "NUMBER: /-?(0|[1-9][0-9]{0,14})(\\.[0-9]{1,15})?/",
+        'value: STRING | NUMBER | "true" | "false" | "null"',
+        'object: "{" (STRING ": " value (", " STRING ": " value){0,7})? "}"',
+    ]
+    lines += [f'call_{i}: {json.dumps(name + "[")} {inside} "]"' for i, (name, inside) in enumerate(tools)]
+    return Grammar("lark", "\n".join(lines) + "\n")
+
+
+def tool_arguments(name: str, tables: Sequence[str], parameters: Parameters | None, *, built_in: bool) -> str:
+    """The arguments of a tool as Lark: what the built-in ones read, what ``parameters`` says, or any flat object."""
+    if parameters is not None:
+        return "%json " + json.dumps({"x-guidance": _ONE_SPELLING, **parameters}, ensure_ascii=True)
+    if name == "get_table_samples":
+        named = " | ".join(json.dumps(json.dumps(table, ensure_ascii=False), ensure_ascii=True) for table in tables)
+        return f'"{{\\"table\\": " ({named}) (", \\"n\\": " /[1-9]|10/)? "}}"'
+    return '"{}"' if built_in else "object"
+
+
+_ONE_SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+# ------------------------------------------------------------------------------------------------------ select
+
+MOST_TABLES = 40  # in a larger schema the tables of one-table queries are not told apart (it would compile slowly)
+MOST_ALIKE = 6  # a column name in more tables than this says nothing about the table
+MOST_ALIASES = 6  # T1..T6
+
+# What people call the columns and tables that a query itself makes. They are named before their definition is read.
+_COMPUTED = """
+    count cnt num number nb total sum avg average mean max maximum min minimum rank rn row ratio rate percentage percent
+    pct diff difference result value amount top most least highest lowest largest smallest latest earliest first last
+    n c freq frequency share growth change gap increase decrease cumulative running previous prev next field val
+    year month day week quarter decade date hour period age length size score points place position order
+    units quantity qty revenue sales profit cost price spending balance budget income turnover"""
+_JOINING = "of per by in the and for to at with without from derived new"
+_JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NAMING = "sub subquery derived derived_table temp tmp inner_query res data"
+
+
+@functools.lru_cache(maxsize=256)
+def select_grammar(schema: Schema, prefill: str = "SELECT") -> Grammar:
+    """One SELECT over ``schema``, continuing ``prefill``."""
+    template = _template()
+    numbers = [str(i) for i in range(len(schema.tables))] if len(schema.tables) <= MOST_TABLES else []
+    begun = re.search(r"\bSELECT(\s*)\Z", prefill, re.IGNORECASE)
+    terminals = _terminals(schema, with_free_names=not begun)
+    body = "select" if numbers else "query"
+    start = f"{'' if begun[1] else 'BLANK '}{body}" if begun else f"(SELECT {body} | with)"
+    lines = [f"start: {start} SEMICOLON?", template["once"], "" if begun else template["with"]]
+    lines.append(
+        ""
+        if not numbers
+        else re.sub(r"\$(.*?)\$", lambda m: " | ".join(m[1].replace("#", n) for n in numbers), template["top"])
+    )
+    lines += [template["table"].replace("#", number) for number in numbers]
+    scopes = [name.removeprefix("REF_") for name in terminals if name.startswith("REF_")]
+    if numbers:
+        lines += [template["numbered"].replace("&", ending) for ending in ("clauses", "named")]
+    else:
+        scopes = [scope for scope in scopes if scope in "IDEW"]
+    for scope in scopes:
+        parts = [template["scope"], *(template["expression"].replace("~", kind) for kind in "ns")]
+        if not re.fullmatch("E|T[2-9]", scope):  # those are reached after FROM only
+            after = "e" if scope == "D" else scope.lower()
+            parts.append(template["list"])
+            for named, ending in (("", "clauses"), ("named_", "named")):
+                sources = f"sources_and_{ending}" if scope == "T" else f"sources_@ {ending}_{after}"
+                parts.append(f"from_{named}@: {sources}")
+        for part in parts:
+            text = re.sub(r"([A-Z]+_)@", rf"\g<1>{scope}", part).replace("@", scope.lower())
+            lines.append(text.replace("^", "_w" if scope == "W" else ""))
+    lines.append(template["terminals"])
+    lines += [f"{name}: {definition}" for name, definition in terminals.items()]
+    return Grammar("lark", "\n\n".join(lines) + "\n")
+
+
+def _terminals(schema: Schema, *, with_free_names: bool) -> dict[str, str]:
+    """The terminals that hold names; a scope for every ``REF_<scope>``, the references to columns in it."""
+    tables = schema.tables
+    shared = Counter(name for table in tables for name in {column.name.lower() for column in table.columns})
+    common = [name for name, count in shared.items() if count > MOST_ALIKE]
+    found = {"BLANK": "/[ \\n]/", "RESERVED": f"/(?i:{'|'.join(sorted(RESERVED))})/", "AS": "/ ((as|AS|As) )?/"}
+    for i, table in enumerate(tables):
+        columns = [column.name for column in table.columns]
+        found[f"TABLE_{i}"] = _names([table.name])
+        found[f"COLUMN_{i}"] = _names(columns)
+        found[f"REF_{i}"] = f'COLUMN_{i} | TABLE_{i} "." COLUMN_{i}'
+        found[f"STAR_{i}"] = f'TABLE_{i} ".*"'
+        own = [name for name in columns if name.lower() not in common]
+        found[f"FIRST_{i}"] = f'{_names(own)} | TABLE_{i} "." COLUMN_{i}' if own else f'TABLE_{i} "." COLUMN_{i}'
+    found["COMMON"] = _names(common) if common else '"\\u0001"'
+    found["TABLE"] = _names([table.name for table in tables])
+    found["COLUMN"] = _names([column.name for table in tables for column in table.columns])
+    found["COMPUTED"] = f"{_computed(tables)} & ~RESERVED"
+    found["NUMBERED"] = "/[tT][1-9]/"
+    found["NAMED"] = f"{_alias(tables)} & ~RESERVED & ~NUMBERED & ~TABLE"
+    found["ALIAS"], found["ALIAS_ANY"] = "AS NAMED", "AS (NAMED | NUMBERED)"
+    qualified = " | ".join(f'TABLE_{i} "." COLUMN_{i}' for i in range(len(tables)))
+    found["REF_G"], found["STAR_G"] = f"COLUMN | {qualified}", 'TABLE ".*"'
+    found["REF_M"] = f'COLUMN | {qualified} | NAMED "." (COLUMN | COMPUTED)'
+    found["STAR_M"] = '(TABLE | NAMED) ".*"'
+    found["REF_I"] = f'COLUMN | {qualified} | (NAMED | NUMBERED) "." (COLUMN | COMPUTED)'
+    found["FREE"] = "/[A-Za-z_][A-Za-z0-9_]{0,39}/ & ~RESERVED"
+    found["ALIAS_FREE"] = "AS FREE"
+    found["REF_D"] = "REF_I | COMPUTED"
+    found["REF_E"], found["STAR_E"] = '((FREE | TABLE) ".")? (COLUMN | FREE)', '(FREE | TABLE) ".*"'
+    found["STAR_I"] = found["STAR_D"] = '(TABLE | NAMED | NUMBERED) ".*"'
+    found["REF_T"], found["STAR_T"] = '(/[tT][1-6]/ ".")? COLUMN', '/[tT][1-6]/ ".*"'
+    for n in range(1, MOST_ALIASES + 1):
+        found[f"T{n}"] = f"AS /[tT]{n}/"
+        found[f"REF_T{n}"] = f'(/[tT][1-{n}]/ "."){"?" if n > 1 else ""} COLUMN'
+        found[f"STAR_T{n}"] = f'/[tT][1-{n}]/ ".*"'
+    if with_free_names:
+        found["REF_W"], found["STAR_W"] = found["REF_E"], found["STAR_E"]
+    return found
+
+
+@functools.cache
+def _template() -> dict[str, str]:
+    text = (resources.files("nl2sql") / "sqlite_select.lark").read_text(encoding="utf-8")
+    parts = re.split(r"^%% (\w+)\n", text, flags=re.MULTILINE)
+    found = {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    found["terminals"] = re.sub(
+        r"\(\?i:([^()]*(\([^()]*\)[^()]*)*)\)", lambda m: f"({_cased(m[1])})", found["terminals"]
+    )
+    return found
+
+
+def _cased(pattern: str) -> str:
+    """``pattern`` with every word in lower case, in upper case or Capitalised.
+
+    Not ``(?i:...)``: that also matches the long s and the Kelvin sign, and mixtures such as ``sELeCT``.
+    """
+
+    def forms(found: re.Match[str]) -> str:
+        word = found[0]
+        return word if word.startswith("[") else f"({word}|{word.upper()}|{word.capitalize()})"
+
+    return re.sub(r"\[[^\]]*\]|[a-z][a-z_]*[a-z][0-9]*", forms, pattern)
+
+
+def _escaped(text: str) -> str:
+    """``text`` as a regular expression of Lark; what is not a letter, a digit or beyond ASCII goes by its number."""
+    return "".join(c if c.isalnum() or c == "_" or ord(c) > 127 else f"\\x{ord(c):02x}" for c in text)
+
+
+def _any(texts: Iterable[str]) -> str:
+    """One of ``texts``, each of its words as it is, in lower case, in upper case or Capitalised.
+
+    Any mixture of cases would be the same name to SQLite, and more ways for a model to wander off within a name.
+    """
+    return "/" + "|".join(dict.fromkeys(map(_spellings, texts))) + "/"
+
+
+def _spellings(text: str) -> str:
+    parts = []
+    for part in re.findall(r"[^\W\d_]+|[\W\d_]+", _JOINT.sub("\0", text)):
+        forms = dict.fromkeys(_escaped(form) for form in (part, part.lower(), part.upper(), part.capitalize()))
+        parts.append(f"({'|'.join(forms)})" if len(forms) > 1 else next(iter(forms)))
+    return "".join(parts).replace("\\x00", "")
+
+
+def _names(names: Sequence[str]) -> str:
+    """A terminal for identifiers: bare where that is possible, or quoted in one of SQLite's ways."""
+    unique = list({name.lower(): name for name in names}.values())
+    bare = [name for name in unique if PLAIN_NAME.fullmatch(name) and name.lower() not in RESERVED]
+    special = [name for name in unique if name not in bare]
+    double, tick = ([name.replace(quote, quote * 2) for name in unique] for quote in '"`')
+    forms = [_any(bare)] if bare else []
+    forms += [f'"\\"" {_any(double)} "\\""', f'"`" {_any(tick)} "`"']
+    if special:
+        forms.append(f'"[" {_any(special)} "]"')
+    return " | ".join(forms)
+
+
+def _alias(tables: Sequence[Table]) -> str:
+    """What people call a table in a query: at most three letters, its initials, the beginning of one of its words."""
+    short, long = {"[A-Za-z]{1,3}"}, set(_NAMING.split())
+    for table in tables:
+        pieces = [piece for piece in words(table.name) if piece.isalpha() and piece.isascii()]
+        short |= {piece[:4] for piece in pieces} | {"".join(piece[0] for piece in pieces)}
+        if PLAIN_NAME.fullmatch(table.name):
+            long.add(_escaped(table.name))
+    short.discard("")
+    beginnings, names = "|".join(sorted(short)), "|".join(sorted(long))
+    return f"/(?i:({beginnings})_?[0-9]{{0,2}}|({names})(alias)?[0-9]?)/"
+
+
+def _computed(tables: Sequence[Table]) -> str:
+    """What people call a computed column: words of the schema, and at least one such as total, avg, count."""
+    known = {
+        word for table in tables for name in [table.name, *(c.name for c in table.columns)] for word in words(name)
+    }
+    known = {word for word in known if word.isascii() and word.isalnum()}
+    computed, word = (
+        "|".join(sorted(_COMPUTED.split())),
+        "|".join(sorted({*known, *_JOINING.split(), *_COMPUTED.split()})),
+    )
+    parts = f"(({word})_){{0,3}}({computed})s?(_({word})){{0,3}}(_?(alias)?[0-9])?"
+    return f"/(?i:{parts}|({computed})({word})|({word})({computed}))/"
