@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from functools import lru_cache
 
 from nl2sql.eval.exact import exact_match
@@ -64,7 +63,7 @@ def _names(sql: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 @lru_cache(maxsize=8192)
-def _written(sql: str) -> tuple[Counter[str], Counter[str] | None]:
+def _written(sql: str) -> tuple[list[str], list[str] | None]:
     """(keywords, numbers and tables, strings); None where double quotes may stand for a name or a string."""
     words: list[str] = []
     texts: list[str] = []
@@ -75,4 +74,4 @@ def _written(sql: str) -> tuple[Counter[str], Counter[str] | None]:
             texts.append(text)
         elif not name:
             words.append(number or (word or f"table {table}").lower())
-    return Counter(words), None if unclear else Counter(texts)
+    return sorted(words), None if unclear else sorted(texts)
