@@ -9,9 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
+
+from nl2sql.errors import DatabaseError
 
 TASK_S = 120.0  # a task that takes longer is given up and its process killed
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -84,8 +87,18 @@ def run_tasks(tasks: Sequence[Task], workers: int = 2) -> Iterator[tuple[int, di
     local = threading.local()
     made: list[_Worker] = []
 
-    def one_group(group: list[int]) -> list[tuple[int, dict[str, Any]]]:
-        return [(index, one(tasks[index])) for index in group]
+    done: SimpleQueue[tuple[int, dict[str, Any] | BaseException]] = SimpleQueue()
+    stopped = threading.Event()
+
+    def one_group(group: list[int]) -> None:
+        for index in group:
+            if stopped.is_set():
+                return
+            try:
+                done.put((index, one(tasks[index])))
+            except BaseException as error:
+                done.put((index, error))
+                raise
 
     def one(task: Task) -> dict[str, Any]:
         worker: _Worker | None = getattr(local, "worker", None)
@@ -102,12 +115,20 @@ def run_tasks(tasks: Sequence[Task], workers: int = 2) -> Iterator[tuple[int, di
             worker.close()
             slow = isinstance(error, TimeoutError)
             return {"error": f"given up after {TASK_S:g} s" if slow else str(error)}
+        except DatabaseError as error:  # of ``task.read``
+            return {"error": str(error)}
 
     pool = ThreadPoolExecutor(max(1, min(workers, len(queue) or 1)))
     try:
-        for future in as_completed([pool.submit(one_group, group) for group in queue]):
-            yield from future.result()
+        for group in queue:
+            pool.submit(one_group, group)
+        for _ in tasks:  # one by one, so that whoever is stopped has kept what was ready
+            index, reply = done.get()
+            if isinstance(reply, BaseException):
+                raise reply
+            yield index, reply
     finally:
+        stopped.set()
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in made:
             worker.close()

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from nl2sql.benchmarks import FolderBenchmark, load_benchmark, scorable
 from nl2sql.cli import app
-from nl2sql.errors import UsageError
+from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval import score
 from nl2sql.interfaces import Question
+from nl2sql.suites import source_data
 
 SHOP = """
     CREATE TABLE shop (id INTEGER PRIMARY KEY, name TEXT, town TEXT, sales REAL);
@@ -143,6 +144,28 @@ def test_questions_that_the_folder_does_not_know_are_told(shop, tmp_path):
     scores = score(shop, shop.questions, {"q0": shop.questions[0].gold[0]}, replicas=folder)
     assert "1 of 2 questions (the first: q1)" in scores.warnings[0]
     assert scores.items[0].ts
+
+
+def test_one_database_that_cannot_be_used_spoils_no_other(shop, tmp_path, monkeypatch):
+    from nl2sql.suites import questions as module
+
+    def unreadable(path):
+        if path.name == "bad.sqlite":
+            raise DatabaseError("reading it took more than 30 s")
+        return source_data(path)
+
+    monkeypatch.setattr("nl2sql.suites.source_data", unreadable)
+    bad = tmp_path / "bad.sqlite"
+    bad.write_bytes(shop.database("shop").path.read_bytes())
+    asked = [*shop.questions, Question(text="?", id="q9", db_id="bad", gold=("SELECT name FROM shop",))]
+    paths = {"shop": shop.database("shop").path, "bad": bad}
+    with sqlite3.connect(bad) as connection:
+        connection.execute("DELETE FROM shop WHERE id = 1")
+    found = module.suites_of(asked, paths.get, 3)
+    assert found.files["q9"] is None
+    assert found.files["q0"]
+    assert found.files["q1"]
+    assert found.warnings == ["no suite for question 'q9', TS counts as failed there: reading it took more than 30 s"]
 
 
 BUILD = (
