@@ -54,7 +54,7 @@ def score(
     import sys
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
-    from nl2sql.errors import BenchmarkError, UsageError
+    from nl2sql.errors import BenchmarkError, Cancelled, UsageError
     from nl2sql.eval import score_many
     from nl2sql.eval.predictions import read_predictions
 
@@ -74,17 +74,20 @@ def score(
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
     set_aside = {question.id for question in questions} - {question.id for question in kept}
     read = {str(file): read_predictions(file, questions) for file in files}
-    scored = score_many(
-        loaded,
-        kept,
-        {name: {id_: sql for id_, sql in found.items() if id_ not in set_aside} for name, (found, _) in read.items()},
-        rule=rule,
-        replicas=int(replicas) if replicas.lstrip("-").isdigit() else Path(replicas),
-        method=method,
-        timeout_s=timeout,
-        max_rows=max_rows,
-        progress=sys.stderr.isatty(),
-    )
+    try:
+        scored = score_many(
+            loaded,
+            kept,
+            {name: {i: sql for i, sql in found.items() if i not in set_aside} for name, (found, _) in read.items()},
+            rule=rule,
+            replicas=int(replicas) if replicas.lstrip("-").isdigit() else Path(replicas),
+            method=method,
+            timeout_s=timeout,
+            max_rows=max_rows,
+            progress=sys.stderr.isatty(),
+        )
+    except KeyboardInterrupt:
+        raise Cancelled("interrupted; nothing was scored") from None
     runs = [(file, scored[str(file)]) for file in files]
     for file, result in runs:
         result.warnings[:0] = read[str(file)][1]

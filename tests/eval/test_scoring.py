@@ -253,27 +253,28 @@ def test_the_quick_look_at_two_texts_says_what_the_parsed_comparison_says(one, o
     assert same_text(one, other) == same_text(other, one) == exact_match(one, other)
 
 
-def test_an_interrupted_run_ends_at_once_and_leaves_no_process(numbers, tmp_path):
-    program = tmp_path / "run.py"
-    program.write_text(f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from pathlib import Path
-import test_scoring as t
-from nl2sql.query_runner import default_pool
-slow = t.SLOW + " AND (SELECT count(*) FROM n, n, n) > 0"
-benchmark = t.made(Path({str(numbers)!r}), [slow.format(n) for n in range(9)])
-print("started", flush=True)
-try:
-    t.score(benchmark, benchmark.questions, {{q.id: q.gold[0] for q in benchmark.questions}}, replicas=2)
-except KeyboardInterrupt:
-    print(*(w.process.poll() is not None for w in default_pool()._all), "interrupted")
-""")
-    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True, env=os.environ) as run:
-        assert run.stdout and run.stdout.readline() == "started\n"
-        time.sleep(1.0)
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_ctrl_c_ends_the_command_at_once_with_one_line_and_no_process_left(numbers, tmp_path):
+    folder = tmp_path / "benchmark"
+    (folder / "databases" / "d").mkdir(parents=True)
+    (folder / "databases" / "d" / "d.sqlite").write_bytes(numbers.read_bytes())
+    slow = SLOW + " AND (SELECT count(*) FROM n, n, n) > 0"
+    items = [{"question": "?", "query": slow.format(n), "db_id": "d", "id": f"q{n}"} for n in range(9)]
+    (folder / "questions.json").write_text(json.dumps(items))
+    (folder / "p.jsonl").write_text("\n".join(json.dumps({"id": i["id"], "sql": i["query"]}) for i in items))
+    command = [sys.executable, "-m", "nl2sql.cli", "score", "-b", str(folder), "-p", str(folder / "p.jsonl")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as run:
+        workers: list[int] = []
+        while not workers:
+            time.sleep(0.2)
+            workers = [
+                int(pid) for f in Path(f"/proc/{run.pid}/task").glob("*/children") for pid in f.read_text().split()
+            ]
+        time.sleep(0.5)
         run.send_signal(signal.SIGINT)
         began = time.monotonic()
-        said = run.communicate(timeout=30)[0]
-    assert said.strip().endswith("interrupted") and "False" not in said
-    assert time.monotonic() - began < 10, "seconds on an idle machine: one"
+        said = run.communicate(timeout=30)
+    assert (run.returncode, said) == (130, ("", "error: interrupted; nothing was scored\n"))
+    assert time.monotonic() - began < 10, "half a second on an idle machine"
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
