@@ -41,15 +41,17 @@ class Row:
 
     prompt: list[int]
     max_new_tokens: int
-    stop: tuple[str, ...]
     stop_ids: frozenset[int]
-    sampling: Sampling | None
-    seed: int
-    cancel: threading.Event | None
+    stop: tuple[str, ...] = ()
+    sampling: Sampling | None = None
+    seed: int = 0
+    cancel: threading.Event | None = None
     grammar: GrammarState | None = None
     text: str = ""
     finish: Literal["stop", "length"] = "stop"
     logprob: float = 0.0
+    keep_logits: bool = False
+    logits: torch.Tensor | None = None  # the last chosen token's, float32 [vocab], if they are to be kept
     prefilled: int = 0  # prompt tokens really computed
     ids: list[int] = field(default_factory=list)
     error: Exception | None = None
@@ -345,6 +347,8 @@ class Worker:
         assert row.slot is not None
         before, finished = len(row.ids), False
         for n, token in enumerate(greedy):
+            if row.keep_logits:
+                row.logits = logits[n]
             if row.grammar is not None:
                 row.grammar.mask(logits[n])
                 token = int(logits[n].argmax())

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
@@ -25,7 +25,7 @@ from nl2sql.models.embedded import embedded_model, into_cache, pull
 from nl2sql.models.hashes import content_hash, weights_files, weights_revision
 
 if TYPE_CHECKING:
-    from nl2sql.models.batching import Worker
+    from nl2sql.models.batching import Row, Worker
     from nl2sql.models.continuous import ContinuousWorker
 
 logger = logging.getLogger(__name__)
@@ -89,27 +89,8 @@ class LocalModel:
         Raises UsageError for a bad device, dtype or engine, else ModelError.
         """
         _pick_engine(engine, device)
-        sleep_at_barriers()
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        device = _pick_device(device)
-        dtype = _pick_dtype(dtype, device)
-        where, kind = _locate(source), source.kind
-        if device == "cpu":
-            set_threads()
-        try:
-            with quiet_transformers():
-                tokenizer = AutoTokenizer.from_pretrained(where)
-                model = AutoModelForCausalLM.from_pretrained(
-                    where, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-                )
-        except _LOAD_ERRORS as error:
-            raise _load_error(source, where, error) from None
-        model = model.to(device).eval()
-        revision = str(model.config._commit_hash or "unknown") if kind == "hub" else _revision(source, Path(where))
-        name = Path(where).name if kind == "folder" else Path(source.value).name if kind == "gguf" else source.value
-        return cls(model, tokenizer, name=name, revision=revision, batch_size=batch_size, engine=engine)
+        loaded = load_parts(source, device=device, dtype=dtype)
+        return cls(*loaded.parts, name=loaded.name, revision=loaded.revision, batch_size=batch_size, engine=engine)
 
     def generate(
         self,
@@ -130,8 +111,6 @@ class LocalModel:
         ``logprob`` sums their log-probabilities at temperature 1. The wall time of a call is shared equally by its
         ``n`` completions. Raises ModelError for a prompt that does not fit, a failing model or a malformed grammar.
         """
-        from nl2sql.models.batching import Row
-
         started = time.perf_counter()
         if n < 1 or max_new_tokens < 1:
             raise UsageError(f"n={n}, max_new_tokens={max_new_tokens}: both must be at least 1")
@@ -144,11 +123,10 @@ class LocalModel:
             )
         base = secrets.randbits(63) if seed is None else seed
         rows = [
-            Row(
-                prompt=prompt,
+            self._row(
+                prompt,
                 max_new_tokens=max_new_tokens,
                 stop=tuple(s for s in stop if s),
-                stop_ids=self._chat.stop_ids,
                 sampling=sampling,
                 seed=_row_seed(base, index),
                 cancel=cancel,
@@ -156,17 +134,7 @@ class LocalModel:
             )
             for index in range(n)
         ]
-        self._worker.submit(rows)
-        try:
-            for row in rows:
-                while not row.done.wait(_POLL_S if cancel is not None else None):
-                    pass
-        finally:
-            for row in rows:
-                row.abandoned = True  # after Ctrl-C in this thread nobody waits any more
-        for row in rows:
-            if row.error is not None:
-                raise row.error
+        self._wait(rows)
         seconds = (time.perf_counter() - started) / n
         return [
             Completion(
@@ -186,9 +154,35 @@ class LocalModel:
             for row in rows
         ]
 
+    def _row(self, prompt: list[int], **options: Any) -> Row:
+        from nl2sql.models.batching import Row
+
+        return Row(prompt=prompt, stop_ids=self._chat.stop_ids, **options)
+
+    def _wait(self, rows: Sequence[Row]) -> None:
+        """Have rows computed; raises the first one's error."""
+        self._worker.submit(rows)
+        try:
+            for row in rows:
+                while not row.done.wait(_POLL_S if row.cancel is not None else None):
+                    pass
+        finally:
+            for row in rows:
+                row.abandoned = True  # after Ctrl-C in this thread nobody waits any more
+        for row in rows:
+            if row.error is not None:
+                raise row.error
+
     def prompt_ids(self, messages: Sequence[Message], prefill: str = "") -> list[int]:
         """The token ids that ``generate`` would condition on; the tokenizer only, any thread."""
         return self._chat.prompt_ids(messages, prefill)
+
+    def next_logits(self, messages: Sequence[Message], prefill: str = "") -> tuple[Any, int]:
+        """Float32 logits ``[vocab]`` of the next token, and how many prompt tokens came from the cache."""
+        row = self._row(self.prompt_ids(messages, prefill), max_new_tokens=1)
+        row.keep_logits = True
+        self._wait([row])
+        return row.logits, len(row.prompt) - row.prefilled
 
     def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
         """Prompt tokens that ``generate`` would condition on; the tokenizer only, any thread."""
@@ -222,6 +216,37 @@ class LocalModel:
     def close(self) -> None:
         """Stop the worker; callers still waiting get Cancelled."""
         self._at_exit()
+
+
+class Loaded(NamedTuple):
+    """parts: the transformers model in eval mode on its device, and its tokenizer."""
+
+    parts: tuple[Any, Any]
+    name: str
+    revision: str
+
+
+def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None) -> Loaded:
+    """The transformers objects that ``source`` names. Raises UsageError for a bad device or dtype, else ModelError."""
+    sleep_at_barriers()
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = _pick_device(device)
+    dtype = _pick_dtype(dtype, device)
+    where, kind = _locate(source), source.kind
+    if device == "cpu":
+        set_threads()
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(where)
+            model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    except _LOAD_ERRORS as error:
+        raise _load_error(source, where, error) from None
+    model = model.to(device).eval()
+    revision = str(model.config._commit_hash or "unknown") if kind == "hub" else _revision(source, Path(where))
+    name = Path(where).name if kind == "folder" else Path(source.value).name if kind == "gguf" else source.value
+    return Loaded((model, tokenizer), name, revision)
 
 
 def sleep_at_barriers() -> None:

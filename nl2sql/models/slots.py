@@ -115,7 +115,7 @@ class SlotDecoder:
             input_ids=torch.tensor([[token for segment in segments for token in segment.tokens]], device=self.device),
             position_ids=torch.tensor([[n for s in spans for n in range(s.start, s.end)]], device=self.device),
             use_cache=False,
-            logits_to_keep=torch.tensor(wanted, device=self.device),
+            logits_to_keep=torch.tensor(wanted, dtype=torch.long, device=self.device),
             slot_batch=_Batch(spans, self),
         )
         for slot, new, _ in segments:
@@ -264,8 +264,8 @@ class SequentialDecoder:
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
         """As ``SlotDecoder.forward``, one segment after the other."""
-        computed = [(self._extend(slot, new), wanted) for slot, new, wanted in segments]
-        return torch.stack([logits for logits, wanted in computed if wanted])
+        computed = [self._extend(slot, new)[None][:wanted] for slot, new, wanted in segments]
+        return torch.cat(computed)
 
     def _extend(self, slot: Slot, new: Sequence[int]) -> torch.Tensor:
         if not slot.tokens:

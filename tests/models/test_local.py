@@ -148,6 +148,23 @@ def test_a_grown_conversation_computes_only_what_is_new() -> None:
     fresh.close()
 
 
+@pytest.mark.parametrize("kind", ["llama", "mamba"])
+def test_a_prompt_longer_than_a_chunk_is_read_in_pieces(kind: str) -> None:
+    model = local(kind)
+    done = model.generate(chat("x" * 700), max_new_tokens=5)[0]
+    assert done.usage.prefill_tokens == done.usage.prompt_tokens > 700
+    assert model.generate(chat("x" * 700), max_new_tokens=5)[0].text == done.text
+    model.close()
+
+
+def test_rows_that_begin_alike_compute_the_common_part_once() -> None:
+    model = local(batch_size=8)
+    done = ask_all(model, ["a long common beginning, " * 8 + str(n) for n in range(8)], max_new_tokens=3)
+    common = len("a long common beginning, " * 8)
+    assert sum(c.usage.prefill_tokens for c in done) < common + 8 * (done[0].usage.prompt_tokens - common + 2)
+    model.close()
+
+
 def test_usage_counts_each_completion_once(model: LocalModel) -> None:
     done = model.generate(chat("hello"), max_new_tokens=5, n=3, sampling=Sampling(), seed=1)
     assert [c.usage.model_calls for c in done] == [1, 1, 1]

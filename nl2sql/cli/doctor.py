@@ -1,0 +1,55 @@
+"""``nl2sql doctor``: does everything work on this machine, and does the model compute what it should?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from nl2sql.models.doctor import Check
+
+MARKS = {"ok": "ok  ", "warn": "note", "fail": "FAIL"}
+
+
+def doctor(
+    model: Annotated[str, typer.Option("--model", "-m", help="What to check: as for nl2sql eval.")] = "smollm2-135m",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Check this machine and a local model: cache folder, sandbox, reused caches, batches, grammars, speed.
+
+    Exit code 1 when a check fails; notes do not fail it.
+
+    Examples:
+
+      nl2sql doctor
+
+      nl2sql doctor --model ./my-model --dtype bfloat16 --json
+    """
+    from nl2sql.cli.checks import machine_checks
+    from nl2sql.models import resolve_spec
+    from nl2sql.models.doctor import check_model
+
+    source = resolve_spec(model)
+    found: list[Check] = []
+
+    def show(checks: Iterator[Check]) -> None:
+        for check in checks:
+            found.append(check)
+            if not as_json:
+                print(f"{MARKS[check.status]}  {check.name:<24} {check.detail}", flush=True)
+
+    show(machine_checks())
+    if source.kind in ("scripted", "http"):
+        if not as_json:
+            print(f"note  {'model':<24} {model} does not run on this machine: not checked")
+    else:
+        show(check_model(source, device=device, dtype=dtype))
+    failed = sum(check.status == "fail" for check in found)
+    if as_json:
+        print(json.dumps({"ok": not failed, "checks": [check.to_dict() for check in found]}, indent=1))
+    raise typer.Exit(1 if failed else 0)
