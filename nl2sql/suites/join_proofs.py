@@ -182,6 +182,8 @@ def _all_from(scope: Scope, node: exp.Expr | None, alias: str) -> bool:
 def _in_plain_in(select: exp.Select) -> bool:
     """Inside ``x IN (SELECT ...)`` of a condition without NOT: one NULL more in the list changes nothing."""
     above: exp.Expr | None = select.parent
+    while isinstance(above, (exp.Union, exp.Intersect, exp.Except)) and not above.args.get("limit"):
+        above = above.parent  # one NULL more in an operand: at most one more in the whole, or one less
     if isinstance(above, exp.Subquery):
         above = above.parent
     if not isinstance(above, exp.In):
