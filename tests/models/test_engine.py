@@ -1,0 +1,149 @@
+"""The batching engine's promises: logits, drafts, shared prefixes, memory."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from models.tiny import CONFIGS, tiny_model, tiny_tokenizer
+
+from nl2sql.errors import ModelError
+from nl2sql.interfaces import Sampling
+from nl2sql.models.batching import Row, Worker
+from nl2sql.models.drafts import LONGEST, Draft
+from nl2sql.models.local import LocalModel
+from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
+
+SLOT_KINDS = [kind for kind in CONFIGS if kind != "mamba"]
+
+
+def chat(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def rows_of(*lengths: int) -> list[list[int]]:
+    return [[(7 * i + 13 * n + 3) % 250 + 5 for i in range(length)] for n, length in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("kind", SLOT_KINDS)
+def test_logits_over_a_reused_cache_equal_those_of_a_fresh_forward(kind: str) -> None:
+    rows = rows_of(90, 40, 7)
+    plain = tiny_model(kind)
+    with torch.inference_mode():
+        expected = [plain(torch.tensor([row]), use_cache=False).logits[0] for row in rows]
+    decoder = make_decoder(tiny_model(kind))
+    assert isinstance(decoder, SlotDecoder)
+    slots = [Slot() for _ in rows]
+    decoder.forward([Segment(slot, row[:3]) for slot, row in zip(slots, rows, strict=True)])
+    got = decoder.forward(
+        [Segment(slots[0], rows[0][3:60], 2), Segment(slots[1], rows[1][3:4]), Segment(slots[2], rows[2][3:], 4)]
+    )
+    wanted = torch.cat([expected[0][58:60], expected[1][3:4], expected[2][3:]])
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+    decoder.crop(slots[0], 30)  # taken back, another continuation, then the same again
+    decoder.forward([Segment(slots[0], [5] * 40)])
+    decoder.crop(slots[0], 30)
+    other = Slot()
+    decoder.copy_prefix(slots[0], other, 25)
+    got = decoder.forward([Segment(slots[0], rows[0][30:]), Segment(other, rows[0][25:])])
+    torch.testing.assert_close(got, expected[0][-1].expand(2, -1), rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_taken_over_by_the_engine_says_so_when_called_directly() -> None:
+    model = tiny_model()
+    make_decoder(model)
+    with pytest.raises(ValueError, match="call it through nl2sql"):
+        model(torch.tensor([[1, 2, 3]]))
+
+
+def test_drafts_change_no_text_and_save_forwards() -> None:
+    counts, texts = [], []
+    for drafts in (True, False):
+        decoder = make_decoder(tiny_model())
+        decoder.drafts = drafts
+        forwards = []
+        honest = decoder.forward
+        decoder.forward = lambda segments, honest=honest, seen=forwards: seen.append(len(segments)) or honest(segments)  # type: ignore[method-assign]
+        worker = Worker(decoder, lambda ids: str(list(ids)), batch_size=4, max_cache_bytes=10**8)
+        rows = [Row(prompt=ids * 3, max_new_tokens=60, stop_ids=frozenset([2])) for ids in rows_of(20, 21, 22)]
+        sampled = [Row(prompt=rows_of(30)[0], max_new_tokens=40, stop_ids=frozenset(), sampling=Sampling(0.7), seed=5)]
+        worker.submit([*rows, *sampled])
+        for row in [*rows, *sampled]:
+            assert row.done.wait(30) and row.error is None
+        worker.close()
+        counts.append(len(forwards))
+        texts.append([(row.text, row.finish, len(row.ids)) for row in [*rows, *sampled]])
+    assert texts[0] == texts[1]
+    assert counts[0] < counts[1]
+
+
+def test_a_draft_is_what_followed_the_last_tokens_before() -> None:
+    draft = Draft([1, 2, 3, 4, 5, 6, 7, 8, 9])
+    assert draft.propose(8) == []
+    draft.extend([2, 3])
+    assert draft.propose(3) == [4, 5, 6]
+    draft.extend([7])  # 2 3 was followed by 4 first, by 7 last
+    draft.extend([2, 3])
+    assert draft.propose(1) == [7]
+    for _ in range(50):
+        draft.learn(4, 0)
+    assert len(draft.propose(8)) == 1
+    for _ in range(50):
+        draft.learn(4, 4)
+    assert len(draft.propose(LONGEST + 5)) <= LONGEST + 1
+
+
+def test_memory_stays_within_the_budget_and_what_is_forgotten_is_computed_again() -> None:
+    budget = 4 * 512 * 256  # four slots of 512 tokens, 256 bytes each
+    model = LocalModel(tiny_model(), tiny_tokenizer(), name="x", revision="t", batch_size=3, max_cache_bytes=budget)
+    worker = model._worker
+    assert isinstance(worker, Worker)
+    first = [model.generate(chat(f"{n} question"), max_new_tokens=5)[0].text for n in range(9)]
+    assert 0 < worker.cache_bytes <= budget
+    with ThreadPoolExecutor(9) as threads:
+        again = list(threads.map(lambda n: model.generate(chat(f"{n} question"), max_new_tokens=5)[0].text, range(9)))
+    assert again == first and worker.cache_bytes <= budget
+    model.close()
+
+
+def test_a_row_that_no_budget_holds_fails_alone() -> None:
+    budget = 200_000  # one slot of 512 tokens, none of 1,024
+    model = LocalModel(tiny_model(), tiny_tokenizer(), name="x", revision="t", batch_size=4, max_cache_bytes=budget)
+    with ThreadPoolExecutor(6) as threads:
+        small = [threads.submit(model.generate, chat(f"{n}"), max_new_tokens=30) for n in range(5)]
+        large = threads.submit(model.generate, chat("x" * 980), max_new_tokens=20)
+        assert all(call.result(30)[0].usage.completion_tokens for call in small)
+        with pytest.raises(ModelError, match="GB of cache"):
+            large.result(30)
+    model.close()
+
+
+def test_usage_tells_queue_from_compute() -> None:
+    model = LocalModel(tiny_model(), tiny_tokenizer(), name="x", revision="t", batch_size=1)
+    with ThreadPoolExecutor(4) as threads:
+        usages = [
+            call.result(30)[0].usage
+            for call in [threads.submit(model.generate, chat(f"{n}"), max_new_tokens=40) for n in range(4)]
+        ]
+    assert all(0 < usage.compute_seconds <= usage.seconds for usage in usages)
+    assert max(usage.queue_seconds for usage in usages) > min(usage.queue_seconds for usage in usages) >= 0
+    busy, forward = model.worker_seconds()
+    assert sum(usage.compute_seconds for usage in usages) == pytest.approx(forward, rel=0.01) and forward <= busy
+    model.close()
+
+
+def test_the_same_prompt_n_times_is_read_once() -> None:
+    seen: list[Any] = []
+    decoder = make_decoder(tiny_model())
+    worker = Worker(decoder, lambda ids: "", batch_size=8, max_cache_bytes=10**8)
+    prompt = rows_of(200)[0]
+    rows = [Row(prompt=prompt, max_new_tokens=2, stop_ids=frozenset(), cancel=threading.Event()) for _ in range(6)]
+    worker.submit(rows)
+    for row in rows:
+        assert row.done.wait(30)
+        seen.append(row.prefilled)
+    worker.close()
+    assert sorted(seen) == [1, 1, 1, 1, 1, 200]
