@@ -14,6 +14,7 @@ ROWS = (3, 6, 10, 15, 22, 30)
 class Profile:
     """How one candidate is made; all shares are between 0 and 1."""
 
+    number: int
     rows: int
     nulls: float  # of nullable cells
     satisfying: float  # rows that satisfy every condition on their table
@@ -37,6 +38,7 @@ def profile(number: int, hints: Hints, rng: random.Random, focus: Hints | None =
         rows = max(rows, min(max(hints.sizes) + rng.randrange(2, 7), 40))
     tables = sorted(hints.tables)
     return Profile(
+        number=number,
         rows=rows,
         nulls=(0.0, 0.1, 0.25, 0.0, 0.1, 0.6)[number % 6],
         satisfying=rng.choice((0.4, 0.6, 0.9) if focus else (0.2, 0.4, 0.7)),

@@ -80,20 +80,24 @@ class TableRows:
         """Values to draw from: own ones, constants, and values beside those."""
         rng, hints = self.rng, self.hints
         cells = self.generator.related((self.name, column)) if self.named else [(self.name, column)]
+        # columns that are compared with each other have to draw the same values, and few of them
+        alike = len(cells) > 1
+        chooser = random.Random(f"{self.generator.seed}/{self.made.number}/{cells[0]}") if alike else rng
         own: list[Any] = list(dict(self.table.listed).get(column, ()))
         special: list[Any] = []
         for cell in cells:
             rows = self.generator.source.by_name[cell[0]].rows
             values = list(dict.fromkeys(row[cell[1]] for row in rows if row[cell[1]] is not None))
-            # columns that are compared with each other have to draw the same values
-            chooser = random.Random(f"{self.generator.seed}/{self.made.rows}/{cell}") if len(cells) > 1 else rng
             own += chooser.sample(values, min(self.made.pool, len(values)))
             for hint in (hints.constants, hints.good, hints.bad):
                 special += hint.get(cell, [])
             if self.focus:
                 special += 3 * self.focus.constants.get(cell, [])
-        if len(special) > 14:
-            special = rng.sample(special, 14)
+        if alike and len(own) > self.made.pool:
+            own = chooser.sample(own, self.made.pool)
+        most = 6 if alike else 14
+        if len(special) > most:
+            special = chooser.sample(special, most)
         if self.focus and (self.name, column) in self.focus.ties and own:
             return [v for v in rng.choices(own + special, k=3) if v is not None] + own[:1] * 3
         numeric = self.table.numeric[column]
