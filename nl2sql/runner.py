@@ -57,6 +57,7 @@ class Plan:
     device: str = "auto"
     dtype: str | None = None
     batch_size: int = 16
+    engine: str = "auto"
     server: tuple[str, ...] = ()  # KEY=VALUE options of an HTTP model
     cache: bool = True  # answer repeated calls of a model opened here from the response cache
     control: bool = True
@@ -92,6 +93,7 @@ def evaluate(
     device: str = "auto",
     dtype: str | None = None,
     batch_size: int = 16,
+    engine: str = "auto",
     server: Sequence[str] = (),
     cache: bool | None = None,
     control: bool = True,
@@ -121,6 +123,7 @@ def evaluate(
         device=device,
         dtype=dtype,
         batch_size=batch_size,
+        engine=engine,
         server=tuple(server),
         cache="model" not in objects if cache is None else cache,
         control=control,
@@ -231,6 +234,7 @@ def open_model(plan: Plan) -> Model:
         device=plan.device,
         dtype=plan.dtype,
         batch_size=plan.batch_size,
+        engine=plan.engine,
         server=plan.server,
         cache=plan.cache,
     )

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -40,6 +40,10 @@ def evaluate_command(
     batch_size: Annotated[
         int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
     ] = 16,
+    engine: Annotated[
+        Literal["auto", "slots", "continuous"],
+        typer.Option(help="How a local model batches: our slots, or transformers' continuous batching (auto on CUDA)."),
+    ] = "auto",
     server: ServerOption = None,
     no_cache: CacheOption = False,
     config: ConfigOption = None,
@@ -99,6 +103,7 @@ def evaluate_command(
             device=device,
             dtype=dtype,
             batch_size=batch_size,
+            engine=engine,
             server=tuple(server or ()),
             cache=not no_cache,
             control=control,

@@ -31,19 +31,21 @@ def load_model(
     batch_size: int = 16,
     server: Iterable[str] = (),
     cache: bool = False,
+    engine: str = "auto",
 ) -> Model:
     """Load the model that ``spec`` names.
 
     spec: an embedded name (``smollm2-135m``; pulled on first use), ``scripted:FILE``, a folder, a ``.gguf`` file,
     a hub id ``org/name``, or a server's model ``http://HOST/v1#NAME``. device: auto, cpu, cuda or mps. dtype: float32,
     bfloat16, float16 or None (float32 on CPU, bfloat16 on CUDA). batch_size: rows decoded, or requests made, at once.
-    server: ``KEY=VALUE`` options of an HTTP server. cache: answer repeated calls from the response cache.
+    server: ``KEY=VALUE`` options of an HTTP server. cache: answer repeated calls from the response cache. engine: how a
+    local model batches: auto, slots, or continuous (transformers' own; docs/engine.md).
     Raises UsageError for a spec that names nothing, ModelError when the weights or the server cannot be had.
     """
     source = resolve_spec(spec)
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size} is not positive; use --batch-size 16")
-    model = _open(source, device, dtype, batch_size, tuple(server))
+    model = _open(source, device, dtype, batch_size, tuple(server), engine)
     if not cache:
         return model
     from nl2sql.models.response_cache import cached
@@ -51,7 +53,9 @@ def load_model(
     return cached(model)
 
 
-def _open(source: Source, device: str, dtype: str | None, batch_size: int, server: tuple[str, ...]) -> Model:
+def _open(
+    source: Source, device: str, dtype: str | None, batch_size: int, server: tuple[str, ...], engine: str
+) -> Model:
     if source.kind == "http":
         from nl2sql.models.http import HttpModel
         from nl2sql.models.http_options import ServerOptions
@@ -67,7 +71,7 @@ def _open(source: Source, device: str, dtype: str | None, batch_size: int, serve
         return ScriptedModel.from_file(source.value)
     from nl2sql.models.local import LocalModel
 
-    return LocalModel.load(source, device=device, dtype=dtype, batch_size=batch_size)
+    return LocalModel.load(source, device=device, dtype=dtype, batch_size=batch_size, engine=engine)
 
 
 @dataclass(frozen=True)
