@@ -118,7 +118,7 @@ def test_a_wrong_name_is_told_in_its_words(address: str) -> None:
 
 
 def test_a_run_over_it_is_like_any_other(served: HttpModel, tmp_path: Path) -> None:
-    config = build_config({"eval": {"replicas": 0}, "single_shot": {"max_new_tokens": 24}})
+    config = build_config({"eval": {"replicas": 0}, "single_shot": {"max_new_tokens": 12}})
     out = tmp_path / "run"
     run = evaluate(
         "packaged", served, "single_shot", split="quick", limit=2, control=False, config=config, out=out, progress=False
