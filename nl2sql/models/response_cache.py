@@ -37,7 +37,7 @@ MAX_BYTES = 2**30
 _TOUCH_S = 3600.0  # how exact "last used" is: an hour, to spare a write for each hit
 _CHECK_EVERY = 256  # puts between two looks at the size
 _WAIT_S = 0.1  # how often one that waits for another's answer looks at its cancel event
-_IDENTITY = ("backend", "name", "revision", "device", "dtype")  # of describe(): what decides an answer
+_IDENTITY = ("backend", "engine", "name", "revision", "device", "dtype")  # of describe(): what decides an answer
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, answer BLOB NOT NULL, used REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_use ON answers (used);
