@@ -235,6 +235,22 @@ def test_a_replica_on_which_the_gold_rests_on_row_order_says_nothing(shop):
     assert item.ts and 0 < item.ts_replicas < 30
 
 
+def test_where_only_the_order_of_the_gold_is_arbitrary_other_rows_are_wrong_and_another_order_is_not(tmp_path):
+    path = tmp_path / "people.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, height INTEGER)")
+        connection.executemany("INSERT INTO people (name, height) VALUES (?, ?)", [(f"name {n}", n) for n in range(20)])
+    gold = "SELECT name FROM people ORDER BY height"  # ties and repeated names on replicas only
+    question = Question(text="?", id="q", db_id="d", gold=(gold,))
+    benchmark = FolderBenchmark("toy", [question], {}, {"d": path})
+    for prediction, right in (
+        ("SELECT DISTINCT name FROM people ORDER BY height", False),
+        ("SELECT name FROM people ORDER BY height, id DESC", True),
+    ):
+        (item,) = score(benchmark, [question], {"q": prediction}, replicas=10).items
+        assert (item.ex, item.ts) == (True, right), prediction
+
+
 def test_each_statement_is_executed_once_per_database(benchmark, monkeypatch):
     monkeypatch.setattr(gold_cache, "WORTH_S", 0.0)
     twins = [

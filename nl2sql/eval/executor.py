@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.eval import gold_cache
 from nl2sql.eval.gold_cache import GoldCache
 from nl2sql.eval.rules import Rule, order_matters
-from nl2sql.eval.ties import Ties
+from nl2sql.eval.ties import ORDER, ROWS_TOO, UNORDERED, Ties
 from nl2sql.interfaces import RunResult
 from nl2sql.query_batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
 
@@ -191,8 +191,8 @@ class Executor:
     ) -> None:
         """Fill in ``robust`` and ``replicas`` of cases that are right on the original.
 
-        A replica says nothing where the gold fails on it, or where the two differ and the gold's own answer depends
-        on the physical order of rows.
+        A replica says nothing where the gold fails on it, or where the two differ in what of the gold's own answer
+        depends on the physical order of rows.
         """
         table = _Table(self.prepare)
         pairs = []
@@ -247,28 +247,43 @@ class Executor:
             gold, predicted = (found.results.get((number, index)) for index in pair[:2])
             if value == 2:
                 continue
-            if value is None and gold is not None and predicted is not None:
-                if self._matches(case, gold, predicted):
-                    together.append((gold, predicted))
-                    verdict.plain = verdict.plain and (
-                        not self.joint or _with_columns_as_they_are(self, case, gold, predicted)
-                    )
-                    value = 1
-                else:
-                    value = 0
-                    if ties.decide(files[first + number], case.gold):
-                        continue
-                    verdict.robust = False
-                    break
-            if value == 0:
-                if ties.decide(files[first + number], case.gold):
-                    return first + number + 1
+            if value is None and gold is not None and predicted is not None and self._matches(case, gold, predicted):
+                together.append((gold, predicted))
+                verdict.plain = verdict.plain and (
+                    not self.joint or _with_columns_as_they_are(self, case, gold, predicted)
+                )
+                value = 1
+            if value == 1:
+                verdict.replicas += 1
+            elif not self._excused(ties, files[first + number], case, gold, predicted, certain=value == 0):
                 verdict.robust = False
-                break
-            verdict.replicas += 1
-        if not verdict.robust:
-            verdict.replicas = len(files)
+                verdict.replicas = len(files)
+                return None
+            elif value == 0:
+                return first + number + 1
         return None
+
+    def _excused(
+        self,
+        ties: Ties,
+        replica: Path,
+        case: Case,
+        gold: RunResult | None,
+        predicted: RunResult | None,
+        *,
+        certain: bool,
+    ) -> bool:
+        """Whether a difference on a replica may come of the order in which rows lie there, which nobody asked for.
+
+        Not where the prediction does not run; and where only the order of the gold's rows is arbitrary, not where
+        the rows themselves differ. ``certain``: the worker's own verdict, which is that they do, and has no rows.
+        """
+        if predicted is not None and not self.rule.usable(predicted):
+            return False
+        kind = ties.decide(replica, case.gold)
+        if kind == ORDER:
+            return not certain and gold is not None and predicted is not None and ties.same(gold, predicted, UNORDERED)
+        return kind == ROWS_TOO
 
     def _fits_everywhere(
         self,

@@ -11,6 +11,8 @@ from nl2sql.eval.rules import Rule
 from nl2sql.interfaces import RunResult
 from nl2sql.query_batch import ROWS, Pair, PairsResult
 
+FIXED, ORDER, ROWS_TOO = 0, 1, 2  # what changes: nothing, the order of the answer's rows only, the rows themselves
+UNORDERED = "SELECT 1"  # stands for a gold that asks for no order
 ROW_ORDERS = (None, 0, 1, 2)  # physical orders that are tried: reversed, and at random
 
 Run = Callable[[Sequence[Path], Sequence[str], Sequence[Pair]], PairsResult]
@@ -21,12 +23,12 @@ class Ties:
 
     def __init__(self, rule: Rule, run: Run, prepare: Callable[[str], str]) -> None:
         self.rule, self.run, self.prepare = rule, run, prepare
-        self._known: dict[tuple[Path, str], bool] = {}
+        self._known: dict[tuple[Path, str], int] = {}
 
-    def decide(self, database: Path, gold: str) -> bool:
-        """Whether ``gold``'s answer on ``database`` rests on the order of rows."""
+    def decide(self, database: Path, gold: str) -> int:
+        """What in ``gold``'s answer on ``database`` rests on the physical order: FIXED, ORDER or ROWS_TOO."""
         if order_free(gold):
-            return False
+            return FIXED
         self.learn(database, (gold,))
         return self._known[database, gold]
 
@@ -41,8 +43,12 @@ class Ties:
         files = [database, *(copy() for copy in copies)]
         found = self.run(files, [self.prepare(gold) for gold in asked], [(-1, n, ROWS) for n in range(len(asked))])
         for n, gold in enumerate(asked):
-            results = [found.results[file, n] for file in range(len(files))]
-            self._known[database, gold] = any(self._differs(gold, results[0], other) for other in results[1:])
+            expected, *others = (found.results[file, n] for file in range(len(files)))
+            usable = [other for other in others if self.rule.usable(other)]
+            known = FIXED
+            if not all(self.same(expected, other, gold) for other in usable):
+                known = ORDER if all(self.same(expected, other, UNORDERED) for other in usable) else ROWS_TOO
+            self._known[database, gold] = known
 
-    def _differs(self, gold: str, expected: RunResult, other: RunResult) -> bool:
-        return self.rule.usable(other) and not self.rule.judge([expected], [other], gold_sql=gold, predicted_sql=gold)
+    def same(self, expected: RunResult, other: RunResult, gold: str) -> bool:
+        return self.rule.judge([expected], [other], gold_sql=gold, predicted_sql=gold)
