@@ -66,11 +66,12 @@ MOST_ALIASES = 6  # T1..T6
 
 # What people call the columns and tables that a query itself makes. They are named before their definition is read.
 _COMPUTED = """
-    count cnt num number nb total sum avg average mean max maximum min minimum rank rn row ratio rate percentage percent
-    pct diff difference result value amount top most least highest lowest largest smallest latest earliest first last
-    n c freq frequency share growth change gap increase decrease cumulative running previous prev next field val
-    year month day week quarter decade date hour period age length size score points place position order
-    units quantity qty revenue sales profit cost price spending balance budget income turnover"""
+    count cnt num number nb n total sum avg average mean max maximum min minimum ratio rate percentage percent pct diff
+    difference most least highest lowest largest smallest latest earliest cumulative running previous prev next"""
+_ALONE = """
+    rank rn row result value amount top first last c freq frequency share growth change gap increase decrease field val
+    year month day week quarter decade date hour period age length size score points place position orders units
+    quantity qty revenue sales profit cost price spending balance budget income turnover derived_field"""
 _JOINING = "of per by in the and for to at with without from derived new"
 _JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NAMING = "sub subquery derived derived_table temp tmp inner_query res data"
@@ -96,18 +97,18 @@ def select_grammar(schema: Schema, prefill: str = "SELECT") -> Grammar:
     if numbers:
         lines += [template["numbered"].replace("&", ending) for ending in ("clauses", "named")]
     else:
-        scopes = [scope for scope in scopes if scope in "IDEW"]
+        scopes = [scope for scope in scopes if scope in "IDEJKW"]
     for scope in scopes:
         parts = [template["scope"], *(template["expression"].replace("~", kind) for kind in "ns")]
         if not re.fullmatch("E|T[2-9]", scope):  # those are reached after FROM only
-            after = "e" if scope == "D" else scope.lower()
+            after = "e" if scope in "DK" else scope.lower()
             parts.append(template["list"])
             for named, ending in (("", "clauses"), ("named_", "named")):
                 sources = f"sources_and_{ending}" if scope == "T" else f"sources_@ {ending}_{after}"
                 parts.append(f"from_{named}@: {sources}")
         for part in parts:
             text = re.sub(r"([A-Z]+_)@", rf"\g<1>{scope}", part).replace("@", scope.lower())
-            lines.append(text.replace("^", "_w" if scope == "W" else ""))
+            lines.append(text.replace("^", f"_{scope.lower()}" if scope in "JW" else ""))
     lines.append(template["terminals"])
     lines += [f"{name}: {definition}" for name, definition in terminals.items()]
     return Grammar("lark", "\n\n".join(lines) + "\n")
@@ -141,9 +142,10 @@ def _terminals(schema: Schema, *, with_free_names: bool) -> dict[str, str]:
     found["REF_I"] = f'COLUMN | {qualified} | (NAMED | NUMBERED) "." (COLUMN | COMPUTED)'
     found["FREE"] = "/[A-Za-z_][A-Za-z0-9_]{0,39}/ & ~RESERVED"
     found["ALIAS_FREE"] = "AS FREE"
-    found["REF_D"] = "REF_I | COMPUTED"
+    found["REF_D"] = found["REF_K"] = "REF_I | COMPUTED"
+    found["REF_J"] = found["REF_I"]
     found["REF_E"], found["STAR_E"] = '((FREE | TABLE) ".")? (COLUMN | FREE)', '(FREE | TABLE) ".*"'
-    found["STAR_I"] = found["STAR_D"] = '(TABLE | NAMED | NUMBERED) ".*"'
+    found["STAR_I"] = found["STAR_D"] = found["STAR_J"] = found["STAR_K"] = '(TABLE | NAMED | NUMBERED) ".*"'
     found["REF_T"], found["STAR_T"] = '(/[tT][1-6]/ ".")? COLUMN', '/[tT][1-6]/ ".*"'
     for n in range(1, MOST_ALIASES + 1):
         found[f"T{n}"] = f"AS /[tT]{n}/"
@@ -214,7 +216,7 @@ def _names(names: Sequence[str]) -> str:
 
 def _alias(tables: Sequence[Table]) -> str:
     """What people call a table in a query: at most three letters, its initials, the beginning of one of its words."""
-    short, long = {"[A-Za-z]{1,3}"}, set(_NAMING.split())
+    short, long = {"[A-Za-z]{1,2}"}, set(_NAMING.split())
     for table in tables:
         pieces = [piece for piece in words(table.name) if piece.isalpha() and piece.isascii()]
         short |= {piece[:4] for piece in pieces} | {"".join(piece[0] for piece in pieces)}
@@ -222,7 +224,7 @@ def _alias(tables: Sequence[Table]) -> str:
             long.add(_escaped(table.name))
     short.discard("")
     beginnings, names = "|".join(sorted(short)), "|".join(sorted(long))
-    return f"/(?i:({beginnings})_?[0-9]{{0,2}}|({names})(alias)?[0-9]?)/"
+    return f"/(?i:({beginnings})[0-9]{{0,2}}|({names})(alias)?[0-9]?)/"
 
 
 def _computed(tables: Sequence[Table]) -> str:
@@ -233,7 +235,8 @@ def _computed(tables: Sequence[Table]) -> str:
     known = {word for word in known if word.isascii() and word.isalnum()}
     computed, word = (
         "|".join(sorted(_COMPUTED.split())),
-        "|".join(sorted({*known, *_JOINING.split(), *_COMPUTED.split()})),
+        "|".join(sorted({*known, *_JOINING.split(), *_ALONE.split()})),
     )
-    parts = f"(({word})_){{0,3}}({computed})s?(_({word})){{0,3}}(_?(alias)?[0-9])?"
-    return f"/(?i:{parts}|({computed})({word})|({word})({computed}))/"
+    alone = "|".join(sorted(_ALONE.split()))
+    long = f"({computed})(_({word})){{1,3}}|({word})(_({word}))?_({computed})s?"
+    return f"/(?i:(({computed})s?|{alone}|{long})(_?(alias)?[0-9])?|({computed})({word})|({word})({computed}))/"

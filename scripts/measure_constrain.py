@@ -1,0 +1,193 @@
+"""What grammars cost and what they bring, on this machine: docs/grammars.md quotes its output.
+
+    python scripts/measure_constrain.py cost                # compile, mask and step times
+    python scripts/measure_constrain.py actions --limit 12  # format errors per 100 turns, none and action
+    python scripts/measure_constrain.py sql --limit 40      # VA and EX of single_shot, none and sql
+
+Without a name all three run. The packaged benchmark's quick split and the embedded model are used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nl2sql.benchmarks import draw_sample, load_benchmark
+from nl2sql.config import Config, load_config
+from nl2sql.controllers import get_controller
+from nl2sql.eval import score
+from nl2sql.grammars import action_grammar, select_grammar, tool_arguments
+from nl2sql.interfaces import Episode, Grammar, Question, Resources
+from nl2sql.models import load_model
+from nl2sql.models.constrained import Constrainer, mask_rows
+from nl2sql.schema import Column, Schema, Table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="default: everything")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--limit", type=int, default=12, help="questions of the quick split")
+    parser.add_argument("--batch-size", type=int, default=16)
+    options = parser.parse_args()
+    model: Any = load_model(options.model, dtype=options.dtype, batch_size=options.batch_size)
+    for name in options.what or MEASURES:
+        for line in MEASURES[name](model, options):
+            print(json.dumps({"measure": name, **line}), flush=True)
+    model.close()
+
+
+# --------------------------------------------------------------------------------------------------- costs
+
+
+def cost(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Milliseconds to compile, microseconds a mask, both of processor time, and masks against a decoding step."""
+    constrainer = _constrainer(model)
+    benchmark = load_benchmark("packaged", split="quick")
+    names = ["get_schema", "generate_sql", "run_sql", "finish"]
+    inside = [tool_arguments(name, [], None, built_in=True) for name in names]
+    turn = action_grammar(tuple(zip(names, inside, strict=True)), 200)
+    constrainer.start(turn)  # builds the vocabulary, which is not counted
+    steps = {rows: _step_seconds(model, rows) for rows in (1, 16)}
+    yield {"step_ms": {rows: round(1000 * seconds, 1) for rows, seconds in steps.items()}}
+
+    golds: dict[str, list[str]] = {}
+    for question in benchmark.questions:
+        golds.setdefault(question.db_id, []).append(question.gold[0])
+    largest = max(golds, key=lambda db_id: sum(len(t.columns) for t in benchmark.database(db_id).schema().tables))
+    schema = benchmark.database(largest).schema()
+    text = "Thought: the schema is known, so a query can be written now.\nAction: generate_sql[{}]"
+    cases = {"action": (turn, [text])}
+    queries = [gold.removeprefix("SELECT").rstrip(";") for gold in golds[largest] if gold.startswith("SELECT")]
+    cases[f"sql, {sum(len(t.columns) for t in schema.tables)} columns"] = (select_grammar(schema), queries)
+    wide = Schema(tuple(Table(f"t_{t}", tuple(Column(f"c_{t}_{c}") for c in range(15))) for t in range(20)))
+    cases["sql, 300 columns"] = (select_grammar(wide), _simple_queries(9))
+    for name, (grammar, texts) in cases.items():
+        fresh = replace(grammar, text=grammar.text + "\n")  # not in the cache
+        began = time.thread_time()
+        constrainer.start(fresh)
+        compiled = time.thread_time() - began
+        masks = _mask_seconds(model, constrainer, grammar, texts)
+        mean = statistics.mean(masks)
+        yield {
+            "grammar": name,
+            "compile_ms": round(1000 * compiled),
+            "mask_us": {"mean": round(1e6 * mean), "median": round(1e6 * statistics.median(masks))},
+            "percent_of_step": {rows: round(100 * rows * mean / seconds, 1) for rows, seconds in steps.items()},
+        }
+
+
+def _simple_queries(count: int) -> list[str]:
+    return [f" c_{t}_1, c_{t}_2 FROM t_{t} WHERE c_{t}_3 > 5" for t in range(count)]
+
+
+def _constrainer(model: Any) -> Constrainer:
+    return model._constrainer  # the one that the engine uses
+
+
+def _mask_seconds(model: Any, constrainer: Constrainer, grammar: Grammar, texts: list[str]) -> list[float]:
+    """Per token of ``texts``: mask and follow it. Best of three passes: a busy machine adds what is not ours."""
+    tokenizer, width = model._chat._tokenizer, constrainer._n_vocab
+    best: dict[tuple[int, int], float] = {}
+    logits = torch.zeros(1, width)
+    for _ in range(3):
+        for at, text in enumerate(texts):
+            state = constrainer.start(grammar)
+            for index, token in enumerate(tokenizer(text, add_special_tokens=False)["input_ids"]):
+                logits.zero_()
+                began = time.thread_time()
+                mask_rows([state], logits)
+                if logits[0, token] != 0:
+                    break
+                state.consume(token)
+                seconds = time.thread_time() - began
+                best[at, index] = min(best.get((at, index), 1e9), seconds)
+    return list(best.values())
+
+
+def _step_seconds(model: Any, rows: int, tokens: int = 24) -> float:
+    """Seconds a token of ``rows`` unconstrained answers in parallel; the median of three."""
+    messages = [{"role": "user", "content": "Count from one to one hundred in words, without stopping."}]
+
+    def once() -> float:
+        began = time.perf_counter()
+        with ThreadPoolExecutor(rows) as threads:
+            done = list(threads.map(lambda _: model.generate(messages, max_new_tokens=tokens)[0], range(rows)))
+        return (time.perf_counter() - began) / max(c.usage.completion_tokens for c in done)
+
+    once()
+    return statistics.median(once() for _ in range(3))
+
+
+# ------------------------------------------------------------------------------------------------- effects
+
+
+def actions(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Turns, format errors, and turns cut at max_new_tokens, of the loop with ``none`` and ``action``."""
+    for level in ("none", "action"):
+        began = time.perf_counter()
+        episodes = _episodes(model, "react", load_config((), [f"constrain={level}"]), options)
+        turns = [call for episode in episodes.values() for call in episode.calls if call["kind"] == "act"]
+        cut = sum(call["finish_reason"] == "length" for call in turns)
+        wrong = sum(episode.flags.get("format_errors", 0) for episode in episodes.values())
+        yield {
+            "constrain": level,
+            "episodes": len(episodes),
+            "turns": len(turns),
+            "format_errors_per_100": round(100 * (wrong - (cut if level == "action" else 0)) / len(turns), 1),
+            "cut_per_100": round(100 * cut / len(turns), 1),
+            "finish": dict(Counter(episode.finish for episode in episodes.values())),
+            "seconds": round(time.perf_counter() - began),
+        }
+
+
+def sql(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """VA and EX of single_shot with ``none`` and ``sql``, and why the rest does not run."""
+    benchmark = load_benchmark("packaged", split="quick")
+    for level in ("none", "sql"):
+        began = time.perf_counter()
+        episodes = _episodes(model, "single_shot", load_config((), [f"constrain={level}"]), options)
+        questions = [question for question in benchmark.questions if question.id in episodes]
+        scores = score(benchmark, questions, {key: e.sql for key, e in episodes.items()}, replicas=0)
+        found = scores.metrics()
+        yield {
+            "constrain": level,
+            "n": len(questions),
+            "VA": round(found["VA"].value, 3),
+            "EX": round(found["EX[bag]"].value, 3),
+            "errors": dict(Counter(item.error_kind or "other" for item in scores.items if not item.va)),
+            "cut": sum(bool(episode.flags.get("truncated")) for episode in episodes.values()),
+            "seconds": round(time.perf_counter() - began),
+        }
+
+
+def _episodes(model: Any, controller: str, config: Config, options: argparse.Namespace) -> dict[str, Episode]:
+    benchmark = load_benchmark("packaged", split="quick")
+    questions = draw_sample(list(benchmark.questions), options.limit, 0)
+    run: Callable[..., Episode] = get_controller(controller).run
+
+    def one(question: Question) -> Episode:
+        return run(question, Resources(model, benchmark.database(question.db_id)), config)
+
+    with ThreadPoolExecutor(options.batch_size) as threads:
+        return {episode.question.id: episode for episode in threads.map(one, questions)}
+
+
+MEASURES: dict[str, Callable[[Any, argparse.Namespace], Iterator[dict[str, Any]]]] = {
+    "cost": cost,
+    "actions": actions,
+    "sql": sql,
+}
+
+if __name__ == "__main__":
+    main()
