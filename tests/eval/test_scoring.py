@@ -64,11 +64,13 @@ def test_a_worker_killed_in_mid_run_changes_no_verdict(numbers):
     with QueryPool(2) as pool:
         stop = threading.Event()
 
-        def kill() -> None:
-            for _ in range(2):
-                if stop.wait(0.3):
+        def kill() -> None:  # each of the first two workers once: what loses two workers counts as failed
+            while len(pool._all) < 2 and not stop.wait(0.02):
+                pass
+            for worker in list(pool._all):
+                if stop.wait(0.2):
                     return
-                for worker in list(pool._all)[:1]:
+                if worker.alive():
                     os.kill(worker.process.pid, signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
