@@ -2,7 +2,7 @@
 # make test: install with the test tools, run the tests.  Needs only Python >= 3.11 and make.
 PYTHON ?= python3
 VENV   ?= .venv
-LIMIT  ?= 4
+LIMIT  ?= 40
 DTYPE  ?= bfloat16
 MODEL  ?= smollm2-135m
 BIN     = $(VENV)/bin

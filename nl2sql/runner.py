@@ -56,7 +56,7 @@ class Plan:
     model: str = "smollm2-135m"
     device: str = "auto"
     dtype: str | None = None
-    batch_size: int = 16
+    batch_size: int = 32
     engine: str = "auto"
     server: tuple[str, ...] = ()  # KEY=VALUE options of an HTTP model
     cache: bool = True  # answer repeated calls of a model opened here from the response cache
@@ -92,7 +92,7 @@ def evaluate(
     seeds: Sequence[int] = (),
     device: str = "auto",
     dtype: str | None = None,
-    batch_size: int = 16,
+    batch_size: int = 32,
     engine: str = "auto",
     server: Sequence[str] = (),
     cache: bool | None = None,

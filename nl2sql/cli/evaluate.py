@@ -39,7 +39,7 @@ def evaluate_command(
     dtype: DtypeOption = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
-    ] = 16,
+    ] = 32,
     engine: Annotated[
         Literal["auto", "slots", "continuous"],
         typer.Option(help="How a local model batches: our slots, or transformers' continuous batching (auto on CUDA)."),

@@ -28,7 +28,7 @@ def load_model(
     *,
     device: str = "auto",
     dtype: str | None = None,
-    batch_size: int = 16,
+    batch_size: int = 32,
     server: Iterable[str] = (),
     cache: bool = False,
     engine: str = "auto",
@@ -44,7 +44,7 @@ def load_model(
     """
     source = resolve_spec(spec)
     if batch_size < 1:
-        raise UsageError(f"batch size {batch_size} is not positive; use --batch-size 16")
+        raise UsageError(f"batch size {batch_size} is not positive; use --batch-size 32")
     model = _open(source, device, dtype, batch_size, tuple(server), engine)
     if not cache:
         return model

@@ -84,7 +84,8 @@ class Row:
 class Worker:
     """Runs rows in batches of at most ``batch_size`` on its own daemon thread.
 
-    decode: token ids to text. max_cache_bytes: of keys and values, at most.
+    decode: token ids to text. max_cache_bytes: of keys and values, at most. threads: torch's, for this worker's
+    operations; None leaves them as they are.
     """
 
     def __init__(
@@ -94,12 +95,14 @@ class Worker:
         *,
         batch_size: int,
         max_cache_bytes: int,
+        threads: int | None = None,
         name: str = "nl2sql-model",
     ) -> None:
-        self._decoder = decoder
+        self.decoder = decoder
         self._decode = decode
         self._batch_size = batch_size
         self._max_cache_bytes = max_cache_bytes
+        self._threads = threads
         self._waiting: deque[Row] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -134,9 +137,11 @@ class Worker:
     def cache_bytes(self) -> int:
         """Memory that all slots take now."""
         slots = [*self._idle, *(row.slot for row in self._active if row.slot)]
-        return sum(slot.capacity for slot in slots) * self._decoder.token_bytes
+        return sum(slot.capacity for slot in slots) * self.decoder.token_bytes
 
     def _run(self) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)  # OpenMP's setting belongs to the thread that sets it
         while True:
             with self._changed:
                 while not (self._waiting or self._active or self._closed):
@@ -208,7 +213,7 @@ class Worker:
         if best in self._idle and shared >= _SAME_SHARE * len(best.tokens) > 0:
             slot = best  # the same conversation, grown
             self._idle.remove(slot)
-            self._decoder.crop(slot, shared)
+            self.decoder.crop(slot, shared)
         else:
             slot = Slot()
         if not self._make_room(slot, needed, keep=best):
@@ -216,20 +221,20 @@ class Worker:
                 self._idle.append(slot)
             return None
         if slot is not best and best is not None and shared >= _MIN_SHARED:
-            self._decoder.copy_prefix(best, slot, shared)
-        self._decoder.reserve(slot, needed)
+            self.decoder.copy_prefix(best, slot, shared)
+        self.decoder.reserve(slot, needed)
         return slot
 
     def _make_room(self, slot: Slot, tokens: int, keep: Slot | None) -> bool:
         """Forget idle slots, the longest unused first, until ``slot`` may have ``tokens`` tokens."""
-        more = (rounded(tokens) - slot.capacity) * self._decoder.token_bytes
+        more = (rounded(tokens) - slot.capacity) * self.decoder.token_bytes
         spare = sorted((idle for idle in self._idle if idle is not keep), key=lambda idle: idle.used)
         spare += [keep] if keep in self._idle else []
-        while more > 0 and self.cache_bytes + slot.capacity * self._decoder.token_bytes + more > self._max_cache_bytes:
+        while more > 0 and self.cache_bytes + slot.capacity * self.decoder.token_bytes + more > self._max_cache_bytes:
             if not spare:
                 if any(row.slot is not None for row in self._active):
                     return False
-                needed = rounded(tokens) * self._decoder.token_bytes
+                needed = rounded(tokens) * self.decoder.token_bytes
                 raise ModelError(
                     f"a conversation of {tokens} tokens needs {needed / 1e9:.2f} GB of cache, more than the "
                     f"{self._max_cache_bytes / 1e9:.2f} GB allowed; use a shorter prompt, a smaller max_new_tokens, "
@@ -270,7 +275,7 @@ class Worker:
 
     def _forward(self, rows: list[Row], segments: list[Segment]) -> None:
         began = time.perf_counter()
-        logits = self._decoder.forward(segments)
+        logits = self.decoder.forward(segments)
         seconds = time.perf_counter() - began
         self.forward_seconds += seconds
         total = sum(len(segment.tokens) for segment in segments)
@@ -286,7 +291,7 @@ class Worker:
             try:
                 if len(rows) == 1:
                     raise error
-                self._decoder.crop(slot, held)
+                self.decoder.crop(slot, held)
                 tokens = [*row.prompt, *row.ids, *row.proposed][len(slot.tokens) : held + len(new)]
                 self._forward([row], [Segment(slot, tokens, wanted)])
             except Exception as own:  # noqa: BLE001  attributed to this row
@@ -300,7 +305,7 @@ class Worker:
         drafts = max(1, _DRAFT_TOKENS // max(1, len(self._active)))
         for row in list(self._active):
             if row.slot is not None and row.ids:
-                if self._decoder.drafts:
+                if self.decoder.drafts:
                     row.proposed = row.draft.propose(min(drafts, row.max_new_tokens - len(row.ids) - 1))
                 rows.append(row)
                 segments.append(Segment(row.slot, [row.ids[-1], *row.proposed], 1 + len(row.proposed)))
@@ -363,7 +368,7 @@ class Worker:
         row.draft.learn(len(row.proposed), len(chosen) - 1)
         row.draft.extend(chosen)
         row.proposed = []
-        self._decoder.crop(row.slot, len(row.prompt) + len(row.ids) - 1)  # the last token's keys are not computed yet
+        self.decoder.crop(row.slot, len(row.prompt) + len(row.ids) - 1)  # the last token's keys are not computed yet
         return finished
 
     def _is_finished(self, row: Row, token: int) -> bool:

@@ -27,6 +27,7 @@ from nl2sql.models.hashes import content_hash, weights_files, weights_revision
 if TYPE_CHECKING:
     from nl2sql.models.batching import Row, Worker
     from nl2sql.models.continuous import ContinuousWorker
+    from nl2sql.models.routing import Router
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class LocalModel:
         *,
         name: str,
         revision: str,
-        batch_size: int = 16,
+        batch_size: int = 32,
         max_cache_bytes: int | None = None,
         engine: str = "auto",
     ) -> None:
@@ -68,7 +69,7 @@ class LocalModel:
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
         self._max_cache_bytes = max_cache_bytes or default_cache_bytes(self._device)
-        self._engine, self._worker = _open_engine(
+        self._engine, self._worker = open_engine(
             _pick_engine(engine, self._device), model, self._chat.decode, batch_size, self._max_cache_bytes
         )
         # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
@@ -81,7 +82,7 @@ class LocalModel:
         *,
         device: str = "auto",
         dtype: str | None = None,
-        batch_size: int = 16,
+        batch_size: int = 32,
         engine: str = "auto",
     ) -> LocalModel:
         """Load the weights that ``source`` names.
@@ -298,11 +299,14 @@ def _pick_engine(engine: str, device: str) -> str:
     return engine
 
 
-def _open_engine(
+def open_engine(
     engine: str, model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, max_cache_bytes: int
-) -> tuple[str, Worker | ContinuousWorker]:
+) -> tuple[str, Worker | Router | ContinuousWorker]:
     """What decodes, and its name for the manifest: slots, continuous, or sequential where neither fits the model."""
+    import torch
+
     from nl2sql.models.batching import Worker
+    from nl2sql.models.routing import Router
     from nl2sql.models.slots import SlotDecoder, make_decoder
 
     decoder = make_decoder(model)
@@ -312,8 +316,17 @@ def _open_engine(
         model.set_attn_implementation("sdpa")
         limits = {"batch_size": batch_size, "max_cache_bytes": max_cache_bytes, "token_bytes": decoder.token_bytes}
         return engine, ContinuousWorker(model, decode, **limits)
-    worker = Worker(decoder, decode, batch_size=batch_size, max_cache_bytes=max_cache_bytes)
-    return "slots" if isinstance(decoder, SlotDecoder) else "sequential", worker
+    workers = min(2, batch_size, torch.get_num_threads()) if model.device.type == "cpu" else 1
+    if workers == 1 or not isinstance(decoder, SlotDecoder):
+        worker = Worker(decoder, decode, batch_size=batch_size, max_cache_bytes=max_cache_bytes)
+        return "slots" if isinstance(decoder, SlotDecoder) else "sequential", worker
+    decoders = [decoder, *(SlotDecoder(model, decoder.token_bytes) for _ in range(workers - 1))]
+    each = {
+        "batch_size": -(-batch_size // workers),
+        "max_cache_bytes": max_cache_bytes // workers,
+        "threads": torch.get_num_threads() // workers,
+    }
+    return "slots", Router([Worker(decoder, decode, **each) for decoder in decoders])
 
 
 def _pick_dtype(dtype: str | None, device: str) -> str:

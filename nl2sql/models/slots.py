@@ -87,14 +87,14 @@ class _Batch:
 
 
 class SlotDecoder:
-    """Ragged prefill and decoding over slots. model: a transformers causal LM in eval mode."""
+    """Ragged prefill and decoding over slots. model: a transformers causal LM in eval mode; decoders may share it."""
 
     drafts = True
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, token_bytes: int = 0) -> None:
         self.model = model
         self.device = model.device
-        self.token_bytes = 0
+        self.token_bytes = token_bytes
         model.set_attn_implementation(ATTENTION)
 
     @torch.inference_mode()

@@ -103,13 +103,14 @@ class Recording:
 
 def record(model: LocalModel, name: str, overrides: dict[str, Any], args: Any) -> Recording:
     """Run the loop on ``args.questions`` questions; the recording is kept in ``args.transcripts``."""
-    where = Path(args.transcripts) / f"{name}-{args.benchmark}-{args.questions}-{args.dtype}.json"
+    where = Path(args.transcripts) / f"{name}-{args.benchmark}-{args.questions}-{args.max_new_tokens}-{args.dtype}.json"
     if where.exists():
         kept = json.loads(where.read_text())
         return Recording(name, [[Call(**call) for call in calls] for calls in kept["episodes"]], kept["facts"])
     recorder = Recorder(model)
     before = model.worker_seconds()
     started = time.perf_counter()
+    overrides = {**overrides, "react": {"max_new_tokens": args.max_new_tokens, **overrides.get("react", {})}}
     config: Config = build_config(overrides)
     run = evaluate(
         args.benchmark,

@@ -15,6 +15,7 @@ from nl2sql.interfaces import Sampling
 from nl2sql.models.batching import Row, Worker
 from nl2sql.models.drafts import LONGEST, Draft
 from nl2sql.models.local import LocalModel
+from nl2sql.models.routing import Router
 from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
 
 SLOT_KINDS = [kind for kind in CONFIGS if kind != "mamba"]
@@ -147,3 +148,30 @@ def test_the_same_prompt_n_times_is_read_once() -> None:
         seen.append(row.prefilled)
     worker.close()
     assert sorted(seen) == [1, 1, 1, 1, 1, 200]
+
+
+def test_several_workers_share_the_work_and_a_conversation_stays_with_its_worker() -> None:
+    model = tiny_model()
+    first = make_decoder(model)
+    decoders = [first, SlotDecoder(model, first.token_bytes)]
+    workers = [Worker(d, lambda ids: str(list(ids)), batch_size=4, max_cache_bytes=10**8, threads=1) for d in decoders]
+    router = Router(workers)
+    prompts = rows_of(*range(150, 158))
+    rows = [Row(prompt=prompt, max_new_tokens=12, stop_ids=frozenset()) for prompt in prompts]
+    router.submit(rows)
+    assert all(row.done.wait(30) for row in rows)
+    assert all(worker.forward_seconds > 0 for worker in workers)
+    again = [Row(prompt=[*row.prompt, *row.ids, 7, 8], max_new_tokens=3, stop_ids=frozenset()) for row in rows]
+    router.submit(again)
+    assert all(row.done.wait(30) for row in again)
+    assert [row.prefilled for row in again] == [3] * len(again)  # the last new token, and the two added
+    alone = make_decoder(tiny_model())
+    for row in rows:
+        slot = Slot()
+        logits = alone.forward([Segment(slot, row.prompt)])
+        for token in row.ids:
+            assert int(logits[-1].argmax()) == token
+            logits = alone.forward([Segment(slot, [token])])
+    router.close()
+    with pytest.raises(ModelError, match="closed"):
+        router.submit(rows[:1])
