@@ -5,10 +5,10 @@
 First the loop is recorded on --questions questions (preset react, and once for each switch that makes it cheaper);
 then one recording is replayed by every variant, same model, same dtype, same prompts, same number of new tokens:
 (a) *naive*: one call at a time, the whole prompt read again, ``model.generate``, (b) *static*: left-padded batches,
-nothing reused; these two on --naive-episodes and --static-episodes of the episodes only (they are slow), (c) transformers' continuous
-batching, (d) the engine, with and without drafts. *floor*: the measured forward cost of exactly the unique tokens at
-the best batch size. Only ratios within one run mean anything. --growth measures cost against the number of episodes,
-of steps, and the size of the schema instead, and draws it.
+nothing reused; these two on --naive-episodes and --static-episodes of the episodes only (they are slow),
+(c) transformers' continuous batching, (d) the engine, with and without drafts. *floor*: the measured forward cost of
+exactly the unique tokens at the best batch size. Only ratios within one run mean anything. --growth measures cost
+against the number of episodes, of steps, and the size of the schema instead, and draws it.
 """
 
 from __future__ import annotations
