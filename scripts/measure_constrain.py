@@ -1,10 +1,10 @@
 """What grammars cost and what they bring, on this machine: docs/grammars.md quotes its output.
 
-    python scripts/measure_constrain.py cost                # compile, mask and step times
+    python scripts/measure_constrain.py cost                # compile and mask times
     python scripts/measure_constrain.py actions --limit 12  # format errors per 100 turns, none and action
     python scripts/measure_constrain.py sql --limit 40      # VA and EX of single_shot, none and sql
 
-Without a name all three run. The packaged benchmark's quick split and the embedded model are used.
+``actions`` and ``sql`` also say which share of the model's time went into grammars. Without a name all three run. The packaged benchmark's quick split and the embedded model are used.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from nl2sql.eval import score
 from nl2sql.grammars import action_grammar, select_grammar, tool_arguments
 from nl2sql.interfaces import Episode, Grammar, Question, Resources
 from nl2sql.models import load_model
-from nl2sql.models.constrained import Constrainer, mask_rows
+from nl2sql.models.constrained import Constrainer, GrammarState
 from nl2sql.schema import Column, Schema, Table
 
 
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--limit", type=int, default=12, help="questions of the quick split")
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=32)
     options = parser.parse_args()
     model: Any = load_model(options.model, dtype=options.dtype, batch_size=options.batch_size)
     for name in options.what or MEASURES:
@@ -51,16 +52,13 @@ def main() -> None:
 
 
 def cost(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Milliseconds to compile, microseconds a mask, both of processor time, and masks against a decoding step."""
+    """Milliseconds to compile, microseconds a full mask (needed where the best token is not allowed): processor time."""
     constrainer = _constrainer(model)
     benchmark = load_benchmark("packaged", split="quick")
     names = ["get_schema", "generate_sql", "run_sql", "finish"]
     inside = [tool_arguments(name, [], None, built_in=True) for name in names]
     turn = action_grammar(tuple(zip(names, inside, strict=True)), 200)
     constrainer.start(turn)  # builds the vocabulary, which is not counted
-    steps = {rows: _step_seconds(model, rows) for rows in (1, 16)}
-    yield {"step_ms": {rows: round(1000 * seconds, 1) for rows, seconds in steps.items()}}
-
     golds: dict[str, list[str]] = {}
     for question in benchmark.questions:
         golds.setdefault(question.db_id, []).append(question.gold[0])
@@ -83,7 +81,6 @@ def cost(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "grammar": name,
             "compile_ms": round(1000 * compiled),
             "mask_us": {"mean": round(1e6 * mean), "median": round(1e6 * statistics.median(masks))},
-            "percent_of_step": {rows: round(100 * rows * mean / seconds, 1) for rows, seconds in steps.items()},
         }
 
 
@@ -99,15 +96,15 @@ def _mask_seconds(model: Any, constrainer: Constrainer, grammar: Grammar, texts:
     """Per token of ``texts``: mask and follow it. Best of three passes: a busy machine adds what is not ours."""
     tokenizer, width = model._chat._tokenizer, constrainer._n_vocab
     best: dict[tuple[int, int], float] = {}
-    logits = torch.zeros(1, width)
+    logits = torch.zeros(width)
     for _ in range(3):
         for at, text in enumerate(texts):
             state = constrainer.start(grammar)
             for index, token in enumerate(tokenizer(text, add_special_tokens=False)["input_ids"]):
                 logits.zero_()
                 began = time.thread_time()
-                mask_rows([state], logits)
-                if logits[0, token] != 0:
+                state.mask(logits)
+                if logits[token] != 0:
                     break
                 state.consume(token)
                 seconds = time.thread_time() - began
@@ -115,18 +112,41 @@ def _mask_seconds(model: Any, constrainer: Constrainer, grammar: Grammar, texts:
     return list(best.values())
 
 
-def _step_seconds(model: Any, rows: int, tokens: int = 24) -> float:
-    """Seconds a token of ``rows`` unconstrained answers in parallel; the median of three."""
-    messages = [{"role": "user", "content": "Count from one to one hundred in words, without stopping."}]
+class _Clock:
+    """Seconds that the engine spends in grammars, and how many masks it needs."""
 
-    def once() -> float:
-        began = time.perf_counter()
-        with ThreadPoolExecutor(rows) as threads:
-            done = list(threads.map(lambda _: model.generate(messages, max_new_tokens=tokens)[0], range(rows)))
-        return (time.perf_counter() - began) / max(c.usage.completion_tokens for c in done)
+    def __init__(self, model: Any) -> None:
+        self.model, self.seconds, self.masks = model, 0.0, 0
+        self.began = model.worker_seconds()[0]
 
-    once()
-    return statistics.median(once() for _ in range(3))
+    def share(self) -> dict[str, Any]:
+        busy = self.model.worker_seconds()[0] - self.began
+        return {"grammar_percent": round(100 * self.seconds / busy, 2), "masks": self.masks}
+
+
+@contextmanager
+def _clocked(model: Any) -> Iterator[_Clock]:
+    clock, names = _Clock(model), ("mask", "allows", "forced", "consume")
+    honest = {name: getattr(GrammarState, name) for name in names}
+
+    def timed(name: str) -> Callable[..., Any]:
+        def call(state: GrammarState, *args: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return honest[name](state, *args)
+            finally:
+                clock.seconds += time.thread_time() - began
+                clock.masks += name == "mask"
+
+        return call
+
+    for name in names:
+        setattr(GrammarState, name, timed(name))
+    try:
+        yield clock
+    finally:
+        for name in names:
+            setattr(GrammarState, name, honest[name])
 
 
 # ------------------------------------------------------------------------------------------------- effects
@@ -136,7 +156,8 @@ def actions(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]
     """Turns, format errors, and turns cut at max_new_tokens, of the loop with ``none`` and ``action``."""
     for level in ("none", "action"):
         began = time.perf_counter()
-        episodes = _episodes(model, "react", load_config((), [f"constrain={level}"]), options)
+        with _clocked(model) as clock:
+            episodes = _episodes(model, "react", load_config((), [f"constrain={level}"]), options)
         turns = [call for episode in episodes.values() for call in episode.calls if call["kind"] == "act"]
         cut = sum(call["finish_reason"] == "length" for call in turns)
         wrong = sum(episode.flags.get("format_errors", 0) for episode in episodes.values())
@@ -148,6 +169,7 @@ def actions(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]
             "cut_per_100": round(100 * cut / len(turns), 1),
             "finish": dict(Counter(episode.finish for episode in episodes.values())),
             "seconds": round(time.perf_counter() - began),
+            **clock.share(),
         }
 
 
@@ -156,7 +178,8 @@ def sql(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     benchmark = load_benchmark("packaged", split="quick")
     for level in ("none", "sql"):
         began = time.perf_counter()
-        episodes = _episodes(model, "single_shot", load_config((), [f"constrain={level}"]), options)
+        with _clocked(model) as clock:
+            episodes = _episodes(model, "single_shot", load_config((), [f"constrain={level}"]), options)
         questions = [question for question in benchmark.questions if question.id in episodes]
         scores = score(benchmark, questions, {key: e.sql for key, e in episodes.items()}, replicas=0)
         found = scores.metrics()
@@ -168,6 +191,7 @@ def sql(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             "errors": dict(Counter(item.error_kind or "other" for item in scores.items if not item.va)),
             "cut": sum(bool(episode.flags.get("truncated")) for episode in episodes.values()),
             "seconds": round(time.perf_counter() - began),
+            **clock.share(),
         }
 
 

@@ -72,6 +72,12 @@ class Row:
         self.array = np.asarray(self.prompt, dtype=np.int64)
         self.draft = Draft(self.prompt)
 
+    def propose(self, limit: int) -> list[int]:
+        """A draft of at most ``limit`` tokens: what the grammar demands, else what followed the last tokens before."""
+        limit = min(limit, self.max_new_tokens - len(self.ids) - 1)
+        forced = self.grammar.forced() if self.grammar is not None else []
+        return forced[:limit] if forced and limit > 0 else self.draft.propose(limit)
+
     @property
     def unwanted(self) -> bool:
         return self.abandoned or (self.cancel is not None and self.cancel.is_set())
@@ -306,7 +312,7 @@ class Worker:
         for row in list(self._active):
             if row.slot is not None and row.ids:
                 if self.decoder.drafts:
-                    row.proposed = row.draft.propose(min(drafts, row.max_new_tokens - len(row.ids) - 1))
+                    row.proposed = row.propose(drafts)
                 rows.append(row)
                 segments.append(Segment(row.slot, [row.ids[-1], *row.proposed], 1 + len(row.proposed)))
                 continue
@@ -354,13 +360,14 @@ class Worker:
         for n, token in enumerate(greedy):
             if row.keep_logits:
                 row.logits = logits[n]
-            if row.grammar is not None:
+            total = logits[n].logsumexp(dim=-1)  # before any mask
+            if row.grammar is not None and (row.sampling is not None or not row.grammar.allows(token)):
                 row.grammar.mask(logits[n])
                 token = int(logits[n].argmax())
             if row.sampling is not None:
                 token = _sample(logits[n], row)
             row.ids.append(token)
-            row.logprob += float(logits[n, token] - logits[n].logsumexp(dim=-1))
+            row.logprob += float(logits[n, token] - total)
             finished = self._is_finished(row, token)
             if finished or row.proposed[n : n + 1] != [token]:
                 break

@@ -96,6 +96,16 @@ class GrammarState:
         """
         logits.masked_fill_(torch.from_numpy(self._forbidden()), -torch.inf)
 
+    def allows(self, token: int) -> bool:
+        """May ``token`` come next? Much cheaper than a mask, and all that a row needs whose best token may."""
+        if token in self._stop_ids:
+            return self.accepting
+        return not self.stopped and self._matcher.validate_tokens([token]) == 1
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, where the grammar leaves no choice."""
+        return [] if self.stopped else list(self._matcher.compute_ff_tokens())
+
     def consume(self, token: int) -> None:
         """Follow the chosen token; one that ends the turn changes nothing.
 
@@ -126,13 +136,6 @@ class GrammarState:
         if self._matcher.is_error():
             raise ModelError(f"the grammar cannot be followed further: {_line(self._matcher.get_error())}")
         return np.unpackbits(~packed, count=self._n_vocab, bitorder="little").view(bool)
-
-
-def mask_rows(states: Sequence[GrammarState | None], logits: torch.Tensor) -> None:
-    """``GrammarState.mask`` for the rows of ``logits`` ``[rows, vocab]``; rows whose state is None stay as they are."""
-    for index, state in enumerate(states):
-        if state is not None:
-            state.mask(logits[index])
 
 
 def _vocabulary(tokenizer: Any, n_vocab: int, stop_ids: Sequence[int]) -> Any:

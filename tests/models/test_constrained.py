@@ -15,7 +15,7 @@ from models.tiny import tiny_tokenizer
 
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Grammar
-from nl2sql.models.constrained import Constrainer, GrammarState, mask_rows
+from nl2sql.models.constrained import Constrainer, GrammarState
 
 pytest.importorskip("llguidance")
 
@@ -95,11 +95,15 @@ def test_padding_and_special_tokens_are_never_text(tiny: Constrainer) -> None:
     assert allowed(state) & {0, 1, 2, *range(259, N_VOCAB)} == set()
 
 
-def test_rows_without_a_grammar_are_left_alone(tiny: Constrainer) -> None:
-    logits = torch.zeros(2, N_VOCAB)
-    mask_rows([None, tiny.start(CALL)], logits)
-    assert torch.isfinite(logits[0]).all()
-    assert [tiny_tokenizer().decode([i]) for i in torch.nonzero(logits[1] == 0)[:, 0].tolist()] == ["T"]
+def test_what_is_allowed_is_what_the_mask_leaves_and_what_is_forced_is_all_it_leaves(tiny: Constrainer) -> None:
+    state, tokenizer = tiny.start(CALL), tiny_tokenizer()
+    assert tokenizer.decode(state.forced()) == "Thought: "
+    for token in tokenizer("Thought: a\nAction: run_sql[{}]")["input_ids"]:
+        left = allowed(state)
+        assert {i for i in range(N_VOCAB) if state.allows(i)} == left and token in left
+        assert not state.forced() or left == {state.forced()[0]}
+        state.consume(token)
+    assert state.stopped and state.forced() == [] and {i for i in range(N_VOCAB) if state.allows(i)} == set(STOPS)
 
 
 def test_a_grammar_is_compiled_once_and_rows_do_not_disturb_each_other(tiny: Constrainer) -> None:
