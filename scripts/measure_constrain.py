@@ -4,7 +4,8 @@
     python scripts/measure_constrain.py actions --limit 12  # format errors per 100 turns, none and action
     python scripts/measure_constrain.py sql --limit 40      # VA and EX of single_shot, none and sql
 
-``actions`` and ``sql`` also say which share of the model's time went into grammars. Without a name all three run. The packaged benchmark's quick split and the embedded model are used.
+``actions`` and ``sql`` also say which share of the model's time went into grammars. Without a name all three run. The
+packaged benchmark's quick split and the embedded model are used.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
 
 
 def cost(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Milliseconds to compile, microseconds a full mask (needed where the best token is not allowed): processor time."""
+    """Milliseconds to compile, microseconds a full mask (where the best token may not come): processor time."""
     constrainer = _constrainer(model)
     benchmark = load_benchmark("packaged", split="quick")
     names = ["get_schema", "generate_sql", "run_sql", "finish"]
