@@ -43,7 +43,7 @@ def compare(
     import sys
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
-    from nl2sql.errors import BenchmarkError
+    from nl2sql.errors import BenchmarkError, Cancelled
     from nl2sql.eval import comparison
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.eval.scoring import score_many
@@ -55,16 +55,22 @@ def compare(
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
     set_aside = {question.id for question in loaded.questions} - {question.id for question in kept}
     read = {label: read_predictions(file, loaded.questions) for label, file in (("A", a), ("B", b))}
-    scores = score_many(
-        loaded,
-        kept,
-        {label: {id_: sql for id_, sql in found.items() if id_ not in set_aside} for label, (found, _) in read.items()},
-        rule=rule,
-        replicas=replicas,
-        timeout_s=timeout,
-        max_rows=max_rows,
-        progress=sys.stderr.isatty(),
-    )
+    usable = {
+        label: {id_: sql for id_, sql in found.items() if id_ not in set_aside} for label, (found, _) in read.items()
+    }
+    try:
+        scores = score_many(
+            loaded,
+            kept,
+            usable,
+            rule=rule,
+            replicas=replicas,
+            timeout_s=timeout,
+            max_rows=max_rows,
+            progress=sys.stderr.isatty(),
+        )
+    except KeyboardInterrupt:
+        raise Cancelled("interrupted; nothing was compared") from None
     compared = comparison.compare(scores["A"], scores["B"], metric=metric)
     sides = {
         label: {

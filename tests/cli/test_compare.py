@@ -133,3 +133,18 @@ finally:
         [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False
     )
     assert "heavy: []" in result.stderr and "nl2sql compare runs/react" in result.stdout
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(folder, files):
+    program = """
+from nl2sql.eval import scoring
+def interrupted(*args, **options):
+    raise KeyboardInterrupt
+scoring.score_many = interrupted
+from nl2sql.cli import main
+main()
+"""
+    command = [sys.executable, "-c", program, "compare", *map(str, files), "-b", "toy"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "error: interrupted; nothing was compared\n"
