@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from nl2sql.config import Config
     from nl2sql.schema import Schema
 
-Message: TypeAlias = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+# {"role": "system" | "user" | "assistant", "content": text}; with tools also "tool_calls" and role "tool", as OpenAI's
+Message: TypeAlias = Mapping[str, Any]
+ToolDefinition: TypeAlias = Mapping[str, Any]  # {"type": "function", "function": {name, description, parameters}}
 Row: TypeAlias = tuple[Any, ...]
 
 # --------------------------------------------------------------------------------------------------- models
@@ -92,8 +94,9 @@ class Completion:
 class Model(Protocol):
     """A text generator. Thread-safe: many episodes call it at once and the back end batches them.
 
-    Two optional attributes are used where a model has them: ``batch_size`` (how many episodes run at once) and
-    ``for_episode(question_text, controller) -> Model`` (a view for one episode, as a scripted model needs).
+    Three optional attributes are used where a model has them: ``batch_size`` (how many episodes run at once),
+    ``for_episode(question_text, controller) -> Model`` (a view for one episode, as a scripted model needs), and
+    ``check(*, grammar, tools)``, which raises ModelError before a run that needs what the model cannot do.
     """
 
     name: str
@@ -111,14 +114,17 @@ class Model(Protocol):
         n: int = 1,
         seed: int | None = None,
         cancel: threading.Event | None = None,
+        tools: Sequence[ToolDefinition] = (),
     ) -> list[Completion]:
         """Continue the open assistant turn ``prefill`` after ``messages``; ``n`` completions.
 
+        ``tools`` are offered in the back end's native form; it is passed only when there are any. A call is part of
+        the text: as the model wrote it, or ``<tool_call>JSON</tool_call>`` where a server gives it as a field.
         Raises ModelError when the back end fails and Cancelled when ``cancel`` is set meanwhile.
         """
         ...
 
-    def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
+    def count_tokens(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> int:
         """Prompt tokens that ``generate`` would condition on; never fewer (a back end that cannot count estimates)."""
         ...
 

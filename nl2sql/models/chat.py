@@ -11,7 +11,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from nl2sql.interfaces import Message
+from nl2sql.errors import ModelError
+from nl2sql.interfaces import Message, ToolDefinition
 
 # Tokens that end a turn or open another one in common chat formats; a model's own EOS is added to them.
 _TURN_TOKENS = (
@@ -26,6 +27,28 @@ _TURN_TOKENS = (
     "<|end|>",
     "<|user|>",
     "<|return|>",
+)
+_CALLED: tuple[Message, ...] = (  # what the loop's tool-calling form asks of a template
+    {"role": "system", "content": "S"},
+    {"role": "user", "content": "U"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": "call00000",
+                "type": "function",
+                "function": {"name": "zq_name", "arguments": {"zq_key": "zq_value"}},
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call00000", "name": "zq_name", "content": "zq_answer"},
+)
+_OFFERED: tuple[ToolDefinition, ...] = (
+    {
+        "type": "function",
+        "function": {"name": "zq_name", "description": "zq_about", "parameters": {"type": "object", "properties": {}}},
+    },
 )
 _PLAIN_ROLES = {"system": "", "user": "User: ", "assistant": "Assistant: "}
 
@@ -42,19 +65,31 @@ class Chat:
         self.has_template = bool(getattr(tokenizer, "chat_template", None))
         self.stop_ids = _stop_ids(tokenizer, generation_eos)
         self.bos_token = str(tokenizer.bos_token or "")
+        self._tool_form: str | None = None
 
-    def prompt_ids(self, messages: Sequence[Message], prefill: str = "") -> list[int]:
-        """Token ids of the messages and the open assistant turn that starts with ``prefill``."""
+    def prompt_ids(
+        self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()
+    ) -> list[int]:
+        """Token ids of the messages and the open assistant turn that starts with ``prefill``.
+
+        Raises ModelError for ``tools`` that the template does not take.
+        """
         with self._lock:
-            if self.has_template:
-                text = self._render(messages) + prefill
+            if self.has_template or tools:
+                text = self._render(messages, tools) + prefill
                 return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
             return list(self._tokenizer(plain_prompt(messages) + prefill)["input_ids"])
 
-    def prompt_text(self, messages: Sequence[Message], prefill: str = "") -> str:
+    def prompt_text(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> str:
         """The same prompt as text, for a server that tokenises it."""
         with self._lock:
-            return (self._render(messages) if self.has_template else plain_prompt(messages)) + prefill
+            rendered = self.has_template or tools
+            return (self._render(messages, tools) if rendered else plain_prompt(messages)) + prefill
+
+    def check_tools(self, *, grammar: bool = False) -> None:
+        """Raises ModelError when the template shows no tools, or, for ``grammar``, writes calls in another form."""
+        with self._lock:
+            self._check_tools(grammar=grammar)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids`` without special tokens, spaces exactly as the model wrote them."""
@@ -64,16 +99,40 @@ class Chat:
             )
         return text
 
-    def _render(self, messages: Sequence[Message]) -> str:
+    def _check_tools(self, *, grammar: bool) -> None:
+        if self._tool_form is None:
+            self._tool_form = self._apply(_CALLED, _OFFERED) if self.has_template else ""
+        shown = [word in self._tool_form for word in ("zq_about", "zq_key", "zq_value", "zq_answer")]
+        if not all(shown):
+            missing = "shows no tools" if not shown[0] else "shows tools, but not their calls and answers"
+            what = f"the chat template {missing}" if self.has_template else "there is no chat template"
+            raise ModelError(f"{what}: this model has no native tool calls; leave react.native_tools at false")
+        if grammar and "<tool_call>" not in self._tool_form:
+            raise ModelError(
+                "the chat template writes tool calls in another form than <tool_call>JSON</tool_call>, the only one "
+                "that --constrain knows; leave --constrain at none, or react.native_tools at false"
+            )
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
+        if tools:
+            self._check_tools(grammar=False)
+        return self._apply(messages, tools)
+
+    def _apply(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> str:
         from jinja2.exceptions import TemplateError
 
         # enable_thinking=False: models that think aloud by default (Qwen3) answer directly; others ignore it.
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
+        if tools:
+            options["tools"] = [dict(tool) for tool in tools]
         chat = [dict(message) for message in messages]
         try:
             text: str = self._tokenizer.apply_chat_template(chat, **options)
         except TemplateError:
-            text = self._tokenizer.apply_chat_template(without_system(chat), **options)
+            try:
+                text = self._tokenizer.apply_chat_template(without_system(chat), **options)
+            except TemplateError as error:
+                raise ModelError(f"the chat template refuses the conversation: {error}") from None
         return text
 
 
@@ -83,7 +142,7 @@ def plain_prompt(messages: Sequence[Message]) -> str:
     return "\n\n".join([*turns, "Assistant:"]) + "\n"
 
 
-def without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+def without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For templates that know no system role: its text moves to the head of the first user turn."""
     system = "\n\n".join(m["content"] for m in messages if m["role"] == "system")
     rest = [m for m in messages if m["role"] != "system"]

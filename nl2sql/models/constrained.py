@@ -59,11 +59,16 @@ class Constrainer:
                 self._compiled.popitem(last=False)
             return GrammarState(compiled.deep_copy(), self._n_vocab, self._stop_ids)
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
+    def check(self) -> None:
+        """Raises ModelError with the line to type when llguidance is missing."""
         try:
-            from llguidance import LLMatcher
+            import llguidance  # noqa: F401
         except ImportError:
             raise ModelError(INSTALL) from None
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        self.check()
+        from llguidance import LLMatcher
 
         started = time.perf_counter()
         if self._vocabulary is None:

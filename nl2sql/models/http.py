@@ -1,13 +1,14 @@
 """Any OpenAI-compatible server as a ``Model``: ``--model http://HOST/v1#NAME``.
 
 ``HttpModel`` is thread-safe; callers block while their requests run side by side, ``batch_size`` at a time. What the
-server does is probed once at the start (nl2sql.models.http_probe) and recorded in ``describe()``. Not here: tool
-calling, images, more than one server behind one model.
+server does is probed once at the start (nl2sql.models.http_probe) and recorded in ``describe()``. Not here: images,
+more than one server behind one model.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 import time
@@ -17,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from nl2sql.errors import ModelError, UsageError
-from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
+from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.models.http_grammar import TRIAL_TOKENS, GrammarCheck, fields_for, find_form, refusal
 from nl2sql.models.http_options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
 from nl2sql.models.http_probe import CONTINUE, count_remotely, for_chat, probe, rendered, served_models
@@ -29,6 +30,14 @@ _QUOTED = (
     "\n\nYour answer has already begun; it stands between the lines below. Go on exactly where it stops, and repeat "
     "nothing of it.\n-----\n{prefill}\n-----"
 )
+_WEATHER: ToolDefinition = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
 _STORY = ({"role": "user", "content": "Tell me a story."},)
 
 
@@ -64,6 +73,7 @@ class HttpModel:
         self._forms: dict[str, str] = {}
         self._check: GrammarCheck | None = None
         self._samples: bool | None = None
+        self._tools: bool | None = None
         self._many = self.abilities.many
         self._finding = threading.Lock()
         self._counts: OrderedDict[str, int] = OrderedDict()
@@ -83,21 +93,24 @@ class HttpModel:
         n: int = 1,
         seed: int | None = None,
         cancel: threading.Event | None = None,
+        tools: Sequence[ToolDefinition] = (),
     ) -> list[Completion]:
         """Continue the open assistant turn; see ``Model.generate``.
 
         Token counts are the server's where it gives any. Where ``n`` answers come from one request, its tokens and
-        seconds are split evenly. Raises ModelError, also for a grammar on a server without structured output and for
-        sampling on a server that decodes greedily whatever it is asked.
+        seconds are split evenly. Raises ModelError, also for a grammar on a server without structured output, for
+        sampling on a server that decodes greedily whatever it is asked, and for tools that it does not show its model.
         """
         started = time.perf_counter()
         if n < 1 or max_new_tokens < 1:
             raise UsageError(f"n={n}, max_new_tokens={max_new_tokens}: both must be at least 1")
         stop = tuple(s for s in stop if s)
+        if tools:
+            self.check(grammar=grammar is not None, tools=True)
         extra = self._constraint(grammar) if grammar is not None else {}
         if sampling is not None:
             self._check_sampling()
-        known = self._known_count(messages, prefill)
+        known = self._known_count(messages, prefill, tools)
         if known is not None and known + max_new_tokens > self.context_window:
             raise ModelError(
                 f"prompt of {known} tokens + max_new_tokens {max_new_tokens} exceeds the context window of "
@@ -105,38 +118,37 @@ class HttpModel:
                 "(-c schema_text.max_tokens=...), or correct it with --server context_window=..."
             )
         try:
-            found = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel)
+            found = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
         except Refused:
             if n == 1 or not self._many:
                 raise
             self._many = False  # some servers take a few at once, but not so many
-            found = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel)
+            found = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
         if grammar is not None:
             self._hold(found, grammar)
         seconds = (time.perf_counter() - started) / n
         return [replace(c, usage=replace(c.usage, seconds=seconds)) for c in found]
 
-    def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
+    def count_tokens(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> int:
         """Prompt tokens that ``generate`` would condition on; never fewer.
 
         Exact with a tokenizer, the server's or one given. Else: the count the server reported for the longest prompt
         that this one extends plus one token a byte of what came since, while that is under half the window; otherwise
         a request for one token tells.
         """
-        known = self._known_count(messages, prefill)
+        known = self._known_count(messages, prefill, tools)
         if known is not None:
             return known
-        messages, prefill = list(messages), prefill
-        bound = self._bound(messages, prefill)
+        bound = self._bound(messages, prefill, tools)
         if bound <= self.context_window // 2:
             return bound
-        path, prompt = self._prompt(messages, prefill)
+        path, prompt = self._prompt(messages, prefill, tools)
         body = prompt | self._settings(1, (), None, None, 1)
         try:
             count = read_counts(self._transport.send("POST", f"{self.url}/{path}", body).data).prompt
         except Refused:  # too long for the server
             return bound
-        self._remember(messages, prefill, count)
+        self._remember(messages, prefill, count, tools)
         return bound if count is None else count
 
     def describe(self) -> dict[str, Any]:
@@ -186,13 +198,15 @@ class HttpModel:
         seed: int | None,
         n: int,
         cancel: threading.Event | None,
+        tools: Sequence[ToolDefinition],
     ) -> list[Completion]:
         """``n`` completions from as few requests as the server allows, side by side."""
         whole = n if self._many and sampling is not None and self.abilities.stops else 1
         echo = prefill if self.abilities.echoes and self.abilities.way == "chat" else ""
         sizes = [min(whole, n - at) for at in range(0, n, whole)]
-        streams = [Stream(stop, echo) if stop and not self.abilities.stops else None for _ in sizes]
-        path, prompt = self._prompt(messages, prefill)
+        # Tools are not streamed: calls come in pieces of another shape, and end by themselves.
+        streams = [Stream(stop, echo) if stop and not self.abilities.stops and not tools else None for _ in sizes]
+        path, prompt = self._prompt(messages, prefill, tools)
         requests: list[Any] = []
         for index, (size, stream) in enumerate(zip(sizes, streams, strict=True)):
             body = prompt | self._settings(max_new_tokens, stop, sampling, _seed(seed, index), size) | extra
@@ -205,21 +219,25 @@ class HttpModel:
                 answers, counts = _read(reply, stream, size, stop, echo)
             except ModelError as error:
                 raise ModelError(f"{self.url}: {error}") from None
-            self._remember(messages, prefill, counts.prompt)
+            self._remember(messages, prefill, counts.prompt, tools)
             if counts.prompt is None:
-                counts = replace(counts, prompt=self.count_tokens(messages, prefill))
+                counts = replace(counts, prompt=self.count_tokens(messages, prefill, tools))
             if self.abilities.way == "user_turn" and prefill:
                 answers = [_without_echo(answer, prefill) for answer in answers]
             found += self._completions(answers, counts, reply)
         return found
 
-    def _prompt(self, messages: Sequence[Message], prefill: str) -> tuple[str, dict[str, Any]]:
+    def _prompt(
+        self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()
+    ) -> tuple[str, dict[str, Any]]:
         """The path to post to, and the part of the body that holds the prompt."""
         found = self.abilities
         body: dict[str, Any] = {"model": self.name, **found.fields}
         if found.way == "completions":
-            return "completions", body | {"prompt": rendered(self._chat, messages, prefill, found.drop_bos)}
+            return "completions", body | {"prompt": rendered(self._chat, messages, prefill, found.drop_bos, tools)}
         chat = for_chat(messages, found.systems)
+        if tools:
+            body["tools"] = [dict(tool) for tool in tools]
         if prefill and found.way == "chat":
             body |= CONTINUE
             chat.append({"role": "assistant", "content": prefill})
@@ -258,29 +276,35 @@ class HttpModel:
 
     # ----------------------------------------------------------------------------------------------- counting
 
-    def _known_count(self, messages: Sequence[Message], prefill: str) -> int | None:
+    def _known_count(
+        self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()
+    ) -> int | None:
         """The exact number of prompt tokens, where it costs no computing to know it."""
         found = self.abilities
         if found.counting == "tokenizer" and self._chat is not None:
-            return len(self._chat.prompt_ids(messages, prefill))
+            return len(self._chat.prompt_ids(messages, prefill, tools))
         with self._counting:
-            count = self._counts.get(_digest(messages, prefill))
-        if count is None and found.counting in ("vllm", "llama.cpp") and found.way != "user_turn":
+            count = self._counts.get(_digest(messages, prefill, tools))
+        if count is None and not tools and found.counting in ("vllm", "llama.cpp") and found.way != "user_turn":
             chat = for_chat(messages, found.systems)
             count = count_remotely(self._transport, self.name, found.counting, chat, prefill, found.fields)
             self._remember(messages, prefill, count)
         return count
 
-    def _remember(self, messages: Sequence[Message], prefill: str, count: int | None) -> None:
+    def _remember(
+        self, messages: Sequence[Message], prefill: str, count: int | None, tools: Sequence[ToolDefinition] = ()
+    ) -> None:
         if count:
             with self._counting:
-                self._counts[_digest(messages, prefill)] = count
-                self._counts[f"{_digest(messages, '')}/"] = len(prefill)
+                self._counts[_digest(messages, prefill, tools)] = count
+                self._counts[f"{_digest(messages, '', tools)}/"] = len(prefill)
                 while len(self._counts) > _REMEMBERED_COUNTS:
                     self._counts.popitem(last=False)
 
-    def _bound(self, messages: Sequence[Message], prefill: str) -> int:
+    def _bound(self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()) -> int:
         """An upper bound: a token has at least one byte; templates add a few dozen tokens a message at most."""
+        if tools:
+            return self._bound_with_tools(messages, tools)
         with self._counting:
             known = self._counts.get(f"{_digest(messages, '')}/")  # length of the last open turn that was counted
             if known is not None and known <= len(prefill):
@@ -290,7 +314,52 @@ class HttpModel:
         text = sum(len(message["content"].encode("utf-8", "replace")) + 64 for message in messages)
         return text + len(prefill.encode("utf-8", "replace")) + (len(_QUOTED) if prefill else 0) + 64
 
+    def _bound_with_tools(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> int:
+        """The same where the conversation grows by messages: what an earlier request counted, and the bytes since."""
+        with self._counting:
+            counted = ((at, self._counts.get(_digest(messages[:at], "", tools))) for at in range(len(messages), 0, -1))
+            at, count = next(((at, count) for at, count in counted if count is not None), (0, None))
+        start = count if count is not None else 2 * len(json.dumps(list(tools))) + 1024  # templates explain the form
+        new = (json.dumps([m["content"], m.get("tool_calls", [])], ensure_ascii=False) for m in messages[at:])
+        return start + sum(len(text.encode("utf-8", "replace")) + 64 for text in new) + 64
+
     # ------------------------------------------------------------------------------- found out when first needed
+
+    def check(self, *, grammar: bool, tools: bool) -> None:
+        """Raises ModelError when the server does not show its model tools, or takes no grammar beside them."""
+        if not tools:
+            return
+        if self.abilities.way == "completions":
+            if self._chat is None:
+                raise ModelError(f"{self.url} has no chat, so no native tool calls; leave react.native_tools at false")
+            self._chat.check_tools(grammar=grammar)
+            return
+        if grammar:
+            raise ModelError(
+                f"{self.url} parses tool calls itself, which goes with no grammar; leave --constrain at none, "
+                "react.native_tools at false, or render prompts here (--server tokenizer=...)"
+            )
+        with self._finding:
+            if self._tools is None:
+                self._tools = self._shows_tools()
+        if not self._tools:
+            raise ModelError(
+                f"{self.url} takes tools and does not show them to {self.name} (it counts as many tokens with them as "
+                "without); leave react.native_tools at false"
+            )
+
+    def _shows_tools(self) -> bool:
+        """Does the prompt grow by tools? A server that counts nothing is believed. Raises ModelError when refused."""
+        counts = []
+        for tools in ((), (_WEATHER,)):
+            path, prompt = self._prompt(_STORY, "", tools)
+            body = prompt | self._settings(1, (), None, None, 1)
+            try:
+                data = self._transport.send("POST", f"{self.url}/{path}", body, retries=1).data
+            except Refused as refused:
+                raise ModelError(f"{refused} (asked with tools; react.native_tools is on)") from None
+            counts.append(read_counts(data).prompt)
+        return None in counts or counts[0] != counts[1]
 
     def _constraint(self, grammar: Grammar) -> dict[str, Any]:
         """The request fields for a grammar. Raises ModelError when the server has no structured output for it."""
@@ -353,7 +422,7 @@ def _read(
     return answers, counts if counts.completion is not None else replace(counts, completion=tokens)
 
 
-def _quoting(chat: list[dict[str, str]], prefill: str) -> list[dict[str, str]]:
+def _quoting(chat: list[dict[str, Any]], prefill: str) -> list[dict[str, Any]]:
     """The conversation with the open turn quoted at its end, for a server that cannot continue one."""
     text = _QUOTED.format(prefill=prefill)
     if chat and chat[-1]["role"] == "user":
@@ -377,6 +446,7 @@ def _seed(seed: int | None, index: int) -> int | None:
     return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "big") >> 1
 
 
-def _digest(messages: Sequence[Message], prefill: str) -> str:
-    text = "\0".join([*(f"{m['role']}\1{m['content']}" for m in messages), "", prefill])
+def _digest(messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()) -> str:
+    said = [f"{m['role']}\1{m['content']}" + (f"\1{m['tool_calls']}" if m.get("tool_calls") else "") for m in messages]
+    text = "\0".join([*said, "", prefill, *([repr(list(tools))] if tools else [])])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

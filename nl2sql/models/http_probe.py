@@ -10,13 +10,14 @@ Servers differ most in how they take an open assistant turn (``prefill``). In or
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nl2sql.errors import ModelError
-from nl2sql.interfaces import Message
+from nl2sql.interfaces import Message, ToolDefinition
 from nl2sql.models.chat import Chat, plain_prompt, without_system
 from nl2sql.models.http_transport import Refused, Transport
 from nl2sql.models.http_wire import read_answers, read_counts
@@ -258,15 +259,27 @@ class _Probe:
         return ModelError(f"{refused}{hint}")
 
 
-def for_chat(messages: Sequence[Message], systems: bool) -> list[dict[str, str]]:
-    """Messages as a chat request takes them: without a system role where the template knows none."""
-    chat = [dict(message) for message in messages]
+def for_chat(messages: Sequence[Message], systems: bool) -> list[dict[str, Any]]:
+    """Messages as a chat request takes them: the arguments of calls as text, no system role where none is known."""
+    chat = [
+        {**m, "tool_calls": [_on_the_wire(call) for call in m["tool_calls"]]} if m.get("tool_calls") else dict(m)
+        for m in messages
+    ]
     return chat if systems else without_system(chat)
 
 
-def rendered(chat: Chat | None, messages: Sequence[Message], prefill: str, drop_bos: str) -> str:
+def _on_the_wire(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+
+
+def rendered(
+    chat: Chat | None, messages: Sequence[Message], prefill: str, drop_bos: str, tools: Sequence[ToolDefinition] = ()
+) -> str:
     """The prompt as text: the tokenizer's chat template, or the plain one of a model that has none."""
-    text = chat.prompt_text(messages, prefill) if chat is not None else plain_prompt(messages) + prefill
+    if chat is None and tools:
+        raise ModelError("this server has no chat, so no native tool calls; leave react.native_tools at false")
+    text = chat.prompt_text(messages, prefill, tools) if chat is not None else plain_prompt(messages) + prefill
     return text.removeprefix(drop_bos) if drop_bos else text
 
 

@@ -5,6 +5,7 @@ Whatever is missing or of another type than the protocol says is a ModelError wi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -46,9 +47,12 @@ def read_answers(data: Any, stop: Sequence[str], echo: str = "") -> list[Answer]
 def _answer(choice: Any, stop: Sequence[str], echo: str) -> Answer:
     if isinstance(choice, Mapping) and "message" in choice:
         message = _field(choice, "message", dict)
-        if "content" not in message:
+        calls = _calls(message.get("tool_calls"))
+        if "content" not in message and not calls:
             raise ModelError("the server's answer has no 'content' in its message")
-        text = message["content"] if message["content"] is not None else ""
+        text = message.get("content") if message.get("content") is not None else ""
+        if calls and isinstance(text, str):
+            text = "\n".join([*([text] if text.strip() else []), *calls])
     else:
         text = _field(choice, "text", str)
     if not isinstance(text, str):
@@ -58,6 +62,30 @@ def _answer(choice: Any, stop: Sequence[str], echo: str) -> Answer:
     found, cut = cut_at(text.removeprefix(echo), stop)
     finish = finish_of(choice.get("finish_reason"))
     return Answer(found, "stop" if cut else finish, None if cut else _logprob(choice.get("logprobs")))
+
+
+def _calls(found: Any) -> list[str]:
+    """Tool calls as a model with the commonest form writes them: ``<tool_call>JSON</tool_call>``."""
+    if found is None or found == []:
+        return []
+    functions = [call.get("function") if isinstance(call, Mapping) else None for call in _list(found)]
+    texts = []
+    for function in functions:
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ModelError("the server's answer has a tool call without a function's name")
+        given = function.get("arguments")
+        if isinstance(given, str):
+            with contextlib.suppress(ValueError, RecursionError):  # no JSON: the loop's to judge
+                given = json.loads(given or "{}")
+        call = {"name": function["name"], "arguments": {} if given is None else given}
+        texts.append(f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>")
+    return texts
+
+
+def _list(found: Any) -> list[Any]:
+    if not isinstance(found, list):
+        raise ModelError(f"the server's answer has a {type(found).__name__} as 'tool_calls'")
+    return found
 
 
 def finish_of(reason: Any) -> Finish:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nl2sql.errors import ModelError, UsageError
-from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
+from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.models import Source
 from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
@@ -105,17 +105,21 @@ class LocalModel:
         n: int = 1,
         seed: int | None = None,
         cancel: threading.Event | None = None,
+        tools: Sequence[ToolDefinition] = (),
     ) -> list[Completion]:
         """Continue the open assistant turn; see ``Model.generate``.
 
         ``completion_tokens`` counts every token decoded, the end-of-turn token or the stop string's included;
         ``logprob`` sums their log-probabilities at temperature 1. The wall time of a call is shared equally by its
-        ``n`` completions. Raises ModelError for a prompt that does not fit, a failing model or a malformed grammar.
+        ``n`` completions. Raises ModelError for a prompt that does not fit, a failing model, a malformed grammar, or
+        tools that the chat template does not take.
         """
         started = time.perf_counter()
         if n < 1 or max_new_tokens < 1:
             raise UsageError(f"n={n}, max_new_tokens={max_new_tokens}: both must be at least 1")
-        prompt = self._chat.prompt_ids(messages, prefill)
+        if tools and grammar is not None:
+            self._chat.check_tools(grammar=True)
+        prompt = self._chat.prompt_ids(messages, prefill, tools)
         if len(prompt) + max_new_tokens > self.context_window:
             raise ModelError(
                 f"prompt of {len(prompt)} tokens + max_new_tokens {max_new_tokens} exceeds the context window of "
@@ -174,9 +178,18 @@ class LocalModel:
             if row.error is not None:
                 raise row.error
 
-    def prompt_ids(self, messages: Sequence[Message], prefill: str = "") -> list[int]:
+    def prompt_ids(
+        self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()
+    ) -> list[int]:
         """The token ids that ``generate`` would condition on; the tokenizer only, any thread."""
-        return self._chat.prompt_ids(messages, prefill)
+        return self._chat.prompt_ids(messages, prefill, tools)
+
+    def check(self, *, grammar: bool, tools: bool) -> None:
+        """Raises ModelError when llguidance is missing for a grammar, or the chat template takes no tools."""
+        if grammar:
+            self._constrainer.check()
+        if tools:
+            self._chat.check_tools(grammar=grammar)
 
     def next_logits(self, messages: Sequence[Message], prefill: str = "") -> tuple[Any, int]:
         """Float32 logits ``[vocab]`` of the next token, and how many prompt tokens came from the cache."""
@@ -185,9 +198,9 @@ class LocalModel:
         self._wait([row])
         return row.logits, len(row.prompt) - row.prefilled
 
-    def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
+    def count_tokens(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> int:
         """Prompt tokens that ``generate`` would condition on; the tokenizer only, any thread."""
-        return len(self._chat.prompt_ids(messages, prefill))
+        return len(self._chat.prompt_ids(messages, prefill, tools))
 
     def describe(self) -> dict[str, Any]:
         """What a manifest records."""

@@ -28,7 +28,7 @@ from typing import Any
 
 from nl2sql.cache import cache_dir
 from nl2sql.errors import Cancelled
-from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, Usage
+from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, ToolDefinition, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +86,13 @@ class CachedModel:
         n: int = 1,
         seed: int | None = None,
         cancel: threading.Event | None = None,
+        tools: Sequence[ToolDefinition] = (),
     ) -> list[Completion]:
         """As the model itself, or what it said to the same call before."""
         options: dict[str, Any] = {"stop": tuple(stop), "max_new_tokens": max_new_tokens, "grammar": grammar}
         options |= {"sampling": sampling, "n": n, "seed": seed}
+        if tools:
+            options["tools"] = tools
 
         def ask() -> list[Completion]:
             return self._model.generate(messages, prefill=prefill, cancel=cancel, **options)
@@ -108,9 +111,9 @@ class CachedModel:
                 self._cache.put(key, [_to_entry(answer) for answer in answers])
             return answers
 
-    def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
+    def count_tokens(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> int:
         """As the model counts."""
-        return self._model.count_tokens(messages, prefill)
+        return self._model.count_tokens(messages, prefill, **({"tools": tools} if tools else {}))
 
     def describe(self) -> dict[str, Any]:
         """As the model describes itself: with or without the cache, its answers are the same."""
@@ -126,8 +129,11 @@ class CachedModel:
         return getattr(self._model, name)
 
     def _key(self, messages: Sequence[Message], prefill: str, options: dict[str, Any]) -> bytes:
-        ids = getattr(self._model, "prompt_ids", None)
-        prompt = ids(messages, prefill) if ids else [[[m["role"], m["content"]] for m in messages], prefill]
+        ids, tools = getattr(self._model, "prompt_ids", None), options.get("tools", ())
+        if ids:
+            prompt = ids(messages, prefill, **({"tools": tools} if tools else {}))
+        else:
+            prompt = [[[m["role"], m["content"], m.get("tool_calls", [])] for m in messages], prefill, list(tools)]
         grammar, sampling = options["grammar"], options["sampling"]
         parts = {
             "model": self._identity,

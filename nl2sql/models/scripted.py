@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from nl2sql.errors import Cancelled, ModelError, UsageError
-from nl2sql.interfaces import Completion, Grammar, Message, Sampling, Usage
+from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 
 Reply: TypeAlias = str | Mapping[str, Any]  # text, or {text | error, finish_reason?, delay_s?}
 OnExhausted: TypeAlias = Literal["error", "repeat"]
@@ -90,8 +90,9 @@ class ScriptedModel:
         n: int = 1,
         seed: int | None = None,
         cancel: threading.Event | None = None,
+        tools: Sequence[ToolDefinition] = (),
     ) -> list[Completion]:
-        """The next ``n`` replies. ``grammar``, ``sampling`` and ``seed`` are accepted and change nothing.
+        """The next ``n`` replies. ``grammar``, ``sampling``, ``seed`` and ``tools`` are accepted and change nothing.
 
         Raises ModelError when the replies are exhausted, for an ``error`` reply, and for a prompt longer than the
         context window; Cancelled when ``cancel`` is set.
@@ -107,8 +108,8 @@ class ScriptedModel:
         replies = self._take(messages, prefill, n)
         return [_complete(reply, prompt_tokens, stop, max_new_tokens, cancel) for reply in replies]
 
-    def count_tokens(self, messages: Sequence[Message], prefill: str = "") -> int:
-        """Whitespace-separated words of all messages and the prefill."""
+    def count_tokens(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> int:
+        """Whitespace-separated words of all messages and the prefill; calls and tools are not counted."""
         return sum(len(message["content"].split()) for message in messages) + len(prefill.split())
 
     def describe(self) -> dict[str, Any]:

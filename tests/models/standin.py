@@ -36,6 +36,7 @@ class Dialect:
     usage: bool = True
     echoes: bool = False
     streams: bool = True
+    tools: str = ""  # "shows": tools are in the prompt, the model calls the first; "ignores": taken, dropped
     key: str = ""
     names: tuple[str, ...] = ("org/some-model",)
     window: int = 2048
@@ -130,6 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         unknown = set(body) - KNOWN - {dialect.limit, dialect.grammar.partition(".")[0]}
         if dialect.continues:
             unknown -= {"continue_final_message", "add_generation_prompt", "chat_template_kwargs"}
+        unknown -= {"tools"} if dialect.tools else set()
         if body.get("model") not in dialect.names:
             return self.reply({"error": {"message": f"The model `{body.get('model')}` does not exist."}}, 404)
         if not (dialect.chat if chat else dialect.completions):
@@ -155,6 +157,10 @@ class _Handler(BaseHTTPRequestHandler):
             if chat and dialect.echoes and body["messages"][-1]["role"] == "assistant":
                 text = body["messages"][-1]["content"] + text
             choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+            if dialect.tools == "shows" and body.get("tools"):
+                call = {"name": body["tools"][0]["function"]["name"], "arguments": "{}"}
+                calls = [{"id": "x", "type": "function", "function": call}]
+                choice |= {"message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}
         return self.reply({"choices": choices, **({"usage": used} if dialect.usage else {})})
 
     def prompt(self, body: dict[str, Any]) -> str:
@@ -163,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         open_turn = self.server.dialect.continues and body.get("continue_final_message")
         *rest, last = body["messages"]
         closed = "".join(f"<{m['role']}> {m['content']} </s>\n" for m in (rest if open_turn else [*rest, last]))
+        shown = json.dumps(body["tools"]) + "\n" if self.server.dialect.tools == "shows" and body.get("tools") else ""
+        closed = shown + closed
         return closed + ("<assistant> " + (last["content"] if open_turn else ""))
 
     def choice(self, body: dict[str, Any], index: int, chat: bool) -> dict[str, Any]:
