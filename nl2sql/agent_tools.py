@@ -17,7 +17,7 @@ from typing import Any
 from nl2sql import agent_utils, constraints, grammars, linking, prompts, schema, validation
 from nl2sql.config import Config
 from nl2sql.errors import DatabaseError, ModelError, UsageError
-from nl2sql.interfaces import Completion, Grammar, Question, Resources, RunResult, Sampling, Tool, Usage
+from nl2sql.interfaces import Completion, Grammar, Message, Question, Resources, RunResult, Sampling, Tool, Usage
 
 LINK_MAX_TABLES = 6
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
@@ -72,7 +72,7 @@ class Task:
             self.results[sql] = found
         return self.results[sql]
 
-    def write_sql(self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **options: Any) -> list[str]:
+    def write_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[str]:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
         prefill = prompts.prompt("generate_prefill", self.config.prompts)
         if self.config.constrain == "sql":
@@ -96,13 +96,14 @@ class Task:
         for name in {**TOOLS, **given}:
             parameters = getattr(given.get(name), "parameters", None)
             tools.append((name, grammars.tool_arguments(name, tables, parameters, built_in=name in TOOLS)))
-        return grammars.action_grammar(tuple(tools), self.config.react.thought_characters)
+        form = grammars.tool_call_grammar if self.config.react.native_tools else grammars.action_grammar
+        return form(tuple(tools), self.config.react.thought_characters)
 
-    def ask(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Completion:
+    def ask(self, messages: Sequence[Message], **options: Any) -> Completion:
         """The loop's next turn: greedy, or seeded with ``do_sample``. Raises EpisodeFailed."""
         return self.ask_many(messages, "act", sampling=self.sampling(), n=1, **options)[0]
 
-    def ask_many(self, messages: Sequence[Mapping[str, str]], kind: str, **options: Any) -> list[Completion]:
+    def ask_many(self, messages: Sequence[Message], kind: str, **options: Any) -> list[Completion]:
         """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeFailed("model", ...)."""
         seed = self.config.seed * 1_000_003 + len(self.calls) if options.get("sampling") else None
         began = time.perf_counter()
@@ -114,7 +115,8 @@ class Task:
             self.calls.append(
                 {
                     "kind": kind,
-                    "messages": None if kind == "act" else list(messages),  # act: Episode.messages and its transcript
+                    # act: Episode.messages and its transcript, unless they are a conversation of calls
+                    "messages": None if kind == "act" and "tools" not in options else list(messages),
                     "prefill_characters": len(options.get("prefill", "")),
                     "text": completion.text,
                     "finish_reason": completion.finish_reason,

@@ -57,6 +57,7 @@ class ReactConfig(_Frozen):
     stop_at_action: bool = False  # the model stops behind its first complete action (the parser takes the last one)
     history_order: Literal["spec", "schema_first"] = "spec"
     thought_characters: int = Field(200, ge=1, le=4000)  # the longest thought with constrain action or sql
+    native_tools: bool = False  # the model's own form of tool calls in place of Thought/Action lines; in no preset
 
 
 REACT_PLUS: dict[str, Any] = {

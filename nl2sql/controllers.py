@@ -70,6 +70,14 @@ def episode_model(model: Model, question: Question, controller: str) -> Model:
     return found
 
 
+def check_model(model: Model, config: Config) -> None:
+    """Raises ModelError before a run that needs what the model cannot do: grammars, native tool calls."""
+    check = getattr(model, "check", None)
+    grammar, tools = config.constrain != "none", config.react.native_tools
+    if check is not None and (grammar or tools):
+        check(grammar=grammar, tools=tools)
+
+
 class Meter:
     """A model as one episode sees it: counts what is asked of it, whether or not the controller does."""
 

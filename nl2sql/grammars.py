@@ -1,7 +1,8 @@
 """The grammars of constrained decoding, as text: one turn of the loop, and one SELECT over a schema.
 
 Two levels, cumulative (``Config.constrain``). ``action``: a turn is ``Thought: <one line>`` and ``Action: tool[json]``
-with a tool that exists and the arguments that it reads, and ends at the closing bracket. ``sql``: generated SQL is one
+with a tool that exists and the arguments that it reads, and ends at the closing bracket; or, with
+``react.native_tools``, ``<tool_call>JSON</tool_call>``. ``sql``: generated SQL is one
 SELECT whose identifiers are the schema's tables and columns (see ``select_grammar``, and docs/grammars.md for what it
 accepts). A grammar describes the text after the open turn's prefill; ``nl2sql.models.constrained`` compiles it.
 """
@@ -24,6 +25,7 @@ from nl2sql.schema import PLAIN_NAME, RESERVED, Schema, Table
 
 Parameters = Mapping[str, Any]  # a JSON Schema of a tool's arguments
 _TEXT = r"[^\x00-\x1f\x7f]"
+OPENING, CLOSING = "<tool_call>\n", "\n</tool_call>"  # of a native call
 _MARKERS = r"/(?s:.*)(Observation|Action):(?s:.*)/"  # "Observation:" ends the turn, "Action:" is the parser's
 
 
@@ -34,15 +36,31 @@ def action_grammar(tools: tuple[tuple[str, str], ...], thought_characters: int) 
     tools: names and what may stand between their brackets, as ``tool_arguments`` writes it. thought_characters: the
     longest thought; it has at least one character and neither line breaks nor the transcript's own markers.
     """
+    start = '"Thought: " THOUGHT "\\nAction: "'
+    thought = f"/{_TEXT}{{1,{thought_characters}}}/ & ~{_MARKERS}"
+    return _turn(start, thought, "", [(name + "[", inside + ' "]"') for name, inside in tools])
+
+
+@functools.lru_cache(maxsize=256)
+def tool_call_grammar(tools: tuple[tuple[str, str], ...], thought_characters: int) -> Grammar:
+    """One turn in the native form: at most one line of thought without ``<``, then ``<tool_call>JSON</tool_call>``."""
+    start = '(THOUGHT "\\n")? ' + json.dumps(OPENING + '{"name": "')
+    thought = f"/[^\\x00-\\x1f\\x7f<]{{1,{thought_characters}}}/ & ~{_MARKERS}"
+    calls = [(f'{name}", "arguments": ', inside) for name, inside in tools]
+    return _turn(start, thought, json.dumps("}" + CLOSING), calls)
+
+
+def _turn(start: str, thought: str, end: str, calls: Sequence[tuple[str, str]]) -> Grammar:
+    """calls: the literal text before a call's arguments, and the rest of it as Lark."""
     lines = [
-        'start: "Thought: " THOUGHT "\\nAction: " (' + " | ".join(f"call_{i}" for i in range(len(tools))) + ")",
-        f"THOUGHT: /{_TEXT}{{1,{thought_characters}}}/ & ~{_MARKERS}",
+        f"start: {start} ({' | '.join(f'call_{i}' for i in range(len(calls)))}) {end}".rstrip(),
+        f"THOUGHT: {thought}",
         f'STRING: "\\"" (/([^\\x00-\\x1f\\x7f"\\\\]|\\\\["\\\\\\/bfnrt]){{0,100}}/ & ~{_MARKERS}) "\\""',
         "NUMBER: /-?(0|[1-9][0-9]{0,14})(\\.[0-9]{1,15})?/",
         'value: STRING | NUMBER | "true" | "false" | "null"',
         'object: "{" (STRING ": " value (", " STRING ": " value){0,7})? "}"',
     ]
-    lines += [f'call_{i}: {json.dumps(name + "[")} {inside} "]"' for i, (name, inside) in enumerate(tools)]
+    lines += [f"call_{i}: {json.dumps(before)} {inside}" for i, (before, inside) in enumerate(calls)]
     return Grammar("lark", "\n".join(lines) + "\n")
 
 

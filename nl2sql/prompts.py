@@ -39,6 +39,15 @@ finish[{}] - end, once run_sql has succeeded
 Order: get_schema, link_schema, extract_constraints, generate_sql, validate_sql, validate_constraints, run_sql, finish.
 After an error use repair_sql, then validate again."""
 
+# With react.native_tools the model's own template shows the tools and how to call them.
+REACT_NATIVE_SYSTEM_PROMPT = """\
+You answer questions about a SQLite database by calling tools, one per turn. Every turn is a tool call.
+
+Order: get_schema, link_schema, extract_constraints, generate_sql, validate_sql, validate_constraints, run_sql, finish.
+After an error use repair_sql, then validate again."""
+
+HINT = "Hint: the same action gave the same result before; now use "
+
 GENERATE_SYSTEM_PROMPT = """\
 You write SQLite queries. Answer with one SELECT statement and nothing else: no explanation, no comments.
 Use only the tables and columns of the schema. Return only the columns that the question asks for."""
@@ -72,6 +81,7 @@ GENERATE_PREFILL = "SELECT"
 PROMPTS: dict[str, str] = {
     "generate_prefill": GENERATE_PREFILL,
     "react_system": REACT_SYSTEM_PROMPT,
+    "react_native_system": REACT_NATIVE_SYSTEM_PROMPT,
     "generate_system": GENERATE_SYSTEM_PROMPT,
     "generate_user": GENERATE_USER_PROMPT,
     "repair_user": REPAIR_USER_PROMPT,
@@ -140,6 +150,14 @@ def react_messages(opening: str, overrides: Mapping[str, str] | None = None) -> 
     """System prompt and the opening user turn of the loop; the transcript follows as the open assistant turn."""
     return [
         {"role": "system", "content": prompt("react_system", overrides)},
+        {"role": "user", "content": opening},
+    ]
+
+
+def native_messages(opening: str, overrides: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+    """The same for the native tool-calling form; a conversation of calls and answers follows."""
+    return [
+        {"role": "system", "content": prompt("react_native_system", overrides)},
         {"role": "user", "content": opening},
     ]
 

@@ -5,7 +5,8 @@ that only grows: every Thought, Action and Observation is appended as lines, and
 ``Action:`` line after the model's (the last action wins, for the parser and for the reader).
 
 Preset ``react`` is the specification to the letter. The switches of ``react_plus`` are marked where they act.
-``transcript.fit_window`` states what happens when the transcript outgrows the model's window.
+``transcript.fit_window`` states what happens when the transcript outgrows the model's window; ``native_tools`` how a
+chat model is asked in its own form of tool calls.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from nl2sql import agent_utils, constraints, prompts
+from nl2sql import agent_utils, constraints, native_tools, prompts
 from nl2sql.agent_tools import (
     LINK_MAX_TABLES,
     TOOLS,
@@ -109,18 +110,23 @@ def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
     config = state.task.config.react
     if config.skip_forced_calls and pending_override(state, "") is not None:  # react_plus
         return "", {}
-    messages = prompts.react_messages(state.history[0], state.task.config.prompts)
-    prefill = fit_window(state, messages)
+    messages, options = fit_window(state, lambda: turn_prompt(state))
     grammar = state.task.turn_grammar()
     cut_behind = config.stop_at_action and grammar is None  # react_plus; a grammar ends behind the action by itself
-    options: dict[str, Any] = {"stop": ("Observation:", ACTION_END) if cut_behind else ("Observation:",)}
+    stops = native_tools.STOPS if config.native_tools else ("Observation:",)
+    end = native_tools.CLOSING if config.native_tools else ACTION_END
+    options["stop"] = (*stops, end) if cut_behind else stops
     if grammar is not None:
         options["grammar"] = grammar
-    completion = state.task.ask(messages, prefill=prefill, max_new_tokens=config.max_new_tokens, **options)
+    completion = state.task.ask(messages, max_new_tokens=config.max_new_tokens, **options)
     text = completion.text
     if cut_behind and not parse_action(text)[0] and parse_action(text + "]")[0]:
         text += "]"  # the stop string took it
     record(state, {"step": step, "llm": text})
+    if config.native_tools:
+        text, dropped = native_tools.as_action(text)
+        if dropped:
+            state.task.flags["dropped_calls"] = state.task.flags.get("dropped_calls", 0) + dropped
     text = text.rstrip()
     if text.strip():
         state.history.append(text.lstrip("\n"))
@@ -130,6 +136,16 @@ def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
         cut = f"truncated at {config.max_new_tokens} tokens: " if completion.finish_reason == "length" else ""
         args = {"found": cut + found}
     return action, args
+
+
+def turn_prompt(state: State) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Messages, and the open assistant turn behind them or the tools offered beside them."""
+    overrides = state.task.config.prompts
+    if state.task.config.react.native_tools:
+        tools = native_tools.definitions(state.task)
+        return native_tools.conversation(state.history, overrides), {"tools": tools}
+    prefill = "\n".join(state.history[1:]) + "\n"
+    return [*prompts.react_messages(state.history[0], overrides)], {"prefill": prefill}
 
 
 # ------------------------------------------------------------------------------------------------ overrides
@@ -175,7 +191,7 @@ def act(state: State, step: int, action: str, args: dict[str, Any]) -> Any:
     record(state, {"step": step, "action": action, "args": args, "observation": observation})
     state.history.append(f"Observation: {shown(state, action, observation)}")
     if repeated and state.task.config.react.repeat_hint:  # react_plus
-        state.history.append(f"Hint: the same action gave the same result before; now use {next_action(state)}.")
+        state.history.append(f"{prompts.HINT}{next_action(state)}.")
     return observation
 
 
@@ -353,6 +369,7 @@ def fall_back(state: State) -> str:
 def close(state: State, finish: str, error: str | None, seconds: float) -> Episode:
     """The Episode: final SQL with its rows (of its run, else executed now), and all that was recorded."""
     task = state.task
+    opening = prompts.native_messages if task.config.react.native_tools else prompts.react_messages
     ran = state.last_run if finish == "finish" and state.last_run else {}
     sql = str(ran.get("sql") or state.last_sql or "")
     result = task.result_of(sql)
@@ -371,7 +388,7 @@ def close(state: State, finish: str, error: str | None, seconds: float) -> Episo
         trace=state.trace,
         decision_log=state.decision_log,
         compliance=summarize_trace(state.trace),
-        messages=prompts.react_messages(state.history[0], task.config.prompts),
+        messages=opening(state.history[0], task.config.prompts),
         transcript="\n".join(state.history[1:]),
         calls=task.calls,
         usage=task.usage,

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from nl2sql import prompts
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
 from nl2sql.config import Config, build_config, merge
-from nl2sql.controllers import NamedController, episode_model, get_controller, run_episode
+from nl2sql.controllers import NamedController, check_model, episode_model, get_controller, run_episode
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Episode, Model, Question, Resources, Tool
 from nl2sql.runs import (
@@ -161,6 +161,7 @@ def start(
     benchmark = _benchmark(plan, objects)
     questions = pick(benchmark, plan)
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
+    check_model(model, config)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
     job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress)
     with exclusive(folder):
@@ -202,6 +203,7 @@ def resume(
     named = get_controller(controller or plan.controller)
     opened = _benchmark(plan, objects)
     backend = given_model(plan, model) if model is not None else open_model(plan)
+    check_model(backend, config)
     job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress)
     with exclusive(path):
         return _carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nl2sql import prompts
 from nl2sql.agent_tools import EpisodeFailed, State
+from nl2sql.errors import ModelError
 
 SHOWN_ROWS = 5
 
@@ -30,8 +31,8 @@ def parse_action(text: str) -> tuple[str, dict[str, Any], str]:
     return "", {}, " ".join(found.split())[:120] or "nothing"
 
 
-def fit_window(state: State, messages: list[dict[str, str]]) -> str:
-    """The open assistant turn, within the model's window.
+def fit_window(state: State, render: Callable[[], tuple[list[dict[str, Any]], dict[str, Any]]]) -> Any:
+    """``render()``: the messages and their ``prefill`` or ``tools``, of a history that fits the model's window.
 
     Window rule: when transcript plus ``max_new_tokens`` would outgrow it, the oldest observations after the
     bootstrap are replaced by a line that says how much was left out (``flags["elided_observations"]`` counts);
@@ -41,9 +42,12 @@ def fit_window(state: State, messages: list[dict[str, str]]) -> str:
     room = task.resources.model.context_window - task.config.react.max_new_tokens
     first = task.bootstrap_lines
     while True:
-        prefill = "\n".join(state.history[1:]) + "\n"
-        if task.resources.model.count_tokens(messages, prefill) <= room:
-            return prefill
+        messages, options = render()
+        try:
+            if task.resources.model.count_tokens(messages, **options) <= room:
+                return messages, options
+        except ModelError as error:
+            raise EpisodeFailed("model", str(error)) from error
         long = (i for i in range(first, len(state.history)) if state.history[i].startswith("Observation: "))
         at = next((i for i in long if not state.history[i].endswith("left out)")), None)
         if at is None:

@@ -80,7 +80,7 @@ def ask(
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
 
     from nl2sql.config import load_config
-    from nl2sql.controllers import episode_model, get_controller
+    from nl2sql.controllers import check_model, episode_model, get_controller
     from nl2sql.interfaces import Question, Resources, no_sink
     from nl2sql.models import load_model
     from nl2sql.query_runner import SqliteDatabase
@@ -90,6 +90,7 @@ def ask(
     settings = load_config(config or (), overrides, base=named.preset)
     with SqliteDatabase(_file(db)) as database:
         loaded = load_model(model, device=device, dtype=dtype, batch_size=1, server=server or (), cache=not no_cache)
+        check_model(loaded, settings)
         asked = Question(text, db_id=database.name)
         mine = episode_model(loaded, asked, named.name)
         resources = Resources(mine, database, sink=_print_step if trace else no_sink)
