@@ -32,7 +32,7 @@ install-dev: $(VENV)/.dev
 
 eval: $(VENV)/.core
 	$(BIN)/nl2sql models pull $(MODEL)
-	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --model $(MODEL) --dtype $(DTYPE)
+	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype $(DTYPE)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest

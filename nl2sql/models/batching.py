@@ -49,7 +49,7 @@ class Row:
     grammar: GrammarState | None = None
     text: str = ""
     finish: Literal["stop", "length"] = "stop"
-    logprob: float = 0.0
+    logprob: float | None = 0.0  # None: the engine does not know
     keep_logits: bool = False
     logits: torch.Tensor | None = None  # the last chosen token's, float32 [vocab], if they are to be kept
     prefilled: int = 0  # prompt tokens really computed
@@ -106,7 +106,7 @@ class Worker:
     ) -> None:
         self.decoder = decoder
         self._decode = decode
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self._max_cache_bytes = max_cache_bytes
         self._threads = threads
         self._waiting: deque[Row] = deque()
@@ -142,28 +142,36 @@ class Worker:
     @property
     def cache_bytes(self) -> int:
         """Memory that all slots take now."""
-        slots = [*self._idle, *(row.slot for row in self._active if row.slot)]
-        return sum(slot.capacity for slot in slots) * self.decoder.token_bytes
+        return sum(slot.capacity for slot in self._slots()) * self.decoder.token_bytes
 
     def _run(self) -> None:
         if self._threads is not None:
             torch.set_num_threads(self._threads)  # OpenMP's setting belongs to the thread that sets it
-        while True:
+        end: Exception = Cancelled("the model was closed while it was answering")
+        try:
+            while self._wait_for_work():
+                began = time.perf_counter()
+                self._drop_unwanted()
+                self._admit()
+                self._step()
+                self.busy_seconds += time.perf_counter() - began
+        except BaseException as error:  # a panic inside a library: nobody may wait for ever
+            end = ModelError(f"the engine stopped: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            raise
+        finally:
             with self._changed:
-                while not (self._waiting or self._active or self._closed):
-                    self._changed.wait()
-                if self._closed:
-                    break
-            began = time.perf_counter()
-            self._drop_unwanted()
-            self._admit()
-            self._step()
-            self.busy_seconds += time.perf_counter() - began
-        closed = Cancelled("the model was closed while it was answering")
-        for row in [*self._active, *self._waiting]:
-            self._finish(row, error=closed)
-        self._active.clear()
-        self._waiting.clear()
+                self._closed = True
+                left = [*self._active, *self._waiting]
+                self._active, self._waiting, self._idle = [], deque(), []
+            for row in left:
+                self._finish(row, error=end)
+
+    def _wait_for_work(self) -> bool:
+        """False when the worker is to stop."""
+        with self._changed:
+            while not (self._waiting or self._active or self._closed):
+                self._changed.wait()
+            return not self._closed
 
     # ------------------------------------------------------------------------------------- joining and leaving
 
@@ -178,7 +186,7 @@ class Worker:
             self._finish(row, error=Cancelled("cancelled while waiting for the model"))
 
     def _admit(self) -> None:
-        while len(self._active) < self._batch_size:
+        while len(self._active) < self.batch_size:
             with self._changed:
                 if not self._waiting:
                     return
@@ -205,47 +213,50 @@ class Worker:
         return row.slot is not None
 
     def _slots(self) -> list[Slot]:
-        return [*self._idle, *(row.slot for row in self._active if row.slot is not None)]
+        return [*self._idle, *(slot for slot in [row.slot for row in list(self._active)] if slot is not None)]
 
     def _take_slot(self, row: Row) -> Slot | None:
         """A slot that holds the longest possible head of the prompt and has room for the rest.
 
-        None when there is no memory for it before other rows are done. Raises ModelError when there never is.
+        None when there is no memory for it before other rows are done. Raises ModelError when there never will be.
         """
         wanted = row.array[:-1]  # the last token is computed anew: its logits are needed
         needed = len(row.prompt) + row.max_new_tokens
+        size = rounded(needed) * self.decoder.token_bytes
+        if size > self._max_cache_bytes:
+            raise ModelError(
+                f"a conversation of {needed} tokens needs {size / 1e9:.2f} GB of cache, more than the "
+                f"{self._max_cache_bytes / 1e9:.2f} GB allowed; use a shorter prompt, a smaller max_new_tokens, "
+                "or free some memory"
+            )
         best = max(self._slots(), key=lambda slot: slot.shared(wanted), default=None)
         shared = best.shared(wanted) if best is not None else 0
-        if best in self._idle and shared >= _SAME_SHARE * len(best.tokens) > 0:
-            slot = best  # the same conversation, grown
+        same = best in self._idle and shared >= _SAME_SHARE * len(best.tokens) > 0  # the same conversation, grown
+        if not self._make_room(size, best if same else None, keep=best):
+            return None
+        if best is None or not same:
+            slot = Slot()
+            if best is not None and shared >= _MIN_SHARED:
+                self.decoder.copy_prefix(best, slot, shared)
+        else:
+            slot = best
             self._idle.remove(slot)
             self.decoder.crop(slot, shared)
-        else:
-            slot = Slot()
-        if not self._make_room(slot, needed, keep=best):
-            if slot is best:
-                self._idle.append(slot)
-            return None
-        if slot is not best and best is not None and shared >= _MIN_SHARED:
-            self.decoder.copy_prefix(best, slot, shared)
         self.decoder.reserve(slot, needed)
         return slot
 
-    def _make_room(self, slot: Slot, tokens: int, keep: Slot | None) -> bool:
-        """Forget idle slots, the longest unused first, until ``slot`` may have ``tokens`` tokens."""
-        more = (rounded(tokens) - slot.capacity) * self.decoder.token_bytes
-        spare = sorted((idle for idle in self._idle if idle is not keep), key=lambda idle: idle.used)
-        spare += [keep] if keep in self._idle else []
-        while more > 0 and self.cache_bytes + slot.capacity * self.decoder.token_bytes + more > self._max_cache_bytes:
-            if not spare:
-                if any(row.slot is not None for row in self._active):
-                    return False
-                needed = rounded(tokens) * self.decoder.token_bytes
-                raise ModelError(
-                    f"a conversation of {tokens} tokens needs {needed / 1e9:.2f} GB of cache, more than the "
-                    f"{self._max_cache_bytes / 1e9:.2f} GB allowed; use a shorter prompt, a smaller max_new_tokens, "
-                    "or free some memory"
-                )
+    def _make_room(self, size: int, grown: Slot | None, keep: Slot | None) -> bool:
+        """Forget idle slots, the longest unused first, until one of ``size`` bytes (or ``grown``, that long) fits.
+
+        ``keep`` goes last. Nothing is forgotten where that would not be enough.
+        """
+        per_token = self.decoder.token_bytes
+        free = self._max_cache_bytes - self.cache_bytes + (grown.capacity * per_token if grown is not None else 0)
+        spare = sorted((idle for idle in self._idle if idle is not grown), key=lambda idle: (idle is keep, idle.used))
+        if free + sum(idle.capacity for idle in spare) * per_token < size:
+            return False
+        while free < size:
+            free += spare[0].capacity * per_token
             self._idle.remove(spare.pop(0))
         return True
 
@@ -256,6 +267,8 @@ class Worker:
             row.slot.used = self._tick
             if error is None or isinstance(error, Cancelled):
                 self._idle.append(row.slot)  # after a failure nobody knows what it holds
+                if not self.decoder.token_bytes and len(self._idle) > self.batch_size:  # of unknown size: by number
+                    self._idle.remove(min(self._idle, key=lambda idle: idle.used))
             row.slot = None
         self._finish(row, error)
 
@@ -307,7 +320,7 @@ class Worker:
         """The rows of the next forward and what each adds to its slot."""
         rows: list[Row] = []
         segments: list[Segment] = []
-        budget = PREFILL_CHUNK
+        budget, full = PREFILL_CHUNK, False
         drafts = max(1, _DRAFT_TOKENS // max(1, len(self._active)))
         for row in list(self._active):
             if row.slot is not None and row.ids:
@@ -316,10 +329,11 @@ class Worker:
                 rows.append(row)
                 segments.append(Segment(row.slot, [row.ids[-1], *row.proposed], 1 + len(row.proposed)))
                 continue
-            if budget <= 0:
+            if budget <= 0 or (full and row.slot is None):
                 continue
             try:
                 if not self._ready(row):
+                    full = full or row.leader is None  # no memory: later rows must not overtake this one
                     continue
             except Exception as error:  # noqa: BLE001  attributed to this row; the others go on
                 self._retire(row, error=error)
@@ -367,7 +381,7 @@ class Worker:
             if row.sampling is not None:
                 token = _sample(logits[n], row)
             row.ids.append(token)
-            row.logprob += float(logits[n, token] - total)
+            row.logprob = (row.logprob or 0.0) + float(logits[n, token] - total)
             finished = self._is_finished(row, token)
             if finished or row.proposed[n : n + 1] != [token]:
                 break

@@ -8,6 +8,7 @@ On CPU it is the slower of the two; scripts/bench_engine.py measures both.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -48,6 +49,7 @@ class ContinuousWorker:
         self._manager.start()
         self._decode = decode
         self._rows: dict[str, Row] = {}
+        self._names = itertools.count()
         self._lock = threading.Lock()
         self._closed = False
         self.forward_seconds = self.busy_seconds = 0.0  # not told by the library
@@ -62,13 +64,19 @@ class ContinuousWorker:
             if self._closed:
                 raise ModelError("the model was closed; load it again")
             for row in rows:
-                row.submitted = time.perf_counter()
-                name = self._manager.add_request(
-                    row.prompt, max_new_tokens=row.max_new_tokens, streaming=True, eos_token_id=sorted(row.stop_ids)
+                row.submitted, row.logprob = time.perf_counter(), None
+                name = f"row-{next(self._names)}"
+                self._rows[name] = row  # before its first answer can come
+                taken = self._manager.add_request(
+                    row.prompt,
+                    request_id=name,
+                    max_new_tokens=row.max_new_tokens,
+                    streaming=True,
+                    eos_token_id=sorted(row.stop_ids),
                 )
-                if name is None:
+                if taken is None:
+                    self._rows.pop(name)
                     raise ModelError("transformers' continuous batching has stopped; load the model again")
-                self._rows[name] = row
 
     def close(self) -> None:
         """Stop; rows in flight get Cancelled."""
@@ -90,6 +98,8 @@ class ContinuousWorker:
             for name, row in [(n, r) for n, r in list(self._rows.items()) if r.unwanted]:
                 self._manager.cancel_request(name)
                 self._finish(name, row, Cancelled("cancelled while the model was answering"))
+        with self._lock:
+            self._closed = True
         failure = self._manager.background_thread_status.fatal_error
         error: Exception = Cancelled("the model was closed while it was answering")
         if failure is not None:

@@ -34,6 +34,11 @@ def weights_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
 
 
+def folder_files(folder: Path) -> list[Path]:
+    """What decides a folder's answers: its weights, and the JSON and template files beside them."""
+    return [*weights_files(folder), *sorted([*folder.glob("*.json"), *folder.glob("*.jinja")])]
+
+
 def weights_revision(files: Sequence[Path]) -> str:
     """``sha256:...`` of one file, or of the list of names and hashes of several."""
     if len(files) == 1:

@@ -22,7 +22,7 @@ from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefini
 from nl2sql.models import Source
 from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
-from nl2sql.models.hashes import content_hash, weights_files, weights_revision
+from nl2sql.models.hashes import content_hash, folder_files, weights_revision
 
 if TYPE_CHECKING:
     from nl2sql.models.batching import Row, Worker
@@ -166,8 +166,8 @@ class LocalModel:
 
     def _wait(self, rows: Sequence[Row]) -> None:
         """Have rows computed; raises the first one's error."""
-        self._worker.submit(rows)
         try:
+            self._worker.submit(rows)
             for row in rows:
                 while not row.done.wait(_POLL_S if row.cancel is not None else None):
                     pass
@@ -258,7 +258,7 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
     except _LOAD_ERRORS as error:
         raise _load_error(source, where, error) from None
     model = model.to(device).eval()
-    revision = str(model.config._commit_hash or "unknown") if kind == "hub" else _revision(source, Path(where))
+    revision = str(model.config._commit_hash or "") if kind == "hub" else _revision(source, Path(where))
     name = Path(where).name if kind == "folder" else Path(source.value).name if kind == "gguf" else source.value
     return Loaded((model, tokenizer), name, revision)
 
@@ -334,12 +334,9 @@ def open_engine(
         worker = Worker(decoder, decode, batch_size=batch_size, max_cache_bytes=max_cache_bytes)
         return "slots" if isinstance(decoder, SlotDecoder) else "sequential", worker
     decoders = [decoder, *(SlotDecoder(model, decoder.token_bytes) for _ in range(workers - 1))]
-    each = {
-        "batch_size": -(-batch_size // workers),
-        "max_cache_bytes": max_cache_bytes // workers,
-        "threads": torch.get_num_threads() // workers,
-    }
-    return "slots", Router([Worker(decoder, decode, **each) for decoder in decoders])
+    each = {"max_cache_bytes": max_cache_bytes // workers, "threads": torch.get_num_threads() // workers}
+    sizes = [(batch_size + n) // workers for n in range(workers)]
+    return "slots", Router([Worker(d, decode, batch_size=n, **each) for d, n in zip(decoders, sizes, strict=True)])
 
 
 def _pick_dtype(dtype: str | None, device: str) -> str:
@@ -378,7 +375,7 @@ def _converted(gguf: Path) -> Path:
 def _revision(source: Source, folder: Path) -> str:
     if source.kind == "embedded":
         return f"sha256:{embedded_model(source.value).gguf_sha256}"
-    return weights_revision([Path(source.value)] if source.kind == "gguf" else weights_files(folder))
+    return weights_revision([Path(source.value)] if source.kind == "gguf" else folder_files(folder))
 
 
 def _load_error(source: Source, where: str, error: Exception) -> ModelError:

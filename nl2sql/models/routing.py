@@ -17,6 +17,7 @@ from nl2sql.models.slots import common_prefix
 
 _REMEMBERED = 128  # prompts per worker: conversations that may come back
 _ROW_TOKENS = 100  # waiting beside one more row costs about as much as reading so many tokens
+_PLACE_TOKENS = 1000  # and waiting for one to end, as so many
 
 
 class Router:
@@ -40,11 +41,15 @@ class Router:
         for at, seen in enumerate(self._seen):
             self._rows[at] = [other for other in self._rows[at] if not other.done.is_set()]
             shared = max((common_prefix(row.array, prompt) for prompt in seen.values()), default=0)
-            costs.append(len(row.prompt) - shared + _ROW_TOKENS * len(self._rows[at]))
+            rows = len(self._rows[at])
+            over = max(0, rows + 1 - self.workers[at].batch_size)  # it would wait for a place
+            costs.append(len(row.prompt) - shared + _ROW_TOKENS * rows + _PLACE_TOKENS * over)
         best = costs.index(min(costs))
         self._rows[best].append(row)
         seen = self._seen[best]
-        seen[row.array.tobytes()] = row.array
+        key = row.array.tobytes()
+        seen[key] = row.array
+        seen.move_to_end(key)
         while len(seen) > _REMEMBERED:
             seen.popitem(last=False)
         return best

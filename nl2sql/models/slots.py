@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -95,6 +95,7 @@ class SlotDecoder:
         self.model = model
         self.device = model.device
         self.token_bytes = token_bytes
+        self.windows: set[int | None] = set()  # that attention has been asked for
         model.set_attn_implementation(ATTENTION)
 
     @torch.inference_mode()
@@ -196,6 +197,7 @@ def _attend(
     if any(kwargs.get(name) is not None for name in _UNSUPPORTED):
         raise NotImplementedError("attention with soft caps or sinks")
     layer, window = module.layer_idx, sliding_window
+    slot_batch.decoder.windows.add(window)
     out: list[torch.Tensor] = []
     for slot, start, end, first, last in slot_batch.spans:
         keys, values = slot.layers.get(layer) or slot_batch.decoder.allocate(slot, layer, key, value)
@@ -270,11 +272,15 @@ class SequentialDecoder:
     def _extend(self, slot: Slot, new: Sequence[int]) -> torch.Tensor:
         if not slot.tokens:
             slot.own_cache = DynamicCache(config=self.model.config.get_text_config())
-        out = self.model(
-            input_ids=torch.tensor([list(new)], device=self.model.device),
-            use_cache=True,
-            **{self._cache_name: slot.own_cache},
-        )
+        try:
+            out = self.model(
+                input_ids=torch.tensor([list(new)], device=self.model.device),
+                use_cache=True,
+                **{self._cache_name: slot.own_cache},
+            )
+        except BaseException:  # some layers may have seen the tokens, others not
+            self.crop(slot, -1)
+            raise
         slot.own_cache = getattr(out, self._cache_name)
         slot.tokens.extend(new)
         logits: torch.Tensor = out.logits[0, -1].float().cpu()
@@ -286,7 +292,7 @@ class SequentialDecoder:
 
     def crop(self, slot: Slot, length: int) -> None:
         """Forget everything when anything must be forgotten: own caches may not be croppable."""
-        if length < len(slot.tokens):
+        if length < len(slot.tokens) or length < 0:
             del slot.tokens[:]
             slot.own_cache = None
 
@@ -297,6 +303,9 @@ class SequentialDecoder:
 def make_decoder(model: Any) -> SlotDecoder | SequentialDecoder:
     """Slots when they compute what the model itself computes (checked here on a few tokens), else one at a time."""
     own = model.config._attn_implementation
+    if _depends_on_length(model.config.get_text_config()):
+        logger.warning("this model's positions depend on a text's length; rows run one at a time (slower)")
+        return SequentialDecoder(model)
     rows = _probe_rows(model)
     plain = [_plain_logits(model, ids) for ids in rows]
     try:
@@ -308,6 +317,26 @@ def make_decoder(model: Any) -> SlotDecoder | SequentialDecoder:
     model.set_attn_implementation(own)
     logger.warning("this model's attention does not fit batched slots; rows run one at a time (slower)")
     return SequentialDecoder(model)
+
+
+def _depends_on_length(config: Any) -> bool:
+    """Rotary embeddings that change past some length, and chunked attention: a short probe would not show it."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))] if isinstance(rope, dict) else []
+    dynamic = any(kind.get("rope_type", kind.get("type")) in ("dynamic", "longrope") for kind in kinds)
+    return dynamic or getattr(config, "attention_chunk_size", None) is not None
+
+
+def _window_is_asked_for(decoder: SlotDecoder) -> bool:
+    """Whether a window that the config names reaches our attention (some models hide it in their masks)."""
+    config = decoder.model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    if window is None or not getattr(config, "use_sliding_window", True):
+        return True
+    if window >= getattr(config, "max_position_embeddings", window):
+        return True
+    kinds = getattr(config, "layer_types", None)
+    return (kinds is not None and "sliding_attention" not in kinds) or any(w is not None for w in decoder.windows)
 
 
 def _probe_rows(model: Any) -> list[list[int]]:
@@ -331,6 +360,8 @@ def _agrees(decoder: SlotDecoder, rows: list[list[int]], plain: list[torch.Tenso
     decoder.copy_prefix(b, c, 5)
     got = decoder.forward([Segment(a, rows[0][-1:]), Segment(c, rows[1][5:]), Segment(b, rows[1][-1:])])
     decoder.token_bytes = sum(k.nbytes + v.nbytes for k, v in a.layers.values()) // a.capacity
+    if not _window_is_asked_for(decoder):
+        return False
     relative = 1e-3 if decoder.model.dtype == torch.float32 else 0.08
     for logits, expected in zip(got, [plain[0], plain[1], plain[1]], strict=True):
         if not float((expected - logits).abs().max()) <= relative * float(expected.abs().max()):
@@ -339,10 +370,27 @@ def _agrees(decoder: SlotDecoder, rows: list[list[int]], plain: list[torch.Tenso
 
 
 def default_cache_bytes(device: str) -> int:
-    """Half of the memory that is free now: bytes for keys and values."""
+    """Half of the memory that is free now (2 GB where the system does not say): bytes for keys and values."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info()[0] * 0.5)
-    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 0.5)
+    return int(0.5 * min(_available_bytes(), _container_bytes()))
+
+
+def _available_bytes() -> int:
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return 4 * 10**9
+
+
+def _container_bytes() -> int:
+    """What the control group still allows; as good as unlimited where there is none."""
+    try:
+        base = Path("/sys/fs/cgroup")
+        return int((base / "memory.max").read_text()) - int((base / "memory.current").read_text())
+    except (OSError, ValueError):
+        return 2**62
 
 
 def _lazy_zeros(like: torch.Tensor, capacity: int) -> torch.Tensor:

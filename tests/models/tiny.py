@@ -45,7 +45,7 @@ def tiny_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-_SIZE: dict[str, Any] = {
+SIZE: dict[str, Any] = {
     "vocab_size": 259,
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -60,11 +60,11 @@ _SIZE: dict[str, Any] = {
 }
 
 CONFIGS: dict[str, Any] = {
-    "llama": lambda: LlamaConfig(**_SIZE),
-    "qwen2": lambda: Qwen2Config(**_SIZE),
-    "mistral-sliding": lambda: MistralConfig(**_SIZE, sliding_window=24),
+    "llama": lambda: LlamaConfig(**SIZE),
+    "qwen2": lambda: Qwen2Config(**SIZE),
+    "mistral-sliding": lambda: MistralConfig(**SIZE, sliding_window=24),
     "gemma3-mixed": lambda: Gemma3TextConfig(
-        **_SIZE, sliding_window=16, layer_types=["sliding_attention", "full_attention"]
+        **SIZE, sliding_window=16, layer_types=["sliding_attention", "full_attention"]
     ),
     "gpt2": lambda: GPT2Config(
         vocab_size=259, n_embd=32, n_layer=2, n_head=4, n_positions=1024, eos_token_id=2, bos_token_id=1
