@@ -87,9 +87,9 @@ def main() -> None:
     del plain
     gc.collect()
     ours = variants.load(folder, args.dtype)
-    for name, drafts in (("(d) engine", True), ("(d) engine, no drafts", False)):
-        found = variants.engine(ours, react.episodes, args.batch_size, CACHE_BYTES, drafts)
-        add(name, found, react, len(react.episodes))
+    for name, options in (("", {}), (", no drafts", {"drafts": False}), (", one worker", {"one": True})):
+        found = variants.engine(ours, react.episodes, args.batch_size, CACHE_BYTES, **options)
+        add(f"(d) engine{name}", found, react, len(react.episodes))
     for name, recording in recordings.items():
         if name != "react":
             found = variants.engine(ours, recording.episodes, args.batch_size, CACHE_BYTES)

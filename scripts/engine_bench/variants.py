@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from engine_bench.transcripts import Call, Episode
-from nl2sql.models.batching import Row
+from nl2sql.models.batching import Row, Worker
 from nl2sql.models.continuous import ContinuousWorker
 from nl2sql.models.local import open_engine
 from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
@@ -81,11 +81,24 @@ def continuous(model: Any, episodes: Sequence[Episode], batch_size: int, cache_b
         worker.close()
 
 
-def engine(model: Any, episodes: Sequence[Episode], batch_size: int, cache_bytes: int, drafts: bool = True) -> Result:
-    """(d) Our engine, as ``LocalModel`` opens it."""
-    _, worker = open_engine("slots", model, lambda ids: "", batch_size, cache_bytes)
-    for one in getattr(worker, "workers", [worker]):
-        one.decoder.drafts = drafts
+def engine(
+    model: Any,
+    episodes: Sequence[Episode],
+    batch_size: int,
+    cache_bytes: int,
+    *,
+    drafts: bool = True,
+    one: bool = False,
+) -> Result:
+    """(d) Our engine, as ``LocalModel`` opens it; without drafts; with one worker that has all threads."""
+    worker: Any
+    if one:
+        decoder = SlotDecoder(model, make_decoder(model).token_bytes)
+        worker = Worker(decoder, lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
+    else:
+        _, worker = open_engine("slots", model, lambda ids: "", batch_size, cache_bytes)
+    for each in getattr(worker, "workers", [worker]):
+        each.decoder.drafts = drafts
     try:
         found = _replay(worker, episodes)
         found.cache_bytes = worker.cache_bytes
