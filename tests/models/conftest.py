@@ -10,9 +10,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: see nl2sql.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def _one_torch_thread() -> None:
-    """Tiny models are slower on two threads."""
+    """Tiny models are slower on two threads, and with two a model has two workers; loading one sets the number."""
     import torch
 
     torch.set_num_threads(1)
