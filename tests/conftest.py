@@ -7,6 +7,7 @@ fails the session.
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -56,3 +57,8 @@ def shop(tmp_path: Path) -> Path:
     connection.commit()
     connection.close()
     return path
+
+
+def pytest_configure() -> None:
+    """A job started in the background ignores Ctrl-C, and so would every command that a test interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
