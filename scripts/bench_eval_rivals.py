@@ -98,9 +98,9 @@ def explain_difference(file: Path, gold: str, predicted: str) -> str | None:
 
     answers = []
     for copy in (file, *(shuffled_copy(file, seed=seed) for seed in SHUFFLES)):
-        with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{copy.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             answers.append(connection.execute(gold).fetchall())
-    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         theirs = connection.execute(predicted).fetchall()
     tried = f"in {len(answers)} physical orders of the same rows"
     if (count := _distinct(answers, ordered=False)) > 1:
@@ -133,7 +133,7 @@ def execute_all(jobs: Sequence[tuple[str, Sequence[str]]]) -> int:
 
 def floor(statements: dict[str, list[str]], processes: Any, workers: int) -> tuple[float, int]:
     """(seconds, statements): every statement once on its database, in processes that were started beforehand."""
-    jobs = sorted((f"{Path(file).as_uri()}?mode=ro", sorted(sql)) for file, sql in statements.items())
+    jobs = sorted((f"{Path(file).resolve().as_uri()}?mode=ro", sorted(sql)) for file, sql in statements.items())
     size = max(1, len(jobs) // (workers * 12))
     portions = [jobs[n : n + size] for n in range(0, len(jobs), size)]
     began = time.perf_counter()
