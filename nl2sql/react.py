@@ -126,7 +126,7 @@ def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
     if config.native_tools:
         text, dropped = native_tools.as_action(text)
         if dropped:
-            state.task.flags["dropped_calls"] = state.task.flags.get("dropped_calls", 0) + dropped
+            state.task.count("dropped_calls", dropped)
     text = text.rstrip()
     if text.strip():
         state.history.append(text.lstrip("\n"))
