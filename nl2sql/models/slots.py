@@ -302,6 +302,8 @@ class SequentialDecoder:
 
 def make_decoder(model: Any) -> SlotDecoder | SequentialDecoder:
     """Slots when they compute what the model itself computes (checked here on a few tokens), else one at a time."""
+    if model.config._attn_implementation == ATTENTION:  # served before: plain forwards need the model's own again
+        model.set_attn_implementation("sdpa")
     own = model.config._attn_implementation
     if _depends_on_length(model.config.get_text_config()):
         logger.warning("this model's positions depend on a text's length; rows run one at a time (slower)")
