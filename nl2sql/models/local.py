@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
+from nl2sql.machine import cores
 from nl2sql.models import Source
 from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
@@ -279,8 +280,7 @@ def set_threads() -> int:
     text = os.environ.get("NL2SQL_THREADS", "")
     if text and not (text.isdigit() and int(text) > 0):
         raise UsageError(f"NL2SQL_THREADS={text!r} is not a positive whole number; example: NL2SQL_THREADS=2")
-    affinity = getattr(os, "sched_getaffinity", None)
-    count = int(text) if text else len(affinity(0)) if affinity else os.cpu_count() or 1
+    count = int(text) if text else cores()
     torch.set_num_threads(count)
     return count
 
