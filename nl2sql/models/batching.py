@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from nl2sql.errors import Cancelled, ModelError, Nl2SqlError
+from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, one_line
 from nl2sql.interfaces import Sampling
 from nl2sql.models.constrained import GrammarState
 from nl2sql.models.drafts import Draft
@@ -156,7 +156,7 @@ class Worker:
                 self._step()
                 self.busy_seconds += time.perf_counter() - began
         except BaseException as error:  # a panic inside a library: nobody may wait for ever
-            end = ModelError(f"the engine stopped: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            end = ModelError(f"the engine stopped: {type(error).__name__}: {one_line(error, 300)}")
             raise
         finally:
             with self._changed:
@@ -275,8 +275,7 @@ class Worker:
     def _finish(self, row: Row, error: Exception | None = None) -> None:
         if error is not None and not isinstance(error, Nl2SqlError):
             logger.error("the model failed", exc_info=error)
-            first = " ".join(str(error).split())[:300]
-            error = ModelError(f"the model failed: {type(error).__name__}: {first}")
+            error = model_failed(error)
         row.error = error
         row.done.set()
 
@@ -413,6 +412,11 @@ class Worker:
             row.text, row.finish = self._decode(row.ids), "length"
             return True
         return False
+
+
+def model_failed(error: BaseException) -> ModelError:
+    """What a caller is told of an exception while computing."""
+    return ModelError(f"the model failed: {type(error).__name__}: {one_line(error, 300)}")
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:

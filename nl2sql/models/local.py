@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nl2sql.errors import ModelError, UsageError
+from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.machine import cores
 from nl2sql.models import Source
@@ -379,7 +379,7 @@ def _revision(source: Source, folder: Path) -> str:
 
 
 def _load_error(source: Source, where: str, error: Exception) -> ModelError:
-    first = " ".join(str(error).split())[:240]
+    first = one_line(error, 240)
     if source.kind == "hub":
         return ModelError(
             f"hub model {source.value!r} could not be loaded ({first}); check the name and the network, or give a "
