@@ -18,7 +18,7 @@ from typing import Any
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from nl2sql.errors import Cancelled, ModelError, one_line
-from nl2sql.models.batching import Row, cut_at_stop, model_failed
+from nl2sql.models.rows import Row, cut_at_stop, model_failed
 
 PAGE = 32  # tokens; only whole pages are shared
 _MAX_BATCH_TOKENS = 512

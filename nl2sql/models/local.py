@@ -26,9 +26,10 @@ from nl2sql.models.embedded import embedded_model, into_cache, pull
 from nl2sql.models.hashes import content_hash, folder_files, weights_revision
 
 if TYPE_CHECKING:
-    from nl2sql.models.batching import Row, Worker
+    from nl2sql.models.batching import Worker
     from nl2sql.models.continuous import ContinuousWorker
     from nl2sql.models.routing import Router
+    from nl2sql.models.rows import Row
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ class LocalModel:
         ]
 
     def _row(self, prompt: list[int], **options: Any) -> Row:
-        from nl2sql.models.batching import Row
+        from nl2sql.models.rows import Row
 
         return Row(prompt=prompt, stop_ids=self._chat.stop_ids, **options)
 

@@ -12,8 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from engine_bench.transcripts import Call, Episode
-from nl2sql.models.batching import Row, Worker
+from nl2sql.models.batching import Worker
 from nl2sql.models.local import open_engine
+from nl2sql.models.rows import Row
 from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
 
 
