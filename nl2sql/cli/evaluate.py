@@ -74,6 +74,7 @@ def evaluate_command(
       nl2sql eval --benchmark packaged --split dev --dry-run
     """
     from nl2sql import runner
+    from nl2sql.jobs import Plan
 
     progress = not quiet
     if resume is not None:
@@ -93,7 +94,7 @@ def evaluate_command(
         given = {"eval.replicas": replicas, "constrain": constrain}
         overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
         settings = load_config(config or (), overrides, base=get_controller(controller).preset)
-        plan = runner.Plan(
+        plan = Plan(
             benchmark=_absolute(benchmark) if os.sep in benchmark else benchmark,
             split=split or ("quick" if benchmark == "packaged" else None),
             limit=limit,

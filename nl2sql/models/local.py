@@ -17,17 +17,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nl2sql.errors import ModelError, UsageError
+from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
+from nl2sql.machine import cores
 from nl2sql.models import Source
 from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
 from nl2sql.models.hashes import content_hash, folder_files, weights_revision
 
 if TYPE_CHECKING:
-    from nl2sql.models.batching import Row, Worker
+    from nl2sql.models.batching import Worker
     from nl2sql.models.continuous import ContinuousWorker
     from nl2sql.models.routing import Router
+    from nl2sql.models.rows import Row
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +162,7 @@ class LocalModel:
         ]
 
     def _row(self, prompt: list[int], **options: Any) -> Row:
-        from nl2sql.models.batching import Row
+        from nl2sql.models.rows import Row
 
         return Row(prompt=prompt, stop_ids=self._chat.stop_ids, **options)
 
@@ -279,8 +281,7 @@ def set_threads() -> int:
     text = os.environ.get("NL2SQL_THREADS", "")
     if text and not (text.isdigit() and int(text) > 0):
         raise UsageError(f"NL2SQL_THREADS={text!r} is not a positive whole number; example: NL2SQL_THREADS=2")
-    affinity = getattr(os, "sched_getaffinity", None)
-    count = int(text) if text else len(affinity(0)) if affinity else os.cpu_count() or 1
+    count = int(text) if text else cores()
     torch.set_num_threads(count)
     return count
 
@@ -379,7 +380,7 @@ def _revision(source: Source, folder: Path) -> str:
 
 
 def _load_error(source: Source, where: str, error: Exception) -> ModelError:
-    first = " ".join(str(error).split())[:240]
+    first = one_line(error, 240)
     if source.kind == "hub":
         return ModelError(
             f"hub model {source.value!r} could not be loaded ({first}); check the name and the network, or give a "
