@@ -33,6 +33,7 @@ def evaluate(
     dtype: str | None = None,
     batch_size: int = 32,
     engine: str = "auto",
+    adapter: str = "none",
     server: Sequence[str] = (),
     cache: bool | None = None,
     control: bool = True,
@@ -45,9 +46,9 @@ def evaluate(
 
     benchmark, model: a name as on the command line, or an object. controller: a name, or any callable
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
-    tools: added to the loop's action space. server: ``KEY=VALUE`` options of an HTTP model. cache: answer repeated
-    calls from the response cache; None = for a model given by name, not for an object. Raises UsageError for bad
-    arguments and Cancelled when interrupted (finished episodes are kept).
+    tools: added to the loop's action space. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
+    model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
+    Raises UsageError for bad arguments and Cancelled when interrupted (finished episodes are kept).
     """
     given = {"benchmark": benchmark, "model": model, "controller": controller}
     objects = tuple(name for name, value in given.items() if not isinstance(value, (str, Path)))
@@ -63,6 +64,7 @@ def evaluate(
         dtype=dtype,
         batch_size=batch_size,
         engine=engine,
+        adapter=adapter,
         server=tuple(server),
         cache="model" not in objects if cache is None else cache,
         control=control,
@@ -176,6 +178,7 @@ def open_model(plan: Plan) -> Model:
         dtype=plan.dtype,
         batch_size=plan.batch_size,
         engine=plan.engine,
+        adapter=plan.adapter,
         server=plan.server,
         cache=plan.cache,
     )

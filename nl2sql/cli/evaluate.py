@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from nl2sql.cli.ask import (
+    AdapterOption,
     CacheOption,
     ConfigOption,
     ConstrainOption,
@@ -37,6 +38,7 @@ def evaluate_command(
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
+    adapter: AdapterOption = "none",
     batch_size: Annotated[
         int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
     ] = 32,
@@ -105,6 +107,7 @@ def evaluate_command(
             dtype=dtype,
             batch_size=batch_size,
             engine=engine,
+            adapter=_absolute(adapter),
             server=tuple(server or ()),
             cache=not no_cache,
             control=control,
