@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nl2sql.benchmarks import load_benchmark, scorable
-from nl2sql.errors import Nl2SqlError
+from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.training.leaks import leaks
 from nl2sql.training.mixture import Shares, mixture
 
@@ -59,6 +59,8 @@ def build(options: argparse.Namespace) -> int:
         dropped = {leak.trained for leak in found}
         questions = [q for q in questions if q.id not in dropped and q.db_id not in dropped]
         print(f"{len(found)} leaks; what they concern is left out ({len(questions)} questions stay)", file=sys.stderr)
+    if not questions:
+        raise UsageError(f"nothing is left of {options.benchmark}:{options.split} to learn from")
     shares = Shares(rounds=options.rounds, repair=options.repair, act=options.act)
     options.out.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
