@@ -19,51 +19,15 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from nl2sql import prompts
-from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
+from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config, build_config, merge
 from nl2sql.controllers import NamedController, check_model, episode_model, get_controller, run_episode
-from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
+from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Benchmark, Episode, Model, Question, Resources, Tool
-from nl2sql.runs import (
-    Run,
-    RunFolder,
-    content_key,
-    environment,
-    exclusive,
-    new_folder,
-    question_key,
-    read_jsonl,
-    write_json,
-)
+from nl2sql.plan import Plan, fingerprints, given_model, open_benchmark, open_model, pick, read_plan, run_key
+from nl2sql.runs import FORMAT, Run, RunFolder, environment, exclusive, iter_jsonl, new_folder, write_json
 from nl2sql.summary import pool_seeds, summarise
 from nl2sql.trace import json_text
-
-FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Plan:
-    """All that decides a run, as the manifest keeps it; enough to resume it.
-
-    ``objects`` names what was given as a Python object (benchmark, model, controller) and must be given again.
-    """
-
-    benchmark: str = "packaged"
-    split: str | None = None
-    limit: int | None = None
-    sample_seed: int = 0
-    controller: str = "react"
-    model: str = "smollm2-135m"
-    device: str = "auto"
-    dtype: str | None = None
-    batch_size: int = 32
-    engine: str = "auto"
-    server: tuple[str, ...] = ()  # KEY=VALUE options of an HTTP model
-    cache: bool = True  # answer repeated calls of a model opened here from the response cache
-    control: bool = True
-    equal_tokens: bool = False
-    seeds: tuple[int, ...] = ()
-    objects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +122,7 @@ def start(
         raise UsageError(f"--seeds {','.join(map(str, plan.seeds))} names a seed twice")
     objects = given or {}
     named = get_controller(objects.get("controller") or plan.controller)
-    benchmark = _benchmark(plan, objects)
+    benchmark = open_benchmark(plan, objects)
     questions = pick(benchmark, plan)
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
     check_model(model, config)
@@ -183,72 +147,19 @@ def resume(
     is nothing to resume, or when what the run depends on has changed since.
     """
     path = Path(folder)
-    try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in manifest["plan"].items()}
-        plan = Plan(**kept)
-        config = build_config(manifest["config"])
-    except (FileNotFoundError, NotADirectoryError):
-        new = "" if path.is_dir() and any(path.iterdir()) else f"; start one with: nl2sql eval --out {path}"
-        raise UsageError(f"{path} holds no run (no manifest.json){new}") from None
-    except (ValueError, TypeError, KeyError):
-        raise UsageError(
-            f"{path / 'manifest.json'} is not a manifest of this version; start a new run with another --out"
-        ) from None
+    plan, config = read_plan(path)
     objects = {"benchmark": benchmark, "model": model, "controller": controller}
     missing = [name for name in plan.objects if objects[name] is None]
     if missing:
         call = f"nl2sql.resume({str(path)!r}, {', '.join(f'{name}=...' for name in missing)})"
         raise UsageError(f"{path} was started from Python; continue it there: {call}")
     named = get_controller(controller or plan.controller)
-    opened = _benchmark(plan, objects)
+    opened = open_benchmark(plan, objects)
     backend = given_model(plan, model) if model is not None else open_model(plan)
     check_model(backend, config)
     job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress)
     with exclusive(path):
         return _carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)
-
-
-def _benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
-    if "benchmark" not in plan.objects:
-        return load_benchmark(plan.benchmark, split=plan.split)
-    found: Benchmark = objects["benchmark"]
-    if plan.split is not None:
-        raise UsageError("split= goes with a benchmark's name; narrow a benchmark object before you pass it")
-    return found
-
-
-def pick(benchmark: Benchmark, plan: Plan) -> list[Question]:
-    """The questions of a plan: without the items that scores leave out, then the seeded sample."""
-    usable = [question for question in benchmark.questions if scorable(question)]
-    if not usable:
-        raise UsageError(f"benchmark {benchmark.name!r} has no scorable questions in split {plan.split or 'all'!r}")
-    return draw_sample(usable, plan.limit, plan.sample_seed)
-
-
-def open_model(plan: Plan) -> Model:
-    from nl2sql.models import load_model
-
-    if plan.batch_size < 1:
-        raise UsageError(f"--batch-size {plan.batch_size}: expected 1 or more")
-    return load_model(
-        plan.model,
-        device=plan.device,
-        dtype=plan.dtype,
-        batch_size=plan.batch_size,
-        engine=plan.engine,
-        server=plan.server,
-        cache=plan.cache,
-    )
-
-
-def given_model(plan: Plan, model: Model) -> Model:
-    """A model object as the plan wants it: behind the response cache or as it is."""
-    if not plan.cache:
-        return model
-    from nl2sql.models.response_cache import cached
-
-    return cached(model)
 
 
 def _carry_out_seeds(job: Job, config: Config) -> Run:
@@ -262,9 +173,8 @@ def _carry_out_seeds(job: Job, config: Config) -> Run:
         folder.mkdir(exist_ok=True)
         seeded = config.model_copy(update={"seed": seed})
         reports[seed] = carry_out(replace(job, plan=plan), seeded, folder).report
-    report = pool_seeds(reports) | {"run": str(job.top)}
-    if not config.react.do_sample and job.controller.name != "single_shot":
-        report["warnings"].append("greedy decoding: the seeds give identical runs; sample with -c react.do_sample=true")
+    greedy = not config.react.do_sample and job.controller.name != "single_shot"
+    report = pool_seeds(reports, greedy=greedy) | {"run": str(job.top)}
     write_json(job.top / "report.json", report)
     return Run(job.top, manifest, report)
 
@@ -340,7 +250,7 @@ def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _kept(folder: Path) -> str:
-    rows = len(read_jsonl(folder / "predictions.jsonl"))
+    rows = sum(1 for _ in iter_jsonl(folder / "predictions.jsonl"))
     return f"{rows} questions are kept in {folder}"
 
 
@@ -351,25 +261,18 @@ def _continue(job: Job) -> str:
     return f"nl2sql.resume({str(job.top)!r}, {arguments})"
 
 
-def run_key(named: NamedController, config: Config, model: Mapping[str, Any], prints: Mapping[str, str]) -> str:
-    """Content key of one controller under one config on one model over these questions and databases."""
-    weights = {k: model.get(k) for k in ("name", "revision", "dtype")}
-    hashes = prompts.prompt_hashes(config.prompts)
-    return content_key(named.name, named.identity, config.model_dump(exclude={"eval"}), weights, hashes, dict(prints))
-
-
 def _phase(job: Job, named: NamedController, config: Config, folder: Path, key: str) -> RunFolder:
     """Run what is owed of one controller; appends to ``phases.jsonl`` how long it took."""
     folder.mkdir(parents=True, exist_ok=True)
     store = RunFolder(folder, key, job.top)
     done = store.done()
     owed = [question for question in job.questions if question.id not in done]
-    started = time.perf_counter()
+    store.start_clock()
     try:
         run_questions(job, named, config, owed, store.add)
     finally:
         if owed:
-            store.add_seconds(time.perf_counter() - started)
+            store.tick()
         store.close()
     return store
 
@@ -419,14 +322,3 @@ def _equal_samples(main: RunFolder, shot: RunFolder) -> int:
         return sum(p["usage"]["prompt_tokens"] + p["usage"]["completion_tokens"] for p in store.predictions())
 
     return max(1, min(256, round(tokens(main) / max(1, tokens(shot)))))
-
-
-def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[str, str]:
-    """Content hashes: of the questions, and of each database they ask; one that cannot be read says why."""
-    found = {"questions": content_key([question_key(question) for question in questions])}
-    for db_id in sorted({question.db_id for question in questions}):
-        try:
-            found[db_id] = benchmark.database(db_id).fingerprint
-        except Nl2SqlError as error:
-            found[db_id] = f"unreadable: {error}"
-    return found
