@@ -1,0 +1,143 @@
+"""What a report shows of its runs, as plain data: systems with their numbers, tests, failures, and questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nl2sql.errors import UsageError
+from nl2sql.runs import Run
+from nl2sql.stats import holm, mcnemar, minimum_detectable_effect
+
+CONTROL_LABELS = {
+    "with_guardrails": ("single_shot", "ex_single_shot"),
+    "without_guardrails": ("single_shot, raw", "ex_single_shot_raw"),
+    "equal_tokens": ("single_shot, equal tokens", "ex_equal_tokens"),
+}
+
+
+@dataclass(frozen=True)
+class Test:
+    """The paired test of a system against another on the questions of both: difference of EX, exact McNemar."""
+
+    against: str
+    difference: float
+    wins: int
+    losses: int
+    n: int
+    p: float
+    p_holm: float | None = None  # adjusted over the runs that are compared with the first
+    detectable: float | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    """A line of the table: a run, or a control of runs. Usage and metrics are those of ``report.json``."""
+
+    label: str
+    is_control: bool
+    n: int
+    metrics: Mapping[str, Mapping[str, Any]]
+    usage: Mapping[str, float]
+    by_hardness: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    tests: list[Test] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> float:
+        """Prompt and completion tokens per question."""
+        return (self.usage["prompt_tokens"] + self.usage["completion_tokens"]) / max(1, self.n)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Runs under unique labels, and the table's systems: each run, then the controls that differ."""
+
+    runs: dict[str, Run]
+    systems: list[System]
+    metrics: list[str]
+    ex: str  # the name of the EX metric, with its rule
+
+
+def collect(folders: Iterable[str | Path]) -> Collected:
+    """Read run folders (a run with seeds as one run per seed). Raises UsageError for what cannot stand in a table."""
+    given = [Path(folder) for folder in folders]
+    if not given:
+        raise UsageError("no run given; example: nl2sql report runs/dev --out report.html")
+    runs: dict[str, Run] = {}
+    for path in given:
+        run = Run.load(path)
+        for seed, part in run.parts().items():
+            name = f"{path.resolve().name}/{seed}" if seed else path.resolve().name
+            label, number = name, 1
+            while label in runs:
+                number += 1
+                label = f"{name} ({number})"
+            runs[label] = part
+    names = {name for run in runs.values() for name in run.report["metrics"] if name.startswith("EX")}
+    if len(names) > 1:
+        raise UsageError(f"the runs were scored by different rules ({', '.join(sorted(names))}); replay them with one")
+    metrics = list(dict.fromkeys(name for run in runs.values() for name in run.report["metrics"]))
+    order = ("VA", "EM", "EX", "TS")
+    metrics.sort(key=lambda name: next((i for i, start in enumerate(order) if name.startswith(start)), len(order)))
+    ex = next(iter(names))
+    systems = [_system(label, run) for label, run in runs.items()]
+    first_label, first = next(iter(runs.items()))
+    _compare(systems, runs, first_label, first, ex)
+    systems += _controls(runs)
+    return Collected(runs, systems, metrics, ex)
+
+
+def right_of(run: Run, key: str = "ex") -> dict[str, bool]:
+    """Question id -> was it right, for the run (``ex``) or one of its controls (``ex_single_shot``, ...)."""
+    return {item["id"]: bool(item[key]) for item in run.report["items"] if key in item}
+
+
+def _system(label: str, run: Run) -> System:
+    report = run.report
+    tests = []
+    if control := right_of(run, "ex_single_shot"):
+        tests.append(paired("single_shot", right_of(run), control))
+    return System(label, False, report["n"], report["metrics"], report["usage"], report["by_hardness"], tests)
+
+
+def paired(against: str, ours: Mapping[str, bool], theirs: Mapping[str, bool]) -> Test:
+    """The test of two sets of verdicts, over the questions of both."""
+    pairs = [(value, theirs[id_]) for id_, value in ours.items() if id_ in theirs]
+    found = mcnemar(pairs)
+    n = max(1, found.n)
+    detectable = minimum_detectable_effect(found.n, (found.wins + found.losses) / n)
+    difference = (found.wins - found.losses) / n
+    return Test(against, difference, found.wins, found.losses, found.n, found.p, detectable=detectable)
+
+
+def _compare(systems: Sequence[System], runs: Mapping[str, Run], label: str, first: Run, ex: str) -> None:
+    """Add to every further run its test against the first, adjusted over all of them."""
+    others = [system for system in systems if system.label != label]
+    tests = [paired(label, right_of(runs[system.label]), right_of(first)) for system in others]
+    for system, test, adjusted in zip(others, tests, holm([test.p for test in tests]), strict=True):
+        system.tests.append(Test(**{**vars(test), "p_holm": adjusted}))
+
+
+def _controls(runs: Mapping[str, Run]) -> list[System]:
+    """The controls; those with the same numbers (the same model on the same questions) are one line."""
+    found: list[tuple[System, list[str]]] = []
+    for label, run in runs.items():
+        for key, (name, _) in CONTROL_LABELS.items():
+            control = run.report["control"].get(key)
+            if control is None:
+                continue
+            same = [of for system, of in found if system.label == name and system.metrics == control["metrics"]]
+            if same:
+                same[0].append(label)
+                continue
+            levels = control.get("by_hardness", {})
+            found.append((System(name, True, control["n"], control["metrics"], control["usage"], levels), [label]))
+    counts = [system.label for system, _ in found]
+    return [
+        System(**{**vars(system), "label": f"{system.label} of {', '.join(of)}"})
+        if counts.count(system.label) > 1
+        else system
+        for system, of in found
+    ]
