@@ -5,8 +5,9 @@ Opening a benchmark needs no model; ``open_model`` is the only function that loa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,29 @@ class Plan:
     equal_tokens: bool = False
     seeds: tuple[int, ...] = ()
     objects: tuple[str, ...] = ()
+
+
+def absolute(plan: Plan) -> Plan:
+    """The plan with its paths made absolute, so that the run resumes from any folder; names stay as they are."""
+    return replace(
+        plan,
+        benchmark=_absolute(plan.benchmark) if os.sep in plan.benchmark else plan.benchmark,
+        controller=_absolute(plan.controller) if ".py:" in plan.controller else plan.controller,
+        model=_absolute(plan.model),
+    )
+
+
+def _absolute(spec: str) -> str:
+    head, sep, path = spec.partition("scripted:")
+    if sep and not head:
+        return f"scripted:{Path(path).expanduser().absolute()}"
+    file = Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec).expanduser()
+    return str(Path(spec).expanduser().absolute()) if file.exists() else spec
+
+
+def default_split(benchmark: str, split: str | None) -> str | None:
+    """``packaged`` is taken by its quick split unless another is named."""
+    return split or ("quick" if benchmark == "packaged" else None)
 
 
 def read_plan(folder: Path) -> tuple[Plan, Config]:

@@ -42,6 +42,7 @@ class Job:
     top: Path
     tools: Mapping[str, Tool]
     progress: bool
+    advance: Callable[[int], object] = int  # told how many more questions are done, for a bar over several runs
 
 
 def evaluate(
@@ -268,6 +269,7 @@ def _phase(job: Job, named: NamedController, config: Config, folder: Path, key: 
     done = store.done()
     owed = [question for question in job.questions if question.id not in done]
     store.start_clock()
+    job.advance(len(job.questions) - len(owed))
     try:
         run_questions(job, named, config, owed, store.add)
     finally:
@@ -308,6 +310,7 @@ def run_questions(
             for future in as_completed(futures):
                 future.result()
                 bar.update()
+                job.advance(1)
         except BaseException:
             cancel.set()
             for future in futures:

@@ -158,13 +158,20 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Only one process runs in a folder. Cuts what a killed one left half-done (``mend``). Raises UsageError."""
+    """``locked``, and what a killed process left half-done is cut (``mend``)."""
+    with locked(folder):
+        mend(folder)
+        yield
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Only one process runs in a folder. Raises UsageError where another does."""
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(f"another process is running in {folder}; wait for it, or name another --out") from None
-        mend(folder)
         yield
 
 

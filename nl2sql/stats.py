@@ -6,8 +6,8 @@ Items of one database succeed and fail together, so an interval that treats them
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 MIN_CLUSTERS = 10  # below this a cluster-robust error is itself too uncertain to use
@@ -105,6 +105,38 @@ def holm(ps: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(ps) - rank) * ps[index]))
         adjusted[index] = highest
     return adjusted
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A system against another on the items of both, as tables show it: ``difference`` of proportions, exact McNemar.
+
+    ``p_holm`` is adjusted over the tests of one table; ``detectable`` is the difference that so many items are likely
+    to show (None: they show none).
+    """
+
+    against: str
+    difference: float
+    wins: int
+    losses: int
+    n: int
+    p: float
+    p_holm: float | None
+    detectable: float | None
+
+
+def paired_test(against: str, ours: Mapping[str, bool], theirs: Mapping[str, bool]) -> PairedTest:
+    """The test of two systems' verdicts by item."""
+    found = mcnemar((value, theirs[item]) for item, value in ours.items() if item in theirs)
+    n = max(1, found.n)
+    detectable = minimum_detectable_effect(found.n, (found.wins + found.losses) / n)
+    difference = (found.wins - found.losses) / n
+    return PairedTest(against, difference, found.wins, found.losses, found.n, found.p, None, detectable)
+
+
+def adjusted(tests: Sequence[PairedTest]) -> list[PairedTest]:
+    """The same tests with ``p_holm``, as the tests of one table."""
+    return [replace(test, p_holm=p) for test, p in zip(tests, holm([test.p for test in tests]), strict=True)]
 
 
 def minimum_detectable_effect(

@@ -47,27 +47,37 @@ def eval_command(script: Path, out: Path, questions: int) -> list[str]:
 
 
 def disturbed_run(script: Path, out: Path, questions: int, kills: int, rng: random.Random) -> None:
-    """Start or resume the run ``kills`` times and kill it: anywhere, or soon after a question was finished."""
-    for number in range(kills):
+    """Start or resume the run and kill it, ``kills`` times: at any moment, or right after a question was finished.
+
+    A start that came to its end before it was hit does not count; then scoring is what the next ones interrupt.
+    """
+    number = 0
+    while number < kills:
         process = subprocess.Popen(
             eval_command(script, out, questions), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-        if number % 4 == 0:
-            wait = rng.uniform(0, 3)
+        if number % 4 == 0 or (out / "report.json").exists():
+            time.sleep(rng.uniform(0, 1.5))
         else:
-            sizes = _sizes(out)
-            deadline = time.monotonic() + 60
-            while process.poll() is None and _sizes(out) == sizes and time.monotonic() < deadline:
-                time.sleep(0.002)
-            wait = rng.uniform(0, 0.1) if rng.random() < 0.5 else 0.0
-        time.sleep(wait)
+            _wait_for_growth(out, process)
+            time.sleep(rng.choice((0.0, 0.0, rng.uniform(0, 0.1))))
         process.kill()
         _, err = process.communicate()
-        if process.returncode not in (0, -signal.SIGKILL):
+        if process.returncode == 0:
+            continue
+        if process.returncode != -signal.SIGKILL:
             raise SystemExit(f"start {number + 1} failed with exit code {process.returncode}: {err.strip()}")
-        done = len(read_jsonl(out / "predictions.jsonl"))
-        print(f"kill {number + 1}: {done} of {questions} done, {_torn(out)}", flush=True)
+        number += 1
+        done = [len(read_jsonl(out / part / "predictions.jsonl")) for part in ("", "control")]
+        print(f"kill {number}: {done[0]} of {questions} done, control {done[1]}, {_torn(out)}", flush=True)
     finish(script, out, questions)
+
+
+def _wait_for_growth(out: Path, process: subprocess.Popen[str]) -> None:
+    sizes = _sizes(out)
+    deadline = time.monotonic() + 60
+    while process.poll() is None and _sizes(out) == sizes and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def finish(script: Path, out: Path, questions: int) -> None:
@@ -112,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--questions", type=int, default=60)
-    parser.add_argument("--delay", type=float, default=0.05, help="seconds that a reply of the model takes")
+    parser.add_argument("--delay", type=float, default=0.1, help="seconds that a reply of the model takes")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

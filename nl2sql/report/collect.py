@@ -9,27 +9,13 @@ from typing import Any
 
 from nl2sql.errors import UsageError
 from nl2sql.runs import Run
-from nl2sql.stats import holm, mcnemar, minimum_detectable_effect
+from nl2sql.stats import PairedTest, adjusted, paired_test
 
 CONTROL_LABELS = {
     "with_guardrails": ("single_shot", "ex_single_shot"),
     "without_guardrails": ("single_shot, raw", "ex_single_shot_raw"),
     "equal_tokens": ("single_shot, equal tokens", "ex_equal_tokens"),
 }
-
-
-@dataclass(frozen=True)
-class Test:
-    """The paired test of a system against another on the questions of both: difference of EX, exact McNemar."""
-
-    against: str
-    difference: float
-    wins: int
-    losses: int
-    n: int
-    p: float
-    p_holm: float | None = None  # adjusted over the runs that are compared with the first
-    detectable: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +28,7 @@ class System:
     metrics: Mapping[str, Mapping[str, Any]]
     usage: Mapping[str, float]
     by_hardness: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    tests: list[Test] = field(default_factory=list)
+    tests: list[PairedTest] = field(default_factory=list)
 
     @property
     def tokens(self) -> float:
@@ -84,7 +70,7 @@ def collect(folders: Iterable[str | Path]) -> Collected:
     ex = next(iter(names))
     systems = [_system(label, run) for label, run in runs.items()]
     first_label, first = next(iter(runs.items()))
-    _compare(systems, runs, first_label, first, ex)
+    _compare(systems, runs, first_label, first)
     systems += _controls(runs)
     return Collected(runs, systems, metrics, ex)
 
@@ -98,26 +84,16 @@ def _system(label: str, run: Run) -> System:
     report = run.report
     tests = []
     if control := right_of(run, "ex_single_shot"):
-        tests.append(paired("single_shot", right_of(run), control))
+        tests.append(paired_test("single_shot", right_of(run), control))
     return System(label, False, report["n"], report["metrics"], report["usage"], report["by_hardness"], tests)
 
 
-def paired(against: str, ours: Mapping[str, bool], theirs: Mapping[str, bool]) -> Test:
-    """The test of two sets of verdicts, over the questions of both."""
-    pairs = [(value, theirs[id_]) for id_, value in ours.items() if id_ in theirs]
-    found = mcnemar(pairs)
-    n = max(1, found.n)
-    detectable = minimum_detectable_effect(found.n, (found.wins + found.losses) / n)
-    difference = (found.wins - found.losses) / n
-    return Test(against, difference, found.wins, found.losses, found.n, found.p, detectable=detectable)
-
-
-def _compare(systems: Sequence[System], runs: Mapping[str, Run], label: str, first: Run, ex: str) -> None:
+def _compare(systems: Sequence[System], runs: Mapping[str, Run], label: str, first: Run) -> None:
     """Add to every further run its test against the first, adjusted over all of them."""
     others = [system for system in systems if system.label != label]
-    tests = [paired(label, right_of(runs[system.label]), right_of(first)) for system in others]
-    for system, test, adjusted in zip(others, tests, holm([test.p for test in tests]), strict=True):
-        system.tests.append(Test(**{**vars(test), "p_holm": adjusted}))
+    tests = [paired_test(label, right_of(runs[system.label]), right_of(first)) for system in others]
+    for system, test in zip(others, adjusted(tests), strict=True):
+        system.tests.append(test)
 
 
 def _controls(runs: Mapping[str, Run]) -> list[System]:

@@ -235,7 +235,7 @@ function drawEpisode(question, verdict, episode, run) {
 
 function drawSql(episode) {
   const gold = episode.golds[0];
-  const left = make("div", "", make("div", "dim", gold ? "gold" : "gold: not at hand"), gold ? make("pre", "", gold) : null);
+  const left = make("div", "", make("div", "dim", "gold"), make("pre", "", gold || ""));
   for (const other of episode.golds.slice(1)) left.append(make("div", "dim", "also accepted"), make("pre", "", other));
   const compared = gold && episode.sql ? diff(gold, episode.sql) : null;
   const alike = compared !== null && compared.alike >= 0.5;
@@ -245,7 +245,7 @@ function drawSql(episode) {
   if (episode.raw_sql && bare(episode.raw_sql) !== bare(episode.sql)) {
     right.append(make("div", "dim", "as the model wrote it"), make("pre", "", episode.raw_sql));
   }
-  const parts = [make("div", "sides", left, right)];
+  const parts = [gold ? make("div", "sides", left, right) : right];
   const control = episode.control;
   if (control) {
     const verdict = make("span", `mark ${control.ex ? "right" : "wrong"}`, control.ex ? "✓" : "✗");
@@ -269,12 +269,12 @@ function drawRows(episode) {
       return count < 1;
     });
   };
-  const goldSide = make("div", "", make("div", "dim", gold ? `gold, ${rowCount(gold)}` : "gold rows: not at hand"));
+  const goldSide = make("div", "", make("div", "dim", gold ? `gold, ${rowCount(gold)}` : "gold"));
   if (episode.gold_error) goldSide.append(make("p", "alarm", `the gold does not run: ${episode.gold_error}`));
   if (gold && !episode.gold_error) goldSide.append(drawTable(gold, marked(gold, predicted)));
   const side = make("div", "", make("div", "dim", `predicted, ${rowCount(predicted)}`));
   side.append(drawTable(predicted, gold && !episode.gold_error ? marked(predicted, gold) : predicted.rows.map(() => false)));
-  return make("div", "sides", goldSide, side);
+  return gold || episode.gold_error ? make("div", "sides", goldSide, side) : side;
 }
 
 const rowCount = (result) => `${result.more ? "more than " : ""}${result.count.toLocaleString("en")} ${result.count === 1 ? "row" : "rows"}`;

@@ -185,7 +185,7 @@ def _repairs(run: Any) -> dict[int, Counter[str]]:
 def _bars(shares: Sequence[Sequence[float]], labels: Sequence[str], axis: str, title: str) -> Markup:
     """Grouped bars; ``shares[run][bin]`` between 0 and 1."""
     highest = max(max(row) for row in shares) or 1.0
-    top = next(step for step in (0.1, 0.2, 0.25, 0.5, 0.75, 1.0) if highest <= step + 1e-9)
+    top = next(step for step in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0) if highest <= step + 1e-9)
     parts = [_share_axis(top)]
     band = (WIDTH - LEFT - RIGHT) / len(labels)
     bar = min(26.0, band * 0.8 / len(shares))

@@ -109,7 +109,7 @@ class Browser:
         """Open a page and wait until ``data-ready`` is set on its root; returns the seconds that took."""
         began = time.perf_counter()
         self._send("Page.navigate", {"url": url})
-        self.wait("document.documentElement.dataset.ready === 'yes'")
+        self.wait("document.documentElement?.dataset.ready === 'yes'")
         return time.perf_counter() - began
 
     def run(self, script: str) -> Any:
