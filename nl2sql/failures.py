@@ -11,7 +11,7 @@ from typing import Any
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark
 from nl2sql.plan import open_benchmark, read_plan
-from nl2sql.replay import questions_of
+from nl2sql.rescore import questions_of
 from nl2sql.runs import Run, item_field
 from nl2sql.trace import json_text
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.plan import open_benchmark, read_plan
-from nl2sql.replay import changed_since, owed_of, questions_of, stores_of
+from nl2sql.rescore import changed_since, owed_of, questions_of, stores_of
 from nl2sql.runs import RunFolder, iter_jsonl, read_manifest
 
 Status = Literal["ok", "warn", "fail"]

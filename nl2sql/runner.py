@@ -30,6 +30,10 @@ from nl2sql.summary import pool_seeds, summarise
 from nl2sql.trace import json_text
 
 
+def no_bar(questions: int) -> None:
+    """Nobody counts over several runs."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A plan with everything opened: what one run, or each seed of it, works with."""
@@ -42,7 +46,7 @@ class Job:
     top: Path
     tools: Mapping[str, Tool]
     progress: bool
-    advance: Callable[[int], object] = int  # told how many more questions are done, for a bar over several runs
+    advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several runs
 
 
 def evaluate(

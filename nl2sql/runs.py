@@ -187,9 +187,12 @@ def mend(folder: Path) -> None:
             while end:
                 start = _line_end(file, end - 1)
                 file.seek(start)
-                row = json.loads(file.read(end - start))
-                if (row.get("id"), row.get("key")) in finished:
-                    break
+                try:
+                    row = json.loads(file.read(end - start))
+                    if (row.get("id"), row.get("key")) in finished:
+                        break
+                except (ValueError, AttributeError):
+                    pass  # no JSON object: what a power cut leaves
                 end = start
             file.truncate(end)
 

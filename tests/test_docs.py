@@ -28,6 +28,23 @@ def test_command_line_reference_is_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_commands_of_the_how_to_pages_exist_with_their_options() -> None:
+    import typer
+
+    from nl2sql.cli import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for page in ("README.md", "docs/runs.md", "docs/report.md"):
+        for line in re.findall(r"^nl2sql (.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE):
+            name, *words = line.split("#")[0].split()
+            known = {
+                option for parameter in commands[name].params for option in parameter.opts + parameter.secondary_opts
+            }
+            subcommands = getattr(commands[name], "commands", {})
+            unknown = {word for word in words if re.match(r"--?[a-z]", word)} - known
+            assert subcommands or not unknown, f"{page}: nl2sql {line}: {unknown}"
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "references").glob("*.md")]
     for page in pages:

@@ -22,7 +22,7 @@ from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.failures import FIELDS, failures, write_failures
 from nl2sql.interfaces import Episode, Question
 from nl2sql.plan import Plan
-from nl2sql.replay import replay
+from nl2sql.rescore import replay
 from nl2sql.run_check import check_run
 from nl2sql.runner import resume, start
 from nl2sql.runs import Run, RunFolder, mend, read_jsonl
@@ -270,5 +270,5 @@ def test_annotations_are_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_reading_a_run_loads_no_model_library() -> None:
-    code = "import sys, nl2sql.replay, nl2sql.run_check, nl2sql.failures; sys.exit('torch' in sys.modules)"
+    code = "import sys, nl2sql.rescore, nl2sql.run_check, nl2sql.failures; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

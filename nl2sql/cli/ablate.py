@@ -27,7 +27,7 @@ def ablate_command(
     Examples:
       nl2sql ablate scripts/ablation.yaml --dry-run
       nl2sql ablate scripts/ablation.yaml --out runs/ablation
-      nl2sql report runs/ablation/* --out ablation.html
+      nl2sql report runs/ablation --out ablation.html
     """
     from nl2sql.grid import read_grid
     from nl2sql.trace import json_text
@@ -47,4 +47,4 @@ def ablate_command(
         print(json_text(done.to_dict(metric), indent=2))
     else:
         print(ablation_text(done, metric))
-        print(f"\nrun folders: {folder}/*; traces: nl2sql report {folder}/* --out ablation.html")
+        print(f"\nrun folders: {folder}/*; traces: nl2sql report {folder} --out ablation.html")

@@ -9,7 +9,10 @@ import typer
 
 
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; the first is the baseline.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders, or one of nl2sql ablate; the first is the baseline."),
+    ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     golds: Annotated[
         bool, typer.Option("--golds/--no-golds", help="Run the golds, to show their rows beside the predicted.")
@@ -26,6 +29,7 @@ def report_command(
     Examples:
       nl2sql report runs/dev --out dev.html
       nl2sql report runs/react runs/react_plus --out both.html
+      nl2sql report runs/ablation --out ablation.html
     """
     import sys
 

@@ -33,7 +33,7 @@ def replay_command(
     """
     import sys
 
-    from nl2sql.replay import replay
+    from nl2sql.rescore import replay
     from nl2sql.summary import summary_text
     from nl2sql.trace import json_text
 

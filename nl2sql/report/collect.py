@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ CONTROL_LABELS = {
 
 @dataclass(frozen=True)
 class System:
-    """A line of the table: a run, or a control of runs. Usage and metrics are those of ``report.json``."""
+    """A line of the table: a run, or a control of runs. Usage and metrics are those of ``report.json``.
+
+    The tests are of EX: against the run's own control, and against the first run, adjusted over all others.
+    """
 
     label: str
     is_control: bool
@@ -28,7 +32,8 @@ class System:
     metrics: Mapping[str, Mapping[str, Any]]
     usage: Mapping[str, float]
     by_hardness: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    tests: list[PairedTest] = field(default_factory=list)
+    against_control: PairedTest | None = None
+    against_first: PairedTest | None = None
 
     @property
     def tokens(self) -> float:
@@ -47,8 +52,11 @@ class Collected:
 
 
 def collect(folders: Iterable[str | Path]) -> Collected:
-    """Read run folders (a run with seeds as one run per seed). Raises UsageError for what cannot stand in a table."""
-    given = [Path(folder) for folder in folders]
+    """Read run folders: a run with seeds as one run per seed, an ablation's folder as its cells.
+
+    Raises UsageError for what cannot stand in one table.
+    """
+    given = [run for folder in folders for run in _cells_of(Path(folder))]
     if not given:
         raise UsageError("no run given; example: nl2sql report runs/dev --out report.html")
     runs: dict[str, Run] = {}
@@ -68,11 +76,23 @@ def collect(folders: Iterable[str | Path]) -> Collected:
     order = ("VA", "EM", "EX", "TS")
     metrics.sort(key=lambda name: next((i for i, start in enumerate(order) if name.startswith(start)), len(order)))
     ex = next(iter(names))
-    systems = [_system(label, run) for label, run in runs.items()]
-    first_label, first = next(iter(runs.items()))
-    _compare(systems, runs, first_label, first)
+    (first, baseline), *others = runs.items()
+    tests = adjusted([paired_test(first, right_of(run), right_of(baseline)) for _, run in others])
+    by_label = dict(zip((label for label, _ in others), tests, strict=True))
+    systems = [_system(label, run, by_label.get(label)) for label, run in runs.items()]
     systems += _controls(runs)
     return Collected(runs, systems, metrics, ex)
+
+
+def _cells_of(folder: Path) -> list[Path]:
+    """The folder itself, or the cells of an ablation, base first."""
+    path = folder / "ablation.json"
+    if not path.exists():
+        return [folder]
+    try:
+        return [folder / cell["name"] for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is not an ablation's; name the run folders in {folder} one by one") from None
 
 
 def right_of(run: Run, key: str = "ex") -> dict[str, bool]:
@@ -80,20 +100,11 @@ def right_of(run: Run, key: str = "ex") -> dict[str, bool]:
     return {item["id"]: bool(item[key]) for item in run.report["items"] if key in item}
 
 
-def _system(label: str, run: Run) -> System:
-    report = run.report
-    tests = []
-    if control := right_of(run, "ex_single_shot"):
-        tests.append(paired_test("single_shot", right_of(run), control))
-    return System(label, False, report["n"], report["metrics"], report["usage"], report["by_hardness"], tests)
-
-
-def _compare(systems: Sequence[System], runs: Mapping[str, Run], label: str, first: Run) -> None:
-    """Add to every further run its test against the first, adjusted over all of them."""
-    others = [system for system in systems if system.label != label]
-    tests = [paired_test(label, right_of(runs[system.label]), right_of(first)) for system in others]
-    for system, test in zip(others, adjusted(tests), strict=True):
-        system.tests.append(test)
+def _system(label: str, run: Run, against_first: PairedTest | None) -> System:
+    report, control = run.report, right_of(run, "ex_single_shot")
+    against_control = paired_test("single_shot", right_of(run), control) if control else None
+    numbers = (report["n"], report["metrics"], report["usage"], report["by_hardness"])
+    return System(label, False, *numbers, against_control, against_first)
 
 
 def _controls(runs: Mapping[str, Run]) -> list[System]:
@@ -112,8 +123,6 @@ def _controls(runs: Mapping[str, Run]) -> list[System]:
             found.append((System(name, True, control["n"], control["metrics"], control["usage"], levels), [label]))
     counts = [system.label for system, _ in found]
     return [
-        System(**{**vars(system), "label": f"{system.label} of {', '.join(of)}"})
-        if counts.count(system.label) > 1
-        else system
+        replace(system, label=f"{system.label} of {', '.join(of)}") if counts.count(system.label) > 1 else system
         for system, of in found
     ]

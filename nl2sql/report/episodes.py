@@ -18,8 +18,8 @@ from tqdm.auto import tqdm
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.plan import open_benchmark, read_plan
-from nl2sql.replay import questions_of, stores_of
 from nl2sql.report.collect import Collected, right_of
+from nl2sql.rescore import questions_of, stores_of
 from nl2sql.runs import Run, iter_jsonl
 from nl2sql.trace import json_text, json_value
 

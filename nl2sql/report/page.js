@@ -189,7 +189,9 @@ async function show(question, run) {
   open = question;
   openRun = run;
   draw();
-  history.replaceState(null, "", `#q=${encodeURIComponent(question.id)}&run=${run}`);
+  if (location.protocol !== "about:") { // a frame in a notebook has no address
+    history.replaceState(null, "", `#q=${encodeURIComponent(question.id)}&run=${run}`);
+  }
   const verdict = question.r[run];
   const [chunk, place] = verdict.at;
   const episode = (await unpack(`chunk-${chunk}`))[place];

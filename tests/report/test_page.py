@@ -119,6 +119,19 @@ def test_runs_are_told_apart_and_an_episode_has_an_address(browser: Browser, sma
         assert another.run("document.querySelector('#episode').textContent") == text
 
 
+def test_the_page_works_in_a_frame_of_a_notebook(browser: Browser, tmp_path: Path) -> None:
+    frame = (
+        report.view(write_run(tmp_path / "run", 5), golds=False)._repr_html_().replace('sandbox="allow-scripts"', "")
+    )
+    notebook = tmp_path / "notebook.html"  # without the sandbox, so that the test may look into the frame
+    notebook.write_text(f"<html data-ready=yes><body>{frame}</body></html>", encoding="utf-8")
+    browser.open(notebook.as_uri())
+    inside = "document.querySelector('iframe').contentDocument"
+    browser.wait(f"{inside}.querySelector('.row')")
+    browser.run(f"{inside}.querySelector('.row').click()")
+    browser.wait(f"{inside}.querySelectorAll('#episode .step').length >= 16")
+
+
 def test_arrow_keys_move_through_the_list(browser: Browser, small: Path) -> None:
     browser.open(small.as_uri())
     browser.click(".row")

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -105,15 +106,22 @@ def test_the_table_has_runs_controls_and_tests(runs: tuple[Path, Path]) -> None:
     collected = collect(runs)
     labels = [system.label for system in collected.systems]
     assert labels == ["base", "better", "single_shot", "single_shot, raw"]  # the same control is one line
-    against = {test.against: test for test in collected.systems[1].tests}
+    better = collected.systems[1]
     paired = Run.load(runs[1]).paired(Run.load(runs[0]))["EX[bag]"]
-    assert (against["base"].wins, against["base"].losses, against["base"].p) == (
-        paired["wins"],
-        paired["losses"],
-        paired["p"],
-    )
-    control = Run.load(runs[1]).report["paired"]["EX[bag]"]
-    assert (against["single_shot"].wins, against["single_shot"].losses) == (control["wins"], control["losses"])
+    for found, wanted in (
+        (better.against_first, paired),
+        (better.against_control, Run.load(runs[1]).report["paired"]["EX[bag]"]),
+    ):
+        assert found is not None
+        assert (found.wins, found.losses, found.p) == (wanted["wins"], wanted["losses"], wanted["p"])
+    assert collected.systems[0].against_first is None
+
+
+def test_an_ablation_is_shown_cell_by_cell_with_the_base_first(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    for name, run in zip(("zero", "base"), runs, strict=True):
+        shutil.copytree(run, tmp_path / name)
+    (tmp_path / "ablation.json").write_text('{"cells": [{"name": "zero"}, {"name": "base"}]}')
+    assert list(collect([tmp_path]).runs) == ["zero", "base"]
 
 
 def test_runs_under_one_name_are_told_apart(runs: tuple[Path, Path]) -> None:
