@@ -6,6 +6,7 @@ again: carrying the same grid out again does what is owed. Cells are compared wi
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -30,7 +31,7 @@ FORMAT = 1
 MODEL_OPTIONS = ("model", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ablation:
     """The finished cells of a grid, base first."""
 
@@ -75,6 +76,17 @@ class Ablation:
         about = {"benchmark": base["benchmark"], "split": self.cells[0].plan.split, "n": base["n"]}
         control = {name: control["metrics"] for name, control in base["control"].items()}
         return {"folder": str(self.folder), **about, "metric": self.metric(metric), "control": control, "cells": cells}
+
+    def __repr__(self) -> str:
+        return f"<ablation {self.folder.name}: {len(self.cells)} cells>"
+
+    def _repr_html_(self) -> str:
+        data = self.to_dict()
+        head, *body = ablation_rows(data)
+        cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+        rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+        notes = "<br>".join(html.escape(note) for note in ablation_notes(data))
+        return f"<table><tr>{cells}</tr>{rows}</table><div>{notes}</div>"
 
 
 def ablate(cells: Sequence[Cell], out: str | Path, *, command: str = "", progress: bool = True) -> Ablation:
@@ -223,15 +235,11 @@ def _run(
 # --------------------------------------------------------------------------------------------------- showing
 
 
-def ablation_text(ablation: Ablation, metric: str | None = None) -> str:
-    """The table of an ablation with its notes, as plain text."""
-    data = ablation.to_dict(metric)
+def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
+    """The table of ``Ablation.to_dict`` as text cells; the first row is the header."""
     name = data["metric"]
-    head = ["cell", name, "points", "won", "lost", "p", "p (Holm)", "detects", "tokens / question", "seconds"]
-    rows = [head]
+    rows = [["cell", name, "points", "won", "lost", "p", "p (Holm)", "detects", "tokens / question", "seconds"]]
     for cell in data["cells"]:
-        value = cell["metrics"][name]
-        shown = f"{100 * value['value']:.1f} [{100 * value['low']:.1f}, {100 * value['high']:.1f}]"
         usage, test = cell["usage"], cell["test"]
         spent = (usage["prompt_tokens"] + usage["completion_tokens"]) / max(1, cell["n"])
         against = [""] * 6
@@ -239,24 +247,38 @@ def ablation_text(ablation: Ablation, metric: str | None = None) -> str:
             detects = "nothing" if test["detectable"] is None else f"{100 * test['detectable']:.1f}"
             counts = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"])]
             against = [*counts, f"{test['p']:.3g}", f"{test['p_holm']:.3g}", detects]
+        shown = _percent(cell["metrics"][name])
         rows.append([cell["name"], shown, *against, f"{spent:,.0f}", f"{usage['seconds']:,.1f}"])
     for kind, metrics in data["control"].items():
-        value = metrics[name]
-        label = f"single_shot, {kind.replace('_', ' ')}"
-        rows.append(
-            [label, f"{100 * value['value']:.1f} [{100 * value['low']:.1f}, {100 * value['high']:.1f}]", *[""] * 8]
-        )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    ]
-    lines.insert(1, "-" * len(lines[0]))
-    about = f"{data['n']} questions of {data['benchmark']} ({data['split'] or 'all'}), against {BASE}"
-    notes = [
-        "points: difference from the base; p: exact McNemar over the same questions, and adjusted over cells (Holm)",
+        rows.append([f"single_shot, {kind.replace('_', ' ')}", _percent(metrics[name]), *[""] * 8])
+    return rows
+
+
+def ablation_notes(data: Mapping[str, Any]) -> list[str]:
+    """The lines under the table."""
+    alarms = [f"ALARM {cell['name']}: {alarm}" for cell in data["cells"] for alarm in cell["alarms"]]
+    return [
+        *alarms,
+        f"points, won, lost: against {BASE}; p: exact McNemar over the same questions, and adjusted over cells (Holm)",
         "detects: the smallest difference, in points, that such a test is likely to find (power 0.8, without Holm)",
     ]
-    for cell in data["cells"]:
-        notes += [f"ALARM {cell['name']}: {alarm}" for alarm in cell["alarms"]]
-    return "\n".join([about, "", *(line.rstrip() for line in lines), "", *notes])
+
+
+def ablation_text(ablation: Ablation, metric: str | None = None) -> str:
+    """The table of an ablation with its notes, as plain text."""
+    data = ablation.to_dict(metric)
+    rows = ablation_rows(data)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *others = (
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join([first, *others]).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    about = f"{data['n']} questions of {data['benchmark']} ({data['split'] or 'all'})"
+    return "\n".join([about, "", *lines, "", *ablation_notes(data)])
+
+
+def _percent(found: Mapping[str, Any]) -> str:
+    return f"{100 * found['value']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"

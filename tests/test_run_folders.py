@@ -270,5 +270,6 @@ def test_annotations_are_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_reading_a_run_loads_no_model_library() -> None:
-    code = "import sys, nl2sql.rescore, nl2sql.run_check, nl2sql.failures; sys.exit('torch' in sys.modules)"
+    rooms = "nl2sql.rescore, nl2sql.run_check, nl2sql.failures, nl2sql.report, nl2sql.ablation"
+    code = f"import sys, {rooms}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -235,18 +235,19 @@ function drawEpisode(question, verdict, episode, run) {
   return parts;
 }
 
+const bare = (sql) => sql.replace(/[;\s]+$/, "").trim();
+const asWritten = (raw, sql) => (raw && bare(raw) !== bare(sql)
+  ? [make("div", "dim", "as the model wrote it"), make("pre", "", raw)] : []);
+
 function drawSql(episode) {
   const gold = episode.golds[0];
   const left = make("div", "", make("div", "dim", "gold"), make("pre", "", gold || ""));
   for (const other of episode.golds.slice(1)) left.append(make("div", "dim", "also accepted"), make("pre", "", other));
-  const compared = gold && episode.sql ? diff(gold, episode.sql) : null;
+  const compared = gold && episode.sql ? diff(bare(gold), bare(episode.sql)) : null;
   const alike = compared !== null && compared.alike >= 0.5;
   const right = make("div", "", make("div", "dim", alike ? "predicted, differences from gold marked" : "predicted"),
     alike ? compared.block : make("pre", "", episode.sql || "(no SQL)"));
-  const bare = (sql) => sql.replace(/[;\s]+$/, "").trim();
-  if (episode.raw_sql && bare(episode.raw_sql) !== bare(episode.sql)) {
-    right.append(make("div", "dim", "as the model wrote it"), make("pre", "", episode.raw_sql));
-  }
+  right.append(...asWritten(episode.raw_sql, episode.sql));
   const parts = [gold ? make("div", "sides", left, right) : right];
   const control = episode.control;
   if (control) {
@@ -347,7 +348,9 @@ function drawAction(record, episode) {
   const head = make("div", "", tag ? make("span", `tag ${kind}`, tag) : null, make("b", "", record.action || "no action"),
     make("span", "dim", args));
   const body = [];
-  if (isObject && Array.isArray(seen.rows) && Array.isArray(seen.columns)) {
+  if (isObject && typeof seen.sql === "string" && "raw_sql" in seen) {
+    body.push(make("pre", "", seen.sql), ...asWritten(seen.raw_sql, seen.sql));
+  } else if (isObject && Array.isArray(seen.rows) && Array.isArray(seen.columns)) {
     body.push(drawTable({ columns: seen.columns, width: seen.columns.length, rows: seen.rows, count: seen.row_count, more: seen.truncated }, []));
   } else {
     body.push(make("pre", "", plain(seen)));
@@ -407,7 +410,7 @@ function diff(before, after) {
 
 (async () => {
   index = await unpack("index");
-  $("list-head").append(make("span", "", "question"), make("span", "", [...index.runs, "control"].join(" · ").slice(0, 60)));
+  $("list-head").append(make("span", "", "question"), make("span", "", index.runs.length > 3 ? "runs in order · control" : [...index.runs, "control"].join(" · ")));
   buildFilters();
   apply();
   const wanted = new URLSearchParams(location.hash.slice(1));

@@ -17,7 +17,7 @@ from nl2sql import __version__
 from nl2sql.errors import UsageError
 from nl2sql.report.collect import Collected, collect
 from nl2sql.report.episodes import pack
-from nl2sql.report.plots import MOST_RUNS, css, figures
+from nl2sql.report.plots import MOST_RUNS, SERIES, css, figures
 from nl2sql.summary import summary_notes
 
 
@@ -44,6 +44,7 @@ def report_html(runs: Iterable[str | Path], *, golds: bool = True, progress: boo
         causes=_causes(collected),
         flips=_flips(collected),
         css_of={system.label: css(collected, system) for system in collected.systems},
+        series=SERIES,
         cut_runs=len(collected.runs) - MOST_RUNS,
         packed=packed,
         style=_asset("page.css"),

@@ -1,7 +1,7 @@
 """The report's figures as inline SVG: no library draws them, so that they follow the page's colours, light and dark.
 
 Every function returns markup that is safe to put into a page: labels are escaped here. Colours are classes of
-``page.css``: ``s0`` to ``s5`` for runs, ``c`` and ``c hollow`` for controls; ``right``, ``wrong`` and ``failed`` for
+``page.css``: ``s0`` to ``s7`` for runs, ``c`` and ``c hollow`` for controls; ``right``, ``wrong`` and ``failed`` for
 outcomes.
 """
 
@@ -19,7 +19,7 @@ from nl2sql.report.collect import Collected, System
 
 WIDTH, HEIGHT = 460, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 12, 40
-SERIES = 6  # colours; further runs repeat them
+SERIES = 8  # colours; further runs repeat them
 MOST_RUNS = 4  # drawn one below the other
 HARDNESS = ("easy", "medium", "hard", "extra", "unknown")
 OUTCOMES = (("right", "right"), ("wrong", "wrong rows"), ("failed", "did not run"))
