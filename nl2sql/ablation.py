@@ -95,10 +95,12 @@ def ablate(cells: Sequence[Cell], out: str | Path, *, command: str = "", progres
     command: what continues an interrupted ablation, for its message. Raises UsageError where ``out`` holds anything
     but an ablation of this version, or a cell that was run with other settings; Cancelled when interrupted.
     """
-    folder = _open(Path(out), cells)
+    folder = _open(Path(out))
     with locked(folder):
         _check_started(folder, cells)
         write_json(folder / "ablation.json", {"format": FORMAT, "nl2sql": __version__, "cells": _described(cells)})
+        for cell in cells:
+            (folder / cell.name).mkdir(exist_ok=True)
         finished = {cell.name: run for cell in cells if (run := _finished(folder / cell.name, cell)) is not None}
         owed = sorted((cell for cell in cells if cell.name not in finished), key=lambda cell: _model_of(cell.plan))
         if owed:
@@ -109,7 +111,7 @@ def ablate(cells: Sequence[Cell], out: str | Path, *, command: str = "", progres
     return ablation
 
 
-def _open(folder: Path, cells: Sequence[Cell]) -> Path:
+def _open(folder: Path) -> Path:
     """The folder of an ablation, new or begun."""
     folder = folder.expanduser()
     path = folder / "ablation.json"
@@ -129,8 +131,7 @@ def _open(folder: Path, cells: Sequence[Cell]) -> Path:
     elif folder.exists() and (not folder.is_dir() or any(not p.name.startswith(".") for p in folder.iterdir())):
         raise UsageError(f"--out {folder} is not empty and no ablation; name another folder")
     try:
-        for cell in cells:
-            (folder / cell.name).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
     return folder
@@ -196,11 +197,11 @@ def _carry_out(cells: Sequence[Cell], folder: Path, done: int, command: str, pro
         opened: tuple[str, ...] | None = None
         for number, cell in enumerate(cells, done + 1):
             bar.set_description(f"{cell.name} ({number} of {done + len(cells)})")
-            if model is None or opened != _model_of(cell.plan):
-                stack.close()
-                model, opened = open_model(cell.plan), _model_of(cell.plan)
-                stack.callback(model.close)
             try:
+                if model is None or opened != _model_of(cell.plan):
+                    stack.close()
+                    model, opened = open_model(cell.plan), _model_of(cell.plan)
+                    stack.callback(model.close)
                 found[cell.name] = _run(cell, folder / cell.name, benchmark, questions, model, bar.update)
             except (Cancelled, KeyboardInterrupt):
                 again = f"; continue with: {command}" if command else ""
