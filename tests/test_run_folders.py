@@ -25,7 +25,7 @@ from nl2sql.plan import Plan
 from nl2sql.rescore import replay
 from nl2sql.run_check import check_run
 from nl2sql.runner import resume, start
-from nl2sql.runs import Run, RunFolder, mend, read_jsonl
+from nl2sql.runs import Run, RunFolder, exclusive, mend, read_jsonl
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_TS = build_config({"eval": {"replicas": 0}})
@@ -134,6 +134,32 @@ def test_wall_clock_is_kept_over_kills(tmp_path: Path, monkeypatch: pytest.Monke
         store._ticked -= 7.0
         store.add(Episode(Question("q", id=str(number)), "c"))
     assert 14.0 <= RunFolder(tmp_path, "k", tmp_path).seconds() < 15.0
+
+
+def test_two_processes_do_not_run_in_one_folder(folder: Path) -> None:
+    before = (folder / "predictions.jsonl").read_bytes()
+    with exclusive(folder), pytest.raises(UsageError, match="another process is running in"):
+        resume(folder, progress=False)
+    assert (folder / "predictions.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("tail", [b"\x00" * 300, b"\x00" * 300 + b"\n", b"[1, 2]\n"])
+def test_what_a_power_cut_leaves_at_the_end_of_the_traces_is_cut(folder: Path, tail: bytes) -> None:
+    path = folder / "traces.jsonl"
+    before = path.read_bytes()
+    path.write_bytes(before + tail)
+    mend(folder)
+    assert path.read_bytes() == before
+
+
+def test_a_broken_line_is_named(folder: Path) -> None:
+    path = folder / "predictions.jsonl"
+    path.write_bytes(b"{no json}\n" + path.read_bytes())
+    with pytest.raises(
+        Nl2SqlError, match=r"predictions\.jsonl line 1 is not a JSON object; remove that line and resume"
+    ):
+        resume(folder, progress=False)
+    assert failed(folder)[0].startswith("predictions.jsonl: ")
 
 
 def test_a_folder_of_another_version_is_refused_by_name(folder: Path) -> None:
