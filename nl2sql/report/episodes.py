@@ -24,8 +24,10 @@ from nl2sql.runs import Run, iter_jsonl
 from nl2sql.trace import json_text, json_value
 
 CHUNK = 24  # episodes: opening one takes milliseconds, and its neighbours share the schema's words
-LONG, SHORT = 2_000, 300  # characters of a model's text or an observation, and of a value
+SHORT = 300  # characters of a value, a reason, a question in the list
 ROWS, COLUMNS = 20, 30  # shown of a result
+LONG = (2_000, 800, 300)  # characters of a model's text or an observation; the first by which the page stays in size
+MOST_BYTES, MOST_PER_EPISODE = 39_000_000, 3_900  # of the traces in a page; whichever is more
 GOLD_ROWS, GOLD_TIMEOUT_S = 1_000, 10.0
 
 
@@ -39,20 +41,41 @@ class Packed:
 
 
 def pack(collected: Collected, *, golds: bool = True, progress: bool = True) -> Packed:
-    """Read every trace once and pack it. ``golds``: run the golds, so that their rows stand beside the predicted."""
+    """Read every trace and pack it. ``golds``: run the golds, so that their rows stand beside the predicted ones.
+
+    Where the page would grow too large, it is done again with shorter texts, and a note says so.
+    """
     notes: list[str] = []
     asked = _questions(collected, golds, notes)
     gold_rows = _run_golds(asked, progress) if golds else {}
+    room = max(MOST_BYTES, MOST_PER_EPISODE * sum(len(run.report["items"]) for run in collected.runs.values()))
+    for long in LONG:
+        index, chunks = _pack(collected, asked, gold_rows, long, progress)
+        if len(index) + sum(map(len, chunks)) <= room:
+            break
+    if long < LONG[0]:
+        notes.append(f"texts are cut at {long} characters, so that the page stays under {room / 1e6:.0f} MB")
+    return Packed(index, chunks, notes)
+
+
+def _pack(
+    collected: Collected,
+    asked: Mapping[str, tuple[Question, Benchmark]],
+    gold_rows: Mapping[str, RunResult],
+    long: int,
+    progress: bool,
+) -> tuple[str, list[str]]:
+    """The index and the chunks, with texts of at most ``long`` characters."""
     episodes: dict[tuple[str, str, int], bytes] = {}
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for number, run in enumerate(collected.runs.values()):
         items = {item["id"]: item for item in run.report["items"]}
-        controls = _control_sql(run)
+        controls = _control_sql(run, long)
         for trace in tqdm(_traces(run, items), total=len(items), desc="traces", unit="trace", disable=not progress):
             item = items[trace["id"]]
             key = (item["db_id"], item["id"])
             question, _ = asked.get(item["id"], (None, None))
-            episode = _episode(trace, item, question, gold_rows.get(item["id"]), controls.get(item["id"]))
+            episode = _episode(trace, item, question, gold_rows.get(item["id"]), controls.get(item["id"]), long)
             episodes[(*key, number)] = json_text(episode).encode()  # a repeated line replaces the one before it
             row = rows.setdefault(key, _row(trace, item, len(collected.runs)))
             row["r"][number] = _verdict(trace, item)
@@ -64,7 +87,7 @@ def pack(collected: Collected, *, golds: bool = True, progress: bool = True) -> 
             rows[(db_id, id_)]["r"][number]["at"] = [len(chunks), place]
         chunks.append(_squeeze(b"[" + b",".join(episodes.pop(key) for key in keys) + b"]"))
     index = {"runs": list(collected.runs), "questions": [rows[key] for key in sorted(rows)]}
-    return Packed(_squeeze(json_text(index).encode()), chunks, notes)
+    return _squeeze(json_text(index).encode()), chunks
 
 
 def _squeeze(data: bytes) -> str:
@@ -114,7 +137,7 @@ def _run_golds(asked: Mapping[str, tuple[Question, Benchmark]], progress: bool) 
     return {question.id: result for (question, _), result in zip(with_gold, results, strict=True)}
 
 
-def _control_sql(run: Run) -> dict[str, dict[str, Any]]:
+def _control_sql(run: Run, long: int) -> dict[str, dict[str, Any]]:
     """Question id -> what the single-shot control answered, and whether that was right."""
     _, controls = stores_of(run.folder)
     if "single_shot" not in controls:
@@ -122,8 +145,8 @@ def _control_sql(run: Run) -> dict[str, dict[str, Any]]:
     right, raw = right_of(run, "ex_single_shot"), right_of(run, "ex_single_shot_raw")
     return {
         row["id"]: {
-            "sql": _cut(row["sql"]),
-            "raw": _cut(row["raw_sql"]),
+            "sql": _cut(row["sql"], long),
+            "raw": _cut(row["raw_sql"], long),
             "ex": right.get(row["id"]),
             "raw_ex": raw.get(row["id"]),
         }
@@ -166,18 +189,19 @@ def _episode(
     question: Question | None,
     gold: RunResult | None,
     control: Mapping[str, Any] | None,
+    long: int,
 ) -> dict[str, Any]:
     usage = trace["usage"]
     found: dict[str, Any] = {
-        "question": _cut(trace["question"]),
-        "evidence": _cut(question.evidence) if question and question.evidence else None,
-        "sql": _cut(trace["sql"]),
-        "raw_sql": _cut(trace["raw_sql"]),
-        "error": _cut(item["error"] or trace["error"] or ""),
+        "question": _cut(trace["question"], long),
+        "evidence": _cut(question.evidence, long) if question and question.evidence else None,
+        "sql": _cut(trace["sql"], long),
+        "raw_sql": _cut(trace["raw_sql"], long),
+        "error": _cut(item["error"] or trace["error"] or "", long),
         "verdicts": {name: item[name] for name in ("va", "em", "ex", "ts") if item.get(name) is not None},
         "cause": item.get("cause"),
         "result": _result(trace["columns"], trace["rows"], trace["row_count"]),
-        "golds": [_cut(sql) for sql in question.gold[:3]] if question else [],
+        "golds": [_cut(sql, long) for sql in question.gold[:3]] if question else [],
         "gold_error": item.get("gold_error"),
         "control": control,
         "finish": trace["finish"],
@@ -185,7 +209,7 @@ def _episode(
         "seconds": round(trace["seconds"], 2),
         "usage": {name: usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens", "model_calls")},
         "violations": [name for name, on in trace["compliance"].items() if on],
-        "trace": [_record(record) for record in trace["trace"]],
+        "trace": [_record(record, long) for record in trace["trace"]],
         "decisions": [
             {"step": entry["step"], "status": entry["status"], "reason": _cut(str(entry["reason"]), SHORT)}
             for entry in trace["decision_log"]
@@ -199,10 +223,10 @@ def _episode(
     return found
 
 
-def _record(record: Mapping[str, Any]) -> dict[str, Any]:
+def _record(record: Mapping[str, Any], long: int) -> dict[str, Any]:
     """A trace record whose texts are cut; an observation is kept as JSON where it is short."""
     if "llm" in record:
-        return {"step": record["step"], "llm": _cut(str(record["llm"]))}
+        return {"step": record["step"], "llm": _cut(str(record["llm"]), long)}
     if "forced_action" in record:
         return {**record, "reason": _cut(str(record["reason"]), SHORT)}
     seen = record.get("observation")
@@ -211,7 +235,7 @@ def _record(record: Mapping[str, Any]) -> dict[str, Any]:
     text = json_text(seen)
     arguments = record.get("args")
     short = arguments if len(json_text(arguments)) <= SHORT else {"": _cut(json_text(arguments), SHORT)}
-    observation = seen if len(text) <= LONG else _cut(seen if isinstance(seen, str) else text)
+    observation = seen if len(text) <= long else _cut(seen if isinstance(seen, str) else text, long)
     return {"step": record["step"], "action": record["action"], "args": short, "observation": observation}
 
 
@@ -223,5 +247,5 @@ def _result(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: int, m
     return {"columns": names, "width": len(columns), "rows": shown, "count": count, "more": more}
 
 
-def _cut(text: str, limit: int = LONG) -> str:
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"

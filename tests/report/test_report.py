@@ -20,6 +20,7 @@ from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.plan import Plan
+from nl2sql.report import episodes as packing
 from nl2sql.report.collect import collect
 from nl2sql.runner import evaluate, start
 from nl2sql.runs import Run
@@ -191,6 +192,19 @@ def test_long_texts_and_results_are_cut_and_say_so(tmp_path: Path) -> None:
     assert len(json.dumps(episode)) < 25_000
     assert episode["result"]["count"] == 500 and len(episode["result"]["rows"]) == 20
     assert episode["sql"].endswith("more characters]") and episode["trace"][0]["llm"].endswith("more characters]")
+
+
+def test_a_page_that_would_grow_too_large_has_shorter_texts_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "run", 60)
+    whole = report.report_html([run], progress=False)
+    monkeypatch.setattr(packing, "MOST_PER_EPISODE", 1_000)
+    monkeypatch.setattr(packing, "MOST_BYTES", 0)
+    monkeypatch.setattr(packing, "LONG", (2_000, 250, 40))
+    page = report.report_html([run], progress=False)
+    assert "texts are cut at 40 characters" in page and len(page) < len(whole)
+    assert all(len(episode["sql"]) < 80 for episode in episodes(page).values())
 
 
 def test_a_file_is_not_overwritten_unless_told_to(runs: tuple[Path, Path], tmp_path: Path) -> None:
