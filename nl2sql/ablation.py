@@ -258,8 +258,13 @@ def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
 def ablation_notes(data: Mapping[str, Any]) -> list[str]:
     """The lines under the table."""
     alarms = [f"ALARM {cell['name']}: {alarm}" for cell in data["cells"] for alarm in cell["alarms"]]
+    cached = [cell["name"] for cell in data["cells"] if cell["usage"].get("cached_calls")]
+    answered = (
+        f"answered by the response cache, in part or whole, their seconds are no measurement: {', '.join(cached)}"
+    )
     return [
         *alarms,
+        *([answered] if cached else []),
         f"points, won, lost: against {BASE}; p: exact McNemar over the same questions, and adjusted over cells (Holm)",
         "detects: the smallest difference, in points, that such a test is likely to find (power 0.8, without Holm)",
     ]

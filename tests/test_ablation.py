@@ -140,6 +140,13 @@ def test_the_table_shows_tests_and_what_they_detect(done: Ablation) -> None:
         done.tests("TS")
 
 
+def test_seconds_of_cached_answers_are_said_to_be_none(done: Ablation) -> None:
+    data = done.to_dict()
+    assert not any("no measurement" in note for note in module.ablation_notes(data))
+    data["cells"][2]["usage"] = {**data["cells"][2]["usage"], "cached_calls": 3}
+    assert any(note.endswith("no measurement: vanilla=false") for note in module.ablation_notes(data))
+
+
 def test_each_cell_is_an_ordinary_run(done: Ablation) -> None:
     run = Run.load(done.folder / "renamed")
     assert resume(run.folder, progress=False).report["metrics"] == run.report["metrics"]
