@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 TRANSCRIPTS = {path.stem for path in (ROOT / "tests" / "fixtures" / "react").glob("*.yaml")}
 
@@ -59,6 +61,21 @@ def test_every_reference_number_used_in_the_code_is_listed() -> None:
         for docstring in re.findall(r'"""(.*?)"""', file.read_text(encoding="utf-8"), re.DOTALL):
             for number in re.findall(r"(?<![\w\])])\[(\d+)\](?![\w\[(])", docstring):
                 assert number in listed or int(number) < 2, f"{file.name} cites [{number}]"
+
+
+def test_the_notebook_lines_of_the_runs_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import nl2sql
+    from nl2sql.config import build_config
+
+    monkeypatch.chdir(tmp_path)
+    settings = build_config({"eval": {"replicas": 0}})
+    Path("script.json").write_text('{"on_exhausted": "repeat", "replies": {"*": ["SELECT 1 AS one"]}}')
+    for name in ("dev", "other"):
+        out = f"runs/{name}"
+        nl2sql.evaluate(model="scripted:script.json", split="quick", limit=2, config=settings, out=out, progress=False)
+    page = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], found := {})
+    assert len(found["frame"]) == 2 and {"ex", "ex_single_shot"} <= set(found["frame"].columns)
 
 
 def test_the_loop_of_the_how_to_page_runs(tmp_path: Path) -> None:
