@@ -244,7 +244,7 @@ function drawSql(episode) {
   const left = make("div", "", make("div", "dim", "gold"), make("pre", "", gold || ""));
   for (const other of episode.golds.slice(1)) left.append(make("div", "dim", "also accepted"), make("pre", "", other));
   const compared = gold && episode.sql ? diff(bare(gold), bare(episode.sql)) : null;
-  const alike = compared !== null && compared.alike >= 0.5;
+  const alike = compared !== null && compared.alike >= ALIKE;
   const right = make("div", "", make("div", "dim", alike ? "predicted, differences from gold marked" : "predicted"),
     alike ? compared.block : make("pre", "", episode.sql || "(no SQL)"));
   right.append(...asWritten(episode.raw_sql, episode.sql));
@@ -294,29 +294,26 @@ function drawTable(result, only) {
     left.length ? make("div", "dim", `${result.more ? "at least " : ""}${left.join(", ")}`) : null);
 }
 
-function drawAttempts(episode) {
-  const parts = [];
-  let before = null;
-  for (const record of episode.trace) {
-    if (record.action !== "generate_sql" && record.action !== "repair_sql") continue;
-    const seen = record.observation || {};
-    const sql = seen.sql || seen.raw_sql || "";
-    if (!sql) continue;
-    const head = make("div", "dim", `step ${record.step}, ${record.action} `);
-    if (seen.error) head.append(make("span", "tag reject", seen.error));
-    const said = reasons(episode, record.step, parts.length);
-    parts.push(make("div", "attempt", head, before === null ? make("pre", "", sql) : diff(before, sql).block, said));
-    before = sql;
-  }
-  return parts;
-}
+const ALIKE = 0.5; // the share of words in common from which differences are worth marking
 
-// Why this attempt was refused later on: the rejections up to the next attempt.
-function reasons(episode, step, number) {
-  const steps = episode.trace.filter((record) => ["generate_sql", "repair_sql"].includes(record.action)).map((record) => record.step);
-  const until = steps[number + 1] ?? Infinity;
-  const found = episode.decisions.filter((entry) => entry.status === "reject" && entry.step > step && entry.step < until);
-  return found.length ? make("p", "dim", `then: ${found.map((entry) => entry.reason).join("; ")}`) : null;
+// Each candidate with its difference from the one before, and why it was refused later on, up to the next.
+function drawAttempts(episode) {
+  const attempts = episode.trace
+    .filter((record) => record.action === "generate_sql" || record.action === "repair_sql")
+    .map(({ step, action, observation }) => ({ step, action, ...(observation || {}) }))
+    .filter((attempt) => attempt.sql || attempt.raw_sql);
+  return attempts.map((attempt, at) => {
+    const head = make("div", "dim", `step ${attempt.step}, ${attempt.action} `);
+    if (attempt.error) head.append(make("span", "tag reject", attempt.error));
+    const text = (one) => one.sql || one.raw_sql;
+    const changed = at > 0 ? diff(text(attempts[at - 1]), text(attempt)) : { alike: 0 };
+    if (changed.alike === 1) head.append("the same again");
+    const block = changed.alike >= ALIKE ? changed.block : make("pre", "", text(attempt));
+    const until = at + 1 < attempts.length ? attempts[at + 1].step : Infinity;
+    const refused = episode.decisions.filter((entry) => entry.status === "reject" && entry.step > attempt.step && entry.step < until);
+    const said = refused.length ? make("p", "dim", `then: ${refused.map((entry) => entry.reason).join("; ")}`) : null;
+    return make("div", "attempt", head, block, said);
+  });
 }
 
 function drawTrace(episode) {
