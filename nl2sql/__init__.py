@@ -28,6 +28,7 @@ _HOMES = {
     "single_shot": "nl2sql.single_shot",
     "evaluate": "nl2sql.runner",
     "resume": "nl2sql.runner",
+    "replay": "nl2sql.rescore",
     "Run": "nl2sql.runs",
     "load_config": "nl2sql.config",
 }

@@ -22,6 +22,7 @@ from nl2sql.interfaces import Completion, Grammar, Message, Question, Resources,
 LINK_MAX_TABLES = 6
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
 KEPT_ROWS = 20
+NO_SCHEMA = "(the schema is not shown)"
 
 
 class EpisodeFailed(Exception):
@@ -81,6 +82,10 @@ class Task:
             messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
         )
         return [join_prefill(prefill, completion.text) for completion in found]
+
+    def cut_guardrails(self) -> list[str]:
+        """The guardrails that an ablation leaves out."""
+        return [name for name in agent_utils.CUTTABLE if not getattr(self.config.react, name)]
 
     def sampling(self) -> Sampling | None:
         """The loop's sampling; None (greedy) unless ``do_sample``."""
@@ -183,8 +188,11 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
     if not found.tables:
         raise UsageError(f"database {resources.database.name!r} has no tables; nothing can be asked of it")
     budget = min(text_config.max_tokens, window // 4)
-    full = schema.budget_schema(found, count, budget, text_config.form, samples)
     summary = "\n".join(f"{t.name}: {', '.join(c.name for c in t.columns)}" for t in found.tables)
+    if text_config.form == "none":
+        full = summary = NO_SCHEMA
+    else:
+        full = schema.budget_schema(found, count, budget, text_config.form, samples)
     return Task(
         question=question,
         resources=resources,
@@ -237,8 +245,8 @@ def link(task: Task) -> dict[str, Any]:
     keep = LINK_MAX_TABLES if task.config.react.use_link_schema else 0
     focus = linking.link_schema(task.nlq, task.schema, keep)
     changed = len(focus.tables) < len(task.schema.tables)
-    if changed:
-        text_config, model = task.config.schema_text, task.resources.model
+    text_config, model = task.config.schema_text, task.resources.model
+    if changed and text_config.form != "none":
         task.schema_text_focus = schema.budget_schema(
             focus,
             lambda text: model.count_tokens([{"role": "user", "content": text}]),
@@ -276,6 +284,8 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
 
 def validate_sql(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     """``{valid, reason}``: form, tables and columns of the current SQL, before it is executed."""
+    if not state.task.config.react.validation_gate:
+        return {"valid": True, "reason": "gate_off"}
     found = validation.validate_sql(state.last_sql or "", state.task.schema, state.task.resources.database)
     return {key: value for key, value in found.items() if key != "suggestions" or value}
 
@@ -342,4 +352,4 @@ def guard(task: Task, raw_sql: str, *, enabled: bool = True) -> tuple[str, str |
     if not enabled:
         text = raw_sql.strip()
         return (text, None) if text else ("", "clean_reject:empty")
-    return agent_utils.apply_guardrails(raw_sql, task.question.text, task.schema)
+    return agent_utils.apply_guardrails(raw_sql, task.question.text, task.schema, cut=task.cut_guardrails())

@@ -6,7 +6,7 @@ the statement alone when in doubt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sqlglot import exp
 
@@ -17,7 +17,9 @@ from nl2sql.projection import enforce_projection_contract
 from nl2sql.schema import Schema
 from nl2sql.sql_text import Tree, edited, parse, span
 
+CUTTABLE = ("postprocess", "projection_contract", "table_casing")
 __all__ = [
+    "CUTTABLE",
     "apply_guardrails",
     "canonicalize_table_casing",
     "clean_candidate_with_reason",
@@ -28,22 +30,30 @@ __all__ = [
 ]
 
 
-def apply_guardrails(raw_sql: str, nlq: str, schema: Schema) -> tuple[str, str | None]:
-    """All four guardrails: ``(sql, None)`` when accepted, ``("", "clean_reject:<reason>")`` when rejected."""
+def apply_guardrails(raw_sql: str, nlq: str, schema: Schema, *, cut: Collection[str] = ()) -> tuple[str, str | None]:
+    """All four guardrails: ``(sql, None)`` when accepted, ``("", "clean_reject:<reason>")`` when rejected.
+
+    cut: those of ``CUTTABLE`` that are left out.
+    """
     sql, reason = clean_candidate_with_reason(raw_sql)
     if sql is None:
         return "", f"clean_reject:{reason}"
-    sql = guarded_postprocess(sql, nlq)
-    sql = enforce_projection_contract(sql, nlq)
-    return canonicalize_table_casing(sql, schema), None
+    if "postprocess" not in cut:
+        sql = guarded_postprocess(sql, nlq)
+    if "projection_contract" not in cut:
+        sql = enforce_projection_contract(sql, nlq)
+    return sql if "table_casing" in cut else canonicalize_table_casing(sql, schema), None
 
 
-def vanilla_candidate(nlq: str, schema_summary: str, generate: Callable[[str, str], str], schema: Schema) -> str:
+def vanilla_candidate(
+    nlq: str, schema_summary: str, generate: Callable[[str, str], str], schema: Schema, *, cut: Collection[str] = ()
+) -> str:
     """The deterministic fallback: one single-shot ``generate(nlq, schema_summary)`` through the guardrails.
 
-    Returns "" when the guardrails reject what came. What ``generate`` raises is the caller's.
+    cut: as in ``apply_guardrails``. Returns "" when the guardrails reject what came. What ``generate`` raises is the
+    caller's.
     """
-    sql, _ = apply_guardrails(generate(nlq, schema_summary), nlq, schema)
+    sql, _ = apply_guardrails(generate(nlq, schema_summary), nlq, schema, cut=cut)
     return sql
 
 

@@ -24,7 +24,7 @@ class _Frozen(BaseModel):
 class SchemaConfig(_Frozen):
     """How a schema is written into prompts."""
 
-    form: Literal["compact", "ddl"] = "compact"
+    form: Literal["compact", "ddl", "none"] = "compact"  # none: a cut for ablations, no schema is shown at all
     samples: int = Field(0, ge=0, le=20)  # example values per column; 0 = none
     evidence: bool = True  # append the question's evidence (BIRD's external knowledge) where it has one
     max_tokens: int = Field(3000, ge=64)  # budget of the schema text; tables past it are listed by name only
@@ -45,10 +45,18 @@ class ReactConfig(_Frozen):
     use_link_schema: bool = True
     max_clean_reject_retries: int = Field(1, ge=0)
 
-    guardrails: bool = True  # cut switches for ablations
+    guardrails: bool = True  # cut switches for ablations, up to vanilla: each takes one part out (docs/runs.md)
+    postprocess: bool = True  # this and the next two: parts of the guardrails
+    projection_contract: bool = True
+    table_casing: bool = True
+    forced_extraction: bool = True
+    validation_gate: bool = True
     constraints_gate: bool = True
+    run_gate: bool = True
     intent_gate: bool = True
+    finish_gate: bool = True
     repair: bool = True
+    vanilla: bool = True
 
     best_so_far: bool = False  # at exhaustion: the last SQL that ran, before the vanilla fallback
     repeat_hint: bool = False  # a hint line after a repeated identical action

@@ -28,7 +28,10 @@ _HOMES = {
     "react": "nl2sql.react:react",
     "react_plus": "nl2sql.react:react",
 }
-_READERS = ("cli", "eval", "suites", "replicas", "benchmarks", "stats.py", "summary.py", "estimate.py", "hardness.py")
+_READERS = (  # rooms that only read runs
+    *("cli", "eval", "suites", "replicas", "benchmarks", "report", "stats.py", "summary.py", "estimate.py"),
+    *("hardness.py", "rescore.py", "run_check.py", "failures.py", "ablation.py", "grid.py"),
+)
 _PRESETS: dict[str, dict[str, Any]] = {"react_plus": {"react": REACT_PLUS}}
 
 

@@ -12,8 +12,7 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Resources
-from nl2sql.jobs import Plan
-from nl2sql.runner import open_model, pick
+from nl2sql.plan import Plan, open_model, pick
 
 PROBED_QUESTIONS = 10
 PROBE_TOKENS = 16

@@ -21,39 +21,16 @@ from nl2sql import prompts
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.controllers import NamedController, episode_model, get_controller, run_episode
-from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
+from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Benchmark, Episode, Model, Question, Resources, Tool
-from nl2sql.runs import Run, RunFolder, content_key, environment, question_key, read_jsonl, write_json
+from nl2sql.plan import Plan, fingerprints, run_key
+from nl2sql.runs import FORMAT, Run, RunFolder, environment, iter_jsonl, write_json
 from nl2sql.summary import pool_seeds, summarise
 from nl2sql.trace import json_text
 
-FORMAT = 1
 
-
-@dataclass(frozen=True)
-class Plan:
-    """All that decides a run, as the manifest keeps it; enough to resume it.
-
-    ``objects`` names what was given as a Python object (benchmark, model, controller) and must be given again.
-    """
-
-    benchmark: str = "packaged"
-    split: str | None = None
-    limit: int | None = None
-    sample_seed: int = 0
-    controller: str = "react"
-    model: str = "smollm2-135m"
-    device: str = "auto"
-    dtype: str | None = None
-    batch_size: int = 32
-    engine: str = "auto"
-    adapter: str = "none"
-    server: tuple[str, ...] = ()  # KEY=VALUE options of an HTTP model
-    cache: bool = True  # answer repeated calls of a model opened here from the response cache
-    control: bool = True
-    equal_tokens: bool = False
-    seeds: tuple[int, ...] = ()
-    objects: tuple[str, ...] = ()
+def no_bar(questions: int) -> None:
+    """Nobody counts over several runs."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +45,7 @@ class Job:
     top: Path
     tools: Mapping[str, Tool]
     progress: bool
+    advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several runs
 
 
 def carry_out_seeds(job: Job, config: Config) -> Run:
@@ -81,9 +59,8 @@ def carry_out_seeds(job: Job, config: Config) -> Run:
         folder.mkdir(exist_ok=True)
         seeded = config.model_copy(update={"seed": seed})
         reports[seed] = carry_out(replace(job, plan=plan), seeded, folder).report
-    report = pool_seeds(reports) | {"run": str(job.top)}
-    if not config.react.do_sample and job.controller.name != "single_shot":
-        report["warnings"].append("greedy decoding: the seeds give identical runs; sample with -c react.do_sample=true")
+    greedy = not config.react.do_sample and job.controller.name != "single_shot"
+    report = pool_seeds(reports, greedy=greedy) | {"run": str(job.top)}
     write_json(job.top / "report.json", report)
     return Run(job.top, manifest, report)
 
@@ -159,7 +136,7 @@ def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _kept(folder: Path) -> str:
-    rows = len(read_jsonl(folder / "predictions.jsonl"))
+    rows = sum(1 for _ in iter_jsonl(folder / "predictions.jsonl"))
     return f"{rows} questions are kept in {folder}"
 
 
@@ -170,25 +147,19 @@ def _continue(job: Job) -> str:
     return f"nl2sql.resume({str(job.top)!r}, {arguments})"
 
 
-def run_key(named: NamedController, config: Config, model: Mapping[str, Any], prints: Mapping[str, str]) -> str:
-    """Content key of one controller under one config on one model over these questions and databases."""
-    weights = {k: model.get(k) for k in ("name", "revision", "dtype")}
-    hashes = prompts.prompt_hashes(config.prompts)
-    return content_key(named.name, named.identity, config.model_dump(exclude={"eval"}), weights, hashes, dict(prints))
-
-
 def _phase(job: Job, named: NamedController, config: Config, folder: Path, key: str) -> RunFolder:
     """Run what is owed of one controller; appends to ``phases.jsonl`` how long it took."""
     folder.mkdir(parents=True, exist_ok=True)
     store = RunFolder(folder, key, job.top)
     done = store.done()
     owed = [question for question in job.questions if question.id not in done]
-    started = time.perf_counter()
+    store.start_clock()
+    job.advance(len(job.questions) - len(owed))
     try:
         run_questions(job, named, config, owed, store.add)
     finally:
         if owed:
-            store.add_seconds(time.perf_counter() - started)
+            store.tick()
         store.close()
     return store
 
@@ -224,6 +195,7 @@ def run_questions(
             for future in as_completed(futures):
                 future.result()
                 bar.update()
+                job.advance(1)
         except BaseException:
             cancel.set()
             for future in futures:
@@ -238,14 +210,3 @@ def _equal_samples(main: RunFolder, shot: RunFolder) -> int:
         return sum(p["usage"]["prompt_tokens"] + p["usage"]["completion_tokens"] for p in store.predictions())
 
     return max(1, min(256, round(tokens(main) / max(1, tokens(shot)))))
-
-
-def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[str, str]:
-    """Content hashes: of the questions, and of each database they ask; one that cannot be read says why."""
-    found = {"questions": content_key([question_key(question) for question in questions])}
-    for db_id in sorted({question.db_id for question in questions}):
-        try:
-            found[db_id] = benchmark.database(db_id).fingerprint
-        except Nl2SqlError as error:
-            found[db_id] = f"unreadable: {error}"
-    return found

@@ -152,7 +152,8 @@ def pending_override(state: State, requested: str) -> tuple[str, str] | None:
     if state.pending_force_generate is not None:
         reason = f"pending_regenerate:{state.pending_force_generate}"
         return ("generate_sql", reason) if requested != "generate_sql" else None
-    if state.constraints is None and requested not in ("extract_constraints", "repair_sql"):
+    extraction = state.task.config.react.forced_extraction and state.constraints is None
+    if extraction and requested not in ("extract_constraints", "repair_sql"):
         return "extract_constraints", "constraints_missing"
     return None
 
@@ -196,11 +197,12 @@ def gate(state: State, action: str, args: Mapping[str, Any]) -> str | None:
     if action not in TOOLS and action not in state.task.resources.tools:
         known = ", ".join([*TOOLS, *(name for name in state.task.resources.tools if name not in TOOLS)])
         return f"unknown_tool:{action}; tools: {known}"
-    if action == "finish" and not (state.last_run and state.last_run.get("success")):
+    gates = state.task.config.react
+    if action == "finish" and gates.finish_gate and not (state.last_run and state.last_run.get("success")):
         return "blocked: finish needs a successful run_sql first"
     if action in NEEDS_SQL and not state.last_sql:
         return f"blocked: {action} needs a query; use generate_sql first"
-    if action == "run_sql" and not (state.last_valid is True and state.last_constraints_ok is True):
+    if action == "run_sql" and gates.run_gate and not (state.last_valid is True and state.last_constraints_ok is True):
         missing = "validate_sql" if state.last_valid is not True else "validate_constraints"
         return f"blocked: run_sql needs {missing} to pass for the current query first"
     return None
@@ -252,9 +254,11 @@ def fall_back(state: State) -> str:
         task.vanilla_raw = task.write_sql(messages, task.config.react.max_new_tokens)[0]
         return task.vanilla_raw
 
-    if task.schema_summary:
+    if task.schema_summary and task.config.react.vanilla:
         if task.config.react.guardrails:
-            vanilla = agent_utils.vanilla_candidate(task.question.text, task.schema_summary, generate, task.schema)
+            vanilla = agent_utils.vanilla_candidate(
+                task.question.text, task.schema_summary, generate, task.schema, cut=task.cut_guardrails()
+            )
         else:
             vanilla = generate(task.nlq, task.schema_summary).strip()
         if vanilla:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.config import Config, build_config, merge
 from nl2sql.controllers import NamedController, check_model, get_controller
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Benchmark, Episode, Model, Question, Tool
-from nl2sql.jobs import Job, Plan, carry_out, carry_out_seeds
+from nl2sql.interfaces import Benchmark, Episode, Model, Tool
+from nl2sql.jobs import Job, carry_out, carry_out_seeds
+from nl2sql.plan import Plan, given_model, open_benchmark, open_model, pick, read_plan
 from nl2sql.runs import Run, exclusive, new_folder
 
 
@@ -99,7 +99,7 @@ def start(
         raise UsageError(f"--seeds {','.join(map(str, plan.seeds))} names a seed twice")
     objects = given or {}
     named = get_controller(objects.get("controller") or plan.controller)
-    benchmark = _benchmark(plan, objects)
+    benchmark = open_benchmark(plan, objects)
     questions = pick(benchmark, plan)
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
     check_model(model, config)
@@ -124,70 +124,16 @@ def resume(
     is nothing to resume, or when what the run depends on has changed since.
     """
     path = Path(folder)
-    try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in manifest["plan"].items()}
-        plan = Plan(**kept)
-        config = build_config(manifest["config"])
-    except (FileNotFoundError, NotADirectoryError):
-        new = "" if path.is_dir() and any(path.iterdir()) else f"; start one with: nl2sql eval --out {path}"
-        raise UsageError(f"{path} holds no run (no manifest.json){new}") from None
-    except (ValueError, TypeError, KeyError):
-        raise UsageError(
-            f"{path / 'manifest.json'} is not a manifest of this version; start a new run with another --out"
-        ) from None
+    plan, config = read_plan(path)
     objects = {"benchmark": benchmark, "model": model, "controller": controller}
     missing = [name for name in plan.objects if objects[name] is None]
     if missing:
         call = f"nl2sql.resume({str(path)!r}, {', '.join(f'{name}=...' for name in missing)})"
         raise UsageError(f"{path} was started from Python; continue it there: {call}")
     named = get_controller(controller or plan.controller)
-    opened = _benchmark(plan, objects)
+    opened = open_benchmark(plan, objects)
     backend = given_model(plan, model) if model is not None else open_model(plan)
     check_model(backend, config)
     job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress)
     with exclusive(path):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)
-
-
-def _benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
-    if "benchmark" not in plan.objects:
-        return load_benchmark(plan.benchmark, split=plan.split)
-    found: Benchmark = objects["benchmark"]
-    if plan.split is not None:
-        raise UsageError("split= goes with a benchmark's name; narrow a benchmark object before you pass it")
-    return found
-
-
-def pick(benchmark: Benchmark, plan: Plan) -> list[Question]:
-    """The questions of a plan: without the items that scores leave out, then the seeded sample."""
-    usable = [question for question in benchmark.questions if scorable(question)]
-    if not usable:
-        raise UsageError(f"benchmark {benchmark.name!r} has no scorable questions in split {plan.split or 'all'!r}")
-    return draw_sample(usable, plan.limit, plan.sample_seed)
-
-
-def open_model(plan: Plan) -> Model:
-    from nl2sql.models import load_model
-
-    if plan.batch_size < 1:
-        raise UsageError(f"--batch-size {plan.batch_size}: expected 1 or more")
-    return load_model(
-        plan.model,
-        device=plan.device,
-        dtype=plan.dtype,
-        batch_size=plan.batch_size,
-        engine=plan.engine,
-        adapter=plan.adapter,
-        server=plan.server,
-        cache=plan.cache,
-    )
-
-
-def given_model(plan: Plan, model: Model) -> Model:
-    """A model object as the plan wants it: behind the response cache or as it is."""
-    if not plan.cache:
-        return model
-    from nl2sql.models.response_cache import cached
-
-    return cached(model)

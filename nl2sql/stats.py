@@ -6,8 +6,8 @@ Items of one database succeed and fail together, so an interval that treats them
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 MIN_CLUSTERS = 10  # below this a cluster-robust error is itself too uncertain to use
@@ -92,6 +92,88 @@ def mcnemar(pairs: Iterable[tuple[bool, bool]]) -> Paired:
     from scipy.stats import binomtest
 
     return Paired(wins, losses, n, float(binomtest(min(wins, losses), wins + losses, 0.5).pvalue))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's step-down adjusted p values, in the order given [35]: compare these with 0.05, whatever their number.
+
+    The k-th smallest of m is multiplied by m - k + 1, and none may be smaller than the one before it.
+    """
+    adjusted = [0.0] * len(ps)
+    highest = 0.0
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+        highest = max(highest, min(1.0, (len(ps) - rank) * ps[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A system against another on the items of both, as tables show it: ``difference`` of proportions, exact McNemar.
+
+    ``p_holm`` is adjusted over the tests of one table; ``detectable`` is the difference that so many items are likely
+    to show (None: they show none).
+    """
+
+    against: str
+    difference: float
+    wins: int
+    losses: int
+    n: int
+    p: float
+    p_holm: float | None
+    detectable: float | None
+
+
+def paired_test(against: str, ours: Mapping[str, bool], theirs: Mapping[str, bool]) -> PairedTest:
+    """The test of two systems' verdicts by item."""
+    found = mcnemar((value, theirs[item]) for item, value in ours.items() if item in theirs)
+    n = max(1, found.n)
+    detectable = minimum_detectable_effect(found.n, (found.wins + found.losses) / n)
+    difference = (found.wins - found.losses) / n
+    return PairedTest(against, difference, found.wins, found.losses, found.n, found.p, None, detectable)
+
+
+def adjusted(tests: Sequence[PairedTest]) -> list[PairedTest]:
+    """The same tests with ``p_holm``, as the tests of one table."""
+    return [replace(test, p_holm=p) for test, p in zip(tests, holm([test.p for test in tests]), strict=True)]
+
+
+def minimum_detectable_effect(
+    n: int, discordant: float = 0.0, *, power: float = 0.8, alpha: float = 0.05
+) -> float | None:
+    """The smallest difference of two systems on ``n`` items that exact McNemar finds with probability ``power``.
+
+    ``discordant`` is the share of items on which they differ, in either direction, when neither is better (from the
+    paired test at hand: ``(wins + losses) / n``); a difference larger than it raises the share to itself. None: no
+    difference could be found, ``n`` is too small. Items are taken as independent: with databases that succeed and
+    fail as a whole, more is needed.
+    """
+    if not 0 <= discordant <= 1 or not 0 < alpha < power < 1:
+        raise ValueError(f"discordant={discordant}, power={power}, alpha={alpha}: expected shares between 0 and 1")
+    if n < 1 or _mcnemar_power(n, 1.0, discordant, alpha) < power:
+        return None
+    low, high = 0.0, 1.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _mcnemar_power(n, middle, discordant, alpha) >= power else (middle, high)
+    return high
+
+
+def _mcnemar_power(n: int, effect: float, discordant: float, alpha: float) -> float:
+    """Probability that the exact test is significant: the pairs that differ are binomial, and so are the wins."""
+    import numpy as np
+    from scipy.stats import binom
+
+    share = max(discordant, effect)
+    win = (share + effect) / (2 * share) if share else 0.5
+    differ = np.arange(n + 1)
+    weight = binom.pmf(differ, n, share)
+    differ, weight = differ[weight > 1e-12], weight[weight > 1e-12]
+    reached = binom.ppf(alpha / 2, differ, 0.5)  # the smallest count at which the lower tail reaches alpha / 2
+    bound = np.where(2 * binom.cdf(reached, differ, 0.5) > alpha, reached - 1, reached)  # the largest significant one
+    found = binom.cdf(bound, differ, win) + binom.sf(differ - bound - 1, differ, win)
+    return float((weight * found).sum())
 
 
 def _normal_quantile(confidence: float) -> float:

@@ -15,8 +15,17 @@ from nl2sql.config import Config
 from nl2sql.eval import Scores, score_many
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs import RunFolder, item_field
-from nl2sql.stats import MIN_CLUSTERS, clustered_interval, wilson_interval
+from nl2sql.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, wilson_interval
 
+SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
+SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause
+SUSPECT_ITEMS = 10  # fewer say nothing
+COARSE = 0.05  # a paired test that is likely to miss differences of so much says so
+CONTROL_FILES = {  # the control's verdict in an item -> the file that was scored
+    "ex_single_shot": "control",
+    "ex_single_shot_raw": "control, raw",
+    "ex_equal_tokens": "equal tokens",
+}
 GATES = ("guardrails", "validate_sql", "validate_constraints", "intent_constraints")
 
 
@@ -32,9 +41,14 @@ def summarise(
 ) -> dict[str, Any]:
     """Score a run and its controls; returns the report (the contract is in ``docs/cli.md``)."""
 
-    rows, traces = main.predictions(), main.traces()
+    asked = {question.id for question in questions}
+
+    def of_asked(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row for row in found if row["id"] in asked]
+
+    rows, traces = of_asked(main.predictions()), of_asked(main.traces(("flags", "compliance")))
     shots, equal_shots = (
-        controls[key].predictions() if key in controls else [] for key in ("single_shot", "equal_tokens")
+        of_asked(controls[key].predictions()) if key in controls else [] for key in ("single_shot", "equal_tokens")
     )
     refused, layers = _refused(traces)
     files = {"run": _sql(rows), "run, raw": _sql(rows, "raw_sql")} | layers
@@ -65,8 +79,8 @@ def summarise(
         store = controls["single_shot"]
         guarded, raw = scored["control"], scored["control, raw"]
         report["control"] = {
-            "with_guardrails": {"n": len(questions), "metrics": _metrics(guarded), "usage": usage_of(store)},
-            "without_guardrails": {"n": len(questions), "metrics": _metrics(raw), "usage": usage_of(store)},
+            "with_guardrails": _control(guarded, store),
+            "without_guardrails": _control(raw, store),
         }
         report["paired"] = scores.paired(guarded)
         report["paired_without_guardrails"] = scores.paired(raw)
@@ -74,7 +88,7 @@ def summarise(
     if "equal_tokens" in controls:
         store = controls["equal_tokens"]
         equal = scored["equal tokens"]
-        report["control"]["equal_tokens"] = {"n": len(questions), "metrics": _metrics(equal), "usage": usage_of(store)}
+        report["control"]["equal_tokens"] = _control(equal, store)
         report["paired_equal_tokens"] = scores.paired(equal)
     right = _right(scores)
     verdicts: dict[tuple[str, str], bool] = {}
@@ -84,14 +98,31 @@ def summarise(
     report["flips"] = {"guardrails_final": _flips((_right(scored["run, raw"]), right))}
     report["flips"] |= _gate_flips(refused, verdicts, right)
     report["counts"] = counts_of(rows, traces)
-    report["by_hardness"] = {
-        level: {name: interval.to_dict() for name, interval in metrics.items()}
-        for level, metrics in scores.by_hardness().items()
-    }
+    report["by_hardness"] = _by_hardness(scores)
+    report["failures"] = scores.failures()
     report["left_out"] = left_out_counts(benchmark.questions)
+    report["eval"] = config.eval.model_dump()
     report["warnings"] = [*_failures(rows), *_gold_errors(scores), *scores.all_warnings()]
-    report["items"] = scores.to_dict()["items"]
+    report["alarms"] = alarms(scores)
+    ex = {name: _right(scored[file]) for name, file in CONTROL_FILES.items() if file in scored}
+    report["items"] = [item | {name: ex[name][item["id"]] for name in ex} for item in scores.to_dict()["items"]]
     return report
+
+
+def alarms(scores: Scores) -> list[str]:
+    """Signs that a pipeline is broken rather than weak: look at a few traces before believing any number."""
+    n, right = len(scores.items), sum(item.ex for item in scores.items)
+    if n < SUSPECT_ITEMS:
+        return []
+    found = []
+    if right / n < SUSPECT_EX:
+        found.append(f"pipeline suspect: {right} of {n} items are right")
+    causes = scores.failures()
+    wrong = n - right
+    cause, count = next(iter(causes.items()), ("", 0))
+    if wrong >= SUSPECT_ITEMS and count / wrong > SUSPECT_SHARE:
+        found.append(f"pipeline suspect: {count} of {wrong} wrong items have the same cause, {cause}")
+    return found
 
 
 def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -108,12 +139,13 @@ def _gold_errors(scores: Scores) -> list[str]:
     return [f"{len(broken)} golds do not run, counted as wrong: {', '.join(broken[:5])}{more}"] if broken else []
 
 
-def pool_seeds(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def pool_seeds(reports: Mapping[int, Mapping[str, Any]], *, greedy: bool) -> dict[str, Any]:
     """One report over several seeds of the same questions; repeats are never counted as independent.
 
     A metric is the mean over seeds; its interval is clustered by database, by question where there are fewer than
     ten databases, and Wilson's over the questions where there are fewer than ten of those; ``n`` is the questions.
     ``usage`` is the mean of the seeds. ``control``, paired tests and flips are the first seed's, whose controls ran.
+    ``greedy``: nothing was sampled, which a warning says.
     """
     first = next(iter(reports.values()))
     items = [item for report in reports.values() for item in report["items"]]
@@ -132,7 +164,10 @@ def pool_seeds(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         str(seed): {"run": r["run"], "metrics": r["metrics"], "usage": r["usage"], "counts": r["counts"]}
         for seed, r in reports.items()
     }
-    return {**first, "metrics": metrics, "usage": usage, "seeds": seeds}
+    warnings = list(first["warnings"])
+    if greedy:
+        warnings.append("greedy decoding: the seeds give identical runs; sample with -c react.do_sample=true")
+    return {**first, "metrics": metrics, "usage": usage, "seeds": seeds, "warnings": warnings}
 
 
 def usage_of(store: RunFolder) -> dict[str, float | int]:
@@ -163,6 +198,18 @@ def counts_of(rows: Sequence[Mapping[str, Any]], traces: Sequence[Mapping[str, A
 
 def _metrics(scores: Scores) -> dict[str, Any]:
     return {name: interval.to_dict() for name, interval in scores.metrics().items()}
+
+
+def _by_hardness(scores: Scores) -> dict[str, Any]:
+    return {
+        level: {name: interval.to_dict() for name, interval in metrics.items()}
+        for level, metrics in scores.by_hardness().items()
+    }
+
+
+def _control(scores: Scores, store: RunFolder) -> dict[str, Any]:
+    shared = {"n": len(scores.items), "metrics": _metrics(scores), "usage": usage_of(store)}
+    return shared | {"by_hardness": _by_hardness(scores)}
 
 
 def _right(scores: Scores) -> dict[str, bool]:
@@ -257,7 +304,7 @@ def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
 
 def summary_notes(report: Mapping[str, Any]) -> list[str]:
     """The lines under the table: paired tests, how episodes ended, flips, warnings."""
-    lines = []
+    lines = [f"ALARM {alarm}; read some traces first" for alarm in report.get("alarms", ())]
     tests = {
         "paired": "single_shot",
         "paired_without_guardrails": "single_shot, raw",
@@ -268,7 +315,7 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
             if metric.startswith("EX"):
                 lines.append(
                     f"{metric} against {name}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g}"
-                    " (exact McNemar)"
+                    f" (exact McNemar{_detectable(test)})"
                 )
     for name, column in _columns(report).items():
         if column["usage"].get("cached_calls"):
@@ -291,6 +338,17 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
         left = ", ".join(f"{count} {reason}" for reason, count in report["left_out"].items())
         lines.append(f"left out of the benchmark: {left}")
     return lines + [f"note: {warning}" for warning in report["warnings"]]
+
+
+def _detectable(test: Mapping[str, Any]) -> str:
+    """What a paired test over few items is likely to miss; nothing where it finds differences of 5 points."""
+    if not test["n"]:
+        return ""
+    found = minimum_detectable_effect(test["n"], (test["wins"] + test["losses"]) / test["n"])
+    if found is None:
+        return f"; {test['n']} questions are too few to find any difference"
+    missed = f"; differences below {100 * found:.0f} points are likely to be missed at n = {test['n']}"
+    return missed if found > COARSE else ""
 
 
 def summary_text(report: Mapping[str, Any]) -> str:

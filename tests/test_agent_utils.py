@@ -70,6 +70,20 @@ def test_guardrails_run_in_the_order_of_the_specification() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("cut", "expected"),
+    [
+        ("postprocess", "SELECT title, pages FROM Books ORDER BY id LIMIT 50;"),
+        ("projection_contract", "SELECT id, pages, title FROM Books;"),
+        ("table_casing", "SELECT title, pages FROM BOOKS;"),
+    ],
+)
+def test_each_part_of_the_guardrails_can_be_cut_alone(cut: str, expected: str) -> None:
+    raw = "SELECT id, pages, title FROM BOOKS ORDER BY id LIMIT 50"
+    sql, _ = apply_guardrails(raw, "Show the title and pages of all books.", SCHEMA, cut=[cut])
+    assert sql == expected
+
+
 def test_a_reject_is_an_empty_text_and_a_reason() -> None:
     assert apply_guardrails("DELETE FROM Books", "Remove it", SCHEMA) == ("", "clean_reject:not_select")
 

@@ -1,12 +1,20 @@
 """Intervals and the paired test."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nl2sql.stats import Interval, clustered_interval, mcnemar, wilson_interval
+from nl2sql.stats import (
+    Interval,
+    clustered_interval,
+    holm,
+    mcnemar,
+    minimum_detectable_effect,
+    wilson_interval,
+)
 
 
 def test_wilson_agrees_with_published_values():
@@ -67,3 +75,43 @@ def test_mcnemar_without_a_difference_is_1():
 
 def test_an_interval_prints_as_percent():
     assert str(Interval(0.5, 0.25, 0.75, 8)) == "50.0 [25.0, 75.0]"
+
+
+def test_holm_steps_down():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == [] and holm([0.3]) == [0.3] and holm([0.6, 0.7]) == [1.0, 1.0]
+
+
+@given(st.lists(st.floats(0, 1), max_size=20))
+def test_holm_lies_between_the_plain_and_the_bonferroni_value_and_keeps_the_order(ps):
+    adjusted = holm(ps)
+    assert all(p <= a <= min(1.0, len(ps) * p) for p, a in zip(ps, adjusted, strict=True))
+    order = sorted(range(len(ps)), key=lambda i: (ps[i], adjusted[i]))
+    assert [adjusted[i] for i in order] == sorted(adjusted)
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_five_items_find_no_difference_at_all(n):
+    assert minimum_detectable_effect(n) is None  # five wins to none: p = 2 / 32
+
+
+def test_the_detectable_effect_is_found_as_often_as_it_says():
+    n, discordant = 80, 0.2
+    effect = minimum_detectable_effect(n, discordant)
+    assert effect is not None and 0.12 < effect < 0.16
+    rng = random.Random(5)
+    found = 0
+    for _ in range(400):
+        share = max(discordant, effect)
+        better = (share + effect) / 2
+        draws = [rng.random() for _ in range(n)]
+        wins, differ = sum(x < better for x in draws), sum(x < share for x in draws)
+        tail = 2 * sum(math.comb(differ, k) for k in range(min(wins, differ - wins) + 1)) / 2**differ
+        found += tail <= 0.05
+    assert 0.73 < found / 400 < 0.87
+
+
+def test_more_items_and_less_disagreement_show_smaller_effects():
+    effects = [minimum_detectable_effect(n, 0.2) for n in (20, 40, 120, 1000)]
+    assert effects == sorted(effects, reverse=True)
+    assert minimum_detectable_effect(120, 0.05) < minimum_detectable_effect(120, 0.4)

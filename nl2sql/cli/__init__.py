@@ -14,7 +14,7 @@ import sys
 import typer
 
 from nl2sql import __version__
-from nl2sql.cli import ask, check_data, compare, doctor, evaluate, models, replicas, score
+from nl2sql.cli import ablate, ask, check_data, compare, doctor, evaluate, models, replicas, report, runs, score
 from nl2sql.errors import Nl2SqlError, one_line
 
 app = typer.Typer(
@@ -44,6 +44,11 @@ def _options(
 
 app.command("ask")(ask.ask)
 app.command("eval")(evaluate.evaluate_command)
+app.command("ablate")(ablate.ablate_command)
+app.command("report")(report.report_command)
+app.command("replay")(runs.replay_command)
+app.command("check-run")(runs.check_run_command)
+app.command("export-failures")(runs.export_failures_command)
 app.command("score")(score.score)
 app.command("compare")(compare.compare)
 app.command("check-data")(check_data.check_data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -92,28 +91,30 @@ def evaluate_command(
             raise UsageError(f"--limit {limit}: expected 1 or more")
         from nl2sql.config import load_config
         from nl2sql.controllers import get_controller
+        from nl2sql.plan import Plan, absolute, default_split
 
         given = {"eval.replicas": replicas, "constrain": constrain}
         overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
         settings = load_config(config or (), overrides, base=get_controller(controller).preset)
         plan = Plan(
-            benchmark=_absolute(benchmark) if os.sep in benchmark else benchmark,
-            split=split or ("quick" if benchmark == "packaged" else None),
+            benchmark=benchmark,
+            split=default_split(benchmark, split),
             limit=limit,
             sample_seed=sample_seed,
-            controller=_absolute(controller) if ".py:" in controller else controller,
-            model=_absolute(model),
+            controller=controller,
+            model=model,
             device=device,
             dtype=dtype,
             batch_size=batch_size,
             engine=engine,
-            adapter=_absolute(adapter),
+            adapter=adapter,
             server=tuple(server or ()),
             cache=not no_cache,
             control=control,
             equal_tokens=equal_tokens,
             seeds=_seeds(seeds),
         )
+        plan = absolute(plan)
         if dry_run:
             from nl2sql.estimate import estimate
 
@@ -134,15 +135,6 @@ def evaluate_command(
         print(f"\nrun folder: {report['run']}")
     if report["counts"]["finish"].get("error") == report["n"]:
         raise typer.Exit(1)  # every single episode failed: nothing was measured
-
-
-def _absolute(spec: str) -> str:
-    """A path in a spec, made absolute, so that a run resumes from any folder; other specs as they are."""
-    head, sep, path = spec.partition("scripted:")
-    if sep and not head:
-        return f"scripted:{Path(path).expanduser().absolute()}"
-    file = Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec).expanduser()
-    return str(Path(spec).expanduser().absolute()) if file.exists() else spec
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 
 from nl2sql import constraints, prompts
 from nl2sql.agent_tools import LINK_MAX_TABLES
-from nl2sql.config import Config
 from nl2sql.interfaces import Question
 from nl2sql.linking import link_schema
 from nl2sql.schema import Schema, focus, schema_to_text
@@ -102,8 +101,9 @@ def answer(sql: str) -> tuple[tuple[str, bool], ...]:
     return (opening, False), (sql[len(opening) :] + ";", True)
 
 
-def schema_text(schema: Schema, config: Config | None = None) -> str:
-    return schema_to_text(schema, form=(config or Config()).schema_text.form)
+def schema_text(schema: Schema) -> str:
+    """The schema as the default config shows it."""
+    return schema_to_text(schema)
 
 
 def by_database(items: Iterable[Asked]) -> dict[str, list[Asked]]:

@@ -1,0 +1,50 @@
+"""``nl2sql ablate``: the cells of a grid, and the table that compares them."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def ablate_command(
+    grid: Annotated[Path, typer.Argument(help="A YAML file of base, axes and cells (docs/runs.md).")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the cells; default: runs/<name of the grid>.")] = None,
+    metric: Annotated[str | None, typer.Option(help="What the table compares; default EX. E.g. VA.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells; run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run every cell of a grid over the same questions, and compare each with the base.
+
+    Each cell is an ordinary run in its own folder under --out. The same command again continues an interrupted
+    ablation; what is finished is not done again.
+
+    \b
+    Examples:
+      nl2sql ablate scripts/ablation.yaml --dry-run
+      nl2sql ablate scripts/ablation.yaml --out runs/ablation
+      nl2sql report runs/ablation --out ablation.html
+    """
+    from nl2sql.grid import read_grid
+    from nl2sql.trace import json_text
+
+    cells = read_grid(grid)
+    folder = out or Path("runs") / grid.stem
+    if dry_run:
+        listed = [{"name": cell.name, "changed": dict(cell.changed)} for cell in cells]
+        lines = [f"{cell.name:40} {json_text(cell.changed)}" for cell in cells]
+        print(json_text(listed, indent=2) if as_json else "\n".join([*lines, f"{len(cells)} cells in {folder}"]))
+        return
+    from nl2sql.ablation import ablate, ablation_text
+
+    with redirect_stdout(sys.stderr):  # what a controller prints is not part of the table
+        done = ablate(cells, folder, command=f"nl2sql ablate {grid} --out {folder}", progress=not quiet)
+    if as_json:
+        print(json_text(done.to_dict(metric), indent=2))
+    else:
+        print(ablation_text(done, metric))
+        print(f"\nrun folders: {folder}/*; traces: nl2sql report {folder} --out ablation.html")

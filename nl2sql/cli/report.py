@@ -1,0 +1,39 @@
+"""``nl2sql report``: one HTML file with the numbers and every trace of runs. Loads no model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report_command(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders, or one of nl2sql ablate; the first is the baseline."),
+    ],
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    golds: Annotated[
+        bool, typer.Option("--golds/--no-golds", help="Run the golds, to show their rows beside the predicted.")
+    ] = True,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+) -> None:
+    """Write the report of one or several runs: one HTML file that needs no network.
+
+    The table with controls, differences and tests; figures; why answers are wrong; a list of questions to filter;
+    and of each episode the SQL, the rows and the whole trace. Further runs are compared with the first.
+
+    \b
+    Examples:
+      nl2sql report runs/dev --out dev.html
+      nl2sql report runs/react runs/react_plus --out both.html
+      nl2sql report runs/ablation --out ablation.html
+    """
+    import sys
+
+    from nl2sql.report import write_report
+
+    path = write_report(runs, out, golds=golds, progress=not quiet and sys.stderr.isatty(), force=force)
+    print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")

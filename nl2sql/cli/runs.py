@@ -1,0 +1,85 @@
+"""Commands over run folders: ``nl2sql replay``, ``check-run`` and ``export-failures``. They load no model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of nl2sql eval.")]
+
+
+def replay_command(
+    run: RunArgument,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--set", help="Scoring setting, e.g. -c eval.replicas=10; may be repeated."),
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Score what is finished of a run that is not; writes nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+) -> None:
+    """Score a run folder again without a model, and write its report.json anew.
+
+    \b
+    Examples:
+      nl2sql replay runs/dev
+      nl2sql replay runs/dev -c eval.replicas=20
+      nl2sql replay runs/tonight --partial
+    """
+    import sys
+
+    from nl2sql.rescore import replay
+    from nl2sql.summary import summary_text
+    from nl2sql.trace import json_text
+
+    report = replay(run, overrides=set_ or (), partial=partial, progress=not quiet and sys.stderr.isatty()).report
+    if as_json:
+        print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
+    else:
+        print(summary_text(report))
+
+
+def check_run_command(
+    run: RunArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check a run folder: every line readable, every question once and with its trace, nothing changed since.
+
+    Exit code 1 when its numbers cannot be trusted. Writes nothing, so it may look at a run that is going on.
+    """
+    from dataclasses import asdict
+
+    from nl2sql.run_check import check_run
+
+    found = []
+    for finding in check_run(run):
+        found.append(finding)
+        if not as_json:
+            print(f"{finding.status:4}  {finding.what}: {finding.detail}", flush=True)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in found], ensure_ascii=False, indent=2))
+    if any(finding.status == "fail" for finding in found):
+        raise typer.Exit(1)
+
+
+def export_failures_command(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option(help="The file to write: NAME.csv or NAME.jsonl.")],
+    metric: Annotated[str | None, typer.Option(help="Wrong under this metric; default EX. E.g. VA.")] = None,
+) -> None:
+    """Write the wrong items of a run for annotation: question, gold, SQL, error, cause; label and comment are empty.
+
+    In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe; JSON lines are verbatim.
+    """
+    from nl2sql.failures import failures, write_failures
+    from nl2sql.runs import Run
+
+    loaded = Run.load(run)
+    rows = failures(loaded, metric=metric)
+    write_failures(rows, out)
+    print(f"wrote {len(rows)} of {loaded.report['n']} items to {out}")
