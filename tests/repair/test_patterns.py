@@ -1,0 +1,149 @@
+"""The error patterns: every entry fires on the real engine, and its advice works there."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Database
+from nl2sql.query_runner import SqliteDatabase
+from nl2sql.repair.registry import ErrorPattern, categories, dialects, in_versions, packaged, read_registry
+from nl2sql.schema import Schema
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "repair"
+AT_LEAST = {"sqlite": 25}
+
+
+def entries(dialect: str) -> list[ErrorPattern]:
+    return list(packaged(dialect).patterns)
+
+
+def by_id(pattern: ErrorPattern) -> str:
+    return pattern.id
+
+
+@pytest.fixture(scope="module")
+def sqlite_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteDatabase]:
+    path = tmp_path_factory.mktemp("patterns") / "shop.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript((FIXTURES / "schema.sqlite.sql").read_text(encoding="utf-8"))
+    connection.commit()
+    connection.close()
+    with SqliteDatabase(path) as database:
+        yield database
+
+
+def check(pattern: ErrorPattern, database: Database, version: str) -> None:
+    """Its statement fails with its error where it fires, and with another or none where it does not; advice runs."""
+    registry = packaged(database.dialect)
+    worked = database.run(pattern.works, timeout_s=10.0)
+    assert worked.success, worked.error
+    failed = database.run(pattern.provoke, timeout_s=1.0)
+    error = failed.error or ""
+    if not in_versions(pattern.versions, version):
+        assert pattern.captured(pattern.example, pattern.provoke) is not None
+        elsewhere = registry.find(error, pattern.provoke, version)
+        assert failed.success or elsewhere is None or elsewhere[0].id != pattern.id
+        return
+    assert not failed.success
+    found = registry.find(error, pattern.provoke, version)
+    assert found is not None and found[0].id == pattern.id, f"{error!r} is taken for {found and found[0].id}"
+    guidance = registry.match(error, pattern.provoke, database.schema(), version)
+    assert guidance is not None
+    for text in (guidance.violated_constraint, guidance.alternative_approach):
+        assert text and not set("{}") & set(text) and "[[" not in text
+
+
+@pytest.mark.parametrize("pattern", entries("sqlite"), ids=by_id)
+def test_sqlite_pattern_fires_on_the_engine_and_its_advice_runs(
+    pattern: ErrorPattern, sqlite_shop: SqliteDatabase
+) -> None:
+    check(pattern, sqlite_shop, sqlite3.sqlite_version)
+
+
+@pytest.mark.parametrize("dialect", dialects())
+def test_each_dialect_has_its_patterns_and_each_example_is_matched_by_its_own(dialect: str) -> None:
+    registry = packaged(dialect)
+    assert registry.dialect == dialect and registry.tested
+    assert len(registry.patterns) >= AT_LEAST.get(dialect, 15)
+    for pattern in registry.patterns:
+        found = registry.find(pattern.example, pattern.provoke)
+        assert found is not None and found[0].id == pattern.id, (pattern.id, found and found[0].id)
+    assert {pattern.category for pattern in registry.patterns} <= set(categories())
+
+
+GUIDANCE = [
+    # dialect, error, failed statement, what the guidance has to say
+    ("sqlite", "no such column: c.nam", "SELECT c.nam FROM customers c", "Did you mean customers.name?"),
+    ("sqlite", "no such column: c.total", "SELECT c.total FROM customers AS c", "Did you mean orders.total?"),
+    ("sqlite", "no such column: customername", "SELECT customername FROM orders", "orders.customer_id, customers.name"),
+    ("sqlite", "no such table: customer", "SELECT name FROM customer", "Did you mean customers?"),
+    (
+        "sqlite",
+        "ambiguous column name: customer_id",
+        "SELECT customer_id FROM customers c JOIN orders o ON c.customer_id = o.customer_id",
+        "For example c.customer_id or o.customer_id.",
+    ),
+    (
+        "sqlite",
+        "cannot join using column status - column not present in both tables",
+        "SELECT 1 FROM customers JOIN orders USING (status)",
+        "orders.customer_id = customers.customer_id",
+    ),
+    ("sqlite", "no such column: customers.city", "SELECT customers.city FROM customers c", "Write c in place of"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "error", "sql", "wanted"), GUIDANCE)
+def test_guidance_names_what_the_schema_has(
+    dialect: str, error: str, sql: str, wanted: str, sqlite_shop: SqliteDatabase
+) -> None:
+    guidance = packaged(dialect).match(error, sql, sqlite_shop.schema())
+    assert guidance is not None
+    assert wanted in f"{guidance.violated_constraint} {guidance.alternative_approach}"
+
+
+def test_without_a_schema_nothing_is_suggested() -> None:
+    guidance = packaged("sqlite").match("no such column: c.nam", "SELECT c.nam FROM customers c")
+    assert guidance is not None and "Did you mean" not in (guidance.alternative_approach or "")
+    assert packaged("sqlite").match("no such table: x", "", Schema(())) is not None
+
+
+def test_an_entry_outside_the_engine_version_is_skipped() -> None:
+    error = "RIGHT and FULL OUTER JOINs are not currently supported"
+    registry = packaged("sqlite")
+    assert registry.match(error, "", None, "3.38.5") is not None
+    assert registry.match(error, "", None, "3.40.1") is None
+    assert in_versions(">=24.3,<25.8", "25.7.1") and not in_versions(">=24.3,<25.8", "25.8")
+
+
+BAD_FILES = [
+    ("dialect: x\n", "needs the keys"),
+    ("dialect: x\npatterns: [{id: a, pattern: '('}]\n", "entry a, "),
+    ("a: [", "cannot be read"),
+]
+ENTRY = (
+    "{{id: a, pattern: '{pattern}', constraint: c, alternative: '{text}', category: {category}, example: e, "
+    "provoke: p, works: w}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        *BAD_FILES,
+        (ENTRY.format(pattern="x", text="t", category="nonsense"), "unknown category; known: unknown_column"),
+        (ENTRY.format(pattern="x", text="{column}", category="unknown"), "nothing fills {column}"),
+        (ENTRY.format(pattern="x(", text="t", category="unknown"), "not a regular expression"),
+    ],
+)
+def test_a_broken_pattern_file_is_reported_with_its_entry(text: str, wanted: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text if "dialect" in text or text == "a: [" else f"dialect: x\npatterns: [{text}]\n")
+    with pytest.raises(UsageError) as raised:
+        read_registry(file)
+    assert wanted in str(raised.value) and str(file) in str(raised.value)
