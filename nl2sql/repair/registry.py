@@ -57,6 +57,7 @@ class ErrorPattern(BaseModel):
     sql: str = ""
     versions: str = ""
     source: str = ""  # where the entry comes from, unless it was met on the engine itself
+    question: str = ""  # the question that ``provoke`` fails, where the SQL alone is no mistake
 
     @field_validator("pattern", "sql")
     @classmethod

@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nl2sql.constraints import extract_constraints, validate_constraints
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.repair.registry import ErrorPattern, categories, dialects, in_versions, packaged, read_registry
 from nl2sql.schema import Schema
+from nl2sql.validation import validate_sql
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "repair"
-AT_LEAST = {"sqlite": 25}
-
-
-def entries(dialect: str) -> list[ErrorPattern]:
-    return list(packaged(dialect).patterns)
-
-
-def by_id(pattern: ErrorPattern) -> str:
-    return pattern.id
+AT_LEAST = {"sqlite": 25, "clickhouse": 25}  # 15 for each other dialect
+PROVOKED = [
+    pytest.param(dialect, pattern, id=f"{dialect}-{pattern.id}")
+    for dialect in dialects()
+    for pattern in packaged(dialect).patterns
+    if dialect != "loop"
+]
 
 
-@pytest.fixture(scope="module")
-def sqlite_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteDatabase]:
-    path = tmp_path_factory.mktemp("patterns") / "shop.sqlite"
-    connection = sqlite3.connect(path)
-    connection.executescript((FIXTURES / "schema.sqlite.sql").read_text(encoding="utf-8"))
-    connection.commit()
-    connection.close()
-    with SqliteDatabase(path) as database:
-        yield database
-
-
-def check(pattern: ErrorPattern, database: Database, version: str) -> None:
+@pytest.mark.parametrize(("dialect", "pattern"), PROVOKED)
+def test_a_pattern_fires_on_the_engine_and_its_advice_runs(
+    dialect: str, pattern: ErrorPattern, engine: Callable[[str], Database]
+) -> None:
     """Its statement fails with its error where it fires, and with another or none where it does not; advice runs."""
-    registry = packaged(database.dialect)
+    database, registry = engine(dialect), packaged(dialect)
+    version = getattr(database, "version", sqlite3.sqlite_version)
     worked = database.run(pattern.works, timeout_s=10.0)
     assert worked.success, worked.error
     failed = database.run(pattern.provoke, timeout_s=1.0)
@@ -58,13 +49,6 @@ def check(pattern: ErrorPattern, database: Database, version: str) -> None:
         assert text and not set("{}") & set(text) and "[[" not in text
 
 
-@pytest.mark.parametrize("pattern", entries("sqlite"), ids=by_id)
-def test_sqlite_pattern_fires_on_the_engine_and_its_advice_runs(
-    pattern: ErrorPattern, sqlite_shop: SqliteDatabase
-) -> None:
-    check(pattern, sqlite_shop, sqlite3.sqlite_version)
-
-
 @pytest.mark.parametrize("dialect", dialects())
 def test_each_dialect_has_its_patterns_and_each_example_is_matched_by_its_own(dialect: str) -> None:
     registry = packaged(dialect)
@@ -74,6 +58,28 @@ def test_each_dialect_has_its_patterns_and_each_example_is_matched_by_its_own(di
         found = registry.find(pattern.example, pattern.provoke)
         assert found is not None and found[0].id == pattern.id, (pattern.id, found and found[0].id)
     assert {pattern.category for pattern in registry.patterns} <= set(categories())
+
+
+def refusal(sql: str, question: str, schema: Schema, database: Database) -> str:
+    """The reason of the first of the loop's validators that refuses ``sql``; "" where all pass."""
+    checked = validate_sql(sql, schema, database)
+    if not checked["valid"]:
+        return str(checked["reason"])
+    shaped = validate_constraints(sql, extract_constraints(question), schema)
+    return "" if shaped["valid"] else str(shaped["reason"])
+
+
+@pytest.mark.parametrize("pattern", packaged("loop").patterns, ids=lambda pattern: pattern.id)
+def test_a_reason_of_the_loop_is_explained_and_its_advice_passes(
+    pattern: ErrorPattern, engine: Callable[[str], Database]
+) -> None:
+    database = engine("sqlite")
+    assert refusal(pattern.works, pattern.question, database.schema(), database) == ""
+    reason = refusal(pattern.provoke, pattern.question, database.schema(), database)
+    for error in (reason, f"intent_mismatch:{reason}") if pattern.question else (reason,):
+        found = packaged("loop").find(error, pattern.provoke)
+        assert found is not None and found[0].id == pattern.id, error
+        assert packaged("sqlite").find(error, pattern.provoke) is None, "an engine's pattern takes it first"
 
 
 GUIDANCE = [
@@ -100,9 +106,9 @@ GUIDANCE = [
 
 @pytest.mark.parametrize(("dialect", "error", "sql", "wanted"), GUIDANCE)
 def test_guidance_names_what_the_schema_has(
-    dialect: str, error: str, sql: str, wanted: str, sqlite_shop: SqliteDatabase
+    dialect: str, error: str, sql: str, wanted: str, engine: Callable[[str], Database]
 ) -> None:
-    guidance = packaged(dialect).match(error, sql, sqlite_shop.schema())
+    guidance = packaged(dialect).match(error, sql, engine(dialect).schema())
     assert guidance is not None
     assert wanted in f"{guidance.violated_constraint} {guidance.alternative_approach}"
 
