@@ -24,6 +24,7 @@ from nl2sql.config import Config, build_config, merge
 from nl2sql.controllers import NamedController, check_model, episode_model, get_controller, run_episode
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Episode, Model, Question, Resources, Tool
+from nl2sql.repair.in_loop import check_corpus
 from nl2sql.runs import (
     Run,
     RunFolder,
@@ -204,6 +205,7 @@ def resume(
     opened = _benchmark(plan, objects)
     backend = given_model(plan, model) if model is not None else open_model(plan)
     check_model(backend, config)
+    check_corpus(config.repair)
     job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress)
     with exclusive(path):
         return _carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)

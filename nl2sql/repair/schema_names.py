@@ -154,15 +154,27 @@ def similar_names(name: str, candidates: Iterable[str], most: int = MAX_SUGGESTI
 def similar_columns(name: str, schema: Schema, own: Table | None, used: list[Table]) -> list[str]:
     """``table.column`` names for a column that is not there.
 
-    First the very name in a table that the statement names, then in any other; then misspellings, in the table before
+    First the very name (or the table's and the column's as one word) in a table that the statement names, then in any
+    other; then misspellings, in the table before
     the dot (``own``), in those that the statement names, and in the rest.
     """
     wanted = name.lower()
     near = [own, *(table for table in used if table is not own)] if own else used
     rest = [table for table in schema.tables if table not in near]
-    exact = [f"{t.name}.{c.name}" for t in [*near, *rest] for c in t.columns if c.name.lower() == wanted]
+    exact = [
+        f"{t.name}.{c.name}"
+        for t in [*near, *rest]
+        for c in t.columns
+        if c.name.lower() == wanted or spelled_with_table(name, t, c.name)
+    ]
     close = [found for group in ([own] if own else [], used, rest) for found in _close_in(name, group)]
     return list(dict.fromkeys([*exact, *close]))[:MAX_SUGGESTIONS]
+
+
+def spelled_with_table(name: str, table: Table, column: str) -> bool:
+    """Whether ``name`` is the table's name (or its singular) and the column's as one word: customer_name."""
+    plain = _plain(table.name)
+    return _plain(name) in {f"{stem}{_plain(column)}" for stem in (plain, plain.removesuffix("s"))}
 
 
 def _close_in(name: str, tables: list[Table]) -> list[str]:

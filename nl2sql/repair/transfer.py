@@ -36,13 +36,13 @@ def repairs_of_trace(trace: Iterable[Mapping[str, Any]], question: str = "") -> 
         if not isinstance(seen, Mapping):
             continue
         if action in ("generate_sql", "repair_sql") and seen.get("sql"):
-            sql = str(seen["sql"])
+            sql = str(seen["sql"]).strip().rstrip(";")
         elif action in ("validate_sql", "validate_constraints") and seen.get("valid") is False:
             failed = (sql, str(seen.get("reason", "")))
         elif action == "run_sql" and seen.get("success") is False:
             failed = (sql, str(seen.get("error", "")))
         elif action == "run_sql" and seen.get("success") is True:
-            if failed[0] and failed[0].strip() != sql.strip():
+            if failed[0] and failed[0] != sql:
                 found.append(Repair(question, failed[1], failed[0], sql))
             failed = ("", "")
     return found

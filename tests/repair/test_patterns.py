@@ -86,7 +86,12 @@ GUIDANCE = [
     # dialect, error, failed statement, what the guidance has to say
     ("sqlite", "no such column: c.nam", "SELECT c.nam FROM customers c", "Did you mean customers.name?"),
     ("sqlite", "no such column: c.total", "SELECT c.total FROM customers AS c", "Did you mean orders.total?"),
-    ("sqlite", "no such column: customername", "SELECT customername FROM orders", "orders.customer_id, customers.name"),
+    (
+        "sqlite",
+        "no such column: customername",
+        "SELECT customername FROM orders",
+        "Did you mean customers.name, orders.customer_id",
+    ),
     ("sqlite", "no such table: customer", "SELECT name FROM customer", "Did you mean customers?"),
     (
         "sqlite",
