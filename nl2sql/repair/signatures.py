@@ -46,7 +46,7 @@ def _names(sql: str, dialect: str) -> tuple[set[str], set[str]]:
     from nl2sql.sql_text import KEYWORDS
 
     words = [word.lower() for word in statement_words(sql, dialect)]
-    functions = {word for word, behind in zip(words, [*words[1:], ""], strict=True) if behind == "("}
+    functions = {word for word, behind in zip(words, [*words[1:], ""], strict=False) if behind == "("}
     return {word for word in words if word[:1].isalpha() or word[:1] == "_"} - KEYWORDS - functions, functions
 
 

@@ -98,7 +98,7 @@ def _keep_a_copy(path: Path, version: int) -> None:
 
 def explained(path: Path, error: sqlite3.Error) -> DatabaseError:
     """What SQLite said about a corpus file, as one line with what to do next."""
-    text = str(error)
+    text = " ".join(str(error).split())
     if "locked" in text or "busy" in text:
         return DatabaseError(f"corpus {path} is being written by another process for over {WAIT_S:g} s; try again")
     if "not a database" in text or "malformed" in text:
