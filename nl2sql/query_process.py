@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,13 @@ class Place:
 class Worker:
     """One child process that runs ``query_worker.py`` (or another ``program`` of that protocol), and the socket to it.
 
-    The program gets the number of the file descriptor of its ``Place`` as its last argument.
+    The program gets the number of the file descriptor of its ``Place`` as its last argument. ``environment``: its
+    environment variables; None: ours.
     """
 
-    def __init__(self, program: Sequence[str] = ("-I", "-S", str(WORKER))) -> None:
+    def __init__(
+        self, program: Sequence[str] = ("-I", "-S", str(WORKER)), environment: Mapping[str, str] | None = None
+    ) -> None:
         self.socket, theirs = socket.socketpair()
         self._place = Place()
         with theirs:
@@ -72,6 +75,7 @@ class Worker:
                 pass_fds=(self._place.file,),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                env=environment,
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent
             )
         self.uris: set[str] = set()

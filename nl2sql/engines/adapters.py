@@ -1,4 +1,4 @@
-"""One class per engine, used inside the child process only: open, explain, run, describe.
+"""One class per engine, used inside the child process only: open, explain, run, describe (ClickHouse: its own file).
 
 What holds the statement back is the engine itself (read-only mode, external access off, time and memory limits), never
 a list of words; ``select_only`` merely refuses early what is none of one query. ``Refused`` carries the error kind.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from nl2sql.engines.clickhouse import ClickHouse
 from nl2sql.engines.confine import confine
 from nl2sql.engines.statement import Refused, one_query
 
@@ -22,7 +23,7 @@ class DuckDb:
 
     dialect = "duckdb"
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, scratch: str) -> None:
         import duckdb
 
         confine([target, f"{target}.wal"])
@@ -77,7 +78,7 @@ class Postgres:
 
     dialect = "postgres"
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, scratch: str) -> None:
         import psycopg
 
         self.connection = psycopg.connect(target, autocommit=True, connect_timeout=10)
@@ -138,7 +139,7 @@ class MySql:
 
     dialect = "mysql"
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, scratch: str) -> None:
         from urllib.parse import parse_qs, unquote, urlsplit
 
         import pymysql
@@ -237,4 +238,4 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-ADAPTERS: dict[str, Any] = {adapter.dialect: adapter for adapter in (DuckDb, Postgres, MySql)}
+ADAPTERS: dict[str, Any] = {adapter.dialect: adapter for adapter in (ClickHouse, DuckDb, Postgres, MySql)}

@@ -1,7 +1,7 @@
 """The process in which another engine than SQLite runs: ``python -I child.py``, ended by its parent when it overstays.
 
-Messages both ways as in ``query_worker.py``. The first request is ``["open", dialect, target]``, answered with
-``["ok", version]``; then ``[mode, sql, timeout_s, max_rows]`` with mode run or explain, answered with
+Messages both ways as in ``query_worker.py``. The first request is ``["open", dialect, target, scratch folder]``,
+answered with ``["ok", version]``; then ``[mode, sql, timeout_s, max_rows]`` with mode run or explain, answered with
 ``["ok", columns, rows, truncated]``, and ``["tables"]`` with ``["ok", tables]``; a failure is
 ``["error", exception, message]``. Values that JSON does not have are sent as text, blobs as ``{"b": hex}``.
 
@@ -11,9 +11,11 @@ this very process, Landlock takes away every file but the database, and TCP (``c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import resource
 import signal
 import sys
 from datetime import date, datetime, time
@@ -28,6 +30,8 @@ from nl2sql.query_worker import receive, send
 
 RESULT_BYTES = 64 * 2**20
 LAST_RESORT_SECONDS = 5.0
+DATA_BYTES = 6 * 2**30  # memory of the process, whatever the engine's own limit says
+FILE_BYTES = 2**20  # ClickHouse writes a status file
 
 
 def plain(value: Any) -> Any:
@@ -80,13 +84,20 @@ def message_of(error: BaseException) -> str:
 def main() -> None:
     from nl2sql.engines.adapters import ADAPTERS
 
+    for name, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_DATA, DATA_BYTES),
+        (resource.RLIMIT_FSIZE, FILE_BYTES),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(name, (value, value))
     send(b"[]")
     adapter: Any = None
     while len(header := receive(8)) == 8:
         request = json.loads(receive(int.from_bytes(header, "big")))
         try:
             if request[0] == "open":
-                adapter = ADAPTERS[request[1]](request[2])
+                adapter = ADAPTERS[request[1]](*request[2:])
                 reply = ["ok", adapter.version]
             else:
                 if len(request) > 2:

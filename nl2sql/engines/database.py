@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,6 +19,7 @@ from nl2sql.query_process import Worker, WorkerGone
 from nl2sql.schema import Column, ForeignKey, Schema, Table
 
 CHILD = ("-I", str(Path(__file__).with_name("child.py")))
+ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "HOME", "LD_LIBRARY_PATH")  # no secrets for whoever gets out
 OPEN_S = 60.0  # loading the engine and connecting
 GRACE_S = 0.5  # what a statement may overrun its deadline by before the process is ended
 MAX_SQL_CHARS = 100_000
@@ -70,6 +73,7 @@ class EngineDatabase:
         self._target = target
         self._lock = threading.Lock()
         self._worker: Worker | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._schema: Schema | None = None
         self._version = ""
         with self._lock:
@@ -170,12 +174,13 @@ class EngineDatabase:
         if self._worker is not None and self._worker.alive():
             return self._worker
         self._drop()
+        self._scratch = tempfile.TemporaryDirectory(prefix="nl2sql-engine-", ignore_cleanup_errors=True)
         try:
-            worker = Worker(CHILD)
+            worker = Worker(CHILD, {name: os.environ[name] for name in ENVIRONMENT if name in os.environ})
         except (OSError, WorkerGone) as error:
             raise DatabaseError(f"cannot start a process for {self.dialect}: {error}") from None
         try:
-            reply = worker.ask(["open", self.dialect, self._target], time.monotonic() + OPEN_S)
+            reply = worker.ask(["open", self.dialect, self._target, self._scratch.name], time.monotonic() + OPEN_S)
         except (TimeoutError, WorkerGone) as error:
             worker.kill()
             raise DatabaseError(f"{self.dialect} database {self.name} cannot be opened: {error}") from None
@@ -191,6 +196,9 @@ class EngineDatabase:
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
 
 
 def _table(entry: dict[str, Any]) -> Table:

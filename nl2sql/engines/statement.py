@@ -26,4 +26,24 @@ def one_query(sql: str, dialect: str) -> str:
         raise Refused("empty", "no statement: the SQL is blank or only a comment")
     if word[0].upper() not in STARTS:
         raise Refused("denied", f"{word[0].upper()[:30]} is not a SELECT; only SELECT statements may run")
+    if dialect == "clickhouse":
+        _one_clickhouse_query(sql)
     return sql.rstrip("; \t\r\n")
+
+
+def _one_clickhouse_query(sql: str) -> None:
+    """chdb runs several statements in a row, and writes files for INTO OUTFILE; the others refuse that themselves."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokens import TokenType
+
+    try:
+        tokens = sqlglot.tokenize(sql, dialect="clickhouse")
+    except (SqlglotError, ValueError):
+        return  # it will not lex there either
+    words = [token.text.upper() if token.token_type is not TokenType.STRING else "" for token in tokens]
+    closed = [at for at, token in enumerate(tokens) if token.token_type is TokenType.SEMICOLON]
+    if any(token.token_type is not TokenType.SEMICOLON for token in tokens[closed[0] if closed else len(tokens) :]):
+        raise Refused("multi_statement", "more than one statement; send one SELECT")
+    if any(words[at : at + 2] == ["INTO", "OUTFILE"] for at in range(len(words))):
+        raise Refused("denied", "INTO OUTFILE writes a file; only SELECT statements may run")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -50,7 +51,25 @@ def make_duckdb(folder: Path) -> str:
     return f"duckdb:{path}"
 
 
-FILES = {"sqlite": make_sqlite, "duckdb": make_duckdb}
+MAKE_CLICKHOUSE = """
+import sys
+from chdb import session
+made = session.Session(sys.argv[1])
+for statement in filter(str.strip, open(sys.argv[2]).read().split(";")):
+    made.query(statement + (" ENGINE = MergeTree ORDER BY tuple()" if "CREATE" in statement else ""))
+made.close()
+"""
+
+
+def make_clickhouse(folder: Path) -> str:
+    """In a process of its own: chdb opens one folder per process, and is large."""
+    path = folder / "shop"
+    command = [sys.executable, "-c", MAKE_CLICKHOUSE, str(path), str(FIXTURES / "schema.clickhouse.sql")]
+    subprocess.run(command, check=True)
+    return f"clickhouse:{path}"
+
+
+FILES = {"sqlite": make_sqlite, "duckdb": make_duckdb, "clickhouse": make_clickhouse}
 SERVERS = {"postgres": servers.postgres, "mysql": servers.mysql}
 
 

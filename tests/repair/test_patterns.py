@@ -15,6 +15,11 @@ from nl2sql.repair.registry import ErrorPattern, categories, dialects, in_versio
 from nl2sql.schema import Schema
 from nl2sql.validation import validate_sql
 
+
+def entries(dialect: str) -> list[ErrorPattern]:
+    return list(packaged(dialect).patterns)
+
+
 AT_LEAST = {"sqlite": 25, "clickhouse": 25}  # 15 for each other dialect
 PROVOKED = [
     pytest.param(dialect, pattern, id=f"{dialect}-{pattern.id}")
@@ -55,7 +60,8 @@ def test_each_dialect_has_its_patterns_and_each_example_is_matched_by_its_own(di
     assert registry.dialect == dialect and registry.tested
     assert len(registry.patterns) >= AT_LEAST.get(dialect, 15)
     for pattern in registry.patterns:
-        found = registry.find(pattern.example, pattern.provoke)
+        here = in_versions(pattern.versions, registry.tested[0])
+        found = registry.find(pattern.example, pattern.provoke, registry.tested[0] if here else "")
         assert found is not None and found[0].id == pattern.id, (pattern.id, found and found[0].id)
     assert {pattern.category for pattern in registry.patterns} <= set(categories())
 
@@ -130,6 +136,24 @@ def test_an_entry_outside_the_engine_version_is_skipped() -> None:
     assert registry.match(error, "", None, "3.38.5") is not None
     assert registry.match(error, "", None, "3.40.1") is None
     assert in_versions(">=24.3,<25.8", "25.7.1") and not in_versions(">=24.3,<25.8", "25.8")
+
+
+SPECIFICATION = {
+    r"LAG.*does not exist": "unsupported_function",
+    r"Identifier.*cannot be resolved.*subquery": "scope_error",
+    r"FULL OUTER JOIN": "unsupported_join",
+    r"window function.*GROUP BY": "window_function_misuse",
+}
+
+
+def test_the_specifications_patterns_are_there_word_for_word() -> None:
+    ours = {entry.pattern: entry.category for entry in entries("clickhouse") if entry.source == "specification"}
+    assert ours == SPECIFICATION
+    lag = packaged("clickhouse").match("Code: 63. LAG function does not exist", "", None, "24.3.1")
+    assert lag is not None and lag.alternative_approach is not None
+    assert lag.violated_constraint == "Do not use LAG() or LEAD() functions. ClickHouse does not support them."
+    assert "groupArray" in lag.alternative_approach
+    assert packaged("clickhouse").find("Code: 63. LAG function does not exist", "", "26.9") is None
 
 
 BAD_FILES = [
