@@ -27,7 +27,6 @@ SYSTEM = (
     "/usr/lib",
     "/lib",
     "/lib64",
-    "/proc",
     "/sys/fs/cgroup",
     "/sys/devices",
     "/dev/urandom",
