@@ -97,6 +97,8 @@ class DatabaseTools:
 
     def ask(self, question: str) -> dict[str, Any]:
         """Answer a question in plain words with the server's own language model: SQL and rows."""
+        if self.database.dialect != "sqlite":
+            raise ToolError(f"ask speaks SQLite only, and this database is {self.database.dialect}; use read_query")
         with self._one_at_a_time:
             if self._model is None:
                 self._model = self._open_model()  # type: ignore[assignment]

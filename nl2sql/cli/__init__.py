@@ -14,7 +14,7 @@ import sys
 import typer
 
 from nl2sql import __version__
-from nl2sql.cli import ask, check_data, compare, corpus, doctor, evaluate, mcp, models, replicas, score
+from nl2sql.cli import ask, check_data, compare, corpus, doctor, evaluate, explain, mcp, models, replicas, score
 from nl2sql.errors import Nl2SqlError
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ app.command("score")(score.score)
 app.command("compare")(compare.compare)
 app.command("check-data")(check_data.check_data)
 app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
 app.command("mcp")(mcp.mcp)
 app.add_typer(corpus.app, name="corpus", help="Failures and their repairs, for repair guidance.")
 app.add_typer(replicas.app, name="replicas", help="Build and check the databases behind TS.")

@@ -16,7 +16,7 @@ from nl2sql.errors import Nl2SqlError
 from nl2sql.models.doctor import Check
 
 NEEDED_BYTES = 2 * 10**9  # free disk for a small model, its conversion and replicas
-OPTIONAL = {"llguidance": "grammar", "httpx": "http", "jupyterlab": "notebooks"}
+OPTIONAL = {"llguidance": "grammar", "httpx": "http", "jupyterlab": "notebooks", "duckdb": "engines", "mcp": "mcp"}
 
 
 def machine_checks() -> Iterator[Check]:

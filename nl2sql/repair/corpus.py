@@ -76,6 +76,7 @@ class Corpus:
         self.embedder: Embedder = embedder or HashedNgrams()
         self._lock = threading.RLock()
         self._indexes: dict[str, _Index] = {}
+        self._batch: Any = None  # the ``run`` of a transaction that is under way
         self._connection, before = open_corpus(self.path, create=create)
         try:
             self._adopt_embedder(older=before == 0)
@@ -180,6 +181,16 @@ class Corpus:
                 gone += before - self._count(table)
         return gone
 
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """What is stored inside is one transaction: all of it or, after an exception, nothing; and much faster."""
+        with self._writing() as run:
+            self._batch = run
+            try:
+                yield
+            finally:
+                self._batch = None
+
     # ------------------------------------------------------------------------------------------------- reading
 
     def search(
@@ -258,6 +269,9 @@ class Corpus:
     def _writing(self) -> Iterator[Any]:
         """One transaction; yields ``run(sql, values) -> whether rows changed``."""
         with self._lock:
+            if self._batch is not None:
+                yield self._batch
+                return
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.Error as error:

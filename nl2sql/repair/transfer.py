@@ -105,23 +105,25 @@ def export_lines(corpus: Corpus) -> Iterator[str]:
 
 
 def import_lines(corpus: Corpus, file: Path) -> tuple[int, int]:
-    """Rows of an exported file: (read, new). Raises UsageError that names the first bad line; rows before it stay."""
+    """Rows of an exported file: (read, new). Raises UsageError that names a bad line; then nothing is stored."""
     read = stored = 0
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            if number == 1:
-                if row.get("format") != FORMAT:
-                    raise ValueError(f"no {FORMAT!r} header")
-                continue
-            stored += _store(corpus, row)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(f"{file}, line {number}: {type(error).__name__}: {error}; expected an export") from None
-        read += 1
+    with corpus.batch():
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                if number == 1:
+                    if row.get("format") != FORMAT:
+                        raise ValueError(f"no {FORMAT!r} header")
+                    continue
+                stored += _store(corpus, row)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                what = f"{type(error).__name__}: {error}"
+                raise UsageError(f"{file}, line {number}: {what}; expected an export") from None
+            read += 1
     return read, stored
 
 

@@ -238,9 +238,12 @@ def test_export_and_import_give_the_same_corpus(corpus: Corpus, tmp_path: Path) 
         assert import_lines(copy, file) == (5, 0)
         ours, theirs = (corpus.search("no such column: nam", limit=4), copy.search("no such column: nam", limit=4))
         assert [(f.sql, f.similarity_score) for f in ours] == [(f.sql, f.similarity_score) for f in theirs]
-        file.write_text(file.read_text() + "{torn")
+    file.write_text(file.read_text() + "{torn")
+    with Corpus(tmp_path / "empty.db", create=True) as empty:
         with pytest.raises(UsageError, match="line 7"):
-            import_lines(copy, file)
+            import_lines(empty, file)
+        assert empty.stats()["fixes"] == 0
+        assert empty.store_fix(*FIXES[0]) is not None
 
 
 def run_folder(tmp_path: Path, split: str) -> Path:
@@ -316,3 +319,22 @@ def test_the_command_line_end_to_end(tmp_path: Path) -> None:
     for arguments, wanted in ((["search", "x"], "no corpus at"), (["prune"], "what is to be pruned")):
         with pytest.raises(UsageError, match=wanted):
             CliRunner().invoke(app, ["corpus", *arguments, "--corpus", path + "2"], catch_exceptions=False)
+
+
+EXPLAINED = [
+    (["SELECT name FROM customers"], 0, ["valid"]),
+    (["SELECT nam FROM customers"], 1, ["error: no such column: nam", "category: unknown_column", "customers.name"]),
+    (["SELECT nam FROM customers", "--mend"], 1, ["mended: SELECT name FROM customers"]),
+    (["SELECT nam FROM customers", "--json"], 1, ['"valid": false', '"repair_guidance": {']),
+    (["SELECT nam FROM customers", "--corpus", "FIXES"], 1, ["similar fix (1.000): SELECT name FROM customers"]),
+    (["DROP TABLE customers", "--mend"], 1, ["category: not_read_only", "no repair without a model"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "wanted"), EXPLAINED)
+def test_explain_says_what_to_do(
+    arguments: list[str], code: int, wanted: list[str], corpus: Corpus, shop: Path
+) -> None:
+    given = [str(corpus.path) if word == "FIXES" else word for word in arguments]
+    result = CliRunner().invoke(app, ["explain", *given, "--db", str(shop)], catch_exceptions=False)
+    assert result.exit_code == code and [text for text in wanted if text not in result.output] == []
