@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nl2sql.errors import UsageError
-from nl2sql.repair.embeddings import Embedder, HashedNgrams, Vectors
+from nl2sql.repair.embeddings import Embedder, HashedNgrams
 from nl2sql.repair.guidance import SimilarFix
+from nl2sql.repair.index import FixIndex
 from nl2sql.repair.signatures import error_signature, mask_error, normalised_sql, skeleton
 from nl2sql.repair.store import explained, open_corpus
 
@@ -53,15 +54,13 @@ class Fix:
     rejected: int
 
 
-@dataclass(frozen=True)
-class _Index:
-    """The vectors of one dialect in memory, row by row with the fixes' ids, as they were after ``changes``."""
+@dataclass
+class _Held:
+    """The index of one dialect, as it was after ``changes`` (writes, and among them rewrites)."""
 
-    changes: tuple[int, int]
-    last_row: int
-    ids: list[str]
-    sources: list[str]
-    vectors: Vectors
+    index: FixIndex
+    changes: tuple[int, int] = (-1, -1)
+    last_row: int = 0
 
 
 class Corpus:
@@ -75,7 +74,7 @@ class Corpus:
         self.path = Path(path)
         self.embedder: Embedder = embedder or HashedNgrams()
         self._lock = threading.RLock()
-        self._indexes: dict[str, _Index] = {}
+        self._indexes: dict[str, _Held] = {}
         self._batch: Any = None  # the ``run`` of a transaction that is under way
         self._connection, before = open_corpus(self.path, create=create)
         try:
@@ -207,26 +206,20 @@ class Corpus:
 
         exclude: leave out what was stored with this ``source`` (the question that is being asked right now).
         """
-        query = np.asarray(self._vector(mask_error(error, failed_sql, dialect), failed_sql, dialect), np.float32)
+        query = self._vector(mask_error(error, failed_sql, dialect), failed_sql, dialect)
+        half = self.embedder.size
+        words = query[half:] if failed_sql.strip() else None
         with self._lock:
-            index = self._index(dialect)
-            if not index.ids:
-                return []
-            if failed_sql.strip():
-                scores = index.vectors @ query
-            else:
-                half = self.embedder.size
-                scores = (index.vectors[:, :half] @ query[:half]) * 2.0
-            best = _best(scores, index, limit, threshold, exclude)
-            fixes = {str(fix.id): fix for fix in self._fixes([index.ids[at] for at in best])}
+            best = self._index(dialect).search(query[:half], words, limit=limit, threshold=threshold, exclude=exclude)
+            fixes = {str(fix.id): fix for fix in self._fixes([id for id, _ in best])}
         return [
             SimilarFix(
-                query_id=UUID(index.ids[at]),
-                sql=fixes[index.ids[at]].successful_sql,
-                description=fixes[index.ids[at]].fix_description,
-                similarity_score=round(min(float(scores[at]), 1.0), 4),
+                query_id=UUID(id),
+                sql=fixes[id].successful_sql,
+                description=fixes[id].fix_description,
+                similarity_score=round(min(score, 1.0), 4),
             )
-            for at in best
+            for id, score in best
         ]
 
     def fix(self, id: UUID) -> Fix | None:
@@ -320,29 +313,22 @@ class Corpus:
         found = dict(self._rows("SELECT name, value FROM corpus_state"))
         return int(found["changes"]), int(found["rewrites"])
 
-    def _index(self, dialect: str) -> _Index:
-        """The vectors of a dialect: appended to after new rows, read anew after deletions and feedback."""
-        held, state = self._indexes.get(dialect), self._state()
-        if held is not None and held.changes == state:
-            return held
-        if held is not None and held.changes[1] != state[1]:
-            held = None
-        found = self._rows(
-            "SELECT rowid, id, source, embedding FROM error_fix_history WHERE dialect = ? AND rowid > ?"
-            " AND rejected <= accepted ORDER BY rowid",
-            dialect,
-            held.last_row if held else 0,
-        )
-        size = 2 * self.embedder.size
-        fresh = np.frombuffer(b"".join(row[3] for row in found), STORED).reshape(-1, size).astype(np.float32)
-        self._indexes[dialect] = index = _Index(
-            state,
-            found[-1][0] if found else (held.last_row if held else 0),
-            [*(held.ids if held else ()), *(row[1] for row in found)],
-            [*(held.sources if held else ()), *(row[2] for row in found)],
-            np.concatenate([held.vectors, fresh]) if held else fresh,
-        )
-        return index
+    def _index(self, dialect: str) -> FixIndex:
+        """The index of a dialect: added to after new rows, read anew after deletions and feedback."""
+        state = self._state()
+        held = self._indexes.get(dialect)
+        if held is None or held.changes[1] != state[1]:
+            held = self._indexes[dialect] = _Held(FixIndex(self.embedder.size))
+        if held.changes != state:
+            found = self._rows(
+                "SELECT rowid, id, source, embedding FROM error_fix_history WHERE dialect = ? AND rowid > ?"
+                " AND rejected <= accepted ORDER BY rowid",
+                dialect,
+                held.last_row,
+            )
+            held.index.add(row[1:] for row in found)
+            held.changes, held.last_row = state, found[-1][0] if found else held.last_row
+        return held.index
 
     def _vector(self, text: str, sql: str, dialect: str) -> NDArray[np.float32]:
         """Two halves, each of length 1/sqrt(2): the text, and the words of the statement."""
@@ -385,18 +371,6 @@ class Corpus:
             run("UPDATE OR IGNORE successful_queries SET identity = ? WHERE query_id = ?", (identity, id))
             vector = self._halves(text or "", sql, dialect)
             run("UPDATE successful_queries SET embedding = ? WHERE query_id = ?", (vector, id))
-
-
-def _best(scores: NDArray[np.float32], index: _Index, limit: int, threshold: float, exclude: str) -> list[int]:
-    """Places of the highest scores, highest first; equal ones in the order in which they were stored."""
-    if exclude:
-        scores = np.where(np.array(index.sources) == exclude, -1.0, scores)
-    wanted = min(limit, len(scores))
-    if wanted < 1:
-        return []
-    edge = np.partition(scores, -wanted)[-wanted]
-    places = np.flatnonzero(scores >= max(float(edge), threshold))
-    return [int(at) for at in places[np.argsort(-scores[places], kind="stable")][:wanted]]
 
 
 def _identity(*parts: str) -> str:

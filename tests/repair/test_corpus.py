@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nl2sql.cli import app
@@ -19,6 +21,7 @@ from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.embeddings import HashedNgrams
+from nl2sql.repair.index import FixIndex
 from nl2sql.repair.signatures import error_signature, mask_error, normalised_sql
 from nl2sql.repair.store import TABLES
 from nl2sql.repair.transfer import export_lines, import_lines, import_run
@@ -100,6 +103,32 @@ def test_a_score_is_the_cosine_of_the_vectors(corpus: Corpus) -> None:
         assert fix.similarity_score <= 1.0
         if "(" not in stored.failed_sql:  # words and signs are apart in the skeleton
             assert fix.similarity_score == pytest.approx((by_error + by_words) / 2, abs=0.005)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_search_by_groups_finds_what_comparing_all_finds(data: st.DataObject) -> None:
+    """Made-up vectors, few errors and many statements, also stored in several portions."""
+    size, random = 8, np.random.default_rng(data.draw(st.integers(0, 10**6)))
+
+    def halves(count: int) -> np.ndarray:
+        found = random.normal(size=(count, size))
+        return (found / np.linalg.norm(found, axis=1, keepdims=True) * np.sqrt(0.5)).astype(np.float16)
+
+    errors, count = halves(data.draw(st.integers(1, 6))), data.draw(st.integers(0, 60))
+    mine, words = errors[random.integers(len(errors), size=count)], halves(count)
+    rows = [(str(n), f"s{n % 4}", mine[n].tobytes() + words[n].tobytes()) for n in range(count)]
+    index, cut = FixIndex(size), count // 3
+    index.add(rows[:cut])
+    index.search(errors[0].astype(np.float32), None, limit=1, threshold=0.0)
+    index.add(rows[cut:])
+    query = [half.astype(np.float32) for half in (halves(1)[0], halves(1)[0])]
+    limit, threshold = data.draw(st.integers(1, 5)), data.draw(st.sampled_from([-1.0, 0.0, 0.4]))
+    exclude = data.draw(st.sampled_from(["", "s1"]))
+    plain = mine.astype(np.float32) @ query[0] + words.astype(np.float32) @ query[1]
+    order = [n for n in np.argsort(-plain, kind="stable") if f"s{n % 4}" != exclude and plain[n] >= threshold]
+    found = index.search(query[0], query[1], limit=limit, threshold=threshold, exclude=exclude)
+    assert [score for _, score in found] == pytest.approx([plain[n] for n in order[:limit]], abs=1e-5)
 
 
 def test_a_source_can_be_left_out(corpus: Corpus) -> None:
