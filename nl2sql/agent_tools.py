@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nl2sql import agent_utils, constraints, grammars, linking, prompts, schema, validation
-from nl2sql.config import Config
+from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Question, Resources, RunResult, Sampling, Tool, Usage
 
@@ -279,6 +279,12 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
     messages = prompts.repair_messages(
         task.nlq, state.last_sql or "(none)", error, task.schema_text_focus, task.config.prompts
     )
+    if task.config.repair != RepairConfig():  # not the specification's loop
+        from nl2sql.repair import in_loop
+
+        if mended := in_loop.mended(state, error):
+            return mended
+        messages = in_loop.messages(state, error) or messages
     return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling())[0]
 
 

@@ -88,6 +88,17 @@ class SingleShotConfig(_Frozen):
     top_p: float = Field(0.95, gt=0, le=1)
 
 
+class RepairConfig(_Frozen):
+    """What ``repair_sql`` is told about a failure (docs/repair.md). The defaults are the specification's loop."""
+
+    guidance: Literal["none", "error", "patterns", "patterns+corpus"] = "error"
+    deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
+    corpus: str = ""  # file of fixes for patterns+corpus, and for learn
+    learn: bool = False  # store an episode's repair in the corpus; questions of training and development splits only
+    threshold: float = Field(0.5, ge=0, le=1)  # cosine from which on a fix is shown
+    patterns: str = ""  # dialect whose patterns are used; empty: the database's own
+
+
 class ExecutionConfig(_Frozen):
     """Bounds of every statement that a controller executes."""
 
@@ -109,6 +120,7 @@ class Config(_Frozen):
     react: ReactConfig = ReactConfig()
     single_shot: SingleShotConfig = SingleShotConfig()
     schema_text: SchemaConfig = SchemaConfig()
+    repair: RepairConfig = RepairConfig()
     execution: ExecutionConfig = ExecutionConfig()
     eval: EvalConfig = EvalConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one

@@ -13,7 +13,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nl2sql.repair.guidance import RepairGuidance
 
 REACT_SYSTEM_PROMPT = """\
 You answer questions about a SQLite database by calling tools, one per turn.
@@ -73,6 +76,40 @@ Error: {error}
 Write the corrected query.
 SQL:"""
 
+# With repair.guidance none: the model is told that the query failed, and no more.
+REPAIR_BLIND_USER_PROMPT = """\
+Schema:
+{schema}
+
+Question: {question}
+
+This query failed:
+{bad_sql}
+
+Write the corrected query.
+SQL:"""
+
+# With repair.guidance patterns and patterns+corpus: the specification's sections, and what the episode has tried.
+REPAIR_GUIDED_USER_PROMPT = """\
+Schema:
+{schema}
+
+Question: {question}
+
+{attempts}This query failed:
+{bad_sql}
+
+Error: {error}
+{valid_part}
+VIOLATED CONSTRAINT:
+{constraint}
+
+ALTERNATIVE APPROACH:
+{alternative}
+{similar}
+Please rewrite the SQL following these constraints.
+SQL:"""
+
 # The open assistant turn that the SQL prompts are continued from. It keeps a small model from answering in prose
 # (VA of the stock 135M model 0% without, 20% with it, on 60 packaged questions) and rules out WITH; a larger model is
 # better off with -c prompts.generate_prefill= (empty).
@@ -85,6 +122,8 @@ PROMPTS: dict[str, str] = {
     "generate_system": GENERATE_SYSTEM_PROMPT,
     "generate_user": GENERATE_USER_PROMPT,
     "repair_user": REPAIR_USER_PROMPT,
+    "repair_blind_user": REPAIR_BLIND_USER_PROMPT,
+    "repair_guided_user": REPAIR_GUIDED_USER_PROMPT,
 }
 
 
@@ -140,6 +179,49 @@ def repair_messages(
 ) -> list[dict[str, str]]:
     """The messages behind ``repair_sql`` [2]: question, failed query, its error, schema."""
     user = prompt("repair_user", overrides, schema=schema, question=question, bad_sql=bad_sql, error=error)
+    return [
+        {"role": "system", "content": prompt("generate_system", overrides)},
+        {"role": "user", "content": user},
+    ]
+
+
+def blind_repair_messages(
+    question: str, bad_sql: str, schema: str, overrides: Mapping[str, str] | None = None
+) -> list[dict[str, str]]:
+    """The same without the error: what a repair is worth when nothing is known about the failure."""
+    user = prompt("repair_blind_user", overrides, schema=schema, question=question, bad_sql=bad_sql)
+    return [
+        {"role": "system", "content": prompt("generate_system", overrides)},
+        {"role": "user", "content": user},
+    ]
+
+
+def guided_repair_messages(
+    question: str,
+    bad_sql: str,
+    error: str,
+    schema: str,
+    guidance: RepairGuidance,
+    attempts: Sequence[tuple[str, str]] = (),
+    valid_part: str = "",
+    overrides: Mapping[str, str] | None = None,
+) -> list[dict[str, str]]:
+    """The same with guidance: ``attempts`` are the episode's earlier failures (SQL, error), oldest first."""
+    tried = "".join(f"This failed before:\n{sql}\nError: {why}\n\n" for sql, why in attempts)
+    fixes = "".join(f"\n{fix.description}:\n```sql\n{fix.sql}\n```\n" for fix in guidance.similar_fixes)
+    user = prompt(
+        "repair_guided_user",
+        overrides,
+        schema=schema,
+        question=question,
+        bad_sql=bad_sql,
+        error=error,
+        attempts=tried,
+        valid_part=f"This part of it is valid: {valid_part}\n" if valid_part else "",
+        constraint=guidance.violated_constraint or "N/A",
+        alternative=guidance.alternative_approach or "N/A",
+        similar=f"\nSIMILAR SUCCESSFUL QUERIES:\n{fixes}" if fixes else "",
+    )
     return [
         {"role": "system", "content": prompt("generate_system", overrides)},
         {"role": "user", "content": user},

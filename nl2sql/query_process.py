@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,25 @@ class Place:
 
 
 class Worker:
-    """One child process that runs ``query_worker.py``, and the socket to it."""
+    """One child process that runs ``query_worker.py`` (or another ``program`` of that protocol), and the socket to it.
 
-    def __init__(self) -> None:
+    The program gets the number of the file descriptor of its ``Place`` as its last argument. ``environment``: its
+    environment variables; None: ours.
+    """
+
+    def __init__(
+        self, program: Sequence[str] = ("-I", "-S", str(WORKER)), environment: Mapping[str, str] | None = None
+    ) -> None:
         self.socket, theirs = socket.socketpair()
         self._place = Place()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(WORKER), str(self._place.file)],
+                [sys.executable, *program, str(self._place.file)],
                 stdin=theirs.fileno(),
                 pass_fds=(self._place.file,),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                env=environment,
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent
             )
         self.uris: set[str] = set()

@@ -21,6 +21,7 @@ from nl2sql.agent_tools import LINK_MAX_TABLES, TOOLS, EpisodeFailed, State, ope
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, DatabaseError
 from nl2sql.interfaces import Database, Episode, EventSink, Model, Question, Resources, Tool, no_sink
+from nl2sql.repair import in_loop
 from nl2sql.trace import summarize_trace
 from nl2sql.transcript import failed, fit_window, parse_action, shown
 from nl2sql.transitions import AFTER, after_other, decide
@@ -270,6 +271,8 @@ def fall_back(state: State) -> str:
 def close(state: State, finish: str, error: str | None, seconds: float) -> Episode:
     """The Episode: final SQL with its rows (of its run, else executed now), and all that was recorded."""
     task = state.task
+    if task.config.repair.learn:
+        in_loop.remember(state)
     opening = prompts.native_messages if task.config.react.native_tools else prompts.react_messages
     ran = state.last_run if finish == "finish" and state.last_run else {}
     sql = str(ran.get("sql") or state.last_sql or "")

@@ -16,6 +16,7 @@ from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Episode, Model, Tool
 from nl2sql.jobs import Job, carry_out, carry_out_seeds
 from nl2sql.plan import Plan, given_model, open_benchmark, open_model, pick, read_plan
+from nl2sql.repair.in_loop import check_corpus
 from nl2sql.runs import Run, exclusive, new_folder
 
 
@@ -103,6 +104,7 @@ def start(
     questions = pick(benchmark, plan)
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
     check_model(model, config)
+    check_corpus(config.repair)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
     job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress)
     with exclusive(folder):
@@ -134,6 +136,7 @@ def resume(
     opened = open_benchmark(plan, objects)
     backend = given_model(plan, model) if model is not None else open_model(plan)
     check_model(backend, config)
+    check_corpus(config.repair)
     job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress)
     with exclusive(path):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)

@@ -14,7 +14,22 @@ import sys
 import typer
 
 from nl2sql import __version__
-from nl2sql.cli import ablate, ask, check_data, compare, doctor, evaluate, models, replicas, report, runs, score
+from nl2sql.cli import (
+    ablate,
+    ask,
+    check_data,
+    compare,
+    corpus,
+    doctor,
+    evaluate,
+    explain,
+    mcp,
+    models,
+    replicas,
+    report,
+    runs,
+    score,
+)
 from nl2sql.errors import Nl2SqlError, one_line
 
 app = typer.Typer(
@@ -53,6 +68,9 @@ app.command("score")(score.score)
 app.command("compare")(compare.compare)
 app.command("check-data")(check_data.check_data)
 app.command("doctor")(doctor.doctor)
+app.command("explain")(explain.explain)
+app.command("mcp")(mcp.mcp)
+app.add_typer(corpus.app, name="corpus", help="Failures and their repairs, for repair guidance.")
 app.add_typer(replicas.app, name="replicas", help="Build and check the databases behind TS.")
 app.add_typer(models.app, name="models", help="List, fetch and describe models.")
 

@@ -88,6 +88,7 @@ def ask(
     from nl2sql.interfaces import Question, Resources, no_sink
     from nl2sql.models import load_model
     from nl2sql.query_runner import SqliteDatabase
+    from nl2sql.repair.in_loop import check_corpus
 
     named = get_controller(controller)
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
@@ -96,6 +97,7 @@ def ask(
         where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
         loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
         check_model(loaded, settings)
+        check_corpus(settings.repair)
         asked = Question(text, db_id=database.name)
         mine = episode_model(loaded, asked, named.name)
         resources = Resources(mine, database, sink=_print_step if trace else no_sink)

@@ -1,0 +1,164 @@
+"""``nl2sql corpus``: the fixes and queries that repair guidance draws on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nl2sql.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+
+CorpusOption = Annotated[Path, typer.Option("--corpus", envvar="NL2SQL_CORPUS", help="The corpus file.")]
+DialectOption = Annotated[str, typer.Option(help="sqlite, clickhouse, duckdb, postgres or mysql.")]
+DEFAULT = Path("corpus.db")
+
+
+@app.command()
+def add(
+    sql: Annotated[str, typer.Argument(help="The query that works.")],
+    description: Annotated[str, typer.Option(help="What it answers or shows.")] = "",
+    failed: Annotated[str | None, typer.Option(help="The query that failed before: stores a fix.")] = None,
+    error: Annotated[str | None, typer.Option(help="The error of the query that failed.")] = None,
+    category: Annotated[str | None, typer.Option(help="A category; of a fix: found from its error.")] = None,
+    dialect: DialectOption = "sqlite",
+    source: Annotated[str, typer.Option(help="Where it comes from.")] = "cli",
+    corpus: CorpusOption = DEFAULT,
+) -> None:
+    """Store a query that works, or with --failed and --error a fix. Makes the corpus if it is not there.
+
+    \b
+    Examples:
+      nl2sql corpus add "SELECT COUNT(*) FROM orders" --description "Number of orders"
+      nl2sql corpus add "SELECT name FROM t" --failed "SELECT nam FROM t" --error "no such column: nam"
+    """
+    if (failed is None) != (error is None):
+        raise UsageError("--failed and --error go together: the query that failed, and what the engine said")
+    from nl2sql.repair.analyzer import ErrorAnalyzer
+    from nl2sql.repair.corpus import Corpus
+
+    with Corpus(corpus, create=True) as opened:
+        if failed is None or error is None:
+            id = uuid.uuid4()
+            stored = opened.store_query(id, sql, description, category, dialect=dialect, source=source)
+            print(f"stored query {id}" if stored else "this query is in the corpus already")
+            return
+        kind = category or ErrorAnalyzer(dialect).analyze_error(error, failed).category
+        made = opened.store_fix(error, failed, sql, description, category=kind, dialect=dialect, source=source)
+        print(f"stored fix {made} ({kind})" if made else "this fix is in the corpus already")
+
+
+@app.command()
+def search(
+    error: Annotated[str, typer.Argument(help="An error message.")],
+    failed: Annotated[str, typer.Option(help="The query that failed.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Fixes to show.")] = 3,
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="Cosine that a fix must have.")] = 0.0,
+    dialect: DialectOption = "sqlite",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    corpus: CorpusOption = DEFAULT,
+) -> None:
+    """Fixes of similar failures, closest first."""
+    from nl2sql.repair.corpus import Corpus
+
+    with Corpus(corpus) as opened:
+        found = opened.search(error, failed, dialect=dialect, limit=limit, threshold=threshold)
+    if as_json:
+        print(json.dumps([fix.model_dump(mode="json") for fix in found], ensure_ascii=False, indent=2))
+        return
+    for fix in found:
+        print(f"{fix.similarity_score:.3f}  {fix.query_id}  {' '.join(fix.description.split())}")
+        print(f"       {' '.join(fix.sql.split())}")
+    if not found:
+        print("no fix is as close as that")
+
+
+@app.command()
+def prune(
+    days: Annotated[float | None, typer.Option(min=0, help="Delete what is older.")] = None,
+    per_category: Annotated[
+        int | None, typer.Option(min=1, help="Keep so many of each dialect and category: the best by feedback.")
+    ] = None,
+    corpus: CorpusOption = DEFAULT,
+) -> None:
+    """Delete old rows, and all but the best of each category."""
+    if days is None and per_category is None:
+        raise UsageError("what is to be pruned? give --days N, --per-category N, or both")
+    from nl2sql.repair.corpus import Corpus
+
+    with Corpus(corpus) as opened:
+        print(f"deleted {opened.prune(days=days, per_category=per_category)} rows")
+
+
+@app.command()
+def export(
+    out: Annotated[Path | None, typer.Argument(help="A new file; left out: standard output.")] = None,
+    corpus: CorpusOption = DEFAULT,
+) -> None:
+    """Write the corpus as JSON lines, without its vectors."""
+    from nl2sql.repair.corpus import Corpus
+    from nl2sql.repair.transfer import export_lines
+
+    with Corpus(corpus) as opened:
+        if out is None:
+            sys.stdout.writelines(f"{line}\n" for line in export_lines(opened))
+            return
+        if out.exists():
+            raise UsageError(f"{out} exists; name a new file")
+        out.write_text("".join(f"{line}\n" for line in export_lines(opened)), encoding="utf-8")
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="A run folder (the repairs of its traces), or an exported file.")],
+    any_split: Annotated[
+        bool, typer.Option("--any-split", help="Also a run over test questions: never use this corpus on them.")
+    ] = False,
+    corpus: CorpusOption = DEFAULT,
+) -> None:
+    """Take in the repairs of a run over a training or development split, or an exported corpus."""
+    from nl2sql.repair.corpus import Corpus
+    from nl2sql.repair.transfer import import_lines, import_run
+
+    if not source.exists():
+        raise UsageError(f"{source} does not exist; expected a run folder or a file that 'nl2sql corpus export' wrote")
+    with Corpus(corpus, create=True) as opened:
+        read, new = import_run(opened, source, any_split=any_split) if source.is_dir() else import_lines(opened, source)
+    print(f"{read} found, {new} new")
+
+
+@app.command()
+def feedback(
+    id: Annotated[str, typer.Argument(help="A fix or query, or the beginning of its id.")],
+    verdict: Annotated[Literal["accept", "reject"], typer.Argument(help="accept or reject.")],
+    corpus: CorpusOption = DEFAULT,
+) -> None:
+    """Say whether a fix was of use. One rejected more often than accepted is shown no more."""
+    from nl2sql.repair.corpus import Corpus
+
+    with Corpus(corpus) as opened:
+        opened.feedback(id, verdict == "accept")
+    print(f"{verdict}ed")
+
+
+@app.command()
+def stats(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False, corpus: CorpusOption = DEFAULT
+) -> None:
+    """How much the corpus holds."""
+    from nl2sql.repair.corpus import Corpus
+
+    with Corpus(corpus) as opened:
+        found = opened.stats()
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"{found['fixes']} fixes of {found['error_types']} types of error, {found['queries']} queries")
+    for name, count in found["by_dialect_and_category"].items():
+        print(f"  {name}: {count}")
+    print(f"vectors: {found['embedding']}; {found['bytes']:,} bytes")

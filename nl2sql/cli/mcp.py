@@ -1,0 +1,90 @@
+"""``nl2sql mcp``: one database as an MCP server."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nl2sql.cli.ask import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
+from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Model
+
+
+def mcp(
+    db: Annotated[
+        str,
+        typer.Option(
+            "--db",
+            help="FILE.sqlite, packaged:NAME, duckdb:FILE, clickhouse:FOLDER, postgresql://USER@HOST/NAME or "
+            "mysql://USER@HOST/NAME.",
+        ),
+    ],
+    model: ModelOption = "smollm2-135m",
+    controller: Annotated[str, typer.Option(help="The loop behind the tool ask.")] = "react",
+    http: Annotated[
+        str | None, typer.Option(help="HOST:PORT: streamable HTTP at /mcp; left out: standard input and output.")
+    ] = None,
+    corpus: Annotated[Path | None, typer.Option(help="A corpus: similar fixes in explain_analyze.")] = None,
+    corpus_write: Annotated[
+        bool, typer.Option("--corpus-write", help="Offer log_successful_query, which writes to --corpus.")
+    ] = False,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = None,
+    server: ServerOption = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Serve one database to MCP clients: list_tables, describe_table, read_query, explain_analyze, ask. Read-only.
+
+    \b
+    Examples:
+      nl2sql mcp --db packaged:scale_models
+      nl2sql mcp --db shop.sqlite --corpus fixes.db --corpus-write
+      nl2sql mcp --db duckdb:shop.duckdb --http 127.0.0.1:8765
+    """
+    if corpus_write and corpus is None:
+        raise UsageError("--corpus-write needs the corpus to write: --corpus FILE")
+    address = _address(http)
+    try:
+        from nl2sql.mcp_server import DatabaseTools, build_server
+    except ImportError as error:
+        raise UsageError(f"{error}; install it: pip install 'nl2sql-harness[mcp]'") from None
+    from nl2sql.config import load_config
+    from nl2sql.controllers import get_controller
+    from nl2sql.engines import open_database
+    from nl2sql.repair.corpus import Corpus
+
+    settings = load_config(config or (), set_ or (), base=get_controller(controller).preset)
+
+    def open_model() -> Model:
+        from nl2sql.models import load_model
+
+        return load_model(model, device=device, dtype=dtype, batch_size=1, server=server or ())
+
+    with ExitStack() as stack:
+        database = open_database(db)
+        stack.callback(database.close)
+        opened = stack.enter_context(Corpus(corpus, create=corpus_write)) if corpus is not None else None
+        tools = DatabaseTools(
+            database, open_model, settings, controller=controller, corpus=opened, corpus_write=corpus_write
+        )
+        stack.callback(tools.close)
+        built = build_server(tools)
+        if address is None:
+            built.run()
+        else:
+            built.run("streamable-http", host=address[0], port=address[1])
+
+
+def _address(http: str | None) -> tuple[str, int] | None:
+    if http is None:
+        return None
+    host, _, port = http.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"--http {http!r}; expected HOST:PORT, e.g. 127.0.0.1:8765")
+    return host, int(port)

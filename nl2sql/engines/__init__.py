@@ -1,0 +1,49 @@
+"""Databases of any engine behind one door: ``open_database`` (see docs/repair.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Database
+
+FORMS = (
+    "FILE.sqlite, packaged:NAME, duckdb:FILE, clickhouse:FOLDER, postgresql://USER@HOST/NAME, mysql://USER@HOST/NAME"
+)
+SERVERS = {"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql"}
+
+
+def open_database(spec: str | Path) -> Database:
+    """The database that ``spec`` names, opened read-only; one of ``FORMS``.
+
+    Raises UsageError for another form or a missing file, DatabaseError where it cannot be opened.
+    """
+    from nl2sql.engines.database import EngineDatabase
+
+    text = str(spec)
+    form, colon, rest = text.partition(":")
+    if form in SERVERS and rest.startswith("//"):
+        name = urlsplit(text).path.lstrip("/")
+        if not name:
+            raise UsageError(f"{form}://... names no database; expected e.g. {form}://USER@HOST/NAME")
+        return EngineDatabase(SERVERS[form], text, name)
+    if form in ("duckdb", "clickhouse") and colon:
+        path = Path(rest).expanduser()
+        if not (path.is_file() if form == "duckdb" else path.is_dir()):
+            raise UsageError(
+                f"{form} database {path} does not exist; expected a {form} {'file' if form == 'duckdb' else 'folder'}"
+            )
+        return EngineDatabase(form, str(path.resolve()), path.stem)
+    from nl2sql.query_runner import SqliteDatabase
+
+    if form == "packaged" and colon:
+        from nl2sql.benchmarks.packaged import database_path
+
+        return SqliteDatabase(database_path(rest))
+    if "://" in text:
+        raise UsageError(f"no database for {form}://; known forms: {FORMS}")
+    return SqliteDatabase(spec)

@@ -1,0 +1,116 @@
+"""The process in which another engine than SQLite runs: ``python -I child.py``, ended by its parent when it overstays.
+
+Messages both ways as in ``query_worker.py``. The first request is ``["open", dialect, target, scratch folder]``,
+answered with ``["ok", version]``; then ``[mode, sql, timeout_s, max_rows]`` with mode run or explain, answered with
+``["ok", columns, rows, truncated]``, and ``["tables"]`` with ``["ok", tables]``; a failure is
+``["error", exception, message]``. Values that JSON does not have are sent as text, blobs as ``{"b": hex}``.
+
+The engines' own settings keep a statement inside its database (``adapters.py``). Behind them, where the engine runs in
+this very process, Landlock takes away every file but the database, and TCP (``confine.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import resource
+import signal
+import sys
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+if __name__ == "__main__":  # -I leaves the script's folder out; this copy of nl2sql is the one to load
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
+
+from nl2sql.engines.statement import Refused
+from nl2sql.query_worker import receive, send
+
+RESULT_BYTES = 64 * 2**20
+LAST_RESORT_SECONDS = 5.0
+DATA_BYTES = 6 * 2**30  # memory of the process, whatever the engine's own limit says
+FILE_BYTES = 2**20  # ClickHouse writes a status file
+
+
+def plain(value: Any) -> Any:
+    """A value of a result as SQLite would hold it: number, text, None or blob; dates as ISO text."""
+    if value is None or isinstance(value, (str, int)):
+        return int(value) if isinstance(value, bool) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"b": bytes(value).hex()}
+    if isinstance(value, datetime):
+        return value.isoformat(" ")
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
+
+
+def answer(adapter: Any, request: list[Any]) -> list[Any]:
+    """Execute one request on an open engine. Raises whatever the engine does."""
+    if request[0] == "tables":
+        return ["ok", adapter.tables()]
+    mode, sql, timeout_s, max_rows = request
+    columns, found = adapter.query(sql, timeout_s, mode == "explain")
+    rows: list[list[Any]] = []
+    size = 0
+    for row in found:
+        if len(rows) == max_rows:
+            return ["ok", columns, rows, True]
+        rows.append([plain(value) for value in row])
+        size += sum(len(value) if isinstance(value, str) else 16 for value in rows[-1])
+        if size > RESULT_BYTES:
+            raise Refused("too_large", f"the result is larger than {RESULT_BYTES >> 20} MB")
+    return ["ok", columns, rows, False]
+
+
+def failure(error: BaseException) -> list[Any]:
+    kind = error.kind if isinstance(error, Refused) else type(error).__name__
+    if isinstance(error, ImportError):
+        kind = "missing"
+    return ["error", kind, message_of(error)[:4000]]
+
+
+def message_of(error: BaseException) -> str:
+    """The engine's own words: a MySQL error is (number, text)."""
+    if len(error.args) == 2 and isinstance(error.args[0], int):
+        return f"({error.args[0]}) {error.args[1]}"
+    return str(error)
+
+
+def main() -> None:
+    from nl2sql.engines.adapters import ADAPTERS
+
+    for name, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_DATA, DATA_BYTES),
+        (resource.RLIMIT_FSIZE, FILE_BYTES),
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(name, (value, value))
+    send(b"[]")
+    adapter: Any = None
+    while len(header := receive(8)) == 8:
+        request = json.loads(receive(int.from_bytes(header, "big")))
+        try:
+            if request[0] == "open":
+                adapter = ADAPTERS[request[1]](*request[2:])
+                reply = ["ok", adapter.version]
+            else:
+                if len(request) > 2:
+                    signal.setitimer(signal.ITIMER_REAL, request[2] + LAST_RESORT_SECONDS)
+                reply = answer(adapter, request)
+        except MemoryError:
+            reply = ["error", "memory", "out of memory"]
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises is the statement's error
+            reply = failure(error)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        send(json.dumps(reply).encode("utf-8", "replace"))
+
+
+if __name__ == "__main__":
+    main()

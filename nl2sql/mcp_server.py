@@ -1,0 +1,205 @@
+"""One database as MCP tools: look at the schema, read, dry-run with repair guidance, ask.
+
+All tools but ``log_successful_query`` only read: their SQL runs in the sandbox of the database's engine, and they are
+annotated as reading. ``log_successful_query`` exists only where a corpus may be written; its SQL is dry-run first.
+What a caller got wrong comes back as the tool's error, never as a crash of the server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import anyio.to_thread
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+from nl2sql import __version__
+from nl2sql.controllers import episode_model, get_controller, run_episode
+from nl2sql.errors import Nl2SqlError
+from nl2sql.interfaces import Question, Resources
+from nl2sql.repair.analyzer import ErrorAnalyzer
+from nl2sql.repair.dry_run import engine_version, explain_analyze
+from nl2sql.trace import json_tree
+
+if TYPE_CHECKING:
+    from nl2sql.config import Config
+    from nl2sql.interfaces import Database, Model
+    from nl2sql.repair.corpus import Corpus
+
+READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+MAX_ROWS = 1000
+QUERY_S = 30.0
+
+
+class DatabaseTools:
+    """The tools' plain functions over one database; ``build_server`` puts them behind the protocol.
+
+    open_model: called at the first ``ask``, so that a server without questions loads no weights.
+    corpus: for similar fixes; written only where ``corpus_write``.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        open_model: Callable[[], Model],
+        config: Config,
+        *,
+        controller: str = "react",
+        corpus: Corpus | None = None,
+        corpus_write: bool = False,
+    ) -> None:
+        self.database, self.config, self.corpus, self.corpus_write = database, config, corpus, corpus_write
+        self._open_model, self._model, self._one_at_a_time = open_model, None, threading.Lock()
+        self._controller = get_controller(controller)
+        self._analyzer = ErrorAnalyzer(database.dialect, corpus, version=engine_version(database))
+
+    def list_tables(self) -> dict[str, Any]:
+        """All tables and views of the database, with their columns' names."""
+        tables = [
+            {"name": t.name, "is_view": t.is_view, "columns": [c.name for c in t.columns]}
+            for t in self.database.schema().tables
+        ]
+        return {"dialect": self.database.dialect, "tables": tables}
+
+    def describe_table(self, table: str) -> dict[str, Any]:
+        """Columns with types and keys, foreign keys, and three example rows of one table."""
+        rows = self.database.sample(table, 3)  # raises for an unknown table, with the known ones
+        found = self.database.schema().table(table)
+        assert found is not None, table
+        keys = [
+            {"columns": list(k.columns), "table": k.ref_table, "ref_columns": list(k.ref_columns)}
+            for k in found.foreign_keys
+        ]
+        columns = [
+            {"name": c.name, "type": c.type, "primary_key": c.primary_key, "not_null": c.not_null}
+            for c in found.columns
+        ]
+        return {"name": found.name, "columns": columns, "foreign_keys": keys, "rows": json_tree(rows)}
+
+    def read_query(self, sql: str, max_rows: int = 100) -> dict[str, Any]:
+        """Run one SELECT, read-only and bounded, and return its rows. For help with an error use explain_analyze."""
+        if not 1 <= max_rows <= MAX_ROWS:
+            raise ToolError(f"max_rows={max_rows}; expected 1 to {MAX_ROWS}")
+        found = self.database.run(sql, timeout_s=QUERY_S, max_rows=max_rows)
+        if not found.success:
+            raise ToolError(f"{found.error_kind}: {found.error}")
+        return {"columns": list(found.columns), "rows": json_tree(found.rows), "truncated": found.truncated}
+
+    def explain_analyze(self, sql: str) -> dict[str, Any]:
+        """Check one SELECT without running it: its plan, or its error with the violated constraint, an alternative
+        and similar repairs."""
+        return explain_analyze(sql, self.database, analyzer=self._analyzer).model_dump(mode="json")
+
+    def ask(self, question: str) -> dict[str, Any]:
+        """Answer a question in plain words with the server's own language model: SQL and rows."""
+        if self.database.dialect != "sqlite":
+            raise ToolError(f"ask speaks SQLite only, and this database is {self.database.dialect}; use read_query")
+        with self._one_at_a_time:
+            if self._model is None:
+                self._model = self._open_model()  # type: ignore[assignment]
+            model: Model = self._model  # type: ignore[assignment]
+            asked = Question(question.strip(), db_id=self.database.name)
+
+            def resources() -> Resources:
+                mine = episode_model(model, asked, self._controller.name)
+                return Resources(mine, self.database, corpus=self.corpus)
+
+            episode = run_episode(self._controller, asked, resources, self.config)
+        if not episode.sql:
+            raise ToolError(episode.error or "the model wrote no SQL")
+        rows = json_tree(episode.rows[:MAX_ROWS])
+        return {"sql": episode.sql, "columns": list(episode.columns), "rows": rows, "error": episode.error}
+
+    def log_successful_query(
+        self,
+        query_id: str,
+        sql: str,
+        description: str,
+        category: str | None = None,
+        previous_error: str | None = None,
+        previous_sql: str | None = None,
+    ) -> dict[str, Any]:
+        """Remember a query that worked, and with previous_error and previous_sql what it repaired.
+
+        query_id: a UUID. The query must be valid on this database.
+        """
+        if self.corpus is None or not self.corpus_write:
+            raise ToolError("the corpus of this server is not written; start it with --corpus-write")
+        try:
+            id = UUID(query_id)
+        except ValueError:
+            raise ToolError(f"query_id={query_id!r}; expected a UUID") from None
+        checked = explain_analyze(sql, self.database)
+        if not checked.valid:
+            raise ToolError(f"not stored, the query is not valid here: {checked.error}")
+        common = {"dialect": self.database.dialect, "source": f"mcp:{self.database.name}"}
+        self.corpus.store_query(id, sql, description, category, **common)
+        if previous_error and previous_sql:
+            kind = category or self._analyzer.analyze_error(previous_error, previous_sql).category
+            self.corpus.store_fix(previous_error, previous_sql, sql, description, category=kind, **common)
+        return {"stored": True}
+
+    def close(self) -> None:
+        self._analyzer.close()
+        if self._model is not None:
+            self._model.close()
+
+
+def build_server(tools: DatabaseTools) -> MCPServer:
+    """The tools behind the protocol. ``log_successful_query`` is there only where it may write."""
+    server = MCPServer(
+        "nl2sql",
+        version=__version__,
+        instructions=f"Reads the {tools.database.dialect} database {tools.database.name}. Look at list_tables and "
+        "describe_table, check a query with explain_analyze, then run it with read_query.",
+        log_level="ERROR",
+    )
+
+    @server.tool(annotations=READS, description=tools.list_tables.__doc__)
+    async def list_tables() -> dict[str, Any]:
+        return await _outside(tools.list_tables)
+
+    @server.tool(annotations=READS, description=tools.describe_table.__doc__)
+    async def describe_table(table: str) -> dict[str, Any]:
+        return await _outside(tools.describe_table, table)
+
+    @server.tool(annotations=READS, description=tools.read_query.__doc__)
+    async def read_query(sql: str, max_rows: int = 100) -> dict[str, Any]:
+        return await _outside(tools.read_query, sql, max_rows)
+
+    @server.tool(annotations=READS, description=DatabaseTools.explain_analyze.__doc__)
+    async def explain_analyze(sql: str) -> dict[str, Any]:
+        return await _outside(tools.explain_analyze, sql)
+
+    @server.tool(annotations=READS, description=tools.ask.__doc__)
+    async def ask(question: str) -> dict[str, Any]:
+        return await _outside(tools.ask, question)
+
+    if tools.corpus_write:
+
+        @server.tool(annotations=WRITES, description=tools.log_successful_query.__doc__)
+        async def log_successful_query(
+            query_id: str,
+            sql: str,
+            description: str,
+            category: str | None = None,
+            previous_error: str | None = None,
+            previous_sql: str | None = None,
+        ) -> dict[str, Any]:
+            given = (query_id, sql, description, category, previous_error, previous_sql)
+            return await _outside(tools.log_successful_query, *given)
+
+    return server
+
+
+async def _outside(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Run a tool in a thread, so that the server stays answerable; our errors become the tool's."""
+    try:
+        return await anyio.to_thread.run_sync(lambda: function(*arguments))
+    except Nl2SqlError as error:
+        raise ToolError(str(error)) from None

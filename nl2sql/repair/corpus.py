@@ -1,0 +1,382 @@
+"""The corpus of queries that worked and of failures that were repaired, with exact search for similar ones.
+
+A fix is found by two halves of equal weight: its masked error, and the words of its failed statement. The similarity
+is the cosine of the whole, 1 for the same error and statement; with an error alone it is the cosine of that half.
+Nothing of a benchmark's test questions belongs in a corpus that is used on them: ``exclude`` leaves out what came of
+one source, and ``source`` says where each row came from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nl2sql.errors import UsageError
+from nl2sql.repair.embeddings import Embedder, HashedNgrams
+from nl2sql.repair.guidance import SimilarFix
+from nl2sql.repair.index import FixIndex
+from nl2sql.repair.signatures import error_signature, mask_error, normalised_sql, skeleton
+from nl2sql.repair.store import explained, open_corpus
+
+MAX_TEXT = 20_000  # characters of an SQL or an error that are stored
+STORED = np.float16  # half the size on disk; the cosine changes by less than 0.001
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A failure and its repair, as stored."""
+
+    id: UUID
+    error_signature: str
+    error_msg: str
+    failed_sql: str
+    successful_sql: str
+    fix_description: str
+    category: str
+    dialect: str
+    source: str
+    created_at: float
+    accepted: int
+    rejected: int
+
+
+@dataclass
+class _Held:
+    """The index of one dialect, as it was after ``changes`` (writes, and among them rewrites)."""
+
+    index: FixIndex
+    changes: tuple[int, int] = (-1, -1)
+    last_row: int = 0
+
+
+class Corpus:
+    """A corpus file. Thread-safe; other processes may write it at the same time.
+
+    Raises UsageError for a missing file (unless ``create``) or one that is no corpus, DatabaseError for one that is
+    damaged or cannot be written; neither changes the file.
+    """
+
+    def __init__(self, path: str | Path, *, create: bool = False, embedder: Embedder | None = None) -> None:
+        self.path = Path(path)
+        self.embedder: Embedder = embedder or HashedNgrams()
+        self._lock = threading.RLock()
+        self._indexes: dict[str, _Held] = {}
+        self._batch: Any = None  # the ``run`` of a transaction that is under way
+        self._connection, before = open_corpus(self.path, create=create)
+        try:
+            self._adopt_embedder(older=before == 0)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Corpus:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def store_query(
+        self,
+        query_id: UUID,
+        sql: str,
+        description: str,
+        category: str | None = None,
+        *,
+        dialect: str = "sqlite",
+        source: str = "",
+    ) -> bool:
+        """Store a query that worked. False where the same query (by its normalised tree) is there already."""
+        _bounded(sql, description)
+        row = (str(query_id), sql, description, category, self._halves(description, sql, dialect), time.time())
+        identity = _identity(dialect, normalised_sql(sql, dialect))
+        with self._writing() as run:
+            return run(
+                "INSERT OR IGNORE INTO successful_queries (query_id, sql, description, category, embedding, created_at,"
+                " dialect, source, identity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, dialect, source, identity),
+            )
+
+    def store_fix(
+        self,
+        error_msg: str,
+        failed_sql: str,
+        successful_sql: str,
+        fix_description: str,
+        *,
+        category: str = "unknown",
+        dialect: str = "sqlite",
+        source: str = "",
+    ) -> UUID | None:
+        """Store a failure and its repair; its id. None where the same pair is there already."""
+        _bounded(error_msg, failed_sql, successful_sql, fix_description)
+        signature = error_signature(error_msg, failed_sql, dialect)
+        pair = (normalised_sql(failed_sql, dialect), normalised_sql(successful_sql, dialect))
+        if pair[0] == pair[1]:
+            raise UsageError("the failed and the successful SQL are the same statement: nothing was repaired")
+        made = uuid.uuid4()
+        vector = self._halves(mask_error(error_msg, failed_sql, dialect), failed_sql, dialect)
+        row = (str(made), signature, error_msg, failed_sql, successful_sql, fix_description, vector, time.time())
+        with self._writing() as run:
+            stored = run(
+                "INSERT OR IGNORE INTO error_fix_history (id, error_signature, error_msg, failed_sql, successful_sql,"
+                " fix_description, embedding, created_at, category, dialect, source, identity)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, category, dialect, source, _identity(dialect, signature, *pair)),
+            )
+        return made if stored else None
+
+    def feedback(self, id: str, accept: bool) -> None:
+        """Count a user's verdict on a fix or a query; one with more rejections than acceptances is not found again.
+
+        ``id`` may be its beginning. Raises UsageError where none, or several, begin so."""
+        with self._writing() as run:
+            for table, key in (("error_fix_history", "id"), ("successful_queries", "query_id")):
+                found = self._rows(f"SELECT {key} FROM {table} WHERE {key} LIKE ? || '%' LIMIT 2", id.lower())
+                if len(found) > 1:
+                    raise UsageError(f"several ids begin with {id!r}; give more of it")
+                if found:
+                    column = "accepted" if accept else "rejected"
+                    run(f"UPDATE {table} SET {column} = {column} + 1 WHERE {key} = ?", found[0], rewrite=True)
+                    return
+            raise UsageError(f"no fix or query has the id {id!r}; 'nl2sql corpus search' shows ids")
+
+    def prune(self, *, days: float | None = None, per_category: int | None = None) -> int:
+        """Delete rows older than ``days``, and of each dialect and category all but the ``per_category`` best (by
+        feedback, then youngest); how many were deleted."""
+        gone = 0
+        with self._writing() as run:
+            for table, key in (("error_fix_history", "id"), ("successful_queries", "query_id")):
+                before = self._count(table)
+                if days is not None:
+                    run(f"DELETE FROM {table} WHERE created_at < ?", (time.time() - days * DAY_S,), rewrite=True)
+                if per_category is not None:
+                    run(
+                        f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM (SELECT {key}, row_number() OVER ("
+                        "PARTITION BY dialect, category ORDER BY accepted - rejected DESC, created_at DESC, rowid) AS"
+                        f" place FROM {table}) WHERE place > ?)",
+                        (per_category,),
+                        rewrite=True,
+                    )
+                gone += before - self._count(table)
+        return gone
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """What is stored inside is one transaction: all of it or, after an exception, nothing; and much faster."""
+        with self._writing() as run:
+            self._batch = run
+            try:
+                yield
+            finally:
+                self._batch = None
+
+    # ------------------------------------------------------------------------------------------------- reading
+
+    def search(
+        self,
+        error: str,
+        failed_sql: str = "",
+        *,
+        dialect: str = "sqlite",
+        limit: int = 3,
+        threshold: float = 0.0,
+        exclude: str = "",
+    ) -> list[SimilarFix]:
+        """Fixes of similar failures, closest first, at least ``threshold`` close. Exact, and the same every time.
+
+        exclude: leave out what was stored with this ``source`` (the question that is being asked right now).
+        """
+        query = self._vector(mask_error(error, failed_sql, dialect), failed_sql, dialect)
+        half = self.embedder.size
+        words = query[half:] if failed_sql.strip() else None
+        with self._lock:
+            best = self._index(dialect).search(query[:half], words, limit=limit, threshold=threshold, exclude=exclude)
+            fixes = {str(fix.id): fix for fix in self._fixes([id for id, _ in best])}
+        return [
+            SimilarFix(
+                query_id=UUID(id),
+                sql=fixes[id].successful_sql,
+                description=fixes[id].fix_description,
+                similarity_score=round(min(score, 1.0), 4),
+            )
+            for id, score in best
+        ]
+
+    def fix(self, id: UUID) -> Fix | None:
+        """A stored fix by its id."""
+        with self._lock:
+            return next(iter(self._fixes([str(id)])), None)
+
+    def changes(self) -> int:
+        """A number that grows with every write, by whoever made it."""
+        with self._lock:
+            return self._state()[0]
+
+    def stats(self) -> dict[str, Any]:
+        """Counts: queries, fixes, types of error, fixes by dialect and category, bytes of the file."""
+        with self._lock:
+            kinds = self._rows("SELECT dialect, category, count(*) FROM error_fix_history GROUP BY 1, 2 ORDER BY 1, 2")
+            return {
+                "queries": self._count("successful_queries"),
+                "fixes": self._count("error_fix_history"),
+                "error_types": self._rows("SELECT count(DISTINCT error_signature) FROM error_fix_history")[0][0],
+                "by_dialect_and_category": {f"{row[0]}/{row[1]}": row[2] for row in kinds},
+                "embedding": self._rows("SELECT value FROM corpus_state WHERE name = 'embedding'")[0][0],
+                "bytes": self.path.stat().st_size,
+            }
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every row as a dict with ``kind`` (query or fix), without its vector: what ``export`` writes."""
+        for kind, table in (("query", "successful_queries"), ("fix", "error_fix_history")):
+            with self._lock:
+                cursor = self._connection.execute(f"SELECT * FROM {table} ORDER BY rowid")
+                names = [column[0] for column in cursor.description]
+                found = cursor.fetchall()
+            for row in found:
+                values = dict(zip(names, row, strict=True))
+                yield {"kind": kind} | {k: v for k, v in values.items() if k not in ("embedding", "identity")}
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """One transaction; yields ``run(sql, values) -> whether rows changed``."""
+        with self._lock:
+            if self._batch is not None:
+                yield self._batch
+                return
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                raise explained(self.path, error) from None
+            changed = rewritten = 0
+
+            def run(sql: str, values: Sequence[Any], rewrite: bool = False) -> bool:
+                nonlocal changed, rewritten
+                count = self._connection.execute(sql, values).rowcount
+                changed += count
+                rewritten += count if rewrite else 0
+                return count > 0
+
+            try:
+                yield run
+                for name, by in (("changes", changed), ("rewrites", rewritten)):
+                    self._connection.execute("UPDATE corpus_state SET value = value + ? WHERE name = ?", (by, name))
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._connection.execute("ROLLBACK")
+                raise explained(self.path, error) from None
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+
+    def _rows(self, sql: str, *values: Any) -> list[tuple]:
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise explained(self.path, error) from None
+
+    def _count(self, table: str) -> int:
+        return int(self._rows(f"SELECT count(*) FROM {table}")[0][0])
+
+    def _fixes(self, ids: Sequence[str]) -> list[Fix]:
+        places = ", ".join("?" * len(ids))
+        found = self._rows(
+            "SELECT id, error_signature, error_msg, failed_sql, successful_sql, coalesce(fix_description, ''),"
+            " coalesce(category, 'unknown'), dialect, source, created_at, accepted, rejected FROM error_fix_history"
+            f" WHERE id IN ({places})",
+            *ids,
+        )
+        return [Fix(UUID(row[0]), *row[1:]) for row in found]
+
+    def _state(self) -> tuple[int, int]:
+        found = dict(self._rows("SELECT name, value FROM corpus_state"))
+        return int(found["changes"]), int(found["rewrites"])
+
+    def _index(self, dialect: str) -> FixIndex:
+        """The index of a dialect: added to after new rows, read anew after deletions and feedback."""
+        state = self._state()
+        held = self._indexes.get(dialect)
+        if held is None or held.changes[1] != state[1]:
+            held = self._indexes[dialect] = _Held(FixIndex(self.embedder.size))
+        if held.changes != state:
+            found = self._rows(
+                "SELECT rowid, id, source, embedding FROM error_fix_history WHERE dialect = ? AND rowid > ?"
+                " AND rejected <= accepted ORDER BY rowid",
+                dialect,
+                held.last_row,
+            )
+            held.index.add(row[1:] for row in found)
+            held.changes, held.last_row = state, found[-1][0] if found else held.last_row
+        return held.index
+
+    def _vector(self, text: str, sql: str, dialect: str) -> NDArray[np.float32]:
+        """Two halves, each of length 1/sqrt(2): the text, and the words of the statement."""
+        found: NDArray[np.float32] = self.embedder([text, skeleton(sql, dialect)]).reshape(-1) * math.sqrt(0.5)
+        return found
+
+    def _halves(self, text: str, sql: str, dialect: str) -> bytes:
+        return self._vector(text, sql, dialect).astype(STORED).tobytes()
+
+    def _adopt_embedder(self, older: bool) -> None:
+        """The file's vectors must be the embedder's; those of an older version are computed anew."""
+        named = self._rows("SELECT value FROM corpus_state WHERE name = 'embedding'")
+        if named and named[0][0] != self.embedder.name:
+            raise UsageError(
+                f"corpus {self.path} holds vectors of {named[0][0]!r}, not of {self.embedder.name!r}; open it with "
+                "that embedder, or export it and import it into a new one"
+            )
+        if named:
+            return
+        with self._writing() as run:
+            if older:
+                self._compute_anew(run)
+            run("INSERT OR IGNORE INTO corpus_state VALUES ('embedding', ?)", (self.embedder.name,))
+
+    def _compute_anew(self, run: Any) -> None:
+        for id, error, failed, fixed, dialect in self._rows(
+            "SELECT id, error_msg, failed_sql, successful_sql, dialect FROM error_fix_history"
+        ):
+            signature = error_signature(error, failed, dialect)
+            identity = _identity(dialect, signature, normalised_sql(failed, dialect), normalised_sql(fixed, dialect))
+            vector = self._halves(mask_error(error, failed, dialect), failed, dialect)
+            run(
+                "UPDATE OR IGNORE error_fix_history SET identity = ? WHERE id = ?",  # a pair stored twice keeps NULL
+                (identity, id),
+                rewrite=True,
+            )
+            run("UPDATE error_fix_history SET error_signature = ?, embedding = ? WHERE id = ?", (signature, vector, id))
+        for id, sql, text, dialect in self._rows("SELECT query_id, sql, description, dialect FROM successful_queries"):
+            identity = _identity(dialect, normalised_sql(sql, dialect))
+            run("UPDATE OR IGNORE successful_queries SET identity = ? WHERE query_id = ?", (identity, id))
+            vector = self._halves(text or "", sql, dialect)
+            run("UPDATE successful_queries SET embedding = ? WHERE query_id = ?", (vector, id))
+
+
+def _identity(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _bounded(*texts: str) -> None:
+    if longest := max((len(text) for text in texts if len(text) > MAX_TEXT), default=0):
+        raise UsageError(f"a text of {longest} characters; the corpus takes at most {MAX_TEXT}")

@@ -1,0 +1,267 @@
+"""Repairs that need no model: SQL of another dialect, misspelled names, an alias in place of its table, a column
+without its table, a join that is missing.
+
+Each step is a small change to the statement's tokens, and what comes of it must compile and have no mistaken name; else
+the statement is left to the model. Nothing here knows the question: a repaired statement runs, and may still be wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from nl2sql.repair.registry import packaged
+from nl2sql.repair.rewrites import rewritten
+from nl2sql.repair.schema_names import SchemaNames, bare, similar_columns, similar_names, spelled_with_table
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Database
+    from nl2sql.schema import ForeignKey, Schema, Table
+
+MAX_STEPS = 4
+MAX_TRIED = 12  # candidates that the engine is asked about in one step
+FOREIGN = ("mysql", "postgres", "tsql", "bigquery", "snowflake", "oracle", "duckdb", "clickhouse", "sqlite")
+WRONG_SHAPE = re.compile(r"intent_mismatch|missing_|clean_reject")  # no error of a name or a dialect
+
+
+def mend(sql: str, error: str, database: Database, schema: Schema) -> str | None:
+    """``sql`` repaired, or None. ``error`` is the engine's message or the loop's reason.
+
+    Deterministic. Asks the engine to compile candidates (``explain``), and runs nothing.
+    """
+    if WRONG_SHAPE.search(error):
+        return None
+    current = sql
+    for _ in range(MAX_STEPS):
+        problem = fault(current, database, schema)
+        if not problem:
+            return current if current != sql else None
+        tried = [
+            text for text, _ in zip(_candidates(current, problem, database, schema), range(MAX_TRIED), strict=False)
+        ]
+        better = next((text for text in tried if not fault(text, database, schema)), None)
+        if better is not None:
+            return better
+        # No candidate is sound at once: go on with the first that moves the fault elsewhere.
+        moved = next((text for text in tried if fault(text, database, schema) != problem), None)
+        if moved is None:
+            return None
+        current = moved
+    return None
+
+
+def fault(sql: str, database: Database, schema: Schema) -> str:
+    """Why the engine refuses ``sql``, or a name in double quotes that SQLite takes for a text; "" if it is sound."""
+    found = database.explain(sql)
+    if not found.success:
+        return found.error or "refused"
+    if database.dialect != "sqlite":
+        return ""
+    from nl2sql.validation import validate_sql
+
+    kind, _, name = str(validate_sql(sql, schema, database)["reason"]).partition(":")
+    return f"no such column: {name}" if kind == "unknown_column" else ""
+
+
+def _candidates(sql: str, error: str, database: Database, schema: Schema) -> Iterator[str]:
+    found = packaged(database.dialect).find(error, sql)
+    if found is None:
+        return
+    pattern, captured = found
+    names = SchemaNames(schema, sql, database.dialect, captured)
+    for repair in REPAIRS.get(pattern.category, ()):
+        yield from (text for text in repair(sql, names) if text != sql)
+
+
+# ------------------------------------------------------------------------------------------------------ the repairs
+
+
+def _known_table(sql: str, names: SchemaNames) -> Iterator[str]:
+    """A misspelled table becomes the closest real one."""
+    wanted = bare(names.captured.get("table", ""))
+    for real in similar_names(wanted, (table.name for table in names.schema.tables)):
+        yield _replaced(sql, wanted, real, names.dialect)
+
+
+def _known_alias(sql: str, names: SchemaNames) -> Iterator[str]:
+    """A table's name before a dot becomes the alias that it has here."""
+    column = names.captured.get("column", "")
+    qualifier = names.captured.get("table") or (column.split(".")[-2] if "." in column else "")
+    qualifier = bare(qualifier)
+    for alias, table in names.aliases.items():
+        if table.name.lower() == qualifier.lower() and alias != qualifier.lower():
+            yield _qualified(sql, qualifier, alias, names.dialect)
+
+
+def _other_table(sql: str, names: SchemaNames) -> Iterator[str]:
+    """A column before which the wrong table stands: the table of the FROM clause that has it."""
+    column = names.captured.get("column", "")
+    if "." not in column:
+        return
+    qualifier, name = bare(column.rpartition(".")[0]), bare(column)
+    for alias, table in names.aliases.items():
+        if _has(table, name) and alias != qualifier.lower():
+            yield _replaced(sql, f"{qualifier}.{name}", f"{alias}.{name}", names.dialect)
+
+
+def _joined(sql: str, names: SchemaNames) -> Iterator[str]:
+    """A column that only a table outside the FROM clause has: that table is joined by its foreign key."""
+    column = names.captured.get("column", "")
+    name, qualifier = bare(column), bare(column.rpartition(".")[0])
+    for table in names.schema.tables:
+        own = [
+            c.name for c in table.columns if c.name.lower() == name.lower() or spelled_with_table(name, table, c.name)
+        ]
+        if table in names.used or not own:
+            continue
+        for alias, near in names.aliases.items():
+            for condition in _links(table, near, alias):
+                joined = _with_join(sql, f" JOIN {table.name} ON {condition}", names.dialect)
+                if joined is None:
+                    continue
+                wrong = f"{qualifier}.{name}" if qualifier else name
+                yield _replaced(joined, wrong, f"{table.name}.{own[0]}", names.dialect)
+
+
+def _known_column(sql: str, names: SchemaNames) -> Iterator[str]:
+    """A misspelled column becomes the closest real one of a table that the statement names."""
+    column = names.captured.get("column", "")
+    name, qualifier = bare(column), bare(column.rpartition(".")[0])
+    own = names.aliases.get(qualifier.lower()) if qualifier else None
+    alias_of = {table.name.lower(): alias for alias, table in names.aliases.items()}
+    for found in similar_columns(name, names.schema, own, names.used):
+        table, _, real = found.rpartition(".")
+        alias = alias_of.get(table.lower())
+        if alias is None:
+            continue
+        wrong = f"{qualifier}.{name}" if qualifier else name
+        yield _replaced(sql, wrong, f"{alias}.{real}" if qualifier else real, names.dialect)
+        if not qualifier:
+            yield _replaced(sql, wrong, f"{alias}.{real}", names.dialect)
+
+
+def _disambiguated(sql: str, names: SchemaNames) -> Iterator[str]:
+    """A column of several tables gets the first of them, where the statement joins them on just this column."""
+    name = bare(names.captured.get("column", ""))
+    owners = [alias for alias, table in names.aliases.items() if _has(table, name)]
+    plain = re.sub(r"[\"`\[\]\s]", "", sql.lower())
+    for first in owners:
+        for second in owners:
+            if f"{first}.{name}={second}.{name}".lower() in plain:
+                yield _replaced(sql, name, f"{first}.{name}", names.dialect)
+                return
+
+
+def _transpiled(sql: str, names: SchemaNames) -> Iterator[str]:
+    """The statement read as another dialect and written in this one."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    from nl2sql.parse_bound import SLIPS, parse_bounded
+
+    seen = set()
+    for dialect in FOREIGN:
+        try:
+            tree = rewritten(parse_bounded(sql, dialect), names.dialect)
+            text = tree.sql(dialect=names.dialect, unsupported_level=sqlglot.ErrorLevel.IGNORE)
+        except (SqlglotError, *SLIPS):
+            continue
+        if text not in seen:
+            seen.add(text)
+            yield text
+
+
+REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
+    "unknown_table": (_known_table,),
+    "scope_error": (_known_alias, _other_table, _joined),
+    "unknown_column": (_known_alias, _other_table, _joined, _known_column),
+    "ambiguous_column": (_disambiguated,),
+    "unsupported_function": (_transpiled,),
+    "unsupported_syntax": (_transpiled,),
+    "wrong_arguments": (_transpiled,),
+    "unsupported_join": (_transpiled,),
+    "syntax_error": (_transpiled,),
+}
+
+
+# -------------------------------------------------------------------------------------------------- editing by tokens
+
+
+def _has(table: Table, column: str) -> bool:
+    return any(own.name.lower() == column.lower() for own in table.columns)
+
+
+def _links(table: Table, near: Table, alias: str) -> Iterator[str]:
+    """Join conditions between ``table`` and ``near`` (known as ``alias``) by foreign keys in either direction."""
+
+    def condition(key: ForeignKey, child: str, parent: str) -> str:
+        pairs = zip(key.columns, key.ref_columns, strict=True)
+        return " AND ".join(f"{child}.{own} = {parent}.{other}" for own, other in pairs)
+
+    yield from (condition(k, table.name, alias) for k in table.foreign_keys if k.ref_table.lower() == near.name.lower())
+    yield from (condition(k, alias, table.name) for k in near.foreign_keys if k.ref_table.lower() == table.name.lower())
+
+
+def _replaced(sql: str, wrong: str, right: str, dialect: str) -> str:
+    """``sql`` with the name ``wrong`` (``name`` without, or ``table.name`` with a qualifier) written as ``right``."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokens import TokenType
+
+    try:
+        tokens = [t for t in sqlglot.tokenize(sql, dialect=dialect) if t.token_type is not TokenType.STRING]
+    except (SqlglotError, ValueError):
+        return sql
+    parts = [part.lower() for part in wrong.split(".")]
+    words = [token.text.lower() for token in tokens]
+    wanted = [parts[0]] if len(parts) == 1 else [parts[0], ".", parts[1]]
+    result, done = [], 0
+    for at in range(len(tokens) - len(wanted) + 1):
+        follows_dot = at and words[at - 1] == "."
+        called = len(parts) == 1 and words[at + 1 : at + 2] in (["("], ["."])
+        if words[at : at + len(wanted)] == wanted and not follows_dot and not (called and "." in right):
+            result += [sql[done : tokens[at].start], right]
+            done = tokens[at + len(wanted) - 1].end + 1
+    return "".join([*result, sql[done:]])
+
+
+def _qualified(sql: str, wrong: str, right: str, dialect: str) -> str:
+    """``sql`` with the qualifier ``wrong`` before a dot written as ``right``."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tokens = list(sqlglot.tokenize(sql, dialect=dialect))
+    except (SqlglotError, ValueError):
+        return sql
+    result, done = [], 0
+    for token, behind in itertools.pairwise(tokens):
+        if token.text.lower() == wrong.lower() and behind.text == ".":
+            result += [sql[done : token.start], right]
+            done = token.end + 1
+    return "".join([*result, sql[done:]])
+
+
+def _with_join(sql: str, join: str, dialect: str) -> str | None:
+    """``sql`` with ``join`` at the end of the outermost FROM clause; None where there is none to be found."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tokens = list(sqlglot.tokenize(sql, dialect=dialect))
+    except (SqlglotError, ValueError):
+        return None
+    depth, inside = 0, False
+    for token in tokens:
+        word = token.text.upper()
+        depth += {"(": 1, ")": -1}.get(word, 0)
+        if depth == 0 and word == "FROM":
+            inside = True
+        elif inside and depth == 0 and (word in AFTER_FROM or token.token_type.name in ("GROUP_BY", "ORDER_BY")):
+            return f"{sql[: token.start].rstrip()}{join} {sql[token.start :]}"
+    return f"{sql.rstrip().rstrip(';').rstrip()}{join}" if inside and depth == 0 else None
+
+
+AFTER_FROM = frozenset(("WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "WINDOW", ";"))

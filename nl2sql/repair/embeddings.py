@@ -1,0 +1,56 @@
+"""Texts as vectors, so that similar ones can be found: hashed character n-grams, without a model.
+
+An embedder is any ``(texts) -> array of shape (len(texts), size)`` with rows of length 1 (or 0 for an empty text),
+with the attributes ``name`` and ``size``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+MAX_CHARS = 4000
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors. Two corpora can be compared only if ``name`` is the same."""
+
+    name: str
+    size: int
+
+    def __call__(self, texts: Sequence[str]) -> Vectors: ...
+
+
+class HashedNgrams:
+    """Counts of character n-grams (3 to 5, with word boundaries), hashed into ``size`` signed buckets, damped, scaled
+    to length 1. The same text gives the same vector on every machine."""
+
+    def __init__(self, size: int = 128) -> None:
+        self.size = size
+        self.name = f"hashed-ngrams-3-5-{size}"
+
+    def __call__(self, texts: Sequence[str]) -> Vectors:
+        found = np.zeros((len(texts), self.size), dtype=np.float32)
+        for row, text in zip(found, texts, strict=True):
+            for gram, count in ngrams(text[:MAX_CHARS]).items():
+                code = zlib.crc32(gram.encode())
+                row[code % self.size] += (1.0 if code & 0x80000000 else -1.0) * (1.0 + np.log(count))
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        scaled: Vectors = np.divide(found, lengths, out=found, where=lengths > 0)
+        return scaled
+
+
+def ngrams(text: str, shortest: int = 3, longest: int = 5) -> Counter[str]:
+    """How often each character n-gram occurs in the text's words, each word with a blank before and after it."""
+    found: Counter[str] = Counter()
+    padded = f" {' '.join(text.lower().split())} "
+    if padded.strip():
+        for n in range(shortest, longest + 1):
+            found.update(padded[at : at + n] for at in range(len(padded) - n + 1))
+    return found

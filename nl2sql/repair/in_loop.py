@@ -1,0 +1,135 @@
+"""Repair guidance inside the loop: what ``repair_sql`` shows the model, and what it mends without one.
+
+An episode's failures accumulate in the prompt, so that a repair does not undo an earlier one. A question is never
+helped by a fix that was stored from itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.agent_tools import State
+    from nl2sql.config import RepairConfig
+    from nl2sql.repair.corpus import Corpus
+
+MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
+MAX_ERROR = 300
+
+
+def check_corpus(config: RepairConfig) -> None:
+    """Raises UsageError or DatabaseError before a run whose corpus is not named, not there, or not usable."""
+    if config.guidance == "patterns+corpus" or config.learn:
+        corpus_of(config)
+
+
+def corpus_of(config: RepairConfig) -> Corpus:
+    """The corpus that ``config`` names; made when it is to be learned into. Raises UsageError, DatabaseError."""
+    if not config.corpus:
+        needs = "repair.learn=true" if config.learn else "repair.guidance=patterns+corpus"
+        raise UsageError(f"{needs} needs a corpus; give -c repair.corpus=FILE")
+    path = Path(config.corpus).expanduser().absolute()
+    return _opened(path, path.stat().st_ino if path.exists() else 0, config.learn)
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(path: Path, file: int, create: bool) -> Corpus:
+    """An open corpus keeps its vectors in memory, so all episodes of a process share it (as they do query workers)."""
+    from nl2sql.repair.corpus import Corpus
+
+    return Corpus(path, create=create)
+
+
+def remember(state: State) -> None:
+    """With ``repair.learn``: store the episode's repair (last failed attempt, success), unless its question is of
+    another than a training or development split: those must not help themselves."""
+    from nl2sql.repair.transfer import LEARNING_SPLITS, learn, repairs_of_trace, source_of
+
+    task = state.task
+    question = task.question
+    repairs = repairs_of_trace(state.trace, question.text)
+    if not task.config.repair.learn or not repairs:
+        return
+    if question.split not in LEARNING_SPLITS:
+        task.flags["not_learned"] = f"split {question.split!r}"
+        return
+    source, corpus = source_of(question.db_id, question.id), task.resources.corpus or corpus_of(task.config.repair)
+    task.flags["learned"] = learn(corpus, repairs, dialect=task.resources.database.dialect, source=source)
+
+
+def mended(state: State, error: str) -> str | None:
+    """The current SQL repaired without the model, with ``repair.deterministic``; None where that is off or fails."""
+    task = state.task
+    if not task.config.repair.deterministic or not state.last_sql:
+        return None
+    from nl2sql.repair.deterministic import mend
+
+    found = mend(state.last_sql, error, task.resources.database, task.schema)
+    if found is None or any(found.strip() == sql.strip() for sql, _ in failures(state)):
+        return None
+    task.count("deterministic_repairs")
+    return found
+
+
+def messages(state: State, error: str) -> list[dict[str, str]] | None:
+    """The repair prompt for ``repair.guidance``; None for level ``error``, the specification's own prompt."""
+    from nl2sql import prompts
+    from nl2sql.repair.valid_part import valid_part
+
+    task, sql = state.task, state.last_sql or ""
+    level, overrides = task.config.repair.guidance, task.config.prompts
+    if level == "error":
+        return None
+    if level == "none":
+        return prompts.blind_repair_messages(task.nlq, sql or "(none)", task.schema_text_focus, overrides)
+    before = [(tried, why[:MAX_ERROR]) for tried, why in failures(state) if tried.strip() != sql.strip()]
+    return prompts.guided_repair_messages(
+        task.nlq,
+        sql or "(none)",
+        error,
+        task.schema_text_focus,
+        guidance(state, error),
+        before[-MAX_ATTEMPTS:],
+        valid_part(sql, task.resources.database),
+        overrides,
+    )
+
+
+def guidance(state: State, error: str) -> Any:
+    """Guidance for the current SQL: the engine's own words where it refuses the statement, else the loop's reason."""
+    from nl2sql.repair.analyzer import ErrorAnalyzer
+    from nl2sql.repair.dry_run import engine_version
+    from nl2sql.repair.transfer import source_of
+
+    task, sql = state.task, state.last_sql or ""
+    database, config = task.resources.database, task.config.repair
+    corpus = (task.resources.corpus or corpus_of(config)) if config.guidance == "patterns+corpus" else None
+    dialect = config.patterns or database.dialect
+    version = engine_version(database) if dialect == database.dialect else ""
+    analyzer = ErrorAnalyzer(dialect, corpus, threshold=config.threshold, version=version)
+    try:
+        compiled = database.explain(sql) if sql else None
+        refused = compiled is not None and not compiled.success and compiled.error
+        source = source_of(task.question.db_id, task.question.id)
+        return analyzer.analyze_error(str(refused or error), sql, task.schema, exclude=source)
+    finally:
+        analyzer.close()
+
+
+def failures(state: State) -> list[tuple[str, str]]:
+    """The candidates of an episode that a validation or their run refused, each with its last error, oldest first."""
+    found: dict[str, str] = {}
+    sql = ""
+    for record in state.trace:
+        action, seen = record.get("action"), record.get("observation")
+        if not isinstance(seen, dict):
+            continue
+        if action in ("generate_sql", "repair_sql") and seen.get("sql"):
+            sql = str(seen["sql"])
+        elif sql and (seen.get("valid") is False or seen.get("success") is False):
+            found[sql] = str(seen.get("reason") or seen.get("error") or "")
+    return list(found.items())

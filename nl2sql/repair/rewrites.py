@@ -1,0 +1,73 @@
+"""Functions and date arithmetic of other dialects, written for an engine that sqlglot does not write them for."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
+
+FILE = Path(__file__).with_name("rewrites.yaml")
+PLACE = re.compile(r"\{(\d)\}")
+UNITS = frozenset(("DAY", "MONTH", "YEAR", "HOUR", "MINUTE", "SECOND"))
+
+
+@functools.cache
+def templates(dialect: str) -> dict[str, str]:
+    """Function name -> how ``dialect`` writes it; none for a dialect without a section."""
+    loaded: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return dict(loaded.get(dialect) or {})
+
+
+def rewritten(tree: Expr, dialect: str) -> Expr:
+    """A copy of ``tree`` with the functions of ``templates`` replaced; where there are none, ``tree`` itself."""
+    if not templates(dialect):
+        return tree
+    return tree.copy().transform(lambda node: _replacement(node, dialect) or node)
+
+
+def _replacement(node: Expr, dialect: str) -> Expr | None:
+    from sqlglot import exp, parse_one
+
+    if (shifted := _shifted(node, dialect)) is not None:
+        return parse_one(shifted, read=dialect)
+    if not isinstance(node, exp.Func):
+        return None
+    name, arguments = node.sql_name().upper(), [a for a in node.iter_expressions() if not isinstance(a, exp.Var)]
+    if isinstance(node, exp.Anonymous):
+        name = node.name.upper()
+    if isinstance(node, exp.Extract):
+        name, arguments = f"EXTRACT_{node.name.upper()}", [node.expression]
+    template = templates(dialect).get(name)
+    if template is None or len({int(n) for n in PLACE.findall(template)}) != len(arguments):
+        return None
+    written = [rewritten(argument, dialect).sql(dialect=dialect) for argument in arguments]
+    return parse_one(PLACE.sub(lambda found: written[int(found[1])], template), read=dialect)
+
+
+def _shifted(node: Expr, dialect: str) -> str | None:
+    """A date plus or minus an interval, as SQLite writes it; None for anything else."""
+    from sqlglot import exp
+
+    if dialect != "sqlite" or not isinstance(node, (exp.Add, exp.Sub, exp.DateAdd, exp.DateSub)):
+        return None
+    interval = node.expression
+    if isinstance(node, (exp.DateAdd, exp.DateSub)) and not isinstance(interval, exp.Interval):
+        amount, unit = interval, node.args.get("unit")
+    elif isinstance(interval, exp.Interval):
+        amount, unit = interval.this, interval.args.get("unit")
+    else:
+        return None
+    number = amount.name if isinstance(amount, exp.Literal) else ""
+    word = unit.name.upper().rstrip("S") if unit is not None else ""
+    if not number.isdigit() or word not in UNITS:
+        return None
+    sign = "-" if isinstance(node, (exp.Sub, exp.DateSub)) else "+"
+    date = rewritten(node.this, dialect).sql(dialect=dialect)
+    date = "'now'" if isinstance(node.this, (exp.CurrentDate, exp.CurrentTimestamp)) else date
+    return f"DATE({date}, '{sign}{number} {word.lower()}')"

@@ -1,0 +1,85 @@
+"""What a schema says about a failed statement, whatever the error: names that are not there, joins without a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nl2sql.repair.schema_names import similar_names
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
+
+    from nl2sql.schema import Schema
+
+MOST = 3  # sentences
+
+
+def schema_advice(sql: str, schema: Schema, dialect: str) -> list[str]:
+    """At most three sentences: unknown tables and columns with the closest real ones, and for tables that are joined
+    by other columns than their foreign key, that key. Empty where the statement cannot be parsed or nothing is odd."""
+    from sqlglot.errors import SqlglotError
+
+    from nl2sql.parse_bound import parse_bounded
+
+    try:
+        tree = parse_bounded(sql, dialect)
+    except SqlglotError:
+        return []
+    return [*_tables(tree, schema), *_columns(tree, schema), *_joins(tree, schema)][:MOST]
+
+
+def _defined(tree: Expr) -> set[str]:
+    """Names that the statement itself gives: WITH parts, aliases."""
+    from sqlglot import exp
+
+    named = [*tree.find_all(exp.CTE), *tree.find_all(exp.Alias), *tree.find_all(exp.TableAlias)]
+    columns = [column.name for alias in tree.find_all(exp.TableAlias) for column in alias.columns]
+    return {node.alias_or_name.lower() for node in named} | {name.lower() for name in columns}
+
+
+def _tables(tree: Expr, schema: Schema) -> list[str]:
+    from sqlglot import exp
+
+    known = {table.name.lower() for table in schema.tables} | _defined(tree)
+    found = dict.fromkeys(table.name for table in tree.find_all(exp.Table) if table.name)
+    sentences = []
+    for name in found:
+        if name.lower() not in known and (close := similar_names(name, (t.name for t in schema.tables), 1)):
+            sentences.append(f"There is no table {name}; the closest is {close[0]}.")
+    return sentences
+
+
+def _columns(tree: Expr, schema: Schema) -> list[str]:
+    from sqlglot import exp
+
+    known = {column.name.lower() for table in schema.tables for column in table.columns} | _defined(tree)
+    names = dict.fromkeys(c.name for c in tree.find_all(exp.Column) if isinstance(c.this, exp.Identifier))
+    every = [column.name for table in schema.tables for column in table.columns]
+    sentences = []
+    for name in names:
+        if name.lower() not in known and (close := similar_names(name, every, 1)):
+            owners = [t.name for t in schema.tables if any(c.name == close[0] for c in t.columns)]
+            sentences.append(f"No table has a column {name}; the closest is {owners[0]}.{close[0]}.")
+    return sentences
+
+
+def _joins(tree: Expr, schema: Schema) -> list[str]:
+    """For two joined tables that one foreign key links, the key where the statement does not name its columns."""
+    from sqlglot import exp
+
+    joined = {table.name.lower() for table in tree.find_all(exp.Table)}
+    if not any(tree.find_all(exp.Join)):
+        return []
+    named = {column.name.lower() for column in tree.find_all(exp.Column)}
+    named |= {name.name.lower() for join in tree.find_all(exp.Join) for name in join.args.get("using") or ()}
+    sentences = []
+    for table in schema.tables:
+        for key in table.foreign_keys:
+            pair = {table.name.lower(), key.ref_table.lower()}
+            if len(pair) == 2 and pair <= joined and not {c.lower() for c in (*key.columns, *key.ref_columns)} <= named:
+                on = " AND ".join(
+                    f"{table.name}.{own} = {key.ref_table}.{other}"
+                    for own, other in zip(key.columns, key.ref_columns, strict=True)
+                )
+                sentences.append(f"Join {table.name} and {key.ref_table} ON {on}.")
+    return sentences

@@ -1,0 +1,189 @@
+"""What a schema knows about the names in a failed statement: did-you-mean, owners of a column, foreign keys.
+
+The statement is broken, so it is read by its tokens alone: which tables it names, and under which aliases.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+
+from nl2sql.schema import Schema, Table
+
+MAX_SUGGESTIONS = 3
+MAX_TABLES, MAX_COLUMNS, MAX_KEYS = 20, 30, 8
+CUTOFF = 0.6  # difflib's ratio from which on a name counts as a misspelling of another
+WORD = re.compile(r"\w+")
+NOT_AN_ALIAS = """
+    on join where inner left right cross full natural using group order limit set having union except intersect as
+    outer qualify window and or asof any all semi anti global final sample prewhere array settings format"""
+NO_ALIAS = frozenset(NOT_AN_ALIAS.split())
+
+
+class SchemaNames:
+    """Facts for the texts of a pattern, each computed when a placeholder asks for it (``get``)."""
+
+    def __init__(self, schema: Schema, sql: str, dialect: str, captured: Mapping[str, str]) -> None:
+        self.schema, self.sql, self.dialect, self.captured = schema, sql, dialect, captured
+
+    def get(self, name: str, default: str = "") -> str:
+        """The fact ``name`` of ``FACTS``; ``default`` where there is none or the schema has nothing to say."""
+        fact = FACTS.get(name)
+        return (fact(self) if fact else "") or default
+
+    @cached_property
+    def words(self) -> list[str]:
+        return statement_words(self.sql, self.dialect)
+
+    @cached_property
+    def used(self) -> list[Table]:
+        """The schema's tables that the statement names."""
+        named = {word.lower() for word in self.words}
+        return [table for table in self.schema.tables if table.name.lower() in named]
+
+    @cached_property
+    def aliases(self) -> dict[str, Table]:
+        """Alias or table name in lower case -> table, as the statement uses them."""
+        found: dict[str, Table] = {}
+        for at, word in enumerate(self.words):
+            table = self.schema.table(word)
+            if table is None or (at and self.words[at - 1] == "."):
+                continue
+            behind = [w for w in self.words[at + 1 : at + 3] if w.lower() != "as"]
+            alias = behind[0] if behind and WORD.fullmatch(behind[0]) and behind[0].lower() not in NO_ALIAS else word
+            found[alias.lower()] = table
+        return found
+
+    def did_you_mean(self) -> str:
+        """Names of the schema that may have been meant by the captured column or table, most likely first."""
+        if wanted := self.captured.get("column"):
+            return ", ".join(similar_columns(bare(wanted), self.schema, self._own(wanted), self.used))
+        if wanted := self.captured.get("table"):
+            return ", ".join(similar_names(bare(wanted), (table.name for table in self.schema.tables)))
+        return ""
+
+    def _own(self, column: str) -> Table | None:
+        """The table that stands before the dot of ``column``."""
+        parts = [bare(part) for part in column.split(".")]
+        return self.aliases.get(parts[-2].lower()) if len(parts) > 1 else None
+
+    def owners(self) -> str:
+        """The captured column with each table (alias) of the statement that has it."""
+        column = bare(self.captured.get("column", "")).lower()
+        found = [
+            f"{alias}.{own.name}"
+            for alias, table in self.aliases.items()
+            for own in table.columns
+            if own.name.lower() == column
+        ]
+        return " or ".join(found[:4])
+
+    def columns(self) -> str:
+        """``table(column, ...)`` of the tables that the statement names."""
+        return "; ".join(
+            f"{table.name}({', '.join(column.name for column in table.columns[:MAX_COLUMNS])})"
+            for table in self.used[:MAX_SUGGESTIONS]
+        )
+
+    def tables(self) -> str:
+        """All tables of the schema."""
+        return ", ".join(table.name for table in self.schema.tables[:MAX_TABLES])
+
+    def foreign_keys(self) -> str:
+        """``child.column = parent.column`` between tables that the statement names (or all, if it names none)."""
+        named = {table.name.lower() for table in self.used or self.schema.tables}
+        found = [
+            " AND ".join(
+                f"{table.name}.{own} = {key.ref_table}.{other}"
+                for own, other in zip(key.columns, key.ref_columns, strict=True)
+            )
+            for table in self.schema.tables
+            for key in table.foreign_keys
+            if table.name.lower() in named and key.ref_table.lower() in named
+        ]
+        return "; ".join(found[:MAX_KEYS])
+
+
+FACTS: dict[str, Callable[[SchemaNames], str]] = {
+    "did_you_mean": SchemaNames.did_you_mean,
+    "owners": SchemaNames.owners,
+    "columns": SchemaNames.columns,
+    "tables": SchemaNames.tables,
+    "foreign_keys": SchemaNames.foreign_keys,
+}
+
+
+def statement_words(sql: str, dialect: str) -> list[str]:
+    """The words and signs of a statement without texts and comments; what does not lex is split at its words."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokens import TokenType
+
+    try:
+        return [t.text for t in sqlglot.tokenize(sql, dialect=dialect) if t.token_type is not TokenType.STRING]
+    except (SqlglotError, ValueError):
+        return re.findall(r"\w+|[^\s\w]", sql)
+
+
+def bare(name: str) -> str:
+    """The last part of a possibly qualified and quoted name."""
+    return name.rpartition(".")[2].strip("\"'`[] ")
+
+
+def similar_names(name: str, candidates: Iterable[str], most: int = MAX_SUGGESTIONS) -> list[str]:
+    """Of ``candidates`` those that ``name`` may be a misspelling of, most likely first; order is deterministic.
+
+    Case and underscores are ignored, and a name counts as similar to one that it contains or is contained in.
+    """
+    wanted = _plain(name)
+    if not wanted:
+        return []
+
+    def score(candidate: str) -> float:
+        plain = _plain(candidate)
+        ratio = difflib.SequenceMatcher(None, wanted, plain).ratio()
+        shorter, longer = sorted((wanted, plain), key=len)
+        return max(ratio, 0.75) if len(shorter) > 2 and shorter in longer else ratio
+
+    scored = [(-score(candidate), position, candidate) for position, candidate in enumerate(dict.fromkeys(candidates))]
+    return [candidate for negative, _, candidate in sorted(scored) if -negative >= CUTOFF][:most]
+
+
+def similar_columns(name: str, schema: Schema, own: Table | None, used: list[Table]) -> list[str]:
+    """``table.column`` names for a column that is not there.
+
+    First the very name (or the table's and the column's as one word) in a table that the statement names, then in any
+    other; then misspellings, in the table before
+    the dot (``own``), in those that the statement names, and in the rest.
+    """
+    wanted = name.lower()
+    near = [own, *(table for table in used if table is not own)] if own else used
+    rest = [table for table in schema.tables if table not in near]
+    exact = [
+        f"{t.name}.{c.name}"
+        for t in [*near, *rest]
+        for c in t.columns
+        if c.name.lower() == wanted or spelled_with_table(name, t, c.name)
+    ]
+    close = [found for group in ([own] if own else [], used, rest) for found in _close_in(name, group)]
+    return list(dict.fromkeys([*exact, *close]))[:MAX_SUGGESTIONS]
+
+
+def spelled_with_table(name: str, table: Table, column: str) -> bool:
+    """Whether ``name`` is the table's name (or its singular) and the column's as one word: customer_name."""
+    plain = _plain(table.name)
+    return _plain(name) in {f"{stem}{_plain(column)}" for stem in (plain, plain.removesuffix("s"))}
+
+
+def _close_in(name: str, tables: list[Table]) -> list[str]:
+    by_column: dict[str, list[str]] = {}
+    for table in tables:
+        for column in table.columns:
+            by_column.setdefault(column.name, []).append(f"{table.name}.{column.name}")
+    return [full for column in similar_names(name, by_column) for full in by_column[column]]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace(" ", "")

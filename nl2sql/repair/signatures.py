@@ -1,0 +1,73 @@
+"""What makes two errors, or two statements, the same: names and numbers masked, the tree normalised."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from nl2sql.repair.schema_names import statement_words
+
+MAX_CHARS = 4000
+QUOTED = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`")
+NUMBER = re.compile(r"(?<![\w<])\d+(?:\.\d+)?")
+WORD = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
+AFTER_COLON = re.compile(r"^(no such (?:column|table|view|window)|ambiguous column name|circular reference|"
+                         r"unknown_column|unknown_table|ambiguous_column): ?.+$")  # fmt: skip
+
+
+def mask_error(error: str, failed_sql: str = "", dialect: str = "sqlite") -> str:
+    """The error with its names and numbers masked, lower case, on one line: a type of error.
+
+    Names are what the failed statement calls something (tables, columns, aliases, texts); its functions stay, for a
+    missing YEAR is repaired otherwise than a missing CONCAT.
+    """
+    text = " ".join(error[:MAX_CHARS].split())
+    names, functions = _names(failed_sql, dialect)
+    text = AFTER_COLON.sub(r"\1: <name>", text)
+
+    def quoted(found: re.Match[str]) -> str:
+        return found[0] if found[0][1:-1].lower() in functions else "<name>"
+
+    def word(found: re.Match[str]) -> str:
+        parts = found[0].lower().split(".")
+        return "<name>" if len(parts) > 1 or parts[0] in names else found[0]
+
+    text = WORD.sub(word, QUOTED.sub(quoted, text))
+    return NUMBER.sub("<n>", text).lower().replace("<<name>>", "<name>")
+
+
+def error_signature(error: str, failed_sql: str = "", dialect: str = "sqlite") -> str:
+    """16 hex digits that are the same for errors of one type."""
+    return hashlib.sha256(mask_error(error, failed_sql, dialect).encode()).hexdigest()[:16]
+
+
+def _names(sql: str, dialect: str) -> tuple[set[str], set[str]]:
+    """(names that are no keywords, names of functions) of a statement, lower case."""
+    from nl2sql.sql_text import KEYWORDS
+
+    words = [word.lower() for word in statement_words(sql, dialect)]
+    functions = {word for word, behind in zip(words, [*words[1:], ""], strict=False) if behind == "("}
+    return {word for word in words if word[:1].isalpha() or word[:1] == "_"} - KEYWORDS - functions, functions
+
+
+def normalised_sql(sql: str, dialect: str = "sqlite") -> str:
+    """The statement as one text for all ways to write it: layout, comments, letter case, quotes, names of aliases of
+    tables stay. What cannot be parsed: its words."""
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from nl2sql.parse_bound import SLIPS, parse_bounded
+
+    try:
+        tree = parse_bounded(sql, dialect)
+        for name in tree.find_all(exp.Identifier):
+            name.set("this", name.name.lower())
+            name.set("quoted", False)
+        return tree.sql(dialect=dialect, comments=False)
+    except (SqlglotError, *SLIPS):
+        return " ".join(statement_words(sql, dialect)).lower()
+
+
+def skeleton(sql: str, dialect: str = "sqlite") -> str:
+    """The statement's words without texts and numbers: what its vector is made of."""
+    return NUMBER.sub("<n>", " ".join(statement_words(sql[:MAX_CHARS], dialect)).lower())

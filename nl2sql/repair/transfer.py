@@ -1,0 +1,143 @@
+"""What goes into a corpus from elsewhere and out of it: JSON lines, and the repairs that a run's traces hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from nl2sql.errors import UsageError
+from nl2sql.repair.corpus import Corpus
+
+FORMAT = "nl2sql-corpus-1"
+LEARNING_SPLITS = frozenset(("train", "training", "dev", "development", "train_spider", "train_others"))
+
+
+@dataclass(frozen=True)
+class Repair:
+    """The last failed attempt of an episode and the query that ran after it."""
+
+    question: str
+    error: str
+    failed_sql: str
+    successful_sql: str
+
+
+def repairs_of_trace(trace: Iterable[Mapping[str, Any]], question: str = "") -> list[Repair]:
+    """Each (last failed attempt, success) in a trace: a candidate that a validation or its run refused, and the next
+    one that ran and passed the intent check."""
+    found: list[Repair] = []
+    sql, failed = "", ("", "")
+    for record in trace:
+        action, seen = record.get("action"), record.get("observation")
+        if not isinstance(seen, Mapping):
+            continue
+        if action in ("generate_sql", "repair_sql") and seen.get("sql"):
+            sql = str(seen["sql"]).strip().rstrip(";")
+        elif action in ("validate_sql", "validate_constraints") and seen.get("valid") is False:
+            failed = (sql, str(seen.get("reason", "")))
+        elif action == "run_sql" and seen.get("success") is False:
+            failed = (sql, str(seen.get("error", "")))
+        elif action == "run_sql" and seen.get("success") is True:
+            if failed[0] and failed[0] != sql:
+                found.append(Repair(question, failed[1], failed[0], sql))
+            failed = ("", "")
+    return found
+
+
+def learn(corpus: Corpus, repairs: Iterable[Repair], *, dialect: str, source: str) -> int:
+    """Store repairs; how many were new."""
+    from nl2sql.repair.analyzer import ErrorAnalyzer
+
+    stored = 0
+    for repair in repairs:
+        category = ErrorAnalyzer(dialect).analyze_error(repair.error, repair.failed_sql).category
+        made = corpus.store_fix(
+            repair.error,
+            repair.failed_sql,
+            repair.successful_sql,
+            repair.question,
+            category=category,
+            dialect=dialect,
+            source=source,
+        )
+        stored += made is not None
+    return stored
+
+
+def import_run(corpus: Corpus, folder: Path, *, any_split: bool = False, dialect: str = "sqlite") -> tuple[int, int]:
+    """The repairs of a run folder's traces: (found, new).
+
+    Raises UsageError for a folder that is no run, and for a run over another than a training or development split:
+    test questions must not enter a corpus that is used on them (``any_split`` for one that never will be).
+    """
+    from nl2sql.runs import Run
+
+    run = Run.load(folder)
+    plan = run.manifest.get("plan", {})
+    split = str(plan.get("split") or run.manifest.get("split") or "")
+    if split not in LEARNING_SPLITS and not any_split:
+        raise UsageError(
+            f"{folder} was run on split {split or 'all'!r}; only {', '.join(sorted(LEARNING_SPLITS))} may enter a "
+            "corpus (--any-split for a corpus that is never used on these questions)"
+        )
+    found = stored = 0
+    for trace in run.traces():
+        repairs = repairs_of_trace(trace["trace"], trace["question"])
+        found += len(repairs)
+        stored += learn(corpus, repairs, dialect=dialect, source=source_of(trace["db_id"], trace["id"]))
+    return found, stored
+
+
+def source_of(db_id: str, question_id: str) -> str:
+    """Where a repair comes from, so that a question is never helped by its own repair."""
+    return f"{db_id}/{question_id}"
+
+
+def export_lines(corpus: Corpus) -> Iterator[str]:
+    """The corpus as JSON lines: a header, then one row a line."""
+    yield json.dumps({"format": FORMAT})
+    for row in corpus.rows():
+        yield json.dumps(row, ensure_ascii=False)
+
+
+def import_lines(corpus: Corpus, file: Path) -> tuple[int, int]:
+    """Rows of an exported file: (read, new). Raises UsageError that names a bad line; then nothing is stored."""
+    read = stored = 0
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    with corpus.batch():
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                if number == 1:
+                    if row.get("format") != FORMAT:
+                        raise ValueError(f"no {FORMAT!r} header")
+                    continue
+                stored += _store(corpus, row)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                what = f"{type(error).__name__}: {error}"
+                raise UsageError(f"{file}, line {number}: {what}; expected an export") from None
+            read += 1
+    return read, stored
+
+
+def _store(corpus: Corpus, row: Mapping[str, Any]) -> bool:
+    common = {"dialect": row.get("dialect", "sqlite"), "source": row.get("source", "")}
+    if row["kind"] == "query":
+        id, category = UUID(row.get("query_id") or str(uuid4())), row.get("category")
+        return corpus.store_query(id, row["sql"], row.get("description") or "", category, **common)
+    made = corpus.store_fix(
+        row["error_msg"],
+        row["failed_sql"],
+        row["successful_sql"],
+        row.get("fix_description") or "",
+        category=row.get("category") or "unknown",
+        **common,
+    )
+    return made is not None

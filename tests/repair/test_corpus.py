@@ -1,0 +1,369 @@
+"""The corpus: nothing stored twice, nothing lost, the same answer every time."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from nl2sql.cli import app
+from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
+from nl2sql.repair.analyzer import ErrorAnalyzer
+from nl2sql.repair.corpus import Corpus
+from nl2sql.repair.embeddings import HashedNgrams
+from nl2sql.repair.index import FixIndex
+from nl2sql.repair.signatures import error_signature, mask_error, normalised_sql
+from nl2sql.repair.store import TABLES
+from nl2sql.repair.transfer import export_lines, import_lines, import_run
+
+FIXES = [
+    ("no such column: nam", "SELECT nam FROM customers", "SELECT name FROM customers", "Names"),
+    ("no such column: totl", "SELECT totl FROM orders", "SELECT total FROM orders", "Totals"),
+    ("no such function: YEAR", "SELECT YEAR(d) FROM t", "SELECT strftime('%Y', d) FROM t", "Years"),
+    (
+        "misuse of aggregate function COUNT()",
+        "SELECT a FROM t WHERE COUNT(*) > 1",
+        "SELECT a FROM t GROUP BY a",
+        "Groups",
+    ),
+]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    made = Corpus(tmp_path / "corpus.db", create=True)
+    for fix in FIXES:
+        made.store_fix(*fix)
+    return made
+
+
+MASKS = [
+    ("no such column: nam", "SELECT nam FROM t", "no such column: total", "SELECT total FROM x"),
+    ("no such table: a", "SELECT 1 FROM a", "no such table: b", "SELECT 2 FROM b"),
+    ("no such column: c.nam", "SELECT c.nam FROM t c", "no such column: x", "SELECT x FROM t"),
+    ('column "nam" does not exist', "SELECT nam FROM t", 'column "x" does not exist', "SELECT x FROM t"),
+    ("1st ORDER BY term out of range - should be between 1 and 1", "", "1st ORDER BY term out of range - should be "
+     "between 1 and 3", ""),
+    ("unknown_column:orders.x", "", "unknown_column:y", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "its_sql", "other", "other_sql"), MASKS)
+def test_a_signature_is_the_type_of_an_error(one: str, its_sql: str, other: str, other_sql: str) -> None:
+    assert mask_error(one, its_sql) == mask_error(other, other_sql)
+    assert error_signature(one, its_sql) == error_signature(other, other_sql)
+    assert len(error_signature(one)) == 16
+
+
+def test_a_missing_function_keeps_its_name_in_the_signature() -> None:
+    year = error_signature("no such function: YEAR", "SELECT YEAR(a) FROM t")
+    assert year != error_signature("no such function: CONCAT", "SELECT CONCAT(a, b) FROM t")
+    assert year == error_signature("no such function: YEAR", "SELECT YEAR(b) FROM u")
+
+
+def test_the_same_pair_is_stored_once_however_it_is_written(corpus: Corpus) -> None:
+    again = corpus.store_fix(
+        "no such column: nam", 'select "NAM"\nfrom Customers', "SELECT Name FROM customers -- x", ""
+    )
+    assert again is None and corpus.stats()["fixes"] == len(FIXES)
+    assert corpus.store_query(uuid.uuid4(), "SELECT 1 FROM t", "one")
+    assert not corpus.store_query(uuid.uuid4(), "select 1\n from T", "one")
+    assert normalised_sql("SELECT a FROM t WHERE b='X'") != normalised_sql("SELECT a FROM t WHERE b='x'")
+
+
+def test_search_is_exact_and_closest_first(corpus: Corpus) -> None:
+    found = corpus.search("no such column: nam", "SELECT nam FROM customers", limit=4)
+    assert found[0].sql == "SELECT name FROM customers" and found[0].similarity_score > 0.99
+    scores = [fix.similarity_score for fix in found]
+    assert scores == sorted(scores, reverse=True) and scores[1] < 0.99
+    assert found == corpus.search("no such column: nam", "SELECT nam FROM customers", limit=4)
+    assert corpus.search("no such function: YEAR", limit=1)[0].similarity_score > 0.99  # an error alone
+    assert corpus.search("no such column: nam", dialect="postgres") == []
+
+
+def test_a_score_is_the_cosine_of_the_vectors(corpus: Corpus) -> None:
+    embed = HashedNgrams()
+    error, sql = "no such column: city", "SELECT city FROM orders"
+    for fix in corpus.search(error, sql, limit=4, threshold=0.0):
+        stored = corpus.fix(fix.query_id)
+        assert stored is not None
+        texts = [mask_error(error, sql), mask_error(stored.error_msg, stored.failed_sql)]
+        by_error = float(np.dot(*embed(texts)))
+        by_words = float(np.dot(*embed([" ".join(t.lower().split()) for t in (sql, stored.failed_sql)])))
+        assert fix.similarity_score <= 1.0
+        if "(" not in stored.failed_sql:  # words and signs are apart in the skeleton
+            assert fix.similarity_score == pytest.approx((by_error + by_words) / 2, abs=0.005)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_search_by_groups_finds_what_comparing_all_finds(data: st.DataObject) -> None:
+    """Made-up vectors, few errors and many statements, also stored in several portions."""
+    size, random = 8, np.random.default_rng(data.draw(st.integers(0, 10**6)))
+
+    def halves(count: int) -> np.ndarray:
+        found = random.normal(size=(count, size))
+        return (found / np.linalg.norm(found, axis=1, keepdims=True) * np.sqrt(0.5)).astype(np.float16)
+
+    errors, count = halves(data.draw(st.integers(1, 6))), data.draw(st.integers(0, 60))
+    mine, words = errors[random.integers(len(errors), size=count)], halves(count)
+    rows = [(str(n), f"s{n % 4}", mine[n].tobytes() + words[n].tobytes()) for n in range(count)]
+    index, cut = FixIndex(size), count // 3
+    index.add(rows[:cut])
+    index.search(errors[0].astype(np.float32), None, limit=1, threshold=0.0)
+    index.add(rows[cut:])
+    query = [half.astype(np.float32) for half in (halves(1)[0], halves(1)[0])]
+    limit, threshold = data.draw(st.integers(1, 5)), data.draw(st.sampled_from([-1.0, 0.0, 0.4]))
+    exclude = data.draw(st.sampled_from(["", "s1"]))
+    plain = mine.astype(np.float32) @ query[0] + words.astype(np.float32) @ query[1]
+    order = [n for n in np.argsort(-plain, kind="stable") if f"s{n % 4}" != exclude and plain[n] >= threshold]
+    found = index.search(query[0], query[1], limit=limit, threshold=threshold, exclude=exclude)
+    assert [score for _, score in found] == pytest.approx([plain[n] for n in order[:limit]], abs=1e-5)
+
+
+def test_a_source_can_be_left_out(corpus: Corpus) -> None:
+    corpus.store_fix("no such column: q", "SELECT q FROM t", "SELECT r FROM t", "mine", source="db/1")
+    best = corpus.search("no such column: q", "SELECT q FROM t", limit=1)[0]
+    assert best.description == "mine"
+    assert all(
+        fix.description != "mine" for fix in corpus.search("no such column: q", "SELECT q FROM t", exclude="db/1")
+    )
+
+
+def test_rejected_fixes_are_shown_no_more(corpus: Corpus) -> None:
+    best = corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0]
+    corpus.feedback(str(best.query_id)[:8], accept=False)
+    assert corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0] != best
+    corpus.feedback(str(best.query_id), accept=True)
+    assert corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0] == best
+    with pytest.raises(UsageError, match="no fix or query has the id"):
+        corpus.feedback("zzzz", accept=True)
+
+
+def test_pruning_keeps_the_best_of_each_category(corpus: Corpus) -> None:
+    best = corpus.search("no such column: totl", "SELECT totl FROM orders", limit=1)[0]
+    corpus.feedback(str(best.query_id), accept=True)
+    assert corpus.prune(per_category=1) == 3
+    assert [row["id"] for row in corpus.rows()] == [str(best.query_id)]
+    assert corpus.prune(days=1) == 0
+    time.sleep(0.01)
+    assert corpus.prune(days=0) == 1 and corpus.search("no such column: totl") == []
+
+
+def test_the_same_statement_is_no_repair(corpus: Corpus) -> None:
+    with pytest.raises(UsageError, match="nothing was repaired"):
+        corpus.store_fix("e", "SELECT a FROM t", "select A from t", "")
+
+
+WRITER = """
+import sys
+from nl2sql.repair.corpus import Corpus
+with Corpus(sys.argv[1], create=True) as corpus:
+    for i in range(15):
+        corpus.store_fix("no such column: x", f"SELECT x{sys.argv[2]} FROM t{i}", f"SELECT y FROM t{i}", "")
+"""
+
+
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
+    """Four processes make the file and write it at once, while this one searches."""
+    path = tmp_path / "corpus.db"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(n)]) for n in range(4)]
+    seen = 0
+    with Corpus(path, create=True) as reader:
+        while any(writer.poll() is None for writer in writers):
+            seen = max(seen, len(reader.search("no such column: x", limit=100)))
+            time.sleep(0.02)
+        assert [writer.returncode for writer in writers] == [0] * 4
+        assert len(reader.search("no such column: x", limit=100)) == 60 == reader.stats()["fixes"]
+
+
+def test_a_writer_that_holds_the_file_is_named(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus._connection.execute("PRAGMA busy_timeout = 50")
+    other = sqlite3.connect(corpus.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(DatabaseError, match="being written by another process"):
+        corpus.store_fix("no such column: z", "SELECT z FROM t", "SELECT y FROM t", "")
+    other.execute("ROLLBACK")
+    assert corpus.store_fix("no such column: z", "SELECT z FROM t", "SELECT y FROM t", "") is not None
+
+
+BROKEN = [
+    (b"not a database at all, but some text" * 40, DatabaseError, "damaged"),
+    ("other", UsageError, "no corpus"),
+    ("newer", DatabaseError, "newer nl2sql"),
+    ("torn", DatabaseError, "damaged"),
+]
+
+
+@pytest.mark.parametrize(("content", "error", "wanted"), BROKEN)
+def test_an_unusable_file_is_a_clear_error_and_stays_as_it_is(
+    content: str | bytes, error: type[Nl2SqlError], wanted: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.db"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "other":
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE invoices (a)")
+    elif content == "newer":
+        path.write_bytes(corpus.path.read_bytes())
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA user_version = 99")
+    else:
+        whole = bytearray(corpus.path.read_bytes())
+        whole[4096 : 4096 * 6] = b"\x55" * (4096 * 5)
+        path.write_bytes(whole)
+    before = path.read_bytes()
+    with pytest.raises(error, match=wanted) as raised:
+        Corpus(path, create=True)
+    assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+    assert path.read_bytes() == before
+
+
+def test_a_corpus_of_the_specifications_bare_tables_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(TABLES)
+        for number in range(2):  # the same pair twice: both stay
+            row = (str(uuid.uuid4()), "0" * 16, *FIXES[0], None, 1000.0 + number)
+            connection.execute("INSERT INTO error_fix_history VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        query = (str(uuid.uuid4()), "SELECT 1", "one", None, None, 1000.0)
+        connection.execute("INSERT INTO successful_queries VALUES (?, ?, ?, ?, ?, ?)", query)
+    connection.close()
+    old = path.read_bytes()
+    with Corpus(path) as corpus:
+        assert (corpus.stats()["fixes"], corpus.stats()["queries"]) == (2, 1)
+        assert corpus.search(FIXES[0][0], FIXES[0][1])[0].similarity_score > 0.99
+        assert corpus.store_fix(*FIXES[0]) is None
+    assert sqlite3.connect(path.with_name("old.db.v0")).execute(
+        "SELECT count(*) FROM error_fix_history"
+    ).fetchone() == (2,)
+    assert old != path.read_bytes()
+    with Corpus(path) as corpus:
+        assert corpus.stats()["fixes"] == 2
+
+
+def test_a_corpus_is_opened_only_with_the_embedder_that_made_its_vectors(corpus: Corpus) -> None:
+    with pytest.raises(UsageError, match="hashed-ngrams-3-5-128"):
+        Corpus(corpus.path, embedder=HashedNgrams(64))
+
+
+def test_export_and_import_give_the_same_corpus(corpus: Corpus, tmp_path: Path) -> None:
+    corpus.store_query(uuid.uuid4(), "SELECT 1", "one", "joins")
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(export_lines(corpus)) + "\n")
+    with Corpus(tmp_path / "copy.db", create=True) as copy:
+        assert import_lines(copy, file) == (5, 5)
+        assert import_lines(copy, file) == (5, 0)
+        ours, theirs = (corpus.search("no such column: nam", limit=4), copy.search("no such column: nam", limit=4))
+        assert [(f.sql, f.similarity_score) for f in ours] == [(f.sql, f.similarity_score) for f in theirs]
+    file.write_text(file.read_text() + "{torn")
+    with Corpus(tmp_path / "empty.db", create=True) as empty:
+        with pytest.raises(UsageError, match="line 7"):
+            import_lines(empty, file)
+        assert empty.stats()["fixes"] == 0
+        assert empty.store_fix(*FIXES[0]) is not None
+
+
+def run_folder(tmp_path: Path, split: str) -> Path:
+    """A run folder with one repaired episode."""
+    folder = tmp_path / f"run-{split}"
+    folder.mkdir()
+    observations = [
+        ("generate_sql", {"sql": "SELECT nam FROM customers;"}),
+        ("validate_sql", {"valid": False, "reason": "unknown_column:nam"}),
+        ("repair_sql", {"sql": "SELECT name FROM customers;"}),
+        ("validate_sql", {"valid": True, "reason": "ok"}),
+        ("run_sql", {"success": True}),
+    ]
+    trace = [{"step": 0, "action": a, "args": {}, "observation": o} for a, o in observations]
+    row = {"id": "q1", "db_id": "shop", "key": "k", "question": "Names?", "trace": trace}
+    (folder / "traces.jsonl").write_text(json.dumps(row) + "\n")
+    (folder / "manifest.json").write_text(json.dumps({"key": "k", "plan": {"split": split}}))
+    (folder / "report.json").write_text("{}")
+    return folder
+
+
+def test_a_run_over_test_questions_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    assert import_run(corpus, run_folder(tmp_path, "dev")) == (1, 1)
+    with pytest.raises(UsageError, match="only dev, development"):
+        import_run(corpus, run_folder(tmp_path, "test"))
+    assert import_run(corpus, tmp_path / "run-test", any_split=True) == (1, 0)
+
+
+def test_guidance_falls_back_to_patterns_when_the_search_takes_too_long(corpus: Corpus) -> None:
+    slow = ErrorAnalyzer("sqlite", corpus, search_s=0.05)
+    with corpus._lock:  # somebody else is busy with it
+        corpus_changes, corpus.changes = corpus.changes, lambda: 0  # type: ignore[method-assign]
+        found = slow.analyze_error("no such column: nam", "SELECT nam FROM customers")
+    corpus.changes = corpus_changes  # type: ignore[method-assign]
+    assert found.category == "unknown_column" and found.similar_fixes == []
+    slow.search_s = 10.0
+    assert (
+        slow.analyze_error("no such column: nam", "SELECT nam FROM customers").similar_fixes[0].similarity_score > 0.99
+    )
+    slow.close()
+
+
+def test_guidance_shows_only_fixes_above_the_threshold(corpus: Corpus) -> None:
+    for threshold, most in ((0.0, 3), (0.99, 1)):
+        analyzer = ErrorAnalyzer("sqlite", corpus, threshold=threshold)
+        found = analyzer.analyze_error("no such column: nam", "SELECT nam FROM customers").similar_fixes
+        assert 1 <= len(found) <= most and all(fix.similarity_score >= threshold for fix in found)
+        analyzer.close()
+
+
+def test_the_command_line_end_to_end(tmp_path: Path) -> None:
+    path = str(tmp_path / "corpus.db")
+
+    def nl2sql(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["corpus", *arguments, "--corpus", path], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    failure = ["--failed", "SELECT nam FROM t", "--error", "no such column: nam"]
+    added = nl2sql("add", "SELECT name FROM t", *failure, "--description", "Names")
+    assert "(unknown_column)" in added
+    assert "already" in nl2sql("add", "SELECT name FROM t", *failure)
+    assert "stored query" in nl2sql("add", "SELECT 1")
+    id = added.split()[2]
+    assert id in nl2sql("search", "no such column: x", "--failed", "SELECT x FROM t")
+    assert json.loads(nl2sql("search", "no such column: x", "--json"))[0]["query_id"] == id
+    assert "rejected" in nl2sql("feedback", id, "reject")
+    assert "no fix" in nl2sql("search", "no such column: x")
+    assert "1 fixes of 1 types of error, 1 queries" in nl2sql("stats")
+    nl2sql("export", str(tmp_path / "out.jsonl"))
+    assert "2 found, 0 new" in nl2sql("import", str(tmp_path / "out.jsonl"))
+    assert "deleted 2 rows" in nl2sql("prune", "--days", "0")
+    for arguments, wanted in ((["search", "x"], "no corpus at"), (["prune"], "what is to be pruned")):
+        with pytest.raises(UsageError, match=wanted):
+            CliRunner().invoke(app, ["corpus", *arguments, "--corpus", path + "2"], catch_exceptions=False)
+
+
+EXPLAINED = [
+    (["SELECT name FROM customers"], 0, ["valid"]),
+    (["SELECT nam FROM customers"], 1, ["error: no such column: nam", "category: unknown_column", "customers.name"]),
+    (["SELECT nam FROM customers", "--mend"], 1, ["mended: SELECT name FROM customers"]),
+    (["SELECT nam FROM customers", "--json"], 1, ['"valid": false', '"repair_guidance": {']),
+    (["SELECT nam FROM customers", "--corpus", "FIXES"], 1, ["similar fix (1.000): SELECT name FROM customers"]),
+    (["DROP TABLE customers", "--mend"], 1, ["category: not_read_only", "no repair without a model"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "wanted"), EXPLAINED)
+def test_explain_says_what_to_do(
+    arguments: list[str], code: int, wanted: list[str], corpus: Corpus, shop: Path
+) -> None:
+    given = [str(corpus.path) if word == "FIXES" else word for word in arguments]
+    result = CliRunner().invoke(app, ["explain", *given, "--db", str(shop)], catch_exceptions=False)
+    assert result.exit_code == code and [text for text in wanted if text not in result.output] == []

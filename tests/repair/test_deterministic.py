@@ -1,0 +1,47 @@
+"""Repairs without a model: cases are lines of fixtures/repair/mend.tsv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nl2sql.interfaces import Database
+from nl2sql.repair.deterministic import fault, mend
+
+FILE = Path(__file__).parent.parent / "fixtures" / "repair" / "mend.tsv"
+CASES = [line.split("\t") for line in FILE.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
+
+
+@pytest.mark.parametrize(("sql", "wanted"), CASES)
+def test_a_repair_is_what_its_line_says_and_is_sound(sql: str, wanted: str, engine: Callable[[str], Database]) -> None:
+    database = engine("sqlite")
+    found = mend(sql, fault(sql, database, database.schema()), database, database.schema())
+    assert (found or "-") == wanted
+    assert found is None or database.run(found).success
+
+
+OTHER = [
+    ("duckdb", "SELECT nam FROM customers", "SELECT name FROM customers"),
+    ("duckdb", "SELECT name, total FROM customers", "JOIN orders ON orders.customer_id = customers.customer_id"),
+    ("duckdb", "SELECT TOP 5 name FROM customers", "SELECT name FROM customers LIMIT 5"),
+    ("postgres", "SELECT customers.name FROM customers c", "SELECT c.name FROM customers c"),
+    ("postgres", "SELECT IFNULL(city, 'x') FROM customers", "SELECT COALESCE(city, 'x') FROM customers"),
+    ("mysql", "SELECT c.nam FROM customers c", "SELECT c.name FROM customers c"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "sql", "wanted"), OTHER)
+def test_other_engines_are_mended_by_their_own_words(
+    dialect: str, sql: str, wanted: str, engine: Callable[[str], Database]
+) -> None:
+    database = engine(dialect)
+    found = mend(sql, fault(sql, database, database.schema()), database, database.schema())
+    assert found is not None and wanted in found
+    assert database.run(found).success
+
+
+def test_a_wrong_shape_is_left_to_the_model(engine: Callable[[str], Database]) -> None:
+    database = engine("sqlite")
+    assert mend("SELECT name FROM customers", "missing_agg:COUNT", database, database.schema()) is None

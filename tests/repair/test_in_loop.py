@@ -1,0 +1,151 @@
+"""What the loop's repair shows the model at each level of ``repair.guidance``, with a scripted model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nl2sql import prompts
+from nl2sql.config import Config, build_config
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Database, Episode, Question, Resources
+from nl2sql.models.scripted import ScriptedModel
+from nl2sql.react import react
+from nl2sql.repair.corpus import Corpus
+from nl2sql.repair.in_loop import check_corpus
+
+QUESTION = "What are the names of the customers?"
+ORDER = ["extract_constraints", "generate_sql", "validate_sql", "repair_sql", "validate_sql", "validate_constraints"]
+RIGHT = " name FROM customers"
+
+
+def play(
+    database: Database,
+    config: dict[str, Any],
+    sql: list[str],
+    steps: list[str],
+    split: str = "dev",
+) -> Episode:
+    """An episode whose SQL texts come from ``sql`` in turn, and whose actions are ``steps``."""
+    replies, texts = [], iter(sql)
+    for name in steps:
+        replies.append(f"Action: {name}[{{}}]")
+        if name in ("generate_sql", "repair_sql"):
+            replies += [text for text in [next(texts, None)] if text is not None]
+    model = ScriptedModel(replies)
+    question = Question(QUESTION, db_id="shop", id="q1", split=split)
+    return react(question, Resources(model, database), build_config(config))
+
+
+def repair_prompts(episode: Episode) -> list[str]:
+    """The user turns of the model calls for SQL behind the first."""
+    return [call["messages"][1]["content"] for call in episode.calls if call["kind"] == "sql"][1:]
+
+
+@pytest.fixture
+def database(engine: Callable[[str], Database]) -> Database:
+    return engine("sqlite")
+
+
+STEPS = [*ORDER, "run_sql", "finish"]
+
+
+def test_by_default_the_prompt_is_the_specifications(database: Database) -> None:
+    episode = play(database, {}, [" nam FROM customers", RIGHT], STEPS)
+    generating = next(call for call in episode.calls if call["kind"] == "sql")
+    schema = generating["messages"][1]["content"].split("\n\nQuestion:")[0].removeprefix("Schema:\n")
+    wanted = prompts.repair_messages(QUESTION, "SELECT nam FROM customers;", "unknown_column:nam", schema)
+    assert repair_prompts(episode) == [wanted[1]["content"]]
+    assert build_config({}) == Config() and Config().repair.guidance == "error"
+
+
+LEVELS = {
+    "none": (["This query failed:\nSELECT nam FROM customers;\n\nWrite"], ["unknown_column", "VIOLATED"]),
+    "error": (["Error: unknown_column:nam"], ["VIOLATED"]),
+    "patterns": (
+        [
+            "Error: unknown_column:nam",
+            "This part of it is valid: FROM customers",
+            "VIOLATED CONSTRAINT:\nThere is no column nam in the tables",
+            "ALTERNATIVE APPROACH:\n",
+            "Did you mean customers.name?",
+            "Please rewrite the SQL following these constraints.",
+        ],
+        ["SIMILAR SUCCESSFUL QUERIES"],
+    ),
+    "patterns+corpus": (
+        ["VIOLATED CONSTRAINT:", "SIMILAR SUCCESSFUL QUERIES:\n\nAll names:\n```sql\nSELECT name FROM customers\n```"],
+        ["SELECT 'my own'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_each_level_shows_what_it_promises_and_no_more(level: str, database: Database, tmp_path: Path) -> None:
+    there, absent = LEVELS[level]
+    repair = {"guidance": level, "corpus": str(tmp_path / "corpus.db")}
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        error, failed = "no such column: nam", "SELECT nam FROM customers"
+        corpus.store_fix(error, failed, "SELECT name FROM customers", "All names", source="shop/other")
+        corpus.store_fix(error, failed, "SELECT 'my own'", "All names", source="shop/q1")
+        episode = play(database, {"repair": repair}, [" nam FROM customers", RIGHT], STEPS)
+    (prompt,) = repair_prompts(episode)
+    assert [text for text in there if text not in prompt] == []
+    assert [text for text in absent if text in prompt] == []
+    assert episode.finish == "finish"
+
+
+def test_errors_of_an_episode_accumulate(database: Database) -> None:
+    steps = [*ORDER[:4], "validate_sql", "repair_sql", *ORDER[4:], "run_sql", "finish"]
+    sql = [" nam FROM customers", " nme FROM customers", RIGHT]
+    episode = play(database, {"react": {"max_steps": 12}, "repair": {"guidance": "patterns"}}, sql, steps)
+    first, second = repair_prompts(episode)
+    assert "This failed before" not in first
+    assert "This failed before:\nSELECT nam FROM customers;\nError: unknown_column:nam" in second
+    assert "This query failed:\nSELECT nme FROM customers" in second
+    assert episode.finish == "finish"
+
+
+def test_patterns_of_another_dialect_know_nothing_of_the_error(database: Database) -> None:
+    config = {"repair": {"guidance": "patterns", "patterns": "postgres"}}
+    (prompt,) = repair_prompts(play(database, config, [" YEAR(ordered) FROM orders", RIGHT], STEPS))
+    assert "VIOLATED CONSTRAINT:\nN/A" in prompt
+
+
+def test_the_deterministic_stage_needs_no_model(database: Database) -> None:
+    config = {"repair": {"deterministic": True}}
+    episode = play(database, config, [" nam FROM customers"], STEPS)
+    assert episode.sql == "SELECT name FROM customers;" and episode.finish == "finish"
+    assert episode.flags["deterministic_repairs"] == 1 and repair_prompts(episode) == []
+
+
+@pytest.mark.parametrize(("split", "stored"), [("dev", 1), ("train", 1), ("test", 0), ("", 0)])
+def test_a_repair_is_remembered_on_training_and_development_splits_only(
+    split: str, stored: int, database: Database, tmp_path: Path
+) -> None:
+    config = {"repair": {"learn": True, "corpus": str(tmp_path / "corpus.db")}}
+    episode = play(database, config, [" nam FROM customers", RIGHT], STEPS, split)
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        assert corpus.stats()["fixes"] == stored
+        if stored:
+            (row,) = corpus.rows()
+            assert (row["failed_sql"], row["successful_sql"]) == (
+                "SELECT nam FROM customers",
+                "SELECT name FROM customers",
+            )
+            assert (row["source"], row["category"]) == ("shop/q1", "unknown_column")
+        else:
+            assert episode.flags["not_learned"] == f"split {split!r}"
+    json.dumps(episode.to_dict())
+
+
+def test_a_corpus_that_is_asked_for_must_be_named_and_be_there(tmp_path: Path) -> None:
+    missing = {"guidance": "patterns+corpus", "corpus": str(tmp_path / "none.db")}
+    for values, wanted in (({"guidance": "patterns+corpus"}, "repair.corpus=FILE"), (missing, "no corpus at")):
+        with pytest.raises(UsageError, match=wanted):
+            check_corpus(build_config({"repair": values}).repair)
+    check_corpus(Config().repair)

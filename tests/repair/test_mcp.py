@@ -1,0 +1,168 @@
+"""The MCP server with the official client over standard input and output, and with hostile input."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+
+from nl2sql.repair.corpus import Corpus
+
+READING = ["list_tables", "describe_table", "read_query", "explain_analyze", "ask"]
+
+
+def talk(arguments: list[str], conversation: Callable[[Client], Awaitable[Any]]) -> Any:
+    """Start ``nl2sql mcp`` with ``arguments`` as a client does, and hold ``conversation`` with it."""
+
+    async def session() -> Any:
+        command = StdioServerParameters(command=sys.executable, args=["-m", "nl2sql.cli", "mcp", *arguments])
+        async with Client(command, read_timeout_seconds=120) as client:
+            return await conversation(client)
+
+    return anyio.run(session)
+
+
+def shop_with_script(shop: Path, tmp_path: Path) -> list[str]:
+    steps = ["extract_constraints", "generate_sql", "validate_sql", "validate_constraints", "run_sql", "finish"]
+    replies = [f"Action: {step}[{{}}]" for step in steps]
+    replies.insert(2, " COUNT(*) FROM orders")
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"replies": {"*": replies}}))
+    return ["--db", str(shop), "--model", f"scripted:{script}"]
+
+
+def test_every_tool_answers_over_stdio(shop: Path, tmp_path: Path) -> None:
+    async def conversation(client: Client) -> dict[str, Any]:
+        listed = (await client.list_tools()).tools
+        assert [tool.name for tool in listed] == READING
+        assert all(tool.annotations and tool.annotations.read_only_hint and tool.description for tool in listed)
+        calls: dict[str, dict[str, Any]] = {
+            "list_tables": {},
+            "describe_table": {"table": "ORDERS"},
+            "read_query": {"sql": "SELECT name FROM customers ORDER BY 1", "max_rows": 2},
+            "explain_analyze": {"sql": "SELECT nam FROM customers"},
+            "ask": {"question": "How many orders are there?"},
+        }
+        found = {}
+        for name, given in calls.items():
+            result = await client.call_tool(name, given)
+            assert not result.is_error, result.content
+            found[name] = result.structured_content
+        return found
+
+    found = talk(shop_with_script(shop, tmp_path), conversation)
+    assert [table["name"] for table in found["list_tables"]["tables"]] == ["customers", "orders"]
+    assert found["describe_table"]["foreign_keys"][0]["table"] == "customers"
+    assert len(found["describe_table"]["rows"]) == 3
+    assert found["read_query"] == {"columns": ["name"], "rows": [["Ada"], ["Ben"]], "truncated": True}
+    checked = found["explain_analyze"]
+    assert set(checked) == {"valid", "explain", "error", "repair_guidance"}
+    assert set(checked["repair_guidance"]) == {
+        "violated_constraint",
+        "alternative_approach",
+        "category",
+        "similar_fixes",
+    }
+    assert checked["valid"] is False and "customers.name" in checked["repair_guidance"]["alternative_approach"]
+    assert (found["ask"]["sql"], found["ask"]["rows"]) == ("SELECT COUNT(*) FROM orders;", [[4]])
+
+
+HOSTILE: list[tuple[str, dict[str, Any], str]] = [
+    ("read_query", {"sql": "DELETE FROM orders"}, "denied"),
+    ("read_query", {"sql": "SELECT 1; DROP TABLE orders"}, "multi_statement"),
+    ("read_query", {"sql": "ATTACH 'x.db' AS x"}, "denied"),
+    ("read_query", {"sql": "VACUUM INTO 'copy.db'"}, "denied"),
+    ("read_query", {"sql": "PRAGMA query_only=off"}, "denied"),
+    ("read_query", {"sql": "SELECT load_extension('x')"}, "denied"),
+    ("read_query", {"sql": ""}, "empty"),
+    ("read_query", {"sql": "SELECT \x00"}, "syntax"),
+    ("read_query", {"sql": "x" * 200_000}, "too_large"),
+    ("read_query", {"sql": "SELECT 1", "max_rows": 10**9}, "expected 1 to 1000"),
+    ("read_query", {"sql": ["SELECT 1"]}, "sql"),
+    ("read_query", {}, "sql"),
+    ("describe_table", {"table": "orders; DROP TABLE orders"}, "its tables: customers, orders"),
+    ("describe_table", {"table": "sqlite_master"}, "no table"),
+    ("ask", {"question": ""}, "empty"),
+    ("log_successful_query", {"query_id": "x", "sql": "SELECT 1", "description": ""}, "log_successful_query"),
+]
+
+
+def test_hostile_input_is_a_tool_error_and_changes_nothing(shop: Path, tmp_path: Path) -> None:
+    before = sorted(path.name for path in shop.parent.iterdir()), shop.read_bytes()
+
+    async def conversation(client: Client) -> None:
+        for name, given, wanted in HOSTILE:
+            try:
+                result = await client.call_tool(name, given)
+            except MCPError as error:  # no such tool
+                failed, text = True, str(error)
+            else:
+                failed, text = result.is_error, str(result.content)
+            assert failed and wanted in text and "Traceback" not in text, (name, given, text)
+        checked = await client.call_tool("explain_analyze", {"sql": "DROP TABLE orders"})
+        assert checked.structured_content and checked.structured_content["valid"] is False
+        alive = await client.call_tool("read_query", {"sql": "SELECT COUNT(*) FROM orders"})
+        assert alive.structured_content and alive.structured_content["rows"] == [[4]]
+
+    script = tmp_path / "elsewhere"
+    script.mkdir()
+    talk(shop_with_script(shop, script), conversation)
+    assert (sorted(p.name for p in shop.parent.iterdir() if p != script), shop.read_bytes()) == before
+
+
+def test_the_corpus_is_written_only_where_it_may_be(shop: Path, tmp_path: Path) -> None:
+    path, id = tmp_path / "fixes.db", str(uuid.uuid4())
+    arguments = [*shop_with_script(shop, tmp_path), "--corpus", str(path), "--corpus-write"]
+
+    async def conversation(client: Client) -> list[Any]:
+        listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+        writes = listed["log_successful_query"].annotations
+        assert writes is not None and writes.read_only_hint is False
+        failure = {"previous_error": "no such column: nam", "previous_sql": "SELECT nam FROM customers"}
+        good = {"query_id": id, "sql": "SELECT name FROM customers", "description": "Names", **failure}
+        bad = [
+            good | {"query_id": "7"},
+            good | {"sql": "SELECT nam FROM customers"},
+            good | {"sql": "DELETE FROM orders"},
+        ]
+        for given in bad:
+            assert (await client.call_tool("log_successful_query", given)).is_error
+        stored = await client.call_tool("log_successful_query", good)
+        similar = await client.call_tool("explain_analyze", {"sql": "SELECT nam FROM customers"})
+        return [stored.structured_content, similar.structured_content]
+
+    stored, similar = talk(arguments, conversation)
+    assert stored == {"stored": True}
+    (fix,) = similar["repair_guidance"]["similar_fixes"]
+    assert (fix["sql"], fix["description"]) == ("SELECT name FROM customers", "Names")
+    with Corpus(path) as corpus:
+        rows = list(corpus.rows())
+    assert [(row["kind"], row["source"]) for row in rows] == [("query", "mcp:shop"), ("fix", "mcp:shop")]
+    assert rows[0]["query_id"] == id
+    assert sqlite3.connect(shop).execute("SELECT count(*) FROM orders").fetchone() == (4,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--db", "nowhere.sqlite"], "nowhere.sqlite"),
+        (["--db", "ftp://x"], "known forms"),
+        (["--db", "SHOP", "--corpus-write"], "--corpus FILE"),
+        (["--db", "SHOP", "--http", "8765"], "HOST:PORT"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(arguments: list[str], wanted: str, shop: Path, tmp_path: Path) -> None:
+    given = [str(shop) if word == "SHOP" else word for word in arguments]
+    command = [sys.executable, "-m", "nl2sql.cli", "mcp", *given]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and wanted in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
