@@ -289,7 +289,7 @@ def run_folder(tmp_path: Path, split: str) -> Path:
     trace = [{"step": 0, "action": a, "args": {}, "observation": o} for a, o in observations]
     row = {"id": "q1", "db_id": "shop", "key": "k", "question": "Names?", "trace": trace}
     (folder / "traces.jsonl").write_text(json.dumps(row) + "\n")
-    (folder / "manifest.json").write_text(json.dumps({"key": "k", "plan": {"split": split}}))
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, "key": "k", "plan": {"split": split}}))
     (folder / "report.json").write_text("{}")
     return folder
 
