@@ -21,9 +21,9 @@ from nl2sql.controllers import check_model, get_controller
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.grid import BASE, Cell
 from nl2sql.interfaces import Benchmark, Model, Question
+from nl2sql.jobs import Job, carry_out
 from nl2sql.plan import Plan, open_benchmark, open_model, pick, read_plan
 from nl2sql.rescore import owed_of
-from nl2sql.runner import Job, carry_out
 from nl2sql.runs import Run, exclusive, item_field, locked, read_manifest, write_json
 from nl2sql.stats import PairedTest, adjusted, paired_test
 

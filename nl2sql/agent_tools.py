@@ -57,8 +57,8 @@ class Task:
     bootstrap_lines: int = 0  # history lines before step 0, which are never elided
     results: dict[str, RunResult] = field(default_factory=dict)
 
-    def count(self, flag: str) -> None:
-        self.flags[flag] = self.flags.get(flag, 0) + 1
+    def count(self, flag: str, by: int = 1) -> None:
+        self.flags[flag] = self.flags.get(flag, 0) + by
 
     def result_of(self, sql: str) -> RunResult:
         """The result of executing ``sql``, once per episode."""

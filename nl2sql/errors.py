@@ -35,3 +35,8 @@ class Cancelled(Nl2SqlError):
     """The run was interrupted by the user; finished episodes are kept. Exit code 130."""
 
     exit_code = 130
+
+
+def one_line(error: object, limit: int | None = None) -> str:
+    """What an error or a text says, on one line of at most ``limit`` characters."""
+    return " ".join(str(error).split())[:limit]

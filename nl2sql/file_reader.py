@@ -5,24 +5,21 @@ explode, a full-text table over an endless view. SQLite 3.40 cannot be interrupt
 deadline within the process would not hold; here the process is killed. ``vet`` has the schema read once before this
 process reads it, ``content_digest`` has all rows read.
 
-Runs as a child too (``main``): requests and replies as in ``query_worker.py``, over one socket.
+Runs as a child too (``main``).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import math
 import signal
-import socket
 import sqlite3
-import subprocess
-import sys
 import threading
-import time
 from functools import lru_cache
-from pathlib import Path
+
+from nl2sql.framed_child import FramedChild, reply, requests
+from nl2sql.query_worker import restrict_process
 
 SCHEMA_S = 20.0  # to describe all tables and views
 ROWS_S = 30.0  # to read all rows, and another second for every ...
@@ -31,8 +28,6 @@ MAX_TABLES = 10_000  # tables and views
 MAX_SCHEMA_CHARS = 20_000_000
 MAX_VALUE_BYTES = 64 * 2**20  # of one text or blob
 HEAP_BYTES = 2**30
-ROOT = str(Path(__file__).resolve().parents[1])
-PROGRAM = "import sys; sys.path.insert(0, {root!r}); from nl2sql.file_reader import main; main()"
 
 
 class Unreadable(sqlite3.DatabaseError):
@@ -59,47 +54,7 @@ def rows_deadline(size: int) -> float:
 # ------------------------------------------------------------------------------------------------------ the parent
 
 
-class _Reader:
-    """One child and the socket to it."""
-
-    def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-c", PROGRAM.format(root=ROOT)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the terminal is for the parent
-            )
-
-    def ask(self, request: dict[str, str], seconds: float) -> dict[str, str]:
-        """The reply. Raises TimeoutError and ConnectionError."""
-        deadline = time.monotonic() + seconds
-        payload = json.dumps(request | {"seconds": str(seconds)}).encode()
-        self.socket.settimeout(seconds)
-        self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
-        size = int.from_bytes(self._receive(8, deadline), "big")
-        found: dict[str, str] = json.loads(self._receive(size, deadline))
-        return found
-
-    def _receive(self, size: int, deadline: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            piece = self.socket.recv(size - len(data))
-            if not piece:
-                raise ConnectionError
-            data += piece
-        return bytes(data)
-
-    def close(self) -> None:
-        self.socket.close()
-        self.process.kill()
-        self.process.wait()
-
-
-_idle: list[_Reader] = []
+_idle: list[FramedChild] = []
 _lock = threading.Lock()
 
 
@@ -107,9 +62,9 @@ def _ask(request: dict[str, str], seconds: float, what: str) -> str:
     with _lock:
         reader = _idle.pop() if _idle else None
     if reader is None:
-        reader = _Reader()
+        reader = FramedChild("nl2sql.file_reader")
     try:
-        reply = reader.ask(request, seconds)
+        answer = reader.ask(request | {"seconds": str(seconds)}, seconds)
     except TimeoutError:
         reader.close()
         raise Unreadable(f"{what} within {seconds:.0f} s") from None
@@ -121,9 +76,10 @@ def _ask(request: dict[str, str], seconds: float, what: str) -> str:
         raise
     with _lock:
         _idle.append(reader)
-    if "error" in reply:
-        raise (Unreadable if reply["bound"] else sqlite3.DatabaseError)(reply["error"])
-    return reply["found"]
+    if "error" in answer:
+        raise (Unreadable if answer["bound"] else sqlite3.DatabaseError)(answer["error"])
+    found: str = answer["found"]
+    return found
 
 
 @atexit.register
@@ -138,23 +94,20 @@ def _close_all() -> None:
 
 def main() -> None:
     """Answer requests until the socket closes."""
-    from nl2sql.query_worker import receive, restrict_process, send
-
     restrict_process()
-    while len(header := receive(8)) == 8:
-        request = json.loads(receive(int.from_bytes(header, "big")))
+    for request in requests():
         signal.alarm(math.ceil(float(request["seconds"])) + 5)  # the end of an orphan
         try:
-            reply = {"found": _read(request)}
+            answer = {"found": _read(request)}
         except MemoryError:
-            reply = {"error": "reading it takes too much memory", "bound": "yes"}
+            answer = {"error": "reading it takes too much memory", "bound": "yes"}
         except sqlite3.Error as error:
             line = (str(error) or type(error).__name__).splitlines()[0][:300]
             full = "out of memory" in line or "too big" in line
             line = f"reading it takes too much memory ({line})" if full else line
-            reply = {"error": line, "bound": "yes" if full or isinstance(error, Unreadable) else ""}
+            answer = {"error": line, "bound": "yes" if full or isinstance(error, Unreadable) else ""}
         signal.alarm(0)
-        send(json.dumps(reply).encode())
+        reply(answer)
 
 
 def _read(request: dict[str, str]) -> str:

@@ -37,6 +37,7 @@ class Plan:
     dtype: str | None = None
     batch_size: int = 32
     engine: str = "auto"
+    adapter: str = "none"
     server: tuple[str, ...] = ()  # KEY=VALUE options of an HTTP model
     cache: bool = True  # answer repeated calls of a model opened here from the response cache
     control: bool = True
@@ -52,6 +53,7 @@ def absolute(plan: Plan) -> Plan:
         benchmark=_absolute(plan.benchmark) if os.sep in plan.benchmark else plan.benchmark,
         controller=_absolute(plan.controller) if ".py:" in plan.controller else plan.controller,
         model=_absolute(plan.model),
+        adapter=_absolute(plan.adapter),
     )
 
 
@@ -109,6 +111,7 @@ def open_model(plan: Plan) -> Model:
         dtype=plan.dtype,
         batch_size=plan.batch_size,
         engine=plan.engine,
+        adapter=plan.adapter,
         server=plan.server,
         cache=plan.cache,
     )

@@ -19,6 +19,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
+from nl2sql.errors import one_line
 from nl2sql.interfaces import Database
 from nl2sql.name_resolution import Problem, unresolved_names
 from nl2sql.schema import Schema
@@ -143,7 +144,7 @@ def _explained(message: str, problems: list[Problem], schema: Schema) -> dict[st
         elif "column" in match.groupdict():
             suggestions = _columns_like(Problem(kind, bare), schema)
         return _rejected(reason.format(subject[:120]), suggestions)
-    return _rejected("other:" + " ".join(message.split())[:120])
+    return _rejected("other:" + one_line(message, 120))
 
 
 def _columns_like(problem: Problem, schema: Schema) -> list[str]:

@@ -8,8 +8,8 @@ contestants (``bench_eval_rivals.py``) take turns, ``--repeats`` times each; the
 - *reference*: the published execution pattern;
 - *ours*: ``score_many`` with rule bag, nothing remembered from earlier runs; *causes*: the same, finding out why wrong
   items are wrong (the default of the command line); *again*: a second run, with golds remembered on disk;
-- *floor*: exactly the statements that ours executes, each once per database, without sandbox and comparison, in as
-  many processes. *floor of all*: all distinct statements on all databases.
+- *floor of all*: each distinct statement once per database, without sandbox and comparison, on persistent connections
+  in as many processes; *floor*: of these only what ours executes (it stops at the first replica that decides).
 
 Verdicts of ours and of the reference are compared item by item; every difference is explained by execution
 (``explain_difference``) or counted as unexplained, and then the exit status is 1. Only ratios within one run mean
@@ -366,13 +366,14 @@ def _table(report: dict[str, Any]) -> str:
     lines = [
         f"{report['questions']} questions of {report['benchmark']}, {report['databases']} databases, "
         f"{report['replicas']} replicas each; medians. {report.get('note', '')}",
-        f"{'':24}" + "".join(f"{name:>11}" for name in columns) + "   faster x floor  x cpu   MiB  other verdicts",
+        f"{'':24}" + "".join(f"{name:>11}" for name in columns) + "   faster x floor   x all  x cpu   MiB  other",
     ]
     for label, row in report["variants"].items():
         shown = "".join(f"{row['seconds'][name]:10.3f}s" for name in columns)
         different = row["different_verdicts"]
-        ratios = f"{row['times_faster']:7.1f}x {row['times_floor']:7.2f} {row['times_floor_cpu'] or 0:6.2f}"
-        other = f"{len(different)} of {row['items']}"
+        ratios = f"{row['times_faster']:7.1f}x {row['times_floor']:7.2f} {row['times_floor_all']:7.2f} "
+        ratios += f"{row['times_floor_cpu'] or 0:6.2f}"
+        other = f"{len(different)}/{row['items']}"
         lines.append(f"{label:24}{shown} {ratios} {row['peak_mib']:5.0f}  {other}")
         for name in ("reference", "ours", "floor"):
             lines.append(f"    {name}: " + ", ".join(f"{seconds:.3f}" for seconds in row["all_seconds"][name]) + " s")

@@ -94,10 +94,10 @@ def explain_difference(file: Path, gold: str, predicted: str) -> str | None:
     physical order, so that it is no standard; where only the order of its rows changes, the prediction must have the
     same rows.
     """
-    from nl2sql.replicas import shuffled_copy
+    from nl2sql.replicas import shuffled_copies
 
     answers = []
-    for copy in (file, *(shuffled_copy(file, seed=seed) for seed in SHUFFLES)):
+    for copy in (file, *shuffled_copies(file, SHUFFLES)):
         with closing(sqlite3.connect(f"{copy.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             answers.append(connection.execute(gold).fetchall())
     with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from people import make_database
+
+if TYPE_CHECKING:
+    from nl2sql.query_runner import QueryPool
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
 _skipped: list[str] = []
@@ -51,12 +56,21 @@ INSERT INTO orders VALUES (13, 3, 'shipped', 1.0);
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
     """A small SQLite file: three customers, four orders of which three are shipped."""
-    path = tmp_path / "shop.sqlite"
-    connection = sqlite3.connect(path)
-    connection.executescript(SHOP)
-    connection.commit()
-    connection.close()
-    return path
+    return make_database(tmp_path / "shop.sqlite", SHOP)
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of ``people.py``; not to be changed."""
+    return make_database(tmp_path_factory.mktemp("people") / "people.sqlite")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[QueryPool]:
+    from nl2sql.query_runner import QueryPool
+
+    with QueryPool(workers=2) as pool:
+        yield pool
 
 
 def pytest_configure() -> None:

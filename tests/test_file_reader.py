@@ -10,7 +10,7 @@ import pytest
 from nl2sql import file_reader
 from nl2sql.errors import DatabaseError
 from nl2sql.query_runner import SqliteDatabase
-from nl2sql.replicas import perturbed_replicas, shuffled_copy
+from nl2sql.replicas import perturbed_replicas, shuffled_copies
 from nl2sql.sqlite_files import fingerprint_sqlite
 from nl2sql.suites import suite_databases
 
@@ -23,7 +23,7 @@ READERS = {
     "schema": lambda path: SqliteDatabase(path).schema(),
     "fingerprint": fingerprint_sqlite,
     "perturbed replicas": lambda path: perturbed_replicas(path, 1),
-    "shuffled copy": shuffled_copy,
+    "shuffled copy": lambda path: shuffled_copies(path, [0])[0],
     "suite": lambda path: suite_databases(path, ["SELECT name FROM people"], 2),
 }
 

@@ -33,6 +33,8 @@ TEXTS = {
     "what the parser trips over": "SELECT a ->> 1 ->> FROM t ->>",
 }
 
+SEEN_WITHOUT_PARSING = ("joins without ON", "what the parser trips over")  # no word in them that orders or calls
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Source:
@@ -50,7 +52,7 @@ def test_every_room_that_parses_refuses_at_once(name, source):
     with pytest.raises(SqlglotError):
         parse_bounded(sql)
     assert hardness(sql) is None
-    assert order_free(sql) is False
+    assert order_free(sql) is (name in SEEN_WITHOUT_PARSING)
     assert [remove_structure(sql, structure) for structure in STRUCTURES] == [None] * len(STRUCTURES)
     with pytest.raises(UsageError) as error:
         neighbours(sql, source)

@@ -6,48 +6,18 @@ import contextlib
 import hashlib
 import math
 import os
-import re
 import resource
-import signal
 import sqlite3
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from people import make_database
 
-from nl2sql import query_process
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Database
 from nl2sql.query_runner import QueryPool, SqliteDatabase, default_pool, fingerprint_sqlite
 
 FIXTURES = Path(__file__).parent / "fixtures"
-DEADLINE_S = 0.3
-HANG_S = 10.0  # generous: the machine may be busy; a hang is minutes
-
-SCHEMA = """
-CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT NOT NULL, age INTEGER, note BLOB);
-INSERT INTO people VALUES (1, 'Ann', 31, x'00ff'), (2, 'Bob', NULL, NULL), (3, 'Cid', 17, NULL);
-CREATE TABLE pets (id INTEGER PRIMARY KEY, name TEXT, owner REFERENCES people);
-CREATE VIEW adults AS SELECT * FROM people WHERE age >= 18;
-CREATE TABLE numbers (i INTEGER);
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000) INSERT INTO numbers SELECT i FROM n;
-CREATE TABLE "order" ("my column" TEXT, "select" INT);
-INSERT INTO "order" VALUES ('a', 1);
-CREATE TABLE "it's ""odd"";--" (x);
-INSERT INTO "it's ""odd"";--" VALUES (7);
-"""
-
-
-def make_database(path: Path, script: str = SCHEMA) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.executescript(script)
-    return path
 
 
 def snapshot(folder: Path) -> dict[str, str]:
@@ -60,17 +30,6 @@ def snapshot(folder: Path) -> dict[str, str]:
 def fixture_rows(name: str) -> list[list[str]]:
     lines = (FIXTURES / name).read_text(encoding="utf-8").split("\n")
     return [line.split("\t", 2) for line in lines if line and not line.startswith("#")]
-
-
-@pytest.fixture(scope="module")
-def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_database(tmp_path_factory.mktemp("people") / "people.sqlite")
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[QueryPool]:
-    with QueryPool(workers=2) as pool:
-        yield pool
 
 
 # ------------------------------------------------------------------------------------------ errors
@@ -181,148 +140,6 @@ def test_full_text_and_rtree_tables_can_be_searched(tmp_path: Path, pool: QueryP
         assert result.rows == rows, result
     assert pool.run(path, "INSERT INTO five(five) VALUES ('optimize')").error_kind == "denied"
     assert snapshot(tmp_path) == before
-
-
-# --------------------------------------------------------------------------------------------- workers and pools
-
-
-def test_killing_a_worker_loses_only_its_query(people: Path) -> None:
-    slow = "SELECT count(*) FROM numbers a, numbers b, numbers c, numbers d"
-    with QueryPool(workers=2) as pool, ThreadPoolExecutor(3) as threads:
-        doomed = threads.submit(pool.run, people, slow, timeout_s=60)
-        while not pool._all:
-            time.sleep(0.01)
-        (victim,) = pool._all
-        others = threads.submit(lambda: [pool.run(people, "SELECT 1").rows for _ in range(50)])
-        time.sleep(0.2)
-        os.kill(victim.process.pid, signal.SIGKILL)
-        assert doomed.result(HANG_S).error_kind == "worker_died"
-        assert others.result(HANG_S) == [((1,),)] * 50
-        assert pool.run(people, "SELECT 2").rows == ((2,),)
-
-
-def test_a_worker_killed_while_idle_is_replaced_unnoticed(people: Path) -> None:
-    with QueryPool(workers=1) as pool:
-        assert pool.run(people, "SELECT 1").success
-        (worker,) = pool._all
-        os.kill(worker.process.pid, signal.SIGKILL)
-        worker.process.wait()
-        assert pool.run(people, "SELECT 1").success
-
-
-def test_a_worker_that_does_not_answer_is_killed_and_replaced(people: Path) -> None:
-    with QueryPool(workers=1) as pool:
-        assert pool.run(people, "SELECT 1").success
-        (worker,) = pool._all
-        os.kill(worker.process.pid, signal.SIGSTOP)
-        started = time.monotonic()
-        assert pool.run(people, "SELECT 1", timeout_s=0.2).error_kind == "timeout"
-        assert time.monotonic() - started < HANG_S
-        assert worker.process.poll() == -signal.SIGKILL
-        assert pool.run(people, "SELECT 1").success
-
-
-def test_eight_threads_get_their_own_answers(people: Path, tmp_path: Path) -> None:
-    paths = [
-        make_database(tmp_path / f"{k}.sqlite", f"CREATE TABLE t (x); INSERT INTO t VALUES ({k});") for k in range(40)
-    ]
-    with QueryPool(workers=2) as pool, ThreadPoolExecutor(8) as threads:
-        jobs = [(paths[i % 40], i) for i in range(400)]
-        results = threads.map(lambda job: pool.run(job[0], f"SELECT x, {job[1]} FROM t").rows, jobs)
-        assert list(results) == [((i % 40, i),) for _, i in jobs]
-        assert len(pool._all) <= 2
-
-
-def test_a_closed_pool_says_so_and_closing_twice_is_fine(people: Path) -> None:
-    pool = QueryPool(workers=1)
-    assert pool.run(people, "SELECT 1").success
-    (worker,) = pool._all
-    pool.close()
-    pool.close()
-    assert worker.process.poll() is not None
-    with pytest.raises(UsageError, match="closed"):
-        pool.run(people, "SELECT 1")
-
-
-def test_closing_a_pool_ends_a_running_statement(people: Path) -> None:
-    pool = QueryPool(workers=1)
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(pool.run, people, "SELECT count(*) FROM numbers a, numbers b, numbers c, numbers d")
-        while not pool._all:
-            time.sleep(0.01)
-        time.sleep(0.1)
-        pool.close()
-        assert running.result(HANG_S).error_kind == "worker_died"
-
-
-@pytest.mark.parametrize("arguments", [{"timeout_s": 0}, {"timeout_s": -1}, {"max_rows": -1}])
-def test_impossible_bounds_are_usage_errors(arguments: dict, people: Path, pool: QueryPool) -> None:
-    with pytest.raises(UsageError):
-        pool.run(people, "SELECT 1", **arguments)
-    with pytest.raises(UsageError, match="at least 1"):
-        QueryPool(workers=0)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_gets_workers_of_its_own(people: Path) -> None:
-    code = f"""
-import os
-from nl2sql.query_runner import default_pool, QueryPool
-path = {str(people)!r}
-own = QueryPool(1)
-pids = lambda pool: {{w.process.pid for w in pool._all}}
-assert default_pool().run(path, "SELECT 1").success and own.run(path, "SELECT 1").success
-parents = pids(default_pool()) | pids(own)
-child = os.fork()
-ok = default_pool().run(path, "SELECT 2").rows == ((2,),) and own.run(path, "SELECT 2").rows == ((2,),)
-mine = pids(default_pool()) | pids(own)
-if child == 0:
-    own.close()
-    os._exit(0 if ok and not (mine & parents) else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert ok and mine == parents
-assert default_pool().run(path, "SELECT 3").success
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_workers_end_when_their_parent_is_killed(people: Path) -> None:
-    code = f"""
-import sys, time
-from nl2sql.query_runner import default_pool
-pool = default_pool()
-pool.run({str(people)!r}, "SELECT 1")
-print(*(w.process.pid for w in pool._all), flush=True)
-time.sleep(60)
-"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout
-        pid = int(parent.stdout.readline())
-        parent.kill()
-    give_up = time.monotonic() + HANG_S
-    while time.monotonic() < give_up and _running(pid):
-        time.sleep(0.02)
-    assert not _running(pid)
-
-
-def _running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_the_worker_imports_nothing_of_the_package() -> None:
-    program = query_process.WORKER.read_text(encoding="utf-8")
-    program = program[: program.index("\nelse:\n    from nl2sql")] + program[program.index("\n__all__ = ") :]
-    for sibling in ("query_sandbox.py", "query_worker_batch.py"):
-        program += query_process.WORKER.with_name(sibling).read_text(encoding="utf-8")
-    allowed = (
-        "__future__ collections gc hashlib itertools json mmap os re resource signal sqlite3 struct sys time typing"
-    )
-    found = set(re.findall(r"^\s*(?:import|from) (\w+)", program, re.MULTILINE))
-    assert found <= {*allowed.split(), "urllib", "query_sandbox", "query_worker_batch"}
 
 
 # ------------------------------------------------------------------------------------------------ files on disk
@@ -512,13 +329,3 @@ def test_fingerprint_of_a_wrong_path_is_a_usage_error(tmp_path: Path, own_cache:
     (tmp_path / "text.sqlite").write_text("hello " * 100)
     with pytest.raises(DatabaseError, match="not a SQLite database"):
         fingerprint_sqlite(tmp_path / "text.sqlite")
-
-
-def test_threads_may_share_a_default_pool_from_the_start(people: Path) -> None:
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(default_pool())) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(map(id, found))) == 1

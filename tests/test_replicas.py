@@ -9,7 +9,7 @@ import pytest
 
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.query_runner import fingerprint_sqlite
-from nl2sql.replicas import perturb, perturbed_replicas, shuffled_copy
+from nl2sql.replicas import perturb, perturbed_replicas, shuffled_copies
 
 SCRIPT = (Path(__file__).parent / "fixtures" / "replica_schemas.sql").read_text(encoding="utf-8")
 SCHEMAS = dict(part.split("\n", 1) for part in SCRIPT.split("-- name: ")[1:])
@@ -97,7 +97,7 @@ def test_a_longer_suite_begins_with_the_shorter_one(company):
 def test_the_original_is_not_touched(company):
     before = company.read_bytes()
     perturbed_replicas(company, 2)
-    shuffled_copy(company)
+    shuffled_copies(company, [0])[0]
     assert company.read_bytes() == before
     assert [path.name for path in company.parent.iterdir() if path.is_file()] == [company.name]
 
@@ -172,7 +172,7 @@ def test_broken_text_and_virtual_tables_do_not_stop_the_build(tmp_path):
         pytest.skip("this SQLite has no fts5")
     (replica,) = perturbed_replicas(path, 1)
     assert query(replica, "SELECT body FROM f WHERE f MATCH 'some'") == [("some text",)]
-    assert query(shuffled_copy(path), "SELECT count(*) FROM t") == [(2,)]
+    assert query(shuffled_copies(path, [0])[0], "SELECT count(*) FROM t") == [(2,)]
 
 
 def test_a_database_in_wal_mode_is_read_with_its_last_rows_and_left_alone(tmp_path):
@@ -183,7 +183,7 @@ def test_a_database_in_wal_mode_is_read_with_its_last_rows_and_left_alone(tmp_pa
         "PRAGMA journal_mode=WAL; CREATE TABLE t (a INTEGER PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3);"
     )
     before = sorted(file.name for file in path.parent.iterdir())
-    assert query(shuffled_copy(path), "SELECT count(*) FROM t") == [(3,)]
+    assert query(shuffled_copies(path, [0])[0], "SELECT count(*) FROM t") == [(3,)]
     assert query(perturbed_replicas(path, 1)[0], "SELECT count(*) > 0 FROM t") == [(1,)]
     assert sorted(file.name for file in path.parent.iterdir()) == before
     writer.close()
@@ -191,7 +191,7 @@ def test_a_database_in_wal_mode_is_read_with_its_last_rows_and_left_alone(tmp_pa
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
 def test_the_shuffled_copy_has_the_same_rows_in_another_order(original, seed):
-    before, after = contents(original), contents(shuffled_copy(original, seed=seed))
+    before, after = contents(original), contents(shuffled_copies(original, [seed])[0])
     for name, rows in before.items():
         assert Counter(after[name]) == Counter(rows)
         if seed is None:
@@ -199,9 +199,9 @@ def test_the_shuffled_copy_has_the_same_rows_in_another_order(original, seed):
 
 
 def test_the_shuffled_copy_keeps_views_and_collations(tmp_path, company):
-    assert query(shuffled_copy(company), "SELECT count(*) FROM staff") == [(60,)]
+    assert query(shuffled_copies(company, [0])[0], "SELECT count(*) FROM staff") == [(60,)]
     strict = build(tmp_path / "s.sqlite", SCHEMAS["strict, generated and case-insensitive columns"])
-    assert query(shuffled_copy(strict), "SELECT n, double_n FROM s WHERE name = 'ITEM 3'") == [(8, 16)]
+    assert query(shuffled_copies(strict, [0])[0], "SELECT n, double_n FROM s WHERE name = 'ITEM 3'") == [(8, 16)]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_file_that_is_no_database_is_one_clear_line(tmp_path, text, message):
     path = tmp_path / "x.sqlite"
     if text is not None:
         path.write_bytes(text)
-    for build_from in (lambda: perturbed_replicas(path, 1), lambda: shuffled_copy(path)):
+    for build_from in (lambda: perturbed_replicas(path, 1), lambda: shuffled_copies(path, [0])[0]):
         with pytest.raises(DatabaseError, match=message):
             build_from()
 

@@ -70,12 +70,12 @@ class _Checker:
 
     def prepare(self, db_id: str) -> None:
         """Find the database and build its reordered copies."""
-        from nl2sql.replicas import shuffled_copy
+        from nl2sql.replicas import shuffled_copies
 
         try:
             database: Any = self.benchmark.database(db_id)
             path = Path(database.path)
-            self.paths[db_id] = path, [shuffled_copy(path, seed=order) for order in ORDERS]
+            self.paths[db_id] = path, shuffled_copies(path, ORDERS)
         except Nl2SqlError as error:
             self.troubles[db_id] = str(error)
 

@@ -15,7 +15,7 @@ import typer
 
 from nl2sql import __version__
 from nl2sql.cli import ablate, ask, check_data, compare, doctor, evaluate, models, replicas, report, runs, score
-from nl2sql.errors import Nl2SqlError
+from nl2sql.errors import Nl2SqlError, one_line
 
 app = typer.Typer(
     name="nl2sql",
@@ -70,7 +70,7 @@ def main() -> None:
     except Nl2SqlError as error:
         if debug:
             raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if debug:
@@ -82,6 +82,6 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        text = one_line(f"{type(error).__name__}: {error}", 300)
         print(f"error: {text} (a bug; NL2SQL_DEBUG=1 shows the traceback)", file=sys.stderr)
         sys.exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,6 +37,9 @@ DtypeOption = Annotated[
     str | None,
     typer.Option(help="float32 (default on CPU: same text at any batch composition) or bfloat16 (the fast lane)."),
 ]
+AdapterOption = Annotated[
+    str, typer.Option(help="none, or the folder of a LoRA adapter (PEFT's format) for a local model.")
+]
 ConfigOption = Annotated[list[Path] | None, typer.Option("--config", help="YAML config file; may be repeated.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("-c", "--set", help="Config override, e.g. -c react.max_steps=4; may be repeated.")
@@ -56,6 +59,7 @@ def ask(
     controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
+    adapter: AdapterOption = "none",
     server: ServerOption = None,
     no_cache: CacheOption = False,
     config: ConfigOption = None,
@@ -89,7 +93,8 @@ def ask(
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
     settings = load_config(config or (), overrides, base=named.preset)
     with SqliteDatabase(_file(db)) as database:
-        loaded = load_model(model, device=device, dtype=dtype, batch_size=1, server=server or (), cache=not no_cache)
+        where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
+        loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
         check_model(loaded, settings)
         asked = Question(text, db_id=database.name)
         mine = episode_model(loaded, asked, named.name)

@@ -13,10 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nl2sql.errors import Nl2SqlError
+from nl2sql.machine import cores, free_bytes
 from nl2sql.models.doctor import Check
 
-NEEDED_BYTES = 2 * 10**9  # free disk for a small model, its conversion and replicas
-OPTIONAL = {"llguidance": "grammar", "httpx": "http", "jupyterlab": "notebooks"}
+NEEDED_BYTES = 2 * 10**9  # free disk, or memory, for a small model, its conversion and replicas
+OPTIONAL = {"llguidance": "grammar", "jupyterlab": "notebooks"}
 
 
 def machine_checks() -> Iterator[Check]:
@@ -40,12 +41,13 @@ def _version(name: str) -> str:
 
 
 def _memory() -> Check:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if "SC_AVPHYS_PAGES" not in getattr(os, "sysconf_names", {}):
-        return Check("machine", "ok", f"{cores} cores")
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    status, detail = ("ok", "") if free > NEEDED_BYTES else ("warn", "; little: use a smaller --batch-size")
-    return Check("machine", "warn" if status == "warn" else "ok", f"{cores} cores, {free / 1e9:.1f} GB free{detail}")
+    free = free_bytes()
+    if free is None:
+        return Check("machine", "ok", f"{cores()} cores")
+    found = f"{cores()} cores, {free / 1e9:.1f} GB free"
+    if free < NEEDED_BYTES:
+        return Check("machine", "warn", f"{found}: little; use a smaller --batch-size")
+    return Check("machine", "ok", found)
 
 
 def _cache() -> Check:

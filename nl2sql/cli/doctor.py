@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nl2sql.cli.ask import DeviceOption, DtypeOption
+
 if TYPE_CHECKING:
     from nl2sql.models.doctor import Check
 
@@ -16,8 +18,8 @@ MARKS = {"ok": "ok  ", "warn": "note", "fail": "FAIL"}
 
 def doctor(
     model: Annotated[str, typer.Option("--model", "-m", help="What to check: as for nl2sql eval.")] = "smollm2-135m",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Check this machine and a local model: cache folder, sandbox, reused caches, batches, grammars, speed.

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from nl2sql.cli.ask import (
+    AdapterOption,
     CacheOption,
     ConfigOption,
     ConstrainOption,
@@ -36,6 +37,7 @@ def evaluate_command(
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
+    adapter: AdapterOption = "none",
     batch_size: Annotated[
         int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
     ] = 32,
@@ -73,6 +75,7 @@ def evaluate_command(
       nl2sql eval --benchmark packaged --split dev --dry-run
     """
     from nl2sql import runner
+    from nl2sql.jobs import Plan
 
     progress = not quiet
     if resume is not None:
@@ -104,6 +107,7 @@ def evaluate_command(
             dtype=dtype,
             batch_size=batch_size,
             engine=engine,
+            adapter=adapter,
             server=tuple(server or ()),
             cache=not no_cache,
             control=control,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,18 @@ from nl2sql.parse_bound import parse_bounded
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
+
+
+AGGREGATES = re.compile(
+    r"\s*select\s+(?:(?:count|sum|avg|min|max)\s*\([^()]*\)\s*(?:,\s*|(?=\bfrom\b)))+from\b", re.IGNORECASE
+)
+PLAIN_CHARS = 1000
+# Whatever lets the physical order in has one of these words, or calls something (plain aggregates alone do not).
+SUSPECT = re.compile(
+    r"\b(?:limit|offset|fetch|over|window|group|order|having|rowid|oid|_rowid_)\b|\(\s*(?:select|with|values)\b"
+    r"|[\w\"`\]](?<!\bin)(?<!\band)(?<!\bor)(?<!\bnot)(?<!\bwhere)(?<!\bon)\s*\(",
+    re.IGNORECASE,
+)
 
 
 @lru_cache(maxsize=8192)
@@ -19,6 +32,10 @@ def order_free(sql: str, dialect: str = "sqlite") -> bool:
     What lets the physical order in: LIMIT, windows, GROUP_CONCAT and functions we do not know, a column beside an
     aggregate that is no key of the GROUP BY, a scalar subquery of several rows, sort keys that are not shown.
     """
+    head = AGGREGATES.match(sql)
+    plain = len(sql) <= PLAIN_CHARS and (head or sql.lstrip()[:6].lower() == "select")
+    if plain and not SUSPECT.search(sql, head.end() if head else 0):
+        return True  # as the tree would say, at a hundredth of the cost
     from sqlglot import expressions as exp
     from sqlglot.errors import SqlglotError
 

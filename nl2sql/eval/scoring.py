@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from nl2sql.errors import UsageError
 from nl2sql.eval.databases import Databases
 from nl2sql.eval.executor import Case, Executor, Verdict
-from nl2sql.eval.rules import get_rule
+from nl2sql.eval.rules import Rule, get_rule
 from nl2sql.eval.same_text import same_text
 from nl2sql.eval.scores import ItemScore, Scores, replicas_name
 from nl2sql.eval.settings import Settings
@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 PORTIONS = 3  # per worker, of the items of all databases: every further one loads its replicas anew
 SMALLEST_PORTION = 12  # items
+REPEATABLE = (None, "syntax", "unknown_table", "unknown_column", "ambiguous_column")  # outcomes that a text has always
 PATIENCE_S = 0.5  # for the threads of a run that was interrupted, whose workers are being killed
 
 __all__ = ["Interval", "score", "score_many"]
@@ -244,7 +245,7 @@ def _judge_portion(
         verdicts, results = executor.judge_pairs(path, cases, single, ask, databases.cache(portion.db_id))
     judged: dict[str, dict[str | None, ItemScore]] = {}
     for question in portion.questions:
-        facts = _Facts(question, golds[question.id], results, databases, trouble)
+        facts = _Facts(question, golds[question.id], results, databases, trouble, executor.rule)
         judged[question.id] = {
             sql: facts.item(sql, [verdicts[n] for n in places.get((question.id, sql or ""), ()) if verdicts], executor)
             for sql in given[question.id]
@@ -261,6 +262,13 @@ class _Facts:
     results: Mapping[str, RunResult]
     databases: Databases
     trouble: str | None  # why there is no database
+    rule: Rule
+
+    def __post_init__(self) -> None:
+        # A gold that is not among the results is one whose result is known from an earlier run.
+        found = (self.results.get(gold) for gold in self.golds)
+        self.failed = [result for result in found if result is not None and not self.rule.usable(result)]
+        self.gold_error = self._gold_error()
 
     def item(self, prediction: str | None, verdicts: Sequence[Verdict], executor: Executor) -> ItemScore:
         sql = prediction if prediction is not None else ""
@@ -275,7 +283,7 @@ class _Facts:
             self.question.db_id,
             sql,
             va=kind is None,
-            em=bool(sql.strip()) and any(same_text(gold, sql) for gold in self.question.gold),
+            em=not self._other_text(sql, ex, kind) and any(same_text(gold, sql) for gold in self.question.gold),
             ex=ex,
             ts=ts,
             ts_replicas=best.replicas if best and self.databases.wanted else None,
@@ -283,9 +291,15 @@ class _Facts:
             error_kind=kind,
             hardness=self.question.difficulty or (hardness(self.question.gold[0]) if self.question.gold else None),
             seconds=round(result.seconds, 4) if result else 0.0,
-            gold_error=self._gold_error(executor),
+            gold_error=self.gold_error,
             cause=self._cause(sql, verdicts, kind, result) if wrong and executor.explain else None,
         )
+
+    def _other_text(self, sql: str, ex: bool, kind: str | None) -> bool:
+        """Whether the outcomes alone say that ``sql`` is no gold's text, which takes longer to find out by parsing."""
+        if not sql.strip():
+            return True
+        return not ex and bool(self.golds) and not self.failed and kind in REPEATABLE and "random" not in sql.lower()
 
     def _error(self, prediction: str | None, sql: str, result: RunResult | None) -> tuple[str | None, str | None]:
         if prediction is None:
@@ -296,14 +310,12 @@ class _Facts:
             return self.trouble, "database"
         return _failure(result) if result is not None and not _usable(result) else (None, None)
 
-    def _gold_error(self, executor: Executor) -> str | None:
+    def _gold_error(self) -> str | None:
         if self.trouble is not None:
             return self.trouble
         if not self.golds:
             return "the question has no gold"
-        # A gold that is not among the results is one whose result is known from an earlier run.
-        failed = [found for gold in self.golds if (found := self.results.get(gold)) and not executor.rule.usable(found)]
-        return _failure(failed[0])[0] if len(failed) == len(self.golds) else None
+        return _failure(self.failed[0])[0] if len(self.failed) == len(self.golds) else None
 
     def _cause(self, sql: str, verdicts: Sequence[Verdict], kind: str | None, result: RunResult | None) -> str | None:
         from nl2sql.eval.causes import cause_of

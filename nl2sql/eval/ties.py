@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 from nl2sql.eval.row_order import order_free
@@ -34,13 +33,12 @@ class Ties:
 
     def learn(self, database: Path, golds: Iterable[str]) -> None:
         """Find out about several golds at once, ahead of ``decide``."""
-        from nl2sql.replicas import shuffled_copy
+        from nl2sql.replicas import shuffled_copies
 
         asked = [g for g in dict.fromkeys(golds) if (database, g) not in self._known and not order_free(g)]
         if not asked:
             return
-        copies = (partial(shuffled_copy, database, seed=seed) for seed in ROW_ORDERS)
-        files = [database, *(copy() for copy in copies)]
+        files = [database, *shuffled_copies(database, ROW_ORDERS)]
         found = self.run(files, [self.prepare(gold) for gold in asked], [(-1, n, ROWS) for n in range(len(asked))])
         for n, gold in enumerate(asked):
             expected, *others = (found.results[file, n] for file in range(len(files)))

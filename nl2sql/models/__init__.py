@@ -32,6 +32,7 @@ def load_model(
     server: Iterable[str] = (),
     cache: bool = False,
     engine: str = "auto",
+    adapter: str = "none",
 ) -> Model:
     """Load the model that ``spec`` names.
 
@@ -39,13 +40,14 @@ def load_model(
     a hub id ``org/name``, or a server's model ``http://HOST/v1#NAME``. device: auto, cpu, cuda or mps. dtype: float32,
     bfloat16, float16 or None (float32 on CPU, bfloat16 on CUDA). batch_size: rows decoded, or requests made, at once.
     server: ``KEY=VALUE`` options of an HTTP server. cache: answer repeated calls from the response cache. engine: how a
-    local model batches: auto, slots, or continuous (transformers' own; docs/engine.md).
+    local model batches: auto, slots, or continuous (transformers' own; docs/engine.md). adapter: none, or the folder of
+    a LoRA adapter in PEFT's format, merged into a local model's weights.
     Raises UsageError for a spec that names nothing, ModelError when the weights or the server cannot be had.
     """
     source = resolve_spec(spec)
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size} is not positive; use --batch-size 32")
-    model = _open(source, device, dtype, batch_size, tuple(server), engine)
+    model = _open(source, device, dtype, batch_size, tuple(server), engine, adapter)
     if not cache:
         return model
     from nl2sql.models.response_cache import cached
@@ -54,8 +56,10 @@ def load_model(
 
 
 def _open(
-    source: Source, device: str, dtype: str | None, batch_size: int, server: tuple[str, ...], engine: str
+    source: Source, device: str, dtype: str | None, batch_size: int, server: tuple[str, ...], engine: str, adapter: str
 ) -> Model:
+    if adapter != "none" and source.kind in ("http", "scripted"):
+        raise UsageError(f"--adapter goes with a local model, not with {source.value!r}; leave it out")
     if source.kind == "http":
         from nl2sql.models.http import HttpModel
         from nl2sql.models.http_options import ServerOptions
@@ -71,7 +75,7 @@ def _open(
         return ScriptedModel.from_file(source.value)
     from nl2sql.models.local import LocalModel
 
-    return LocalModel.load(source, device=device, dtype=dtype, batch_size=batch_size, engine=engine)
+    return LocalModel.load(source, device=device, dtype=dtype, batch_size=batch_size, engine=engine, adapter=adapter)
 
 
 @dataclass(frozen=True)

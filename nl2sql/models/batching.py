@@ -15,16 +15,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
-import numpy as np
 import torch
 
-from nl2sql.errors import Cancelled, ModelError, Nl2SqlError
-from nl2sql.interfaces import Sampling
-from nl2sql.models.constrained import GrammarState
-from nl2sql.models.drafts import Draft
+from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, one_line
+from nl2sql.models.rows import Row, model_failed
 from nl2sql.models.slots import Decoder, Segment, Slot, common_prefix, rounded
 
 logger = logging.getLogger(__name__)
@@ -33,58 +28,6 @@ PREFILL_CHUNK = 512  # prompt tokens in one step: bounds activation memory and t
 _DRAFT_TOKENS = 128  # proposed in one step by all rows: past that, computing them costs more than they save
 _MIN_SHARED = 16  # a shorter common prefix is not worth copying or waiting for
 _SAME_SHARE = 0.7  # a slot that agrees this far is the same conversation; one that agrees less is copied from
-
-
-@dataclass(eq=False)
-class Row:
-    """One completion in the making. The caller waits for ``done`` and then reads ``text`` or ``error``."""
-
-    prompt: list[int]
-    max_new_tokens: int
-    stop_ids: frozenset[int]
-    stop: tuple[str, ...] = ()
-    sampling: Sampling | None = None
-    seed: int = 0
-    cancel: threading.Event | None = None
-    grammar: GrammarState | None = None
-    text: str = ""
-    finish: Literal["stop", "length"] = "stop"
-    logprob: float | None = 0.0  # None: the engine does not know
-    keep_logits: bool = False
-    logits: torch.Tensor | None = None  # the last chosen token's, float32 [vocab], if they are to be kept
-    prefilled: int = 0  # prompt tokens really computed
-    ids: list[int] = field(default_factory=list)
-    error: Exception | None = None
-    abandoned: bool = False  # the caller no longer waits
-    done: threading.Event = field(default_factory=threading.Event)
-    submitted: float = 0.0  # when, by time.perf_counter
-    began: float = 0.0  # when its first forward began
-    compute_seconds: float = 0.0  # its share of the forwards it took part in, by tokens
-    generator: torch.Generator | None = None
-    array: np.ndarray = field(init=False)  # of the prompt, int64
-    draft: Draft = field(init=False)
-    proposed: list[int] = field(default_factory=list)  # the draft that is being computed
-    slot: Slot | None = None
-    leader: Row | None = None  # computes a prefix that this row waits for ...
-    shared: int = 0  # ... of this many tokens
-
-    def __post_init__(self) -> None:
-        self.array = np.asarray(self.prompt, dtype=np.int64)
-        self.draft = Draft(self.prompt)
-
-    def propose(self, limit: int) -> list[int]:
-        """A draft of at most ``limit`` tokens: what the grammar demands, else what followed the last tokens before."""
-        limit = min(limit, self.max_new_tokens - len(self.ids) - 1)
-        forced = self.grammar.forced() if self.grammar is not None else []
-        return forced[:limit] if forced and limit > 0 else self.draft.propose(limit)
-
-    @property
-    def unwanted(self) -> bool:
-        return self.abandoned or (self.cancel is not None and self.cancel.is_set())
-
-    @property
-    def queue_seconds(self) -> float:
-        return self.began - self.submitted if self.began else 0.0
 
 
 class Worker:
@@ -156,7 +99,7 @@ class Worker:
                 self._step()
                 self.busy_seconds += time.perf_counter() - began
         except BaseException as error:  # a panic inside a library: nobody may wait for ever
-            end = ModelError(f"the engine stopped: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            end = ModelError(f"the engine stopped: {type(error).__name__}: {one_line(error, 300)}")
             raise
         finally:
             with self._changed:
@@ -275,8 +218,7 @@ class Worker:
     def _finish(self, row: Row, error: Exception | None = None) -> None:
         if error is not None and not isinstance(error, Nl2SqlError):
             logger.error("the model failed", exc_info=error)
-            first = " ".join(str(error).split())[:300]
-            error = ModelError(f"the model failed: {type(error).__name__}: {first}")
+            error = model_failed(error)
         row.error = error
         row.done.set()
 
@@ -379,10 +321,10 @@ class Worker:
                 row.grammar.mask(logits[n])
                 token = int(logits[n].argmax())
             if row.sampling is not None:
-                token = _sample(logits[n], row)
+                token = row.sample(logits[n])
             row.ids.append(token)
             row.logprob = (row.logprob or 0.0) + float(logits[n, token] - total)
-            finished = self._is_finished(row, token)
+            finished = row.finished_by(token, self._decode)
             if finished or row.proposed[n : n + 1] != [token]:
                 break
         chosen = row.ids[before:]
@@ -391,42 +333,3 @@ class Worker:
         row.proposed = []
         self.decoder.crop(row.slot, len(row.prompt) + len(row.ids) - 1)  # the last token's keys are not computed yet
         return finished
-
-    def _is_finished(self, row: Row, token: int) -> bool:
-        if token in row.stop_ids:
-            row.text, row.finish = self._decode(row.ids[:-1]), "stop"
-            return True
-        if row.grammar is not None:
-            row.grammar.consume(token)
-            if row.grammar.stopped:
-                row.text, row.finish = self._decode(row.ids), "stop"
-                return True
-        if row.stop:
-            # Every token is at least a byte, so a stop string that ends here lies within this many tokens.
-            tail = self._decode(row.ids[-(max(len(s.encode()) for s in row.stop) + 8) :])
-            if any(s in tail for s in row.stop):
-                text = cut_at_stop(self._decode(row.ids), row.stop)
-                if text is not None:
-                    row.text, row.finish = text, "stop"
-                    return True
-        if len(row.ids) >= row.max_new_tokens:
-            row.text, row.finish = self._decode(row.ids), "length"
-            return True
-        return False
-
-
-def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
-    """``text`` up to the first of the stop strings; None where it holds none."""
-    cut = min((at for at in map(text.find, stop) if at >= 0), default=-1)
-    return text[:cut] if cut >= 0 else None
-
-
-def _sample(logits: torch.Tensor, row: Row) -> int:
-    """One token by temperature and nucleus sampling, from the row's own generator."""
-    assert row.sampling is not None
-    if row.generator is None:
-        row.generator = torch.Generator().manual_seed(row.seed)
-    probabilities, order = torch.sort((logits / row.sampling.temperature).softmax(dim=-1), descending=True, stable=True)
-    outside = probabilities.cumsum(dim=-1) - probabilities >= row.sampling.top_p
-    probabilities[outside] = 0.0
-    return int(order[torch.multinomial(probabilities, 1, generator=row.generator)])

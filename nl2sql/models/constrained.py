@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from nl2sql.errors import ModelError
+from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ class Constrainer:
         try:
             text = _translate(grammar)
         except ValueError as error:
-            raise ModelError(f"the {grammar.kind} grammar is malformed: {_line(error)}") from None
+            raise ModelError(f"the {grammar.kind} grammar is malformed: {one_line(error, 300)}") from None
         compiled = LLMatcher(self._vocabulary, text, log_level=0)
         if compiled.is_error():
-            raise ModelError(f"the {grammar.kind} grammar is malformed: {_line(compiled.get_error())}")
+            raise ModelError(f"the {grammar.kind} grammar is malformed: {one_line(compiled.get_error(), 300)}")
         logger.info(
             "compiled a grammar of %d characters in %.0f ms", len(grammar.text), 1000 * (time.perf_counter() - started)
         )
@@ -119,7 +119,7 @@ class GrammarState:
         if token in self._stop_ids:
             return
         if not self._matcher.consume_token(token):
-            raise ModelError(f"token {token} does not follow the grammar: {_line(self._matcher.get_error())}")
+            raise ModelError(f"token {token} does not follow the grammar: {one_line(self._matcher.get_error(), 300)}")
 
     @property
     def stopped(self) -> bool:
@@ -139,7 +139,7 @@ class GrammarState:
             return forbidden
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
-            raise ModelError(f"the grammar cannot be followed further: {_line(self._matcher.get_error())}")
+            raise ModelError(f"the grammar cannot be followed further: {one_line(self._matcher.get_error(), 300)}")
         return np.unpackbits(~packed, count=self._n_vocab, bitorder="little").view(bool)
 
 
@@ -160,7 +160,7 @@ def _vocabulary(tokenizer: Any, n_vocab: int, stop_ids: Sequence[int]) -> Any:
             reason = error
             break
     kind = type(tokenizer).__name__
-    raise ModelError(f"llguidance cannot read this model's tokenizer ({kind}: {_line(reason)})")
+    raise ModelError(f"llguidance cannot read this model's tokenizer ({kind}: {one_line(reason, 300)})")
 
 
 def _translate(grammar: Grammar) -> str:
@@ -171,8 +171,3 @@ def _translate(grammar: Grammar) -> str:
     # One way to write the blanks: free whitespace lets a small model write blanks until its tokens run out.
     spaced: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     return LLMatcher.grammar_from_json_schema(grammar.text, defaults=spaced)
-
-
-def _line(error: object) -> str:
-    """The first lines of an error, on one."""
-    return " ".join(str(error).split())[:300]

@@ -17,8 +17,8 @@ from typing import Any
 
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from nl2sql.errors import Cancelled, ModelError
-from nl2sql.models.batching import Row, cut_at_stop
+from nl2sql.errors import Cancelled, ModelError, one_line
+from nl2sql.models.rows import Row, cut_at_stop, model_failed
 
 PAGE = 32  # tokens; only whole pages are shared
 _MAX_BATCH_TOKENS = 512
@@ -103,13 +103,13 @@ class ContinuousWorker:
         failure = self._manager.background_thread_status.fatal_error
         error: Exception = Cancelled("the model was closed while it was answering")
         if failure is not None:
-            error = ModelError(f"the model failed: {type(failure).__name__}: {' '.join(str(failure).split())[:300]}")
+            error = model_failed(failure)
         for name, row in list(self._rows.items()):
             self._finish(name, row, error)
 
     def _take(self, name: str, row: Row, result: Any) -> None:
         if result.error is not None:
-            self._finish(name, row, ModelError(f"the model failed: {' '.join(str(result.error).split())[:300]}"))
+            self._finish(name, row, ModelError(f"the model failed: {one_line(result.error, 300)}"))
             return
         row.began = row.began or time.perf_counter()
         row.ids = list(result.generated_tokens)

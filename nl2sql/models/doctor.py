@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from nl2sql.errors import one_line
 from nl2sql.interfaces import Grammar
 from nl2sql.models import Source
 from nl2sql.models.local import LocalModel, load_parts
@@ -133,7 +134,7 @@ def _template(tokenizer: Any) -> Check:
         before = tokenizer.apply_chat_template(more[:2], tokenize=False)
         after = tokenizer.apply_chat_template(more, tokenize=False)
     except Exception as error:  # noqa: BLE001  a template is a program: say what it said
-        return Check("chat template", "warn", f"refuses a two-turn conversation: {' '.join(str(error).split())[:120]}")
+        return Check("chat template", "warn", f"refuses a two-turn conversation: {one_line(error, 120)}")
     if after.startswith(before.rstrip()):
         return Check("chat template", "ok", "keeps earlier turns as they are")
     return Check("chat template", "warn", "rewrites earlier turns: their cache is reused up to the first change only")

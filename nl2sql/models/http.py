@@ -8,11 +8,9 @@ more than one server behind one model.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,14 +20,10 @@ from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefini
 from nl2sql.models.http_grammar import TRIAL_TOKENS, GrammarCheck, fields_for, find_form, refusal
 from nl2sql.models.http_options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
 from nl2sql.models.http_probe import CONTINUE, count_remotely, for_chat, probe, rendered, served_models
+from nl2sql.models.http_prompts import CountedPrompts, quoting, without_echo
 from nl2sql.models.http_transport import Refused, Reply, Transport
 from nl2sql.models.http_wire import Answer, Counts, Stream, read_answers, read_counts
 
-_REMEMBERED_COUNTS = 4096
-_QUOTED = (
-    "\n\nYour answer has already begun; it stands between the lines below. Go on exactly where it stops, and repeat "
-    "nothing of it.\n-----\n{prefill}\n-----"
-)
 _WEATHER: ToolDefinition = {
     "type": "function",
     "function": {
@@ -76,8 +70,7 @@ class HttpModel:
         self._tools: bool | None = None
         self._many = self.abilities.many
         self._finding = threading.Lock()
-        self._counts: OrderedDict[str, int] = OrderedDict()
-        self._counting = threading.Lock()
+        self._counted = CountedPrompts()
 
     # ------------------------------------------------------------------------------------------ the protocol
 
@@ -139,7 +132,7 @@ class HttpModel:
         known = self._known_count(messages, prefill, tools)
         if known is not None:
             return known
-        bound = self._bound(messages, prefill, tools)
+        bound = self._counted.bound(messages, prefill, tools)
         if bound <= self.context_window // 2:
             return bound
         path, prompt = self._prompt(messages, prefill, tools)
@@ -148,7 +141,7 @@ class HttpModel:
             count = read_counts(self._transport.send("POST", f"{self.url}/{path}", body).data).prompt
         except Refused:  # too long for the server
             return bound
-        self._remember(messages, prefill, count, tools)
+        self._counted.remember(messages, prefill, count, tools)
         return bound if count is None else count
 
     def describe(self) -> dict[str, Any]:
@@ -219,11 +212,11 @@ class HttpModel:
                 answers, counts = _read(reply, stream, size, stop, echo)
             except ModelError as error:
                 raise ModelError(f"{self.url}: {error}") from None
-            self._remember(messages, prefill, counts.prompt, tools)
+            self._counted.remember(messages, prefill, counts.prompt, tools)
             if counts.prompt is None:
                 counts = replace(counts, prompt=self.count_tokens(messages, prefill, tools))
             if self.abilities.way == "user_turn" and prefill:
-                answers = [_without_echo(answer, prefill) for answer in answers]
+                answers = [without_echo(answer, prefill) for answer in answers]
             found += self._completions(answers, counts, reply)
         return found
 
@@ -242,7 +235,7 @@ class HttpModel:
             body |= CONTINUE
             chat.append({"role": "assistant", "content": prefill})
         elif prefill:
-            chat = _quoting(chat, prefill)
+            chat = quoting(chat, prefill)
         return "chat/completions", body | {"messages": chat}
 
     def _settings(
@@ -283,45 +276,12 @@ class HttpModel:
         found = self.abilities
         if found.counting == "tokenizer" and self._chat is not None:
             return len(self._chat.prompt_ids(messages, prefill, tools))
-        with self._counting:
-            count = self._counts.get(_digest(messages, prefill, tools))
+        count = self._counted.get(messages, prefill, tools)
         if count is None and not tools and found.counting in ("vllm", "llama.cpp") and found.way != "user_turn":
             chat = for_chat(messages, found.systems)
             count = count_remotely(self._transport, self.name, found.counting, chat, prefill, found.fields)
-            self._remember(messages, prefill, count)
+            self._counted.remember(messages, prefill, count)
         return count
-
-    def _remember(
-        self, messages: Sequence[Message], prefill: str, count: int | None, tools: Sequence[ToolDefinition] = ()
-    ) -> None:
-        if count:
-            with self._counting:
-                self._counts[_digest(messages, prefill, tools)] = count
-                self._counts[f"{_digest(messages, '', tools)}/"] = len(prefill)
-                while len(self._counts) > _REMEMBERED_COUNTS:
-                    self._counts.popitem(last=False)
-
-    def _bound(self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()) -> int:
-        """An upper bound: a token has at least one byte; templates add a few dozen tokens a message at most."""
-        if tools:
-            return self._bound_with_tools(messages, tools)
-        with self._counting:
-            known = self._counts.get(f"{_digest(messages, '')}/")  # length of the last open turn that was counted
-            if known is not None and known <= len(prefill):
-                count = self._counts.get(_digest(messages, prefill[:known]))
-                if count is not None:
-                    return count + len(prefill[known:].encode("utf-8", "replace")) + 4
-        text = sum(len(message["content"].encode("utf-8", "replace")) + 64 for message in messages)
-        return text + len(prefill.encode("utf-8", "replace")) + (len(_QUOTED) if prefill else 0) + 64
-
-    def _bound_with_tools(self, messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> int:
-        """The same where the conversation grows by messages: what an earlier request counted, and the bytes since."""
-        with self._counting:
-            counted = ((at, self._counts.get(_digest(messages[:at], "", tools))) for at in range(len(messages), 0, -1))
-            at, count = next(((at, count) for at, count in counted if count is not None), (0, None))
-        start = count if count is not None else 2 * len(json.dumps(list(tools))) + 1024  # templates explain the form
-        new = (json.dumps([m["content"], m.get("tool_calls", [])], ensure_ascii=False) for m in messages[at:])
-        return start + sum(len(text.encode("utf-8", "replace")) + 64 for text in new) + 64
 
     # ------------------------------------------------------------------------------- found out when first needed
 
@@ -422,31 +382,8 @@ def _read(
     return answers, counts if counts.completion is not None else replace(counts, completion=tokens)
 
 
-def _quoting(chat: list[dict[str, Any]], prefill: str) -> list[dict[str, Any]]:
-    """The conversation with the open turn quoted at its end, for a server that cannot continue one."""
-    text = _QUOTED.format(prefill=prefill)
-    if chat and chat[-1]["role"] == "user":
-        return [*chat[:-1], {**chat[-1], "content": chat[-1]["content"] + text}]
-    return [*chat, {"role": "user", "content": text.lstrip()}]
-
-
-def _without_echo(answer: Answer, prefill: str) -> Answer:
-    """An answer without the text it was asked not to repeat."""
-    last = prefill.rstrip().rpartition("\n")[2]
-    for echo in (prefill, prefill.strip(), last):
-        if echo.strip() and answer.text.lstrip().startswith(echo):
-            return Answer(answer.text.lstrip().removeprefix(echo), answer.finish)
-    return answer
-
-
 def _seed(seed: int | None, index: int) -> int | None:
     """A seed of its own for request ``index`` of a call; 31 bits, which every server takes."""
     if seed is None:
         return None
     return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "big") >> 1
-
-
-def _digest(messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()) -> str:
-    said = [f"{m['role']}\1{m['content']}" + (f"\1{m['tool_calls']}" if m.get("tool_calls") else "") for m in messages]
-    text = "\0".join([*said, "", prefill, *([repr(list(tools))] if tools else [])])
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from nl2sql.errors import ModelError
+from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class GrammarCheck:
         except ValueError as found:
             error = str(found)
         if error:
-            raise ModelError(f"malformed {grammar.kind} grammar: {' '.join(error.split())[:300]}")
+            raise ModelError(f"malformed {grammar.kind} grammar: {one_line(error, 300)}")
         with self._lock:
             self._kept[grammar] = matcher
             while len(self._kept) > _COMPILED:

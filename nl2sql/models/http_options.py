@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nl2sql.errors import ModelError, UsageError
+from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.models import resolve_spec
 from nl2sql.models.chat import Chat
 from nl2sql.models.embedded import pull
@@ -77,8 +77,7 @@ def load_tokenizer(given: str, name: str) -> Chat | None:
     try:
         return Chat(AutoTokenizer.from_pretrained(where), None)
     except (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError, AttributeError) as error:
-        first = " ".join(str(error).split())[:200]
-        raise ModelError(f"--server tokenizer={spec} cannot be loaded ({first})") from None
+        raise ModelError(f"--server tokenizer={spec} cannot be loaded ({one_line(error, 200)})") from None
 
 
 def window_of(name: str) -> int | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
-from nl2sql.errors import Cancelled, ModelError
+from nl2sql.errors import Cancelled, ModelError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class Transport:
         except _TooLarge:
             raise ModelError(f"{self.base}: the answer is longer than {MAX_BODY_BYTES // 2**20} MiB") from None
         except httpx.TransportError as error:
-            what = " ".join(str(error).split()) or type(error).__name__
+            what = one_line(error) or type(error).__name__
             raise _Again(f"cannot be reached ({what})", unreachable=True) from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise ModelError(f"{self.base}: {type(error).__name__}: {self._clean(str(error))}") from None
@@ -207,7 +207,7 @@ class Transport:
         raise Refused(f"{self.base}: HTTP {status}: {said}", status, said)
 
     def _clean(self, text: str) -> str:
-        line = " ".join(text.split())
+        line = one_line(text)
         if self._key:
             line = line.replace(self._key, "***")
         return "".join(c if c.isprintable() else "?" for c in line)[:300]

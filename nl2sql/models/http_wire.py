@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nl2sql.errors import ModelError
+from nl2sql.errors import ModelError, one_line
 
 Finish = Literal["stop", "length", "cancelled"]
 
@@ -189,7 +189,7 @@ def _field(data: Any, name: str, kind: type) -> Any:
     if not isinstance(data, Mapping):
         raise ModelError(f"the server's answer holds a {type(data).__name__} where an object with {name!r} is expected")
     if data.get("error"):
-        raise ModelError(f"the server answers with an error: {' '.join(str(data['error']).split())[:200]}")
+        raise ModelError(f"the server answers with an error: {one_line(data['error'], 200)}")
     found = data.get(name)
     if not isinstance(found, kind):
         what = "no" if found is None else f"a {type(found).__name__} as"

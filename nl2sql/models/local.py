@@ -17,17 +17,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nl2sql.errors import ModelError, UsageError
+from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
+from nl2sql.machine import cores
 from nl2sql.models import Source
+from nl2sql.models.adapters import find_adapter, merge_adapter
 from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
 from nl2sql.models.hashes import content_hash, folder_files, weights_revision
 
 if TYPE_CHECKING:
-    from nl2sql.models.batching import Row, Worker
+    from nl2sql.models.batching import Worker
     from nl2sql.models.continuous import ContinuousWorker
     from nl2sql.models.routing import Router
+    from nl2sql.models.rows import Row
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +87,14 @@ class LocalModel:
         dtype: str | None = None,
         batch_size: int = 32,
         engine: str = "auto",
+        adapter: str = "none",
     ) -> LocalModel:
-        """Load the weights that ``source`` names.
+        """Load the weights that ``source`` names, with the LoRA adapter in the folder ``adapter`` merged in.
 
-        Raises UsageError for a bad device, dtype or engine, else ModelError.
+        Raises UsageError for a bad device, dtype, engine or adapter, else ModelError.
         """
         _pick_engine(engine, device)
-        loaded = load_parts(source, device=device, dtype=dtype)
+        loaded = load_parts(source, device=device, dtype=dtype, adapter=adapter)
         return cls(*loaded.parts, name=loaded.name, revision=loaded.revision, batch_size=batch_size, engine=engine)
 
     def generate(
@@ -160,7 +164,7 @@ class LocalModel:
         ]
 
     def _row(self, prompt: list[int], **options: Any) -> Row:
-        from nl2sql.models.batching import Row
+        from nl2sql.models.rows import Row
 
         return Row(prompt=prompt, stop_ids=self._chat.stop_ids, **options)
 
@@ -240,8 +244,12 @@ class Loaded(NamedTuple):
     revision: str
 
 
-def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None) -> Loaded:
-    """The transformers objects that ``source`` names. Raises UsageError for a bad device or dtype, else ModelError."""
+def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None, adapter: str = "none") -> Loaded:
+    """The transformers objects that ``source`` names, ``adapter`` merged in; ``Loaded.name`` says so.
+
+    Raises UsageError for a bad device, dtype or adapter, else ModelError.
+    """
+    folder = find_adapter(adapter)
     sleep_at_barriers()
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -258,8 +266,11 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
     except _LOAD_ERRORS as error:
         raise _load_error(source, where, error) from None
     model = model.to(device).eval()
+    merged = merge_adapter(model, folder) if folder else ""
     revision = str(model.config._commit_hash or "") if kind == "hub" else _revision(source, Path(where))
     name = Path(where).name if kind == "folder" else Path(source.value).name if kind == "gguf" else source.value
+    if folder:
+        name, revision = f"{name}+{folder.resolve().name}", f"{revision}+{merged}"
     return Loaded((model, tokenizer), name, revision)
 
 
@@ -279,8 +290,7 @@ def set_threads() -> int:
     text = os.environ.get("NL2SQL_THREADS", "")
     if text and not (text.isdigit() and int(text) > 0):
         raise UsageError(f"NL2SQL_THREADS={text!r} is not a positive whole number; example: NL2SQL_THREADS=2")
-    affinity = getattr(os, "sched_getaffinity", None)
-    count = int(text) if text else len(affinity(0)) if affinity else os.cpu_count() or 1
+    count = int(text) if text else cores()
     torch.set_num_threads(count)
     return count
 
@@ -379,7 +389,7 @@ def _revision(source: Source, folder: Path) -> str:
 
 
 def _load_error(source: Source, where: str, error: Exception) -> ModelError:
-    first = " ".join(str(error).split())[:240]
+    first = one_line(error, 240)
     if source.kind == "hub":
         return ModelError(
             f"hub model {source.value!r} could not be loaded ({first}); check the name and the network, or give a "

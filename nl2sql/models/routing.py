@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nl2sql.models.batching import Row, Worker
+from nl2sql.models.batching import Worker
+from nl2sql.models.rows import Row
 from nl2sql.models.slots import common_prefix
 
 _REMEMBERED = 128  # prompts per worker: conversations that may come back

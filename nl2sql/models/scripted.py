@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from nl2sql.errors import Cancelled, ModelError, UsageError
+from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 
 Reply: TypeAlias = str | Mapping[str, Any]  # text, or {text | error, finish_reason?, delay_s?}
@@ -260,7 +260,7 @@ def _read_script(path: Path) -> dict[str, Any]:
             f"script {str(path)!r} does not exist; give a YAML or JSON file: --model scripted:FILE"
         ) from None
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"script {path} cannot be read: {' '.join(str(error).split())[:200]}") from None
+        raise UsageError(f"script {path} cannot be read: {one_line(error, 200)}") from None
     if not isinstance(data, Mapping) or "replies" not in data:
         raise UsageError(f"script {path} has no 'replies'; expected replies: {{'*': [\"SELECT 1\"]}} (docs/models.md)")
     unknown = {str(key) for key in data} - _FILE_KEYS

@@ -15,7 +15,6 @@ import logging
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,6 +22,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.cache_utils import DynamicCache
+
+from nl2sql.machine import free_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -302,6 +303,8 @@ class SequentialDecoder:
 
 def make_decoder(model: Any) -> SlotDecoder | SequentialDecoder:
     """Slots when they compute what the model itself computes (checked here on a few tokens), else one at a time."""
+    if model.config._attn_implementation == ATTENTION:  # served before: plain forwards need the model's own again
+        model.set_attn_implementation("sdpa")
     own = model.config._attn_implementation
     if _depends_on_length(model.config.get_text_config()):
         logger.warning("this model's positions depend on a text's length; rows run one at a time (slower)")
@@ -373,24 +376,8 @@ def default_cache_bytes(device: str) -> int:
     """Half of the memory that is free now (2 GB where the system does not say): bytes for keys and values."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info()[0] * 0.5)
-    return int(0.5 * min(_available_bytes(), _container_bytes()))
-
-
-def _available_bytes() -> int:
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return 4 * 10**9
-
-
-def _container_bytes() -> int:
-    """What the control group still allows; as good as unlimited where there is none."""
-    try:
-        base = Path("/sys/fs/cgroup")
-        return int((base / "memory.max").read_text()) - int((base / "memory.current").read_text())
-    except (OSError, ValueError):
-        return 2**62
+    free = free_bytes()
+    return 2 * 10**9 if free is None else free // 2
 
 
 def _lazy_zeros(like: torch.Tensor, capacity: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,9 +21,9 @@ from nl2sql.cache import cache_dir
 from nl2sql.errors import DatabaseError, UsageError
 
 METHOD = "perturb-2"  # part of every cache key: change it whenever the same input is to give other replicas
-SHUFFLE_METHOD = "shuffle-1"
+SHUFFLE_METHOD = "shuffle-2"
 
-__all__ = ["METHOD", "perturbed_replicas", "shuffled_copy"]
+__all__ = ["METHOD", "perturbed_replicas", "shuffled_copies"]
 
 
 def perturbed_replicas(path: str | Path, n: int, *, seed: int = 0) -> list[Path]:
@@ -39,7 +39,8 @@ def perturbed_replicas(path: str | Path, n: int, *, seed: int = 0) -> list[Path]
     path = Path(path)
     folder = _folder(path, f"{METHOD}|{seed}")
     targets = [folder / f"{number:03d}.sqlite" for number in range(n)]
-    wanted = [number for number, target in enumerate(targets) if not target.exists()]
+    present = set(folder.iterdir())
+    wanted = [number for number, target in enumerate(targets) if target not in present]
     if wanted:
         with _reading(path):
             perturber = Perturber(path, seed=str(seed))
@@ -48,22 +49,25 @@ def perturbed_replicas(path: str | Path, n: int, *, seed: int = 0) -> list[Path]
     return targets
 
 
-def shuffled_copy(path: str | Path, *, seed: int | None = 0) -> Path:
-    """A copy with the same rows in another physical order: queries whose answer rests on row order change theirs.
+def shuffled_copies(path: str | Path, seeds: Sequence[int | None]) -> list[Path]:
+    """Copies with the same rows in other physical orders: queries whose answer rests on row order change theirs.
 
-    The order is drawn with ``seed``; None reverses it exactly, which turns every tie the other way round.
+    An order is drawn with its seed; None reverses the rows exactly, which turns every tie the other way round.
 
-    Keys and constraints are left out of the copy (an INTEGER PRIMARY KEY would fix the order again); types,
+    Keys and constraints are left out of the copies (an INTEGER PRIMARY KEY would fix the order again); types,
     collations, indexes and views are kept. Raises DatabaseError where the original cannot be read.
     """
     from nl2sql.replicas.shuffle import write_shuffled
 
     path = Path(path)
-    target = _folder(path, f"{SHUFFLE_METHOD}|{seed}") / "shuffled.sqlite"
-    if not target.exists():
-        with _reading(path):
-            _build(target, lambda file: write_shuffled(path, file, seed=seed))
-    return target
+    folder = _folder(path, SHUFFLE_METHOD)
+    targets = {seed: folder / f"{'reversed' if seed is None else seed}.sqlite" for seed in seeds}
+    present = set(folder.iterdir())
+    for seed, target in targets.items():
+        if target not in present:
+            with _reading(path):
+                _build(target, partial(write_shuffled, path, seed=seed))
+    return [targets[seed] for seed in seeds]
 
 
 def _folder(path: Path, method: str) -> Path:

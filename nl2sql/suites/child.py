@@ -1,7 +1,7 @@
 """The process that builds and checks suites: generation, mutation and, in the sandbox, execution.
 
-Started by ``workshop.py``; talks over one socket (file descriptor 0) in frames of 8 bytes of length and UTF-8 JSON, a
-blob as ``{"b": hex}``. The process cannot grow any file (RLIMIT_FSIZE is 0): databases go back as bytes.
+Started by ``workshop.py`` as a ``framed_child``. The process cannot grow any file (RLIMIT_FSIZE is 0): databases go
+back as bytes.
 
 Requests: ``{"source": key, "data": Source or null}`` (data once per source), and with it ``"task"``: "build"
 (``golds``, ``n``, ``seed``), "check" (``golds``, ``files``, ``seed``) or "prove" (``golds``, ``seed``).
@@ -9,15 +9,15 @@ Requests: ``{"source": key, "data": Source or null}`` (data once per source), an
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
+from nl2sql.framed_child import reply, requests
 from nl2sql.interfaces import RunResult
 from nl2sql.parse_bound import SLIPS
-from nl2sql.query_worker import receive, restrict_process, send
+from nl2sql.query_worker import restrict_process
 from nl2sql.suites.distil import Databases, Gold, answer, distil, read_gold
 from nl2sql.suites.hunt import counterexamples
 from nl2sql.suites.source import Source
@@ -29,18 +29,16 @@ def main() -> None:
     """Answer requests until the socket closes."""
     restrict_process()
     known: dict[str, Databases] = {}
-    while len(header := receive(8)) == 8:
-        body = receive(int.from_bytes(header, "big"))
-        request = json.loads(body, object_hook=_bytes)
+    for request in requests():
         key = request["source"]
         if request["data"] is not None:
             known.clear()  # tasks come database by database
             known[key] = Databases(Source.from_json(request["data"]))
         try:
-            reply = TASKS[request["task"]](known[key], request)
+            found = TASKS[request["task"]](known[key], request)
         except (sqlite3.Error, OSError, MemoryError, AssertionError, *SLIPS) as error:
-            reply = {"error": f"{type(error).__name__}: {error}"[:500]}
-        send(json.dumps(reply, default=_hex).encode("utf-8", "replace"))
+            found = {"error": f"{type(error).__name__}: {error}"[:500]}
+        reply(found)
 
 
 def build(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
@@ -109,12 +107,3 @@ def _entry(gold: Gold, killed: set[int], usable: int) -> dict[str, Any]:
         "survivors": [[n.kind, n.sql] for k, n in enumerate(gold.live) if k not in killed],
         "equivalent": [[n.kind, n.sql, n.equivalent] for n in gold.proven],
     }
-
-
-def _bytes(tagged: dict[str, Any]) -> Any:
-    return bytes.fromhex(tagged["b"]) if len(tagged) == 1 and "b" in tagged else tagged
-
-
-def _hex(value: Any) -> dict[str, str]:
-    assert isinstance(value, bytes), value
-    return {"b": value.hex()}

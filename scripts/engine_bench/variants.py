@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from engine_bench.transcripts import Call, Episode
-from nl2sql.models.batching import Row, Worker
-from nl2sql.models.continuous import ContinuousWorker
+from nl2sql.models.batching import Worker
 from nl2sql.models.local import open_engine
+from nl2sql.models.rows import Row
 from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
 
 
@@ -71,10 +71,8 @@ def _generate(model: Any, prompts: list[list[int]], new: int) -> None:
 
 def continuous(model: Any, episodes: Sequence[Episode], batch_size: int, cache_bytes: int) -> Result:
     """(c) transformers' continuous batching, prefix sharing on."""
-    token_bytes = make_decoder(model).token_bytes
-    model.set_attn_implementation("sdpa")
-    limits = {"batch_size": batch_size, "max_cache_bytes": cache_bytes, "token_bytes": token_bytes}
-    worker = ContinuousWorker(model, lambda ids: "", **limits)
+    opened, worker = open_engine("continuous", model, lambda ids: "", batch_size, cache_bytes)
+    assert opened == "continuous", opened
     try:
         return _replay(worker, episodes)
     finally:
@@ -93,8 +91,7 @@ def engine(
     """(d) Our engine, as ``LocalModel`` opens it; without drafts; with one worker that has all threads."""
     worker: Any
     if one:
-        decoder = SlotDecoder(model, make_decoder(model).token_bytes)
-        worker = Worker(decoder, lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
+        worker = Worker(make_decoder(model), lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
     else:
         _, worker = open_engine("slots", model, lambda ids: "", batch_size, cache_bytes)
     for each in getattr(worker, "workers", [worker]):

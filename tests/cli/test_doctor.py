@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from models.tiny import tiny_model, tiny_tokenizer
 from typer.testing import CliRunner
 
 from nl2sql.cli import app
+from nl2sql.cli.checks import OPTIONAL
 from nl2sql.models import Source
 from nl2sql.models.doctor import check_model
 
@@ -31,6 +33,11 @@ def test_a_sound_model_passes_every_check(folder: Path) -> None:
     names = {check["name"] for check in report["checks"]}
     assert {"sandbox", "cache folder", "reused cache = fresh", "same text in any batch", "grammars"} <= names
     assert all(check["status"] == "ok" for check in report["checks"] if check["name"] not in ("machine", "benchmarks"))
+
+
+def test_what_may_be_missing_is_named_by_an_extra_that_exists() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(OPTIONAL.values()) <= set(project["optional-dependencies"])
 
 
 def test_an_engine_that_computes_something_else_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

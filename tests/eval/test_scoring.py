@@ -206,6 +206,29 @@ def test_a_folder_of_databases_is_a_suite(numbers, tmp_path):
     assert item.ex and item.ts is False
 
 
+@pytest.mark.parametrize(
+    ("prediction", "em", "ex"),
+    [
+        ("select A from T", True, True),
+        ("SELECT b FROM t", False, False),
+        ("SELECT x FROM t", False, False),
+        ("SELECT a FROM t LIMIT (SELECT abs(random()) % 2)", False, None),
+    ],
+)
+def test_exact_match_needs_no_parsing_where_the_rows_differ(numbers, prediction, em, ex):
+    benchmark = made(numbers, ["SELECT a FROM t"])
+    (item,) = score(benchmark, benchmark.questions, {"q0": prediction}, replicas=0).items
+    assert item.em is em
+    assert ex is None or item.ex is ex
+
+
+def test_a_gold_whose_rows_are_random_is_still_matched_by_its_own_text(numbers):
+    sql = "SELECT abs(random()) FROM t"
+    benchmark = made(numbers, [sql])
+    (item,) = score(benchmark, benchmark.questions, {"q0": sql.lower()}, replicas=0).items
+    assert (item.em, item.ex) == (True, False)
+
+
 def test_metrics_of_ones_own_stand_beside_ours(numbers):
     benchmark = made(numbers, ["SELECT a FROM t", "SELECT b FROM t"])
     fast = {"fast": lambda item: item.seconds < 60, "half": lambda item: 0.5}
@@ -232,6 +255,11 @@ def test_metrics_of_ones_own_stand_beside_ours(numbers):
         ("SELECT group_concat(s) FROM t", False),
         ("SELECT a FROM t WHERE b IN (SELECT b FROM t LIMIT 2)", False),
         ("SELECT row_number() OVER () FROM t", False),
+        ("SELECT count(*), max(b) FROM t JOIN u ON (t.a = u.a) WHERE s IN ('x', 'y') AND (b > 1 OR NOT (b < 0))", True),
+        ("SELECT count(*), b FROM t", False),
+        ("SELECT max(a) FROM t WHERE b = (SELECT b FROM u)", False),
+        ("SELECT total(a), json_group_array(a) FROM t", False),
+        ("SELECT a FROM t WHERE rowid < 3", False),
         ("not sql", False),
     ],
 )

@@ -16,6 +16,12 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from nl2sql.interfaces import Model
+from nl2sql.models import load_model
+from nl2sql.models.http import HttpModel
+
+CHAT = [{"role": "system", "content": "You write SQL."}, {"role": "user", "content": "How many orders?"}]
+OPEN = "Thought: count them.\nAction:"
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
 
@@ -262,3 +268,14 @@ def never_ends(handler: _Handler) -> None:
     with contextlib.suppress(OSError):
         while True:
             handler.event({"choices": [{"index": 0, "text": "word " * 2000, "delta": {"content": "word " * 2000}}]})
+
+
+# -------------------------------------------------------------------------------------------------- the other end
+
+
+def opened(server: StandIn, *options: str, batch_size: int = 4) -> HttpModel:
+    """The stand-in as a model; what the probe asked is forgotten."""
+    made = load_model(server.spec, server=options, batch_size=batch_size)
+    assert isinstance(made, HttpModel) and isinstance(made, Model)
+    server.requests.clear()
+    return made

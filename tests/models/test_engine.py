@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from models.tiny import CONFIGS, tiny_model, tiny_tokenizer
+from models.tiny import CONFIGS, SIZE, tiny_model, tiny_tokenizer
+from transformers import AutoModelForCausalLM, Gemma2Config
 
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Sampling
-from nl2sql.models.batching import Row, Worker
+from nl2sql.models.batching import Worker
 from nl2sql.models.drafts import LONGEST, Draft
 from nl2sql.models.local import LocalModel
 from nl2sql.models.routing import Router
-from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
+from nl2sql.models.rows import Row
+from nl2sql.models.slots import Segment, SequentialDecoder, Slot, SlotDecoder, make_decoder
 
 SLOT_KINDS = [kind for kind in CONFIGS if kind != "mamba"]
 
@@ -58,6 +60,27 @@ def test_a_model_taken_over_by_the_engine_says_so_when_called_directly() -> None
     make_decoder(model)
     with pytest.raises(ValueError, match="call it through nl2sql"):
         model(torch.tensor([[1, 2, 3]]))
+
+
+def test_a_model_that_was_served_before_can_be_served_again() -> None:
+    model = tiny_model()
+    first, second = make_decoder(model), make_decoder(model)
+    assert isinstance(first, SlotDecoder) and isinstance(second, SlotDecoder)
+    assert first.token_bytes == second.token_bytes > 0
+    row = rows_of(20)[0]
+    torch.testing.assert_close(first.forward([Segment(Slot(), row)]), second.forward([Segment(Slot(), row)]))
+
+
+@torch.inference_mode()
+def test_a_model_that_does_not_fit_slots_keeps_the_attention_it_came_with() -> None:
+    softcapped = Gemma2Config(**SIZE)
+    model = AutoModelForCausalLM.from_config(softcapped, dtype=torch.float32, attn_implementation="eager").eval()
+    ids = torch.tensor(rows_of(20))
+    expected = model(ids).logits
+    for _ in range(2):
+        assert isinstance(make_decoder(model), SequentialDecoder)
+        assert model.config._attn_implementation == "eager"
+        torch.testing.assert_close(model(ids).logits, expected)
 
 
 def test_drafts_change_no_text_and_save_forwards() -> None:

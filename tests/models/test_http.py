@@ -1,48 +1,22 @@
-"""HttpModel against a small real server: what is probed, what is sent, what goes wrong."""
+"""HttpModel against a small real server: what is probed, and what is sent."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from models.standin import Dialect, StandIn, drips, hangs_up, never_ends, sends, serving, tokens
+from models.standin import CHAT, OPEN, Dialect, StandIn, opened, sends, serving, tokens
 from models.tiny import tiny_tokenizer
 
-from nl2sql.errors import Cancelled, ModelError, UsageError
-from nl2sql.interfaces import Grammar, Model, Sampling
-from nl2sql.models import http_transport, load_model
-from nl2sql.models.http import HttpModel
+from nl2sql.errors import ModelError, UsageError
+from nl2sql.interfaces import Grammar, Sampling
+from nl2sql.models import load_model
 from nl2sql.models.http_options import ServerOptions
 
-BAD = yaml.safe_load(Path(__file__).with_name("bad_answers.yaml").read_text(encoding="utf-8"))
-CHAT = [{"role": "system", "content": "You write SQL."}, {"role": "user", "content": "How many orders?"}]
-OPEN = "Thought: count them.\nAction:"
+pytestmark = pytest.mark.usefixtures("no_waits")
 ALL = ["stops", "many", "logprobs"]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_transport, "FIRST_WAIT_S", 0.01)
-    monkeypatch.delenv("NL2SQL_API_KEY", raising=False)
-
-
-@pytest.fixture
-def server() -> Iterator[StandIn]:
-    with serving() as made:
-        yield made
-
-
-def opened(server: StandIn, *options: str, batch_size: int = 4) -> HttpModel:
-    made = load_model(server.spec, server=options, batch_size=batch_size)
-    assert isinstance(made, HttpModel) and isinstance(made, Model)
-    server.requests.clear()
-    return made
 
 
 # ------------------------------------------------------------------------------------------------- the address
@@ -84,6 +58,11 @@ def test_a_wrong_server_option_is_refused(server: StandIn, option: str, says: st
     with pytest.raises(UsageError) as caught:
         load_model(server.spec, server=[option])
     assert says in str(caught.value)
+
+
+def test_options_are_read_from_text() -> None:
+    found = ServerOptions.parse(["price_in=0.15", "context_window=8192", "tokenizer=/a=b"])
+    assert (found.price_in, found.context_window, found.tokenizer) == (0.15, 8192, "/a=b")
 
 
 def test_server_options_need_a_server() -> None:
@@ -297,151 +276,3 @@ def test_as_many_requests_at_once_as_the_batch_size(server: StandIn) -> None:
         done = list(threads.map(lambda _: model.generate(CHAT, max_new_tokens=2)[0], range(12)))
     assert server.most_at_once == 3
     assert max(c.usage.queue_seconds for c in done) > 0.1
-
-
-# ------------------------------------------------------------------------------------------------ misbehaviour
-
-
-@pytest.mark.parametrize("case", BAD, ids=[case["name"] or "null" for case in BAD])
-def test_garbage_is_one_line_that_names_the_server(case: dict[str, Any], server: StandIn) -> None:
-    model = opened(server)
-    content = case["text"] if "text" in case else case["json"]
-    server.misbehave.append(sends(content, case.get("status", 200), Location="http://elsewhere/"))
-    with pytest.raises(ModelError) as caught:
-        model.generate(CHAT, max_new_tokens=4)
-    assert case["says"] in str(caught.value) and str(caught.value).startswith(server.url)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
-    assert model.generate(CHAT, max_new_tokens=4)[0].text == " alpha beta gamma delta"
-
-
-def test_wrong_token_counts_are_not_believed(server: StandIn) -> None:
-    model = opened(server)
-    for usage in ("many", {"prompt_tokens": "12", "completion_tokens": -3}, {"prompt_tokens": True}, [], None):
-        server.misbehave.append(sends({"choices": [{"message": {"content": "x y"}}], "usage": usage}))
-        done = model.generate(CHAT, max_new_tokens=4)[0]
-        assert done.usage.prompt_tokens == model.count_tokens(CHAT) and done.usage.completion_tokens > 0
-
-
-def test_a_body_of_ten_megabytes_is_not_read_to_its_end(server: StandIn) -> None:
-    model = opened(server)
-    server.misbehave.append(sends("x" * 10_000_000))
-    with pytest.raises(ModelError, match="longer than 8 MiB"):
-        model.generate(CHAT, max_new_tokens=4)
-
-
-def test_a_stream_without_end_is_cut_off() -> None:
-    with serving(Dialect(stops=False)) as server:
-        model = opened(server)
-        server.misbehave.append(never_ends)
-        with pytest.raises(ModelError, match="longer than 8 MiB"):
-            model.generate(CHAT, stop=["nothing"], max_new_tokens=4)
-
-
-@pytest.mark.parametrize("line", ["data: {oops", "data: [1]", 'data: {"error": {"message": "out of memory"}}'])
-def test_a_garbled_stream_is_one_line(line: str) -> None:
-    with serving(Dialect(stops=False)) as server:
-        model = opened(server)
-
-        def garbled(handler: Any) -> None:
-            handler.start_stream()
-            handler.wfile.write(f"{line}\n\n".encode())
-
-        server.misbehave.append(garbled)
-        with pytest.raises(ModelError, match=r"stream holds|out of memory"):
-            model.generate(CHAT, stop=["nothing"], max_new_tokens=4)
-
-
-def test_a_stream_that_breaks_off_is_asked_for_again() -> None:
-    with serving(Dialect(stops=False)) as server:
-        model = opened(server)
-
-        def half(handler: Any) -> None:
-            handler.start_stream()
-            handler.event({"choices": [{"index": 0, "delta": {"content": "lost"}}]})
-
-        server.misbehave.append(half)
-        assert model.generate(CHAT, stop=["gamma"], max_new_tokens=4)[0].text == " alpha beta "
-
-
-def test_a_slow_drip_ends_at_the_deadline(server: StandIn) -> None:
-    model = opened(server, "timeout_s=0.3")
-    server.misbehave.append(drips)
-    started = time.monotonic()
-    with pytest.raises(ModelError, match=r"no complete answer within 0\.3 s; allow more with --server timeout_s"):
-        model.generate(CHAT, max_new_tokens=4)
-    assert time.monotonic() - started < 3
-
-
-@pytest.mark.parametrize(
-    "bad", [hangs_up, sends({"error": "overloaded"}, 503), sends("busy", 429, Retry_After="0.01"), sends("", 500)]
-)
-def test_what_may_pass_is_tried_again(bad: Any, server: StandIn) -> None:
-    model = opened(server)
-    server.misbehave += [bad, bad]
-    assert model.generate(CHAT, max_new_tokens=2)[0].text == " alpha beta"
-    assert len(server.requests) == 3
-
-
-def test_what_does_not_pass_is_told_after_the_last_try(server: StandIn) -> None:
-    model = opened(server, "retries=2")
-    server.misbehave += [sends({"error": {"message": "no GPU"}}, 503)] * 9
-    with pytest.raises(ModelError, match=r"HTTP 503: no GPU \(tried 3 times\)"):
-        model.generate(CHAT, max_new_tokens=2)
-    assert len(server.requests) == 3
-
-
-def test_retry_after_is_obeyed(server: StandIn) -> None:
-    model = opened(server)
-    server.misbehave.append(sends("busy", 429, Retry_After="0.4"))
-    started = time.monotonic()
-    model.generate(CHAT, max_new_tokens=2)
-    assert time.monotonic() - started >= 0.4
-    server.misbehave.append(sends("come tomorrow", 429, Retry_After="86400"))
-    with pytest.raises(ModelError, match="HTTP 429: come tomorrow"):
-        model.generate(CHAT, max_new_tokens=2)
-
-
-def test_a_cancelled_call_returns_at_once(server: StandIn) -> None:
-    model = opened(server)
-    server.misbehave.append(drips)
-    cancel = threading.Event()
-    threading.Timer(0.2, cancel.set).start()
-    started = time.monotonic()
-    with pytest.raises(Cancelled):
-        model.generate(CHAT, max_new_tokens=4, cancel=cancel)
-    assert time.monotonic() - started < 2
-    assert model.generate(CHAT, max_new_tokens=2)[0].text == " alpha beta"
-
-
-def test_closing_the_model_ends_waiting_calls(server: StandIn) -> None:
-    model = opened(server)
-    server.misbehave.append(drips)
-    threading.Timer(0.2, model.close).start()
-    with pytest.raises(Cancelled):
-        model.generate(CHAT, max_new_tokens=4)
-    with pytest.raises(ModelError, match="is closed"):
-        model.generate(CHAT, max_new_tokens=4)
-
-
-# ------------------------------------------------------------------------------------------------------ the key
-
-
-def test_the_key_is_sent_and_shown_nowhere(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG")
-    secret = "sk-very-secret-42"
-    with serving(Dialect(key=secret)) as server:
-        with pytest.raises(ModelError, match="set NL2SQL_API_KEY"):
-            load_model(server.spec)
-        monkeypatch.setenv("NL2SQL_API_KEY", secret)
-        model = opened(server)
-        assert secret not in str(model.describe()) and secret not in repr(vars(model))
-        server.misbehave.append(sends(f"Incorrect API key provided: {secret}", 401))
-        with pytest.raises(ModelError) as caught:
-            model.generate(CHAT, max_new_tokens=2)
-        assert secret not in str(caught.value) and "***" in str(caught.value)
-    assert secret not in caplog.text
-
-
-def test_options_are_read_from_text() -> None:
-    found = ServerOptions.parse(["price_in=0.15", "context_window=8192", "tokenizer=/a=b"])
-    assert (found.price_in, found.context_window, found.tokenizer) == (0.15, 8192, "/a=b")

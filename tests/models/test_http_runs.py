@@ -18,8 +18,9 @@ from models.standin import Dialect, StandIn, drips, sends, serving
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
+from nl2sql.jobs import Plan
 from nl2sql.models import http_transport
-from nl2sql.runner import Plan, evaluate, resume, start
+from nl2sql.runner import evaluate, resume, start
 from nl2sql.runs import Run, read_jsonl
 from nl2sql.summary import summary_text
 

@@ -1,0 +1,80 @@
+"""LoRA adapters [28] in PEFT's format, merged into a model's weights when it is loaded.
+
+A merged model computes what the adapted one would, at the cost of the plain one. Covered: LoRA on linear layers, also
+rank-stabilised; not DoRA, biases, ranks of their own per layer, or layers saved whole (refused by name).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nl2sql.errors import ModelError, UsageError
+from nl2sql.models.hashes import weights_revision
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+_UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "lora_bias")
+
+
+def find_adapter(spec: str) -> Path | None:
+    """The folder that ``--adapter`` names; None for ``none``. Raises UsageError for anything else."""
+    if spec == "none":
+        return None
+    folder = Path(spec).expanduser()
+    missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
+    if missing:
+        what = f"has no {' and no '.join(missing)}" if folder.is_dir() else "does not exist"
+        raise UsageError(
+            f"adapter folder {spec!r} {what}; give `none`, or a folder that peft or scripts/train_adapter.py wrote"
+        )
+    return folder
+
+
+def merge_adapter(model: Any, folder: Path) -> str:
+    """Add the adapter in ``folder`` to the weights of ``model``, in place; returns its revision.
+
+    Sums are taken in float32 and rounded once. Raises ModelError for an adapter of another kind or another model.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    scale = _scale(config, folder)
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{folder / WEIGHTS} cannot be read ({error}); copy or train it again") from None
+    weights = dict(model.named_parameters())
+    changes = []
+    for name in sorted(tensors):
+        if not name.endswith(".lora_A.weight"):
+            if not name.endswith(".lora_B.weight"):
+                raise ModelError(f"adapter {folder} holds {name}; only LoRA on linear layers is merged")
+            continue
+        target = weights.get(f"{name.removeprefix(PREFIX).removesuffix('.lora_A.weight')}.weight")
+        down, up = tensors[name], tensors.get(name.replace(".lora_A.", ".lora_B."))
+        if target is None or up is None or target.shape != (up.shape[0], down.shape[1]):
+            raise ModelError(f"adapter {folder} was made for another model: {name} fits no layer of this one")
+        changes.append((target, up, down))
+    if not changes:
+        raise ModelError(f"adapter {folder} changes nothing: {WEIGHTS} holds no LoRA layers")
+    with torch.no_grad():
+        for target, up, down in changes:
+            change = scale * (up.float() @ down.float())
+            target.copy_((target.float() + change.to(target.device)).to(target.dtype))
+    return weights_revision([folder / CONFIG, folder / WEIGHTS])
+
+
+def _scale(config: dict[str, Any], folder: Path) -> float:
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise ModelError(f"adapter {folder} is a {kind!r}; only LORA is merged")
+    odd = [key for key in _UNSUPPORTED if config.get(key)]
+    if config.get("bias", "none") != "none":
+        odd.append("bias")
+    if odd:
+        raise ModelError(f"adapter {folder} uses {', '.join(odd)}, which is not covered; merge it with peft first")
+    rank, alpha = int(config["r"]), float(config["lora_alpha"])
+    return alpha / rank**0.5 if config.get("use_rslora") else alpha / rank

@@ -1,0 +1,115 @@
+"""One completion in the making: its prompt and limits, its tokens so far, and when it is done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+
+from nl2sql.errors import ModelError, one_line
+from nl2sql.interfaces import Sampling
+from nl2sql.models.constrained import GrammarState
+from nl2sql.models.drafts import Draft
+from nl2sql.models.slots import Slot
+
+
+@dataclass(eq=False)
+class Row:
+    """One completion in the making. The caller waits for ``done`` and then reads ``text`` or ``error``."""
+
+    prompt: list[int]
+    max_new_tokens: int
+    stop_ids: frozenset[int]
+    stop: tuple[str, ...] = ()
+    sampling: Sampling | None = None
+    seed: int = 0
+    cancel: threading.Event | None = None
+    grammar: GrammarState | None = None
+    text: str = ""
+    finish: Literal["stop", "length"] = "stop"
+    logprob: float | None = 0.0  # None: the engine does not know
+    keep_logits: bool = False
+    logits: torch.Tensor | None = None  # the last chosen token's, float32 [vocab], if they are to be kept
+    prefilled: int = 0  # prompt tokens really computed
+    ids: list[int] = field(default_factory=list)
+    error: Exception | None = None
+    abandoned: bool = False  # the caller no longer waits
+    done: threading.Event = field(default_factory=threading.Event)
+    submitted: float = 0.0  # when, by time.perf_counter
+    began: float = 0.0  # when its first forward began
+    compute_seconds: float = 0.0  # its share of the forwards it took part in, by tokens
+    generator: torch.Generator | None = None
+    array: np.ndarray = field(init=False)  # of the prompt, int64
+    draft: Draft = field(init=False)
+    proposed: list[int] = field(default_factory=list)  # the draft that is being computed
+    slot: Slot | None = None
+    leader: Row | None = None  # computes a prefix that this row waits for ...
+    shared: int = 0  # ... of this many tokens
+
+    def __post_init__(self) -> None:
+        self.array = np.asarray(self.prompt, dtype=np.int64)
+        self.draft = Draft(self.prompt)
+
+    def propose(self, limit: int) -> list[int]:
+        """A draft of at most ``limit`` tokens: what the grammar demands, else what followed the last tokens before."""
+        limit = min(limit, self.max_new_tokens - len(self.ids) - 1)
+        forced = self.grammar.forced() if self.grammar is not None else []
+        return forced[:limit] if forced and limit > 0 else self.draft.propose(limit)
+
+    def sample(self, logits: torch.Tensor) -> int:
+        """One token by temperature and nucleus sampling, from the row's own generator."""
+        assert self.sampling is not None
+        if self.generator is None:
+            self.generator = torch.Generator().manual_seed(self.seed)
+        probabilities, order = torch.sort(
+            (logits / self.sampling.temperature).softmax(dim=-1), descending=True, stable=True
+        )
+        outside = probabilities.cumsum(dim=-1) - probabilities >= self.sampling.top_p
+        probabilities[outside] = 0.0
+        return int(order[torch.multinomial(probabilities, 1, generator=self.generator)])
+
+    def finished_by(self, token: int, decode: Callable[[Sequence[int]], str]) -> bool:
+        """Whether ``token``, the last one, ends the row; then sets ``text`` and ``finish``."""
+        if token in self.stop_ids:
+            self.text, self.finish = decode(self.ids[:-1]), "stop"
+            return True
+        if self.grammar is not None:
+            self.grammar.consume(token)
+            if self.grammar.stopped:
+                self.text, self.finish = decode(self.ids), "stop"
+                return True
+        if self.stop:
+            # Every token is at least a byte, so a stop string that ends here lies within this many tokens.
+            tail = decode(self.ids[-(max(len(s.encode()) for s in self.stop) + 8) :])
+            if any(s in tail for s in self.stop):
+                text = cut_at_stop(decode(self.ids), self.stop)
+                if text is not None:
+                    self.text, self.finish = text, "stop"
+                    return True
+        if len(self.ids) >= self.max_new_tokens:
+            self.text, self.finish = decode(self.ids), "length"
+            return True
+        return False
+
+    @property
+    def unwanted(self) -> bool:
+        return self.abandoned or (self.cancel is not None and self.cancel.is_set())
+
+    @property
+    def queue_seconds(self) -> float:
+        return self.began - self.submitted if self.began else 0.0
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
+    """``text`` up to the first of the stop strings; None where it holds none."""
+    cut = min((at for at in map(text.find, stop) if at >= 0), default=-1)
+    return text[:cut] if cut >= 0 else None
+
+
+def model_failed(error: BaseException) -> ModelError:
+    """What a caller is told of an exception while computing."""
+    return ModelError(f"the model failed: {type(error).__name__}: {one_line(error, 300)}")

@@ -1,0 +1,113 @@
+"""Examples from a benchmark's training questions, with the very prompts that the product uses later.
+
+An example is a conversation and one open assistant turn in pieces, of which some are learned. Examples that share a
+database and its schema text make a group: they are packed behind one copy of the schema (``packing``), which is what
+makes an epoch cheap. In half of the groups the order of tables is shuffled, so that nobody learns a schema by heart.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nl2sql import constraints, prompts
+from nl2sql.agent_tools import LINK_MAX_TABLES
+from nl2sql.interfaces import Question
+from nl2sql.linking import link_schema
+from nl2sql.schema import Schema, focus, schema_to_text
+from nl2sql.training.sql_style import in_style, tables_of
+
+GROUP = 12  # examples behind one schema text
+
+
+@dataclass(frozen=True)
+class Example:
+    """task: write, repair or act. pieces: the assistant's turn as (text, learned); ``closed``: the turn ends there."""
+
+    task: str
+    id: str
+    db_id: str
+    messages: tuple[dict[str, str], ...]
+    pieces: tuple[tuple[str, bool], ...]
+    closed: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Example:
+        pieces = tuple((str(text), bool(learned)) for text, learned in data["pieces"])
+        return cls(data["task"], data["id"], data["db_id"], tuple(data["messages"]), pieces, bool(data["closed"]))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question with its answer in the taught style, the database's schema and the tables that the answer reads."""
+
+    question: Question
+    text: str  # the question's wording in this group
+    sql: str
+    schema: Schema
+    tables: frozenset[str]
+
+
+def asked(question: Question, schema: Schema, text: str | None = None) -> Asked | None:
+    """None where the gold cannot be written in the taught style."""
+    sql = in_style(question.gold[0], schema)
+    if sql is None or not sql.upper().startswith("SELECT ") or " ON TRUE" in sql:  # a lost join condition
+        return None
+    tables = frozenset(tables_of(sql, schema))
+    return Asked(question, text or question.text, sql, schema, tables) if tables else None
+
+
+def groups(items: Sequence[Asked], rng: random.Random, size: int = GROUP) -> Iterator[tuple[Schema, list[Asked]]]:
+    """Questions of one database, at most ``size`` to a focused schema that holds all the tables they need."""
+    waiting = list(items)
+    rng.shuffle(waiting)
+    while waiting:
+        first = waiting.pop()
+        linked = {table.name for table in link_schema(first.text, first.schema, LINK_MAX_TABLES).tables}
+        names = linked | first.tables
+        members = [first]
+        rest: list[Asked] = []
+        for item in waiting:
+            (members if item.tables <= names and len(members) < size else rest).append(item)
+        waiting = rest
+        part = focus(first.schema, sorted(names))
+        if rng.random() < 0.5:
+            shuffled = list(part.tables)
+            rng.shuffle(shuffled)
+            part = Schema(tuple(shuffled), part.dialect)
+        yield part, members
+
+
+def write_example(item: Asked, schema_text: str) -> Example:
+    """Question and schema -> SQL: ``generate_sql``'s own prompt."""
+    messages = prompts.generate_messages(item.text, schema_text, constraints.extract_constraints(item.text))
+    return Example("write", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))
+
+
+def repair_example(item: Asked, schema_text: str, bad_sql: str, error: str) -> Example:
+    """A query and its error -> the right one: ``repair_sql``'s own prompt."""
+    messages = prompts.repair_messages(item.text, bad_sql, error, schema_text)
+    return Example("repair", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))
+
+
+def answer(sql: str) -> tuple[tuple[str, bool], ...]:
+    """The turn that the SQL prompts open, and the rest of the statement."""
+    opening = prompts.prompt("generate_prefill")
+    return (opening, False), (sql[len(opening) :] + ";", True)
+
+
+def schema_text(schema: Schema) -> str:
+    """The schema as the default config shows it."""
+    return schema_to_text(schema)
+
+
+def by_database(items: Iterable[Asked]) -> dict[str, list[Asked]]:
+    found: dict[str, list[Asked]] = {}
+    for item in items:
+        found.setdefault(item.question.db_id, []).append(item)
+    return dict(sorted(found.items()))

@@ -1,0 +1,257 @@
+"""Low-rank adapters [28] for a local causal language model: packed examples, loss at learned tokens only.
+
+A step is one optimizer update over about ``batch_tokens`` tokens of packs. The logits are computed where something
+is learned, not at every token. Training resumes from ``checkpoint.pt``; the adapter is written in PEFT's format.
+Not covered: several devices.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nl2sql.errors import UsageError
+from nl2sql.training.packed_attention import ATTENTION
+from nl2sql.training.packing import IGNORED, Pack
+
+logger = logging.getLogger(__name__)
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """rank, alpha: of the adapter. rate: peak learning rate. warmup: share of all steps; then a cosine to a tenth.
+
+    batch_tokens: tokens of an update. epochs: passes over the packs. dtype: of the frozen model.
+    """
+
+    rank: int = 32
+    alpha: int = 64
+    dropout: float = 0.0
+    rate: float = 5e-4
+    warmup: float = 0.05
+    batch_tokens: int = 6000
+    epochs: int = 2
+    seed: int = 0
+    dtype: str = "bfloat16"
+
+
+def add_adapter(model: Any, recipe: Recipe) -> Any:
+    """The PEFT model around ``model``, adapters in float32. Raises UsageError without peft."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise UsageError("training needs peft: pip install -c constraints.txt 'nl2sql-harness[train]'") from None
+    torch.manual_seed(recipe.seed)
+    config = LoraConfig(
+        r=recipe.rank,
+        lora_alpha=recipe.alpha,
+        lora_dropout=recipe.dropout,
+        target_modules=list(TARGETS),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)
+
+
+def pack_loss(model: Any, pack: Pack) -> torch.Tensor:
+    """Summed cross entropy at the learned tokens of one pack. ``model``: a causal LM of transformers, or PEFT's."""
+    device = next(model.parameters()).device
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if inner.config._attn_implementation != ATTENTION:
+        inner.set_attn_implementation(ATTENTION)
+    hidden = inner.model(
+        input_ids=torch.tensor([pack.ids], device=device),
+        position_ids=torch.tensor([pack.positions], device=device),
+        use_cache=False,
+        pack=pack,
+    ).last_hidden_state[0]
+    before, targets = predicted(pack)
+    logits = inner.lm_head(hidden[torch.tensor(before, device=device)]).float()
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(targets, device=device), reduction="sum")
+
+
+def predicted(pack: Pack) -> tuple[list[int], list[int]]:
+    """(index of the token before, learned token), for every learned token."""
+    before, targets = [], []
+    for start, end in pack.spans:
+        for i in range(start, end):
+            if pack.labels[i] != IGNORED:
+                before.append(i - 1 if i > start else pack.shared - 1)
+                targets.append(pack.labels[i])
+    return before, targets
+
+
+def updates(found: Sequence[Pack], recipe: Recipe) -> list[list[Pack]]:
+    """The packs of every update, all epochs; the same for the same recipe, which is what resuming rests on."""
+    rng = random.Random(recipe.seed)
+    plan: list[list[Pack]] = []
+    for _ in range(recipe.epochs):
+        order = list(found)
+        rng.shuffle(order)
+        size = 0
+        plan.append([])
+        for pack in order:
+            if size >= recipe.batch_tokens:
+                plan.append([])
+                size = 0
+            plan[-1].append(pack)
+            size += len(pack.ids)
+    return plan
+
+
+def rate_at(step: int, steps: int, recipe: Recipe) -> float:
+    """Learning rate of update ``step`` (from 0) of ``steps``."""
+    warmup = max(1, round(steps * recipe.warmup))
+    if step < warmup:
+        return recipe.rate * (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    return recipe.rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+@torch.no_grad()
+def held_out_loss(model: Any, found: Sequence[Pack]) -> float:
+    """Mean loss per learned token."""
+    model.eval()
+    with _autocast(model):
+        total = sum(float(pack_loss(model, pack)) for pack in found)
+    return total / max(1, sum(pack.learned for pack in found))
+
+
+def train(
+    model: Any,
+    plan: Sequence[Sequence[Pack]],
+    held_out: Sequence[Pack],
+    recipe: Recipe,
+    folder: Path,
+    *,
+    evaluate_every: int = 50,
+    minutes: float | None = None,
+    log: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """Train the adapter of ``model`` (from ``add_adapter``) through ``plan``; resumes where ``folder`` stopped.
+
+    Every ``evaluate_every`` updates: the held-out loss, a checkpoint, and the adapter if the loss is the best so far
+    (``folder/best``); three evaluations without a better one stop the training. ``minutes``: stop after so many, to
+    be resumed. Returns ``{"step", "steps", "best", "finished"}``. ``log`` gets a record per update and evaluation.
+    """
+    from tqdm.auto import tqdm
+
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=recipe.rate, weight_decay=0.0, betas=(0.9, 0.99))
+    state = _Progress(folder, model, optimizer, recipe, len(plan))
+    began = time.monotonic()
+    note = log or (lambda record: None)
+    with tqdm(total=len(plan), initial=state.step, desc="training", unit="update") as bar:
+        while state.step < len(plan) and not state.patience_over:
+            if minutes is not None and time.monotonic() - began > minutes * 60:
+                break
+            loss, tokens, seconds = _update(model, weights, optimizer, plan[state.step], state.step, len(plan), recipe)
+            state.step += 1
+            bar.update()
+            bar.set_postfix(loss=f"{loss:.3f}", tokens_s=f"{tokens / seconds:.0f}")
+            note({"step": state.step, "loss": loss, "tokens": tokens, "seconds": seconds})
+            if state.step % evaluate_every == 0 or state.step == len(plan):
+                found = held_out_loss(model, held_out)
+                note({"step": state.step, "held_out": found})
+                state.evaluated(found)
+    state.save()
+    finished = state.step >= len(plan) or state.patience_over
+    return {"step": state.step, "steps": len(plan), "best": state.best, "finished": finished}
+
+
+def _update(
+    model: Any, weights: Any, optimizer: Any, batch: Sequence[Pack], step: int, steps: int, recipe: Recipe
+) -> tuple[float, int, float]:
+    """(mean loss per learned token, tokens, seconds) of one update."""
+    started = time.monotonic()
+    model.train()
+    learned = max(1, sum(pack.learned for pack in batch))
+    total = 0.0
+    for pack in batch:
+        with _autocast(model):
+            loss = pack_loss(model, pack)
+        (loss / learned).backward()
+        total += float(loss.detach())
+    torch.nn.utils.clip_grad_norm_(weights, 1.0)
+    for group in optimizer.param_groups:
+        group["lr"] = rate_at(step, steps, recipe)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return total / learned, sum(len(pack.ids) for pack in batch), time.monotonic() - started
+
+
+def _autocast(model: Any) -> Any:
+    parameter = next(model.parameters())
+    half = parameter.dtype in (torch.bfloat16, torch.float16)
+    return torch.autocast(parameter.device.type, dtype=torch.bfloat16, enabled=half)
+
+
+class _Progress:
+    """Where the training stands; on disk after every evaluation."""
+
+    def __init__(self, folder: Path, model: Any, optimizer: Any, recipe: Recipe, steps: int) -> None:
+        self.folder, self.model, self.optimizer = folder, model, optimizer
+        self.recipe, self.steps = asdict(recipe), steps
+        self.step, self.best, self.worse = 0, math.inf, 0
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.file.is_file():
+            self._resume()
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "checkpoint.pt"
+
+    @property
+    def patience_over(self) -> bool:
+        return self.worse >= 3
+
+    def _resume(self) -> None:
+        from peft import set_peft_model_state_dict
+
+        saved = torch.load(self.file, weights_only=True)
+        if (saved["recipe"], saved["steps"]) != (self.recipe, self.steps):
+            raise UsageError(
+                f"{self.folder} holds a training of another recipe or data; give another --out, or remove it"
+            )
+        set_peft_model_state_dict(self.model, saved["adapter"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.step, self.best, self.worse = saved["step"], saved["best"], saved["worse"]
+
+    def evaluated(self, loss: float) -> None:
+        self.worse = 0 if loss < self.best else self.worse + 1
+        if loss < self.best:
+            self.best = loss
+            self.model.save_pretrained(self.folder / "best")
+        self.save()
+
+    def save(self) -> None:
+        from peft import get_peft_model_state_dict
+
+        saved = {
+            "recipe": self.recipe,
+            "steps": self.steps,
+            "step": self.step,
+            "best": self.best,
+            "worse": self.worse,
+            "adapter": get_peft_model_state_dict(self.model),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        temporary = self.file.with_suffix(".tmp")
+        torch.save(saved, temporary)
+        temporary.replace(self.file)
+
+
+def read_log(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of ``log.jsonl``."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)

@@ -1,0 +1,126 @@
+"""The mixture that an adapter learns: rounds of groups of examples, from the questions of training databases only."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nl2sql.benchmarks import scorable
+from nl2sql.errors import DatabaseError
+from nl2sql.interfaces import Benchmark, Question
+from nl2sql.training import examples
+from nl2sql.training.act import act_example
+from nl2sql.training.corruptions import corrupted
+from nl2sql.training.examples import Asked, Example
+
+
+@dataclass(frozen=True)
+class Shares:
+    """rounds: passes over the questions, each grouped and worded anew. repair: repair examples per question and round.
+
+    act: transcripts of the loop in all; wrong: share of these that begin with a wrong query. held_out: share of the
+    databases that only tell when to stop. paraphrase: chance of the other wording where a question has one.
+    """
+
+    rounds: int = 2
+    repair: float = 0.2
+    act: int = 150
+    wrong: float = 0.4
+    held_out: float = 0.05
+    paraphrase: float = 0.4
+
+
+@dataclass(frozen=True)
+class Group:
+    """``part``: train or held_out. Examples of a group share their schema text."""
+
+    part: str
+    round: int
+    examples: tuple[Example, ...]
+
+
+def mixture(
+    benchmark: Benchmark, questions: Sequence[Question], shares: Shares, seed: int = 0, progress: bool = False
+) -> Iterator[Group]:
+    """The groups, round by round; the same for the same arguments. Items that are not scorable are left out."""
+    from tqdm.auto import tqdm
+
+    sound = [question for question in questions if scorable(question) and question.gold]
+    names = sorted({question.db_id for question in sound})
+    random.Random(seed).shuffle(names)
+    held_out = set(names[: max(1, round(len(names) * shares.held_out))]) if shares.held_out else set()
+    members: dict[str, list[Question]] = {name: [q for q in sound if q.db_id == name] for name in sorted(names)}
+    for number in range(shares.rounds):
+        for name in tqdm(members, desc=f"round {number + 1}", unit="database", disable=not progress):
+            part = "held_out" if name in held_out else "train"
+            if part == "held_out" and number:
+                continue
+            rng = random.Random(f"{seed}:{number}:{name}")
+            yield from _groups(benchmark, name, members[name], part, number, shares, rng)
+    trained = [question for question in sound if question.db_id not in held_out]
+    yield from _acts(benchmark, trained, shares, random.Random(f"{seed}:act"), progress)
+
+
+def _groups(
+    benchmark: Benchmark,
+    name: str,
+    questions: Sequence[Question],
+    part: str,
+    number: int,
+    shares: Shares,
+    rng: random.Random,
+) -> Iterator[Group]:
+    database: Any = benchmark.database(name)
+    try:
+        schema = database.schema()
+    except DatabaseError:
+        return
+    found = (examples.asked(q, schema, _wording(q, shares, rng)) for q in questions)
+    items = [item for item in found if item is not None]
+    for shown, group in examples.groups(items, rng):
+        text = examples.schema_text(shown)
+        made = [examples.write_example(item, text) for item in group]
+        for item in group:
+            if rng.random() < shares.repair:
+                wrong = corrupted(item.sql, item.text, shown, database, rng)
+                if wrong is not None:
+                    made.append(examples.repair_example(item, text, *wrong))
+        yield Group(part, number, tuple(made))
+
+
+def _wording(question: Question, shares: Shares, rng: random.Random) -> str:
+    other = question.meta.get("question_syn")
+    return str(other) if other and rng.random() < shares.paraphrase else question.text
+
+
+def _acts(
+    benchmark: Benchmark, questions: Sequence[Question], shares: Shares, rng: random.Random, progress: bool
+) -> Iterator[Group]:
+    from tqdm.auto import tqdm
+
+    waiting = list(questions)
+    rng.shuffle(waiting)
+    with tqdm(total=shares.act, desc="loop", unit="episode", disable=not progress) as bar:
+        made = 0
+        while made < shares.act and waiting:
+            question = waiting.pop()
+            database = benchmark.database(question.db_id)
+            item = examples.asked(question, database.schema())
+            if item is None:
+                continue
+            wrong = None
+            if rng.random() < shares.wrong:
+                wrong = corrupted(item.sql, item.text, item.schema, database, rng)
+            example = act_example(replace(question, evidence=""), item.sql, database, wrong[0] if wrong else None)
+            if example is not None:
+                made += 1
+                bar.update()
+                yield Group("train", made % max(1, shares.rounds), (example,))
+
+
+def asked_items(benchmark: Benchmark, questions: Sequence[Question]) -> list[Asked]:
+    """All questions whose gold can be written in the taught style, with their databases' schemas."""
+    schemas = {name: benchmark.database(name).schema() for name in {q.db_id for q in questions}}
+    return [item for q in questions if q.gold and (item := examples.asked(q, schemas[q.db_id])) is not None]

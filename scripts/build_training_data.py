@@ -1,0 +1,88 @@
+"""Training data for an adapter, from a benchmark's training questions.
+
+    NL2SQL_BENCHMARKS=... python scripts/build_training_data.py --benchmark spider --split train --out training/spider
+
+Writes ``groups.jsonl`` (a line per group of examples that share their schema text) and ``card.json`` (what it was made
+of). ``--check NAME[:SPLIT]`` refuses to write what another benchmark is evaluated on; give it as often as needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from nl2sql.benchmarks import load_benchmark, scorable
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.training.leaks import leaks
+from nl2sql.training.mixture import Shares, mixture
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--benchmark", default="packaged", help="packaged, a name in NL2SQL_BENCHMARKS, or a folder")
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=int, help="so many questions, the first ones of each database in turn")
+    parser.add_argument("--rounds", type=int, default=Shares.rounds, help="passes over the questions, each worded anew")
+    parser.add_argument("--repair", type=float, default=Shares.repair, help="repair examples per question and round")
+    parser.add_argument("--act", type=int, default=Shares.act, help="transcripts of the loop")
+    parser.add_argument("--check", action="append", default=[], metavar="NAME[:SPLIT]", help="an evaluation set")
+    options = parser.parse_args()
+    try:
+        return build(options)
+    except Nl2SqlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def build(options: argparse.Namespace) -> int:
+    benchmark = load_benchmark(options.benchmark, split=options.split)
+    questions = list(benchmark.questions)
+    if options.limit:
+        from nl2sql.benchmarks import draw_sample
+
+        questions = draw_sample(questions, options.limit, options.seed)
+    checked = []
+    for name in options.check:
+        other, _, split = name.partition(":")
+        loaded = load_benchmark(other, split=split or None)
+        checked.append((name, loaded, [q for q in loaded.questions if scorable(q)]))
+    found = leaks((benchmark, questions), checked)
+    if found:
+        for leak in found[:20]:
+            print(f"leak ({leak.kind}): {leak.trained} is in {leak.evaluated}", file=sys.stderr)
+        dropped = {leak.trained for leak in found}
+        questions = [q for q in questions if q.id not in dropped and q.db_id not in dropped]
+        print(f"{len(found)} leaks; what they concern is left out ({len(questions)} questions stay)", file=sys.stderr)
+    if not questions:
+        raise UsageError(f"nothing is left of {options.benchmark}:{options.split} to learn from")
+    shares = Shares(rounds=options.rounds, repair=options.repair, act=options.act)
+    options.out.mkdir(parents=True, exist_ok=True)
+    counts: Counter[str] = Counter()
+    with (options.out / "groups.jsonl").open("w", encoding="utf-8") as file:
+        for group in mixture(benchmark, questions, shares, options.seed, progress=True):
+            counts.update(f"{group.part} {example.task}" for example in group.examples)
+            shown = {"part": group.part, "round": group.round, "examples": [e.to_dict() for e in group.examples]}
+            file.write(json.dumps(shown, ensure_ascii=False) + "\n")
+    card = {
+        "benchmark": options.benchmark,
+        "split": options.split,
+        "seed": options.seed,
+        "questions": len(questions),
+        "shares": asdict(shares),
+        "examples": dict(sorted(counts.items())),
+        "checked": options.check,
+        "leaks_left_out": len(found),
+    }
+    (options.out / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(card, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

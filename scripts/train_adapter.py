@@ -1,0 +1,142 @@
+"""Train an adapter on what ``build_training_data.py`` wrote; resumes where it stopped.
+
+    python scripts/train_adapter.py --data training/spider --out training/run [--minutes 60]
+
+Writes into --out: ``best/`` (the adapter with the lowest held-out loss, PEFT format: use it with ``--adapter``),
+``checkpoint.pt``, ``log.jsonl``, ``recipe.json`` and ``loss.png``. Interrupt it at will; the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.training.examples import Example
+from nl2sql.training.packing import Pack, packs, row
+
+
+def main() -> int:
+    from nl2sql.training.lora import Recipe
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--model", default="smollm2-135m", help="an embedded name, a folder, or a hub id")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--pack-tokens", type=int, default=1024, help="tokens of a pack at most")
+    parser.add_argument("--fraction", type=float, default=1.0, help="of the groups, for a ladder of recipes")
+    parser.add_argument("--evaluate-every", type=int, default=50, help="updates between two held-out losses")
+    parser.add_argument("--held-out-packs", type=int, default=24)
+    parser.add_argument("--minutes", type=float, help="stop after so many; the same command resumes")
+    for field in fields(Recipe):
+        kind = {"int": int, "float": float}.get(str(field.type), str)
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+    options = parser.parse_args()
+    recipe = Recipe(**{field.name: getattr(options, field.name) for field in fields(Recipe)})
+    try:
+        return run(options, recipe)
+    except Nl2SqlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes from the last checkpoint", file=sys.stderr)
+        return 130
+
+
+def run(options: argparse.Namespace, recipe: Any) -> int:
+    import torch
+
+    from nl2sql.models import resolve_spec
+    from nl2sql.models.chat import Chat
+    from nl2sql.models.local import load_parts
+    from nl2sql.training import lora
+
+    loaded = load_parts(resolve_spec(options.model), device=options.device, dtype=recipe.dtype)
+    model, tokenizer = loaded.parts
+    chat = Chat(tokenizer, model.generation_config.eos_token_id)
+
+    def tokenize(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def packed(groups: list[list[Example]]) -> list[Pack]:
+        rows = [[row(e, chat.prompt_ids, tokenize, tokenizer.eos_token_id) for e in group] for group in groups]
+        return packs(rows, options.pack_tokens)
+
+    rounds, held_out_groups = read_groups(options.data, options.fraction)
+    held_out = packed(held_out_groups)[: options.held_out_packs]
+    plan: list[list[Pack]] = []
+    for number, groups in enumerate(rounds):
+        plan += lora.updates(packed(groups), replace(recipe, seed=recipe.seed + number))
+    if not plan or not held_out:
+        raise UsageError(f"{options.data} holds no training groups, or none held out; build it anew with more --limit")
+    options.out.mkdir(parents=True, exist_ok=True)
+    about = {
+        "recipe": asdict(recipe),
+        "data": json.loads((options.data / "card.json").read_text(encoding="utf-8")),
+        "model": {"name": loaded.name, "revision": loaded.revision},
+        "updates": len(plan),
+        "tokens": sum(len(pack.ids) for batch in plan for pack in batch),
+        "examples": sum(len(pack.spans) for batch in plan for pack in batch),
+        "torch": torch.__version__,
+    }
+    (options.out / "recipe.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps({k: about[k] for k in ("updates", "tokens", "examples")}))
+    trained = lora.add_adapter(model, recipe)
+    with (options.out / "log.jsonl").open("a", encoding="utf-8") as file:
+
+        def log(record: dict[str, Any]) -> None:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+
+        outcome = lora.train(
+            trained,
+            plan,
+            held_out,
+            recipe,
+            options.out,
+            evaluate_every=options.evaluate_every,
+            minutes=options.minutes,
+            log=log,
+        )
+    plot(list(lora.read_log(options.out / "log.jsonl")), options.out / "loss.png")
+    print(json.dumps({**outcome, "adapter": str(options.out / "best")}))
+    return 0
+
+
+def read_groups(folder: Path, fraction: float) -> tuple[list[list[list[Example]]], list[list[Example]]]:
+    """(groups of every round, held-out groups)."""
+    path = folder / "groups.jsonl"
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist; make it with scripts/build_training_data.py --out {folder}")
+    rounds: dict[int, list[list[Example]]] = {}
+    held_out: list[list[Example]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        group = json.loads(line)
+        examples = [Example.from_dict(data) for data in group["examples"]]
+        (held_out if group["part"] == "held_out" else rounds.setdefault(group["round"], [])).append(examples)
+    kept = [rounds[n][:: max(1, round(1 / fraction))] for n in sorted(rounds)]
+    return kept, held_out
+
+
+def plot(records: list[dict[str, Any]], file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for name, label in (("loss", "training"), ("held_out", "held out")):
+        points = [(record["step"], record[name]) for record in records if name in record]
+        axes.plot(*zip(*points, strict=True), label=label)
+    axes.set(xlabel="update", ylabel="loss per learned token")
+    axes.legend()
+    figure.savefig(file, dpi=120, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

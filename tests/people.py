@@ -1,0 +1,27 @@
+"""A small SQLite database with the names and values that trip a careless reader."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+SCHEMA = """
+CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT NOT NULL, age INTEGER, note BLOB);
+INSERT INTO people VALUES (1, 'Ann', 31, x'00ff'), (2, 'Bob', NULL, NULL), (3, 'Cid', 17, NULL);
+CREATE TABLE pets (id INTEGER PRIMARY KEY, name TEXT, owner REFERENCES people);
+CREATE VIEW adults AS SELECT * FROM people WHERE age >= 18;
+CREATE TABLE numbers (i INTEGER);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000) INSERT INTO numbers SELECT i FROM n;
+CREATE TABLE "order" ("my column" TEXT, "select" INT);
+INSERT INTO "order" VALUES ('a', 1);
+CREATE TABLE "it's ""odd"";--" (x);
+INSERT INTO "it's ""odd"";--" VALUES (7);
+"""
+
+
+def make_database(path: Path, script: str = SCHEMA) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+    return path

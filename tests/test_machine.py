@@ -1,0 +1,24 @@
+"""What the machine lets a process use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nl2sql.machine import free_bytes
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+def test_cores_are_those_that_the_process_may_run_on() -> None:
+    code = "import os, nl2sql.machine as m; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(m.cores())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "1\n"
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="the system does not say")
+def test_free_memory_is_part_of_the_machines() -> None:
+    free = free_bytes()
+    assert free is not None and 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,152 @@
+"""Examples are what the product will see: its own prompts, answers in one style, errors of its own gates."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.config import Config
+from nl2sql.interfaces import Completion, Question, Resources, Usage
+from nl2sql.query_runner import SqliteDatabase
+from nl2sql.single_shot import single_shot
+from nl2sql.training import examples
+from nl2sql.training.act import Teacher, act_example, next_action
+from nl2sql.training.corruptions import KINDS, corrupted, error_of
+from nl2sql.training.mixture import Shares, mixture
+from nl2sql.training.sql_style import in_style, tables_of
+
+STYLES = yaml.safe_load((Path(__file__).parents[1] / "fixtures" / "sql_style.yaml").read_text(encoding="utf-8"))
+JOIN = "SELECT customers.name FROM customers JOIN orders ON customers.customer_id = orders.customer_id"
+ASKED = Question("Which customers have orders?", id="q", db_id="shop", gold=(JOIN,))
+
+
+@pytest.fixture
+def database(shop):
+    with SqliteDatabase(shop) as database:
+        yield database
+
+
+@pytest.mark.parametrize(("gold", "taught"), STYLES)
+def test_golds_are_written_in_one_style_and_give_the_same_rows(database, gold, taught):
+    found = in_style(gold, database.schema())
+    assert found == taught
+    if found:
+        rows = [sorted(database.run(sql, timeout_s=5, max_rows=99).rows) for sql in (gold, found)]
+        assert rows[0] == rows[1]
+
+
+def test_the_tables_of_a_query_are_spelled_as_in_the_schema(database):
+    assert tables_of("select 1 from ORDERS join Customers", database.schema()) == {"orders", "customers"}
+    assert tables_of("no sql (", database.schema()) == set()
+
+
+class Noting:
+    """A model that writes nothing of use and remembers what it was asked."""
+
+    name, revision, context_window = "noting", "1", 8192
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, str]] = []
+
+    def generate(self, messages: Any, *, prefill: str = "", **options: Any) -> list[Completion]:
+        self.asked.append((list(messages), prefill))
+        return [Completion(" 1", "stop", Usage())]
+
+    def count_tokens(self, messages: Any, prefill: str = "", tools: Any = ()) -> int:
+        return 10
+
+
+def test_a_write_example_is_what_single_shot_asks(database):
+    model = Noting()
+    single_shot(ASKED, Resources(model, database), Config())
+    item = examples.asked(ASKED, database.schema())
+    assert item is not None
+    example = examples.write_example(item, examples.schema_text(database.schema()))
+    assert model.asked == [(list(example.messages), example.pieces[0][0])]
+    assert "".join(text for text, _ in example.pieces) == JOIN + ";"
+    assert examples.Example.from_dict(example.to_dict()) == example
+
+
+def test_groups_show_every_table_that_their_answers_read():
+    benchmark = load_benchmark("packaged", split="dev")
+    db_id = benchmark.questions[0].db_id
+    schema = benchmark.database(db_id).schema()
+    found = (examples.asked(q, schema) for q in benchmark.questions if q.db_id == db_id)
+    items = [item for item in found if item is not None]
+    groups = list(examples.groups(items, random.Random(0), size=5))
+    assert sorted(item.question.id for _, group in groups for item in group) == sorted(i.question.id for i in items)
+    assert max(len(group) for _, group in groups) <= 5
+    for shown, group in groups:
+        assert {name for item in group for name in item.tables} <= {table.name for table in shown.tables}
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(KINDS), ids=lambda kind: kind.__name__)
+def test_every_kind_of_corruption_changes_a_query(database, kind):
+    grouped = f"{JOIN} WHERE orders.total > 1 GROUP BY customers.name ORDER BY COUNT(*) DESC LIMIT 1"
+    found = {kind(grouped, database.schema(), random.Random(seed)) for seed in range(20)} - {None, grouped}
+    assert found
+
+
+def test_a_corruption_comes_with_the_error_that_the_gates_give(database):
+    for seed in range(10):
+        bad, error = corrupted(JOIN, ASKED.text, database.schema(), database, random.Random(seed))
+        assert error_of(bad.rstrip(";"), ASKED.text, database.schema(), database) == error
+    assert error_of(JOIN, ASKED.text, database.schema(), database) is None
+
+
+def test_the_loop_is_learned_from_a_real_episode(database):
+    example = act_example(ASKED, JOIN, database)
+    said = [text for text, learned in example.pieces if learned]
+    actions = [text.split("Action: ")[1].split("[")[0] for text in said]
+    assert actions[:2] == ["extract_constraints", "generate_sql"]
+    assert actions[-2:] == ["run_sql", "finish"]
+    assert all(text.endswith("\nObservation:") for text in said)
+    assert "Observation:" in example.pieces[0][0]
+    assert not example.closed
+
+
+def test_after_a_wrong_query_the_loop_repairs(database):
+    example = act_example(ASKED, JOIN, database, wrong=JOIN.replace("name", "nom") + ";")
+    said = "".join(text for text, learned in example.pieces if learned)
+    assert "unknown_column" in "".join(text for text, learned in example.pieces if not learned)
+    assert said.index("validate_sql") < said.index("repair_sql") < said.index("finish")
+
+
+def test_an_episode_that_ends_wrong_teaches_nothing(database):
+    assert act_example(ASKED, "SELECT nothing FROM nowhere", database) is None
+
+
+@pytest.mark.parametrize(
+    ("tail", "action"),
+    [
+        ("link_schema[{}]\nObservation: orders(id)", "extract_constraints"),
+        ('generate_sql[{}]\nObservation: {"error": "clean_reject:no_select"}', "generate_sql"),
+        ('validate_sql[{}]\nObservation: {"valid": false, "reason": "unknown_column:x"}', "repair_sql"),
+        ("repair_sql[{}]\nObservation: SELECT 1;", "validate_sql"),
+        ('run_sql[{}]\nObservation: {"success": false, "error": "no"}', "repair_sql"),
+        ('run_sql[{}]\nObservation: {"success": true}', "finish"),
+    ],
+)
+def test_the_teacher_follows_the_policy(tail, action):
+    assert next_action(f"Action: {tail}") == action
+    (turn,) = Teacher(["SELECT 1;"]).generate([], prefill=f"Action: {tail}\n")
+    assert f"Action: {action}[" in turn.text
+
+
+def test_held_out_databases_teach_nothing():
+    benchmark = load_benchmark("packaged", split="dev")
+    shares = Shares(rounds=2, repair=0.5, act=2, held_out=0.4)
+    groups = list(mixture(benchmark, benchmark.questions, shares, seed=1))
+    assert groups == list(mixture(benchmark, benchmark.questions, shares, seed=1))
+    databases = {
+        part: {e.db_id for g in groups if g.part == part for e in g.examples} for part in ("train", "held_out")
+    }
+    assert databases["held_out"]
+    assert not databases["train"] & databases["held_out"]
+    assert {e.task for g in groups for e in g.examples} == {"write", "repair", "act"}
+    assert sum(e.task == "act" for g in groups for e in g.examples) == 2

@@ -1,0 +1,70 @@
+"""Training data that an evaluation set holds too is found, whatever it is called there."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from people import make_database
+
+from nl2sql.benchmarks import load_benchmark, scorable
+from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.errors import Nl2SqlError
+from nl2sql.interfaces import Question
+from nl2sql.training.leaks import leaks
+
+ROWS = "CREATE TABLE t (a INTEGER, b TEXT); INSERT INTO t VALUES (1, 'x');"
+
+
+def made(folder, name, script, text, sql):
+    folder.mkdir(exist_ok=True)
+    path = make_database(folder / f"{name}.sqlite", script)
+    question = Question(text, id=f"{name}-0", db_id=name, gold=(sql,))
+    benchmark = FolderBenchmark(name, [question], {}, {name: path})
+    return benchmark, [question]
+
+
+@pytest.mark.parametrize(
+    ("script", "text", "sql", "kinds"),
+    [
+        (ROWS, "Something else?", "SELECT b FROM t", ["database", "schema"]),
+        (ROWS.replace("'x'", "'y'"), "Something else?", "SELECT b FROM t", ["schema"]),
+        ("CREATE TABLE t (a, c);", "How many a are there ?", "select A from T", ["question"]),
+        ("CREATE TABLE t (a, c);", "Other words", "SELECT a FROM t", []),
+    ],
+)
+def test_what_is_shared_is_named(tmp_path, script, text, sql, kinds):
+    trained = made(tmp_path, "trained", ROWS, "How many a are there?", "SELECT a FROM t")
+    other = made(tmp_path, "other", script, text, sql)
+    found = leaks(trained, [("evaluation", *other)])
+    assert [leak.kind for leak in found] == kinds
+    assert all(leak.evaluated.startswith("evaluation:other") for leak in found)
+
+
+def test_a_database_that_cannot_be_read_leaks_nothing(tmp_path):
+    trained = made(tmp_path, "trained", ROWS, "q", "SELECT a FROM t")
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")):
+        pass
+    other = FolderBenchmark("other", [Question("q", id="o", db_id="gone", gold=("SELECT 2",))], {}, {})
+    assert leaks(trained, [("other", other, other.questions)]) == []
+
+
+def test_the_packaged_questions_do_not_leak_between_databases():
+    """The leak check on data that is here: each packaged database against all others."""
+    benchmark = load_benchmark("packaged", split="all")
+    names = sorted({question.db_id for question in benchmark.questions})
+    for name in names[:3]:
+        mine = [q for q in benchmark.questions if q.db_id == name]
+        others = [q for q in benchmark.questions if q.db_id != name and scorable(q)]
+        assert leaks((benchmark, mine), [("others", benchmark, others)]) == []
+
+
+def test_spider_s_training_questions_are_none_of_those_we_evaluate_on():
+    benchmark = load_benchmark("packaged", split="all")
+    try:
+        spider = load_benchmark("spider", split="train")
+    except Nl2SqlError as error:
+        pytest.skip(f"NL2SQL_BENCHMARKS with spider is needed: {error}")
+    found = leaks((spider, spider.questions), [("packaged", benchmark, benchmark.questions)])
+    assert found == []

@@ -1,0 +1,200 @@
+"""Training: packs lose what single rows lose, a few steps help, a stopped run goes on as if it had not stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from models.tiny import tiny_model, tiny_tokenizer
+
+from nl2sql.errors import ModelError, UsageError
+from nl2sql.models import load_model
+from nl2sql.models.adapters import CONFIG, find_adapter, merge_adapter
+from nl2sql.training import lora
+from nl2sql.training.packing import IGNORED, Row, common_prefix, packs
+
+pytest.importorskip("peft", reason="pip install 'nl2sql-harness[train]'")
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+RECIPE = lora.Recipe(rank=4, alpha=8, rate=0.01, batch_tokens=300, epochs=1, dtype="float32")
+
+
+def rows(count: int, shared: int = 20, seed: int = 0) -> list[Row]:
+    rng = random.Random(seed)
+    head = [rng.randrange(3, 259) for _ in range(shared)]
+    made = []
+    for n in range(count):
+        ids = [*head, 3 + n, *(rng.randrange(3, 40) for _ in range(rng.randrange(4, 30)))]
+        answer = len(ids) - 3
+        made.append(Row(tuple(ids), tuple(IGNORED if i < answer else token for i, token in enumerate(ids))))
+    return made
+
+
+def test_packs_hold_every_row_once_behind_what_they_share():
+    made = rows(7)
+    found = packs([made], max_tokens=120)
+    assert len(found) > 1
+    assert all(len(pack.ids) <= 120 for pack in found)
+    again = [(*pack.ids[: pack.shared], *pack.ids[start:end]) for pack in found for start, end in pack.spans]
+    assert again == [row.ids for row in made]
+    assert sum(pack.learned for pack in found) == 7 * 3
+    assert common_prefix(made) == 20
+    for pack in found:
+        for start, end in pack.spans:
+            assert pack.positions[start:end] == list(range(pack.shared, pack.shared + end - start))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_a_pack_loses_what_its_rows_lose_one_by_one(kind):
+    made = rows(5)
+    model = tiny_model(kind)
+    with torch.no_grad():
+        plain = 0.0
+        for row in made:
+            logits = model(input_ids=torch.tensor([row.ids])).logits[0]
+            targets = torch.tensor(row.labels)
+            plain += float(torch.nn.functional.cross_entropy(logits[:-1], targets[1:], reduction="sum"))
+        packed = sum(float(lora.pack_loss(model, pack)) for pack in packs([made], 1000))
+    assert packed == pytest.approx(plain, rel=1e-4)
+
+
+def test_every_update_has_about_the_tokens_that_were_asked_for():
+    found = packs([rows(3, seed=n) for n in range(12)], 200)
+    plan = lora.updates(found, RECIPE)
+    assert sorted(id(p) for batch in plan for p in batch) == sorted(id(p) for p in found)
+    assert plan == lora.updates(found, RECIPE)
+    assert all(sum(len(p.ids) for p in batch[:-1]) < RECIPE.batch_tokens for batch in plan)
+    assert lora.rate_at(0, 100, RECIPE) < lora.rate_at(5, 100, RECIPE) == pytest.approx(RECIPE.rate)
+    assert lora.rate_at(99, 100, RECIPE) == pytest.approx(RECIPE.rate / 10, rel=0.02)
+
+
+def trained(folder: Path, stops: tuple[int, ...] = (), steps: int = 8) -> tuple[torch.nn.Module, dict]:
+    """A training run, which was stopped and resumed after the updates in ``stops``."""
+    found = packs([rows(3, seed=n) for n in range(steps)], 400)
+    plan = [[pack] for pack in found][:steps]
+    for stop in (*stops, steps):
+        model = lora.add_adapter(tiny_model(), RECIPE)
+        done = []
+
+        def log(record, stop=stop, done=done):
+            done.append(record)
+            if record["step"] == stop and stop < steps and "held_out" in record:
+                raise KeyboardInterrupt
+
+        try:
+            outcome = lora.train(model, plan, found[:2], RECIPE, folder, evaluate_every=2, log=log)
+        except KeyboardInterrupt:
+            continue
+    return model, outcome
+
+
+def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(tmp_path):
+    straight, outcome = trained(tmp_path / "straight")
+    resumed, again = trained(tmp_path / "resumed", stops=(4,))
+    assert outcome["finished"] and again["finished"]
+    assert again["best"] == pytest.approx(outcome["best"], rel=1e-5)
+    for (name, weight), (_, other) in zip(straight.named_parameters(), resumed.named_parameters(), strict=True):
+        assert torch.allclose(weight, other, atol=1e-5), name
+
+
+def test_a_folder_of_another_recipe_is_refused(tmp_path):
+    trained(tmp_path)
+    with pytest.raises(UsageError, match="another recipe"):
+        lora.train(lora.add_adapter(tiny_model(), RECIPE), [], [], lora.Recipe(), tmp_path)
+
+
+def test_a_merged_adapter_computes_what_the_adapted_model_does(tmp_path):
+    trained(tmp_path)
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    from peft import PeftModel
+
+    adapted = PeftModel.from_pretrained(tiny_model(), tmp_path / "best")
+    merged = tiny_model()
+    revision = merge_adapter(merged, tmp_path / "best")
+    assert revision.startswith("sha256:")
+    with torch.no_grad():
+        expected, plain = adapted(input_ids=ids).logits, tiny_model()(input_ids=ids).logits
+        assert torch.allclose(merged(input_ids=ids).logits, expected, atol=1e-4)
+        assert not torch.allclose(plain, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"peft_type": "IA3"}, "only LORA"),
+        ({"use_dora": True}, "use_dora"),
+        ({"bias": "all"}, "bias"),
+        ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
+    ],
+)
+def test_other_kinds_of_adapter_are_refused_by_name(tmp_path, change, said):
+    lora.add_adapter(tiny_model(), RECIPE).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / CONFIG).read_text())
+    (tmp_path / CONFIG).write_text(json.dumps({**config, **change}))
+    with pytest.raises(ModelError, match=said):
+        merge_adapter(tiny_model(), tmp_path)
+
+
+def test_an_adapter_of_another_model_or_no_adapter_is_refused(tmp_path):
+    lora.add_adapter(tiny_model(), RECIPE).save_pretrained(tmp_path / "a")
+    with pytest.raises(ModelError, match="another model"):
+        merge_adapter(tiny_model("gpt2"), tmp_path / "a")
+    assert find_adapter("none") is None
+    for spec, said in ((tmp_path / "missing", "does not exist"), (tmp_path, "no adapter_config.json")):
+        with pytest.raises(UsageError, match=said):
+            find_adapter(str(spec))
+    with pytest.raises(UsageError, match="local model"):
+        load_model("http://localhost:1/v1#m", adapter=str(tmp_path / "a"))
+
+
+def test_the_scripts_build_train_resume_and_load(tmp_path):
+    """20 updates on packaged data, stopped once: the loss falls, and ``--adapter`` loads what came of it."""
+    base, data, out = tmp_path / "base", tmp_path / "data", tmp_path / "out"
+    tiny_model().save_pretrained(base)
+    tiny_tokenizer().save_pretrained(base)
+    options = ["--benchmark", "packaged", "--split", "dev", "--limit", "30", "--rounds", "1", "--act", "0"]
+    refused = run("build_training_data.py", *options, "--out", data, "--check", "packaged:test")
+    assert refused.returncode == 2  # the same databases: nothing may be learned from them
+    assert "nothing is left" in refused.stderr
+    built = run("build_training_data.py", *options, "--out", data)
+    assert built.returncode == 0, built.stderr
+    assert json.loads((data / "card.json").read_text())["examples"]["train write"] > 5
+    train = ["--data", data, "--out", out, "--model", base, "--device", "cpu", "--dtype", "float32", "--rank", "4"]
+    train += ["--alpha", "8", "--rate", "0.01", "--pack-tokens", "4000", "--batch-tokens", "1", "--evaluate-every", "4"]
+    train += ["--epochs", "6", "--held-out-packs", "2"]
+    stopped = run("train_adapter.py", *train, "--minutes", "0.0001")
+    assert stopped.returncode == 0, stopped.stderr
+    finished = run("train_adapter.py", *train)
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout.splitlines()[-1])["step"] >= 20
+    losses = [r["loss"] for r in map(json.loads, (out / "log.jsonl").read_text().splitlines()) if "loss" in r]
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    assert (out / "loss.png").stat().st_size > 1000
+    model = load_model(str(base), adapter=str(out / "best"))
+    plain = load_model(str(base))
+    ask = [{"role": "user", "content": "SELECT"}]
+    assert model.name == "base+best"
+    assert model.revision != plain.revision
+    assert not torch.allclose(model.next_logits(ask)[0], plain.next_logits(ask)[0], atol=1e-3)
+
+
+def test_training_without_data_says_how_to_make_it(tmp_path):
+    found = run("train_adapter.py", "--data", tmp_path, "--out", tmp_path / "out", "--model", "nowhere")
+    assert found.returncode == 2
+    assert "unknown model" in found.stderr
+    base = tmp_path / "base"
+    tiny_model().save_pretrained(base)
+    tiny_tokenizer().save_pretrained(base)
+    found = run("train_adapter.py", "--data", tmp_path, "--out", tmp_path / "out", "--model", base)
+    assert found.returncode == 2
+    assert "build_training_data.py" in found.stderr
+
+
+def run(script: str, *options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPTS / script), *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=250)
