@@ -28,7 +28,7 @@ from nl2sql.runs import Run, exclusive, item_field, locked, read_manifest, write
 from nl2sql.stats import PairedTest, adjusted, paired_test
 
 FORMAT = 1
-MODEL_OPTIONS = ("model", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
+MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,7 @@
       model: smollm2-135m
       config: {eval: {replicas: 0}}
     design: one-at-a-time                   # or grid: every combination of the axes
-    axes:                                   # any config key, or controller, model, dtype, engine
+    axes:                                   # any config key, or controller, model, adapter, dtype, engine
       react.repair: [false]
       react.max_steps: [4, 8]
     cells:                                  # further cells by name, each a set of keys over the base
@@ -41,7 +41,7 @@ SHARED = (  # options of every cell alike: cells are compared question by questi
     *("benchmark", "split", "limit", "sample_seed", "device", "batch_size", "server", "cache", "control"),
     "equal_tokens",
 )
-PLAN_AXES = ("controller", "model", "dtype", "engine")
+PLAN_AXES = ("controller", "model", "adapter", "dtype", "engine")
 MOST_CELLS = 500
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+-]{0,80}")
 
@@ -193,7 +193,7 @@ def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cel
 
 def _check_options(plan: Plan) -> None:
     """The kinds of a plan's values; whether they name something is found out when they are opened."""
-    for key in ("benchmark", "controller", "model", "device", "engine"):
+    for key in ("benchmark", "controller", "model", "adapter", "device", "engine"):
         if not isinstance(getattr(plan, key), str):
             raise UsageError(f"{key} is {_shown(getattr(plan, key))}; expected text")
     for key, least in (("limit", 1), ("batch_size", 1), ("sample_seed", 0)):

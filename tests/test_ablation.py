@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from nl2sql import ablation as module
 from nl2sql.ablation import Ablation, ablate, ablation_text
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.errors import Cancelled, UsageError
-from nl2sql.grid import BASE, expand, read_grid
+from nl2sql.grid import BASE, PLAN_AXES, SHARED, expand, read_grid
+from nl2sql.models import load_model
+from nl2sql.plan import Plan
 from nl2sql.runner import resume
 from nl2sql.runs import Run, read_jsonl
 
@@ -79,6 +83,13 @@ def test_a_full_grid_has_every_combination() -> None:
         "repair=false,constrain=none",
         "repair=false,constrain=action",
     ]
+
+
+def test_every_option_of_a_run_has_its_place_in_a_grid() -> None:
+    placed = {*SHARED, *PLAN_AXES, "seeds", "objects"}  # seeds: the axis ``seed``; objects: not from a file
+    assert placed == {field.name for field in fields(Plan)}
+    of_models = set(inspect.signature(load_model).parameters) - {"spec"}
+    assert of_models <= set(module.MODEL_OPTIONS), "cells would share a model that is not theirs"
 
 
 def test_every_config_key_can_be_an_axis() -> None:
