@@ -1,4 +1,4 @@
-"""LoRA adapters [28] in PEFT's format, merged into a model's weights when it is loaded.
+"""LoRA adapters [36] in PEFT's format, merged into a model's weights when it is loaded.
 
 A merged model computes what the adapted one would, at the cost of the plain one. Covered: LoRA on linear layers, also
 rank-stabilised; not DoRA, biases, ranks of their own per layer, or layers saved whole (refused by name).

@@ -1,4 +1,4 @@
-"""Low-rank adapters [28] for a local causal language model: packed examples, loss at learned tokens only.
+"""Low-rank adapters [36] for a local causal language model: packed examples, loss at learned tokens only.
 
 A step is one optimizer update over about ``batch_tokens`` tokens of packs. The logits are computed where something
 is learned, not at every token. Training resumes from ``checkpoint.pt``; the adapter is written in PEFT's format.
