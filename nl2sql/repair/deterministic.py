@@ -70,6 +70,8 @@ def _candidates(sql: str, error: str, database: Database, schema: Schema) -> Ite
     if found is None:
         return
     pattern, captured = found
+    if pattern.category == "unknown_column" and "alias" in captured and "." not in captured.get("column", "."):
+        captured["column"] = f"{captured['alias']}.{captured['column']}"  # DuckDB names them apart
     names = SchemaNames(schema, sql, database.dialect, captured)
     for repair in REPAIRS.get(pattern.category, ()):
         yield from (text for text in repair(sql, names) if text != sql)

@@ -23,6 +23,9 @@ def test_a_repair_is_what_its_line_says_and_is_sound(sql: str, wanted: str, engi
 
 
 OTHER = [
+    ("duckdb", "SELECT c.nam FROM customers c", "SELECT c.name FROM customers c"),
+    ("clickhouse", "SELECT c.nam FROM customers c", "SELECT c.name FROM customers c"),
+    ("clickhouse", "SELECT STRFTIME('%Y', ordered) FROM orders", "formatDateTime"),
     ("duckdb", "SELECT nam FROM customers", "SELECT name FROM customers"),
     ("duckdb", "SELECT name, total FROM customers", "JOIN orders ON orders.customer_id = customers.customer_id"),
     ("duckdb", "SELECT TOP 5 name FROM customers", "SELECT name FROM customers LIMIT 5"),
