@@ -188,7 +188,6 @@ REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
     "ambiguous_column": (_disambiguated,),
     "unsupported_function": (_transpiled,),
     "unsupported_syntax": (_transpiled,),
-    "wrong_arguments": (_transpiled,),
     "unsupported_join": (_transpiled,),
     "aggregation_error": (moved_conditions, grouped_columns),
     "syntax_error": (punctuated, _transpiled),
