@@ -173,7 +173,7 @@ def _transpiled(sql: str, names: SchemaNames) -> Iterator[str]:
     for dialect in FOREIGN:
         try:
             tree = rewritten(parse_bounded(sql, dialect), names.dialect)
-            text = tree.sql(dialect=names.dialect, unsupported_level=sqlglot.ErrorLevel.IGNORE)
+            text = tree.sql(dialect=names.dialect, unsupported_level=sqlglot.ErrorLevel.RAISE)
         except (SqlglotError, *SLIPS):
             continue
         if text not in seen:
