@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from nl2sql.constraints import extract_constraints, validate_constraints
+from nl2sql.engines import open_database
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
+from nl2sql.repair.dry_run import explain_analyze
 from nl2sql.repair.registry import ErrorPattern, categories, dialects, in_versions, packaged, read_registry
 from nl2sql.schema import Schema
 from nl2sql.validation import validate_sql
@@ -122,6 +124,27 @@ def test_guidance_names_what_the_schema_has(
     guidance = packaged(dialect).match(error, sql, engine(dialect).schema())
     assert guidance is not None
     assert wanted in f"{guidance.violated_constraint} {guidance.alternative_approach}"
+
+
+SUGGESTED = [  # (failed statement on scale_models, in its guidance, not in it)
+    ("SELECT COUNT(*) FROM orders", 'Did you mean "order", order_lines?', "closest is order."),
+    ("SELECT order_id FROM customers", '"order".order_id', " order.order_id"),
+    ("SELECT nam FROM customers", "the closest is customers.contact_name.", "closest is employees"),
+    ('SELECT DATEDIFF(month, placed_on, due_on) FROM "order"', "no column month", "payments.amount"),
+    ("SELECT product_name FROM products", "no column product_name", "contact_name"),
+    ("SELECT total FROM payments", "no column total", "products.title"),
+]
+
+
+@pytest.mark.parametrize(("sql", "wanted", "unwanted"), SUGGESTED)
+def test_suggested_names_can_be_written_as_they_stand_and_are_of_tables_in_reach(
+    sql: str, wanted: str, unwanted: str
+) -> None:
+    with open_database("packaged:scale_models") as database:
+        found = explain_analyze(sql, database).repair_guidance
+    assert found is not None
+    said = f"{found.violated_constraint} {found.alternative_approach}"
+    assert wanted in said and unwanted not in said
 
 
 def test_without_a_schema_nothing_is_suggested() -> None:
