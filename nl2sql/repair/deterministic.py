@@ -208,9 +208,24 @@ def _transpiled(sql: str, names: SchemaNames) -> Iterator[str]:
             text = tree.sql(dialect=names.dialect, unsupported_level=sqlglot.ErrorLevel.IGNORE)
         except (SqlglotError, *SLIPS):
             continue
-        if text not in seen:
+        if text not in seen and _keeps_texts(sql, text, names.dialect):
             seen.add(text)
             yield text
+
+
+def _keeps_texts(sql: str, written: str, dialect: str) -> bool:
+    """Whether the first word of every text is still there: sqlglot drops arguments that the dialect read has not,
+    such as the second one of ISNULL(a, 'x'). Formats of dates (with %) change."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokens import TokenType
+
+    try:
+        texts = [t.text for t in sqlglot.tokenize(sql, dialect=dialect) if t.token_type is TokenType.STRING]
+    except (SqlglotError, ValueError):
+        return True
+    firsts = [found[0] for text in texts if "%" not in text and (found := re.search(r"\w+", text))]
+    return all(re.search(rf"\b{re.escape(first)}\b", written) for first in firsts)
 
 
 def _quotes_a_name(sql: str, names: SchemaNames) -> bool:

@@ -150,7 +150,8 @@ def similar_names(
 ) -> list[str]:
     """Of ``candidates`` those that ``name`` may be a misspelling of, most likely first; order is deterministic.
 
-    Case and underscores are ignored, and a name counts as similar to one that it contains or is contained in.
+    Case and underscores are ignored, and a name counts as similar to one that it contains or is contained in. Names
+    that agree but for a part of another meaning (customer_name, customer_id) stay below ``SURE``.
     """
     wanted = _plain(name)
     if not wanted:
@@ -158,12 +159,26 @@ def similar_names(
 
     def score(candidate: str) -> float:
         plain = _plain(candidate)
-        ratio = difflib.SequenceMatcher(None, wanted, plain).ratio()
+        ratio = _ratio(wanted, plain)
+        if _another_part(name, candidate):
+            return min(ratio, SURE - 0.01)
         shorter, longer = sorted((wanted, plain), key=len)
         return max(ratio, SURE) if len(shorter) > 2 and shorter in longer else ratio
 
     scored = [(-score(candidate), position, candidate) for position, candidate in enumerate(dict.fromkeys(candidates))]
     return [candidate for negative, _, candidate in sorted(scored) if -negative >= cutoff][:most]
+
+
+def _ratio(first: str, second: str) -> float:
+    return difflib.SequenceMatcher(None, first, second).ratio()
+
+
+def _another_part(first: str, second: str) -> bool:
+    """Whether two names have the same number of parts between underscores, and two parts that are not alike."""
+    ours, theirs = first.lower().split("_"), second.lower().split("_")
+    if len(ours) != len(theirs) or len(ours) == 1:
+        return False
+    return any(_ratio(a, b) < 0.5 for a, b in zip(ours, theirs, strict=True))
 
 
 def similar_columns(
