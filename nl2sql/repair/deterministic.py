@@ -221,9 +221,12 @@ def _keeps_texts(sql: str, written: str, dialect: str) -> bool:
     from sqlglot.tokens import TokenType
 
     try:
-        texts = [t.text for t in sqlglot.tokenize(sql, dialect=dialect) if t.token_type is TokenType.STRING]
+        tokens = sqlglot.tokenize(sql, dialect=dialect)
     except (SqlglotError, ValueError):
         return True
+    if any(a.token_type is b.token_type is TokenType.STRING for a, b in itertools.pairwise(tokens)):
+        return False  # 'a' 'b' is one text to some; more likely a comma is missing
+    texts = [t.text for t in tokens if t.token_type is TokenType.STRING]
     firsts = [found[0] for text in texts if "%" not in text and (found := re.search(r"\w+", text))]
     return all(re.search(rf"\b{re.escape(first)}\b", written) for first in firsts)
 

@@ -162,8 +162,10 @@ def similar_names(
         ratio = _ratio(wanted, plain)
         if _another_part(name, candidate):
             return min(ratio, SURE - 0.01)
-        shorter, longer = sorted((wanted, plain), key=len)
-        return max(ratio, SURE) if len(shorter) > 2 and shorter in longer else ratio
+        if len(wanted) > 2 and wanted in plain:
+            return max(ratio, SURE)
+        # of mentor_name, name says too little to be sure of
+        return max(ratio, SURE - 0.01) if len(plain) > 2 and plain in wanted else ratio
 
     scored = [(-score(candidate), position, candidate) for position, candidate in enumerate(dict.fromkeys(candidates))]
     return [candidate for negative, _, candidate in sorted(scored) if -negative >= cutoff][:most]
