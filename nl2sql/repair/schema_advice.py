@@ -65,7 +65,7 @@ def _columns(tree: Expr, schema: Schema, dialect: str) -> list[str]:
 
 
 def _joins(tree: Expr, schema: Schema, dialect: str) -> list[str]:
-    """For two joined tables that one foreign key links, the key where the statement does not name its columns."""
+    """For two joined tables that foreign keys link, the keys where the statement names the columns of none."""
     from sqlglot import exp
 
     def name(plain: str) -> str:
@@ -76,14 +76,22 @@ def _joins(tree: Expr, schema: Schema, dialect: str) -> list[str]:
         return []
     named = {column.name.lower() for column in tree.find_all(exp.Column)}
     named |= {using.name.lower() for join in tree.find_all(exp.Join) for using in join.args.get("using") or ()}
-    sentences = []
+    keys: dict[tuple[str, str], list[str]] = {}
+    linked: set[tuple[str, str]] = set()
     for table in schema.tables:
         for key in table.foreign_keys:
-            pair = {table.name.lower(), key.ref_table.lower()}
-            if len(pair) == 2 and pair <= joined and not {c.lower() for c in (*key.columns, *key.ref_columns)} <= named:
-                on = " AND ".join(
-                    f"{name(table.name)}.{name(own)} = {name(key.ref_table)}.{name(other)}"
-                    for own, other in zip(key.columns, key.ref_columns, strict=True)
-                )
-                sentences.append(f"Join {name(table.name)} and {name(key.ref_table)} ON {on}.")
-    return sentences
+            pair = (table.name, key.ref_table)
+            if len(lower := {part.lower() for part in pair}) < 2 or not lower <= joined:
+                continue
+            if {c.lower() for c in (*key.columns, *key.ref_columns)} <= named:
+                linked.add(pair)
+            on = " AND ".join(
+                f"{name(table.name)}.{name(own)} = {name(key.ref_table)}.{name(other)}"
+                for own, other in zip(key.columns, key.ref_columns, strict=True)
+            )
+            keys.setdefault(pair, []).append(on)
+    return [
+        f"Join {name(pair[0])} and {name(pair[1])} ON {' or '.join(found)}."
+        for pair, found in keys.items()
+        if pair not in linked
+    ]

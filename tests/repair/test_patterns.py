@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -136,11 +137,27 @@ SUGGESTED = [  # (failed statement on scale_models, in its guidance, not in it)
 ]
 
 
+JOINED = [  # (failed statement on chess_league, the advice about its join)
+    ("SELECT x FROM games JOIN players ON games.white_player_id = players.player_id", None),
+    ("SELECT x FROM games JOIN players ON games.id = players.id", "white_player_id = players.player_id or games.black"),
+    ("SELECT x FROM clubs JOIN players ON clubs.id = players.id", "Join players and clubs ON players.club_id = clubs"),
+]
+
+
+@pytest.mark.parametrize(("sql", "wanted"), JOINED)
+def test_a_join_is_advised_where_it_uses_no_key_of_the_two_tables(sql: str, wanted: str | None) -> None:
+    with closing(open_database("packaged:chess_league")) as database:
+        found = explain_analyze(sql, database).repair_guidance
+    assert found is not None and found.alternative_approach is not None
+    assert (wanted or "Columns") in found.alternative_approach
+    assert wanted or "Join" not in found.alternative_approach
+
+
 @pytest.mark.parametrize(("sql", "wanted", "unwanted"), SUGGESTED)
 def test_suggested_names_can_be_written_as_they_stand_and_are_of_tables_in_reach(
     sql: str, wanted: str, unwanted: str
 ) -> None:
-    with open_database("packaged:scale_models") as database:
+    with closing(open_database("packaged:scale_models")) as database:
         found = explain_analyze(sql, database).repair_guidance
     assert found is not None
     said = f"{found.violated_constraint} {found.alternative_approach}"
