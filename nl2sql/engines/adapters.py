@@ -1,7 +1,7 @@
 """One class per engine, used inside the child process only: open, explain, run, describe (ClickHouse: its own file).
 
 What holds the statement back is the engine itself (read-only mode, external access off, time and memory limits), never
-a list of words; ``select_only`` merely refuses early what is none of one query. ``Refused`` carries the error kind.
+a list of words; ``one_query`` merely refuses early what is none. ``Refused`` carries the error kind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rows = tuple[list[str], Iterator[tuple]]
 
 
 class DuckDb:
-    """A DuckDB file (or ":memory:" for tests), opened read-only without access to files, network or extensions."""
+    """A DuckDB file, opened read-only without access to files, network or extensions."""
 
     dialect = "duckdb"
 

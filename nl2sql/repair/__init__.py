@@ -4,9 +4,13 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "Corpus": "nl2sql.repair.corpus",
+    "ErrorAnalyzer": "nl2sql.repair.analyzer",
     "ExplainAnalyzeResponse": "nl2sql.repair.guidance",
+    "QueryCorpus": "nl2sql.repair.corpus",
     "RepairGuidance": "nl2sql.repair.guidance",
     "SimilarFix": "nl2sql.repair.guidance",
+    "explain_analyze": "nl2sql.repair.dry_run",
 }
 __all__ = list(_HOMES)
 

@@ -88,29 +88,25 @@ class ErrorAnalyzer:
         return RepairGuidance(category="unknown")
 
     def _search_similar_fixes(self, error: str, sql: str, exclude: str) -> list[SimilarFix]:
-        assert self.corpus is not None and self._searches is not None
+        assert self._searches is not None
+        search: Future[list[SimilarFix]] = self._searches.submit(self._look_up, error, sql, exclude)
         try:
-            key = (error, sql, exclude, self.corpus.changes())
-            if key in self._cache:
-                self._cache.move_to_end(key)
-                return list(self._cache[key])
-            search: Future[list[SimilarFix]] = self._searches.submit(
-                self.corpus.search,
-                error,
-                sql,
-                dialect=self.dialect,
-                limit=self.limit,
-                threshold=self.threshold,
-                exclude=exclude,
-            )
-            found = search.result(self.search_s)
+            return list(search.result(self.search_s))
         except NotInTime:
             log.warning("no similar fixes within %g s; guidance by patterns only", self.search_s)
-            return []
         except Nl2SqlError as error_of_corpus:
             log.warning("no similar fixes: %s", error_of_corpus)
-            return []
-        self._cache[key] = found
+        return []
+
+    def _look_up(self, error: str, sql: str, exclude: str) -> list[SimilarFix]:
+        """In the search's own thread: what was found before, as long as nobody has written to the corpus since."""
+        assert self.corpus is not None
+        key = (error, sql, exclude, self.corpus.changes())
+        if key not in self._cache:
+            self._cache[key] = self.corpus.search(
+                error, sql, dialect=self.dialect, limit=self.limit, threshold=self.threshold, exclude=exclude
+            )
+        self._cache.move_to_end(key)
         while len(self._cache) > CACHED:
             self._cache.popitem(last=False)
-        return list(found)
+        return self._cache[key]

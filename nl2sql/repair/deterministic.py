@@ -1,5 +1,5 @@
 """Repairs that need no model: SQL of another dialect, misspelled names, an alias in place of its table, a column
-without its table, a join that is missing.
+without its table, a join that is missing; clauses and punctuation (``clause_repairs``).
 
 Each step is a small change to the statement's tokens, and what comes of it must compile and have no mistaken name; else
 the statement is left to the model. Nothing here knows the question: a repaired statement runs, and may still be wrong.
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, punctuated
 from nl2sql.repair.registry import packaged
 from nl2sql.repair.rewrites import rewritten
 from nl2sql.repair.schema_names import (
@@ -91,7 +92,14 @@ def _candidates(sql: str, error: str, database: Database, schema: Schema) -> Ite
     if found is None:
         return
     pattern, captured = found
+    if pattern.category == "unknown_column" and "alias" in captured and "." not in captured.get("column", "."):
+        captured["column"] = f"{captured['alias']}.{captured['column']}"  # DuckDB names them apart
     names = SchemaNames(schema, sql, database.dialect, captured)
+    if pattern.category == "scope_error" and "table" in captured and "column" not in captured:
+        words = names.words  # the engine names the table only: the first column that is asked of it
+        uses = (at for at in range(len(words) - 2) if words[at].lower() == captured["table"].lower())
+        behind = next((words[at + 2] for at in uses if words[at + 1] == "."), "")
+        captured["column"] = f"{captured['table']}.{behind}" if behind else ""
     for repair in REPAIRS.get(pattern.category, ()):
         yield from (text for text in repair(sql, names) if text != sql)
 
@@ -205,7 +213,7 @@ def _transpiled(sql: str, names: SchemaNames) -> Iterator[str]:
             continue
         try:
             tree = rewritten(parse_bounded(sql, dialect), names.dialect)
-            text = tree.sql(dialect=names.dialect, unsupported_level=sqlglot.ErrorLevel.IGNORE)
+            text = tree.sql(dialect=names.dialect, unsupported_level=sqlglot.ErrorLevel.RAISE)
         except (SqlglotError, *SLIPS):
             continue
         if text not in seen and _keeps_texts(sql, text, names.dialect):
@@ -239,14 +247,14 @@ def _quotes_a_name(sql: str, names: SchemaNames) -> bool:
 
 REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
     "unknown_table": (_known_table,),
-    "scope_error": (_known_alias, _other_table, _joined),
+    "scope_error": (_known_alias, _other_table, _joined, moved_conditions),
     "unknown_column": (_known_alias, _other_table, _joined, _known_column),
     "ambiguous_column": (_disambiguated,),
     "unsupported_function": (_transpiled,),
     "unsupported_syntax": (_transpiled,),
-    "wrong_arguments": (_transpiled,),
     "unsupported_join": (_transpiled,),
-    "syntax_error": (_transpiled,),
+    "aggregation_error": (moved_conditions, grouped_columns),
+    "syntax_error": (punctuated, _transpiled),
 }
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FILE = Path(__file__).with_name("rewrites.yaml")
 PLACE = re.compile(r"\{(\d)\}")
 CLOCK = frozenset(("HOUR", "MINUTE", "SECOND"))
-UNITS = frozenset(("DAY", "MONTH", "YEAR")) | CLOCK
+UNITS = CLOCK | {"DAY", "MONTH", "YEAR"}
 
 
 @functools.cache
@@ -86,6 +86,6 @@ def _shifted(node: Expr, dialect: str) -> str | None:
         return None
     sign = "-" if isinstance(node, (exp.Sub, exp.DateSub)) else "+"
     date = rewritten(node.this, dialect).sql(dialect=dialect)
-    date = "'now'" if isinstance(node.this, (exp.CurrentDate, exp.CurrentTimestamp)) else date
-    function = "DATETIME" if word in CLOCK else "DATE"
-    return f"{function}({date}, '{sign}{number} {word.lower()}')"
+    today, now = date in ("CURRENT_DATE", "DATE('now')"), date in ("CURRENT_TIMESTAMP", "DATETIME('now')")
+    date, moment = "'now'" if today or now else date, word in CLOCK or now
+    return f"{'DATETIME' if moment else 'DATE'}({date}, '{sign}{number} {word.lower()}')"

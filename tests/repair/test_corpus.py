@@ -303,17 +303,34 @@ def test_a_run_over_test_questions_is_refused(corpus: Corpus, tmp_path: Path) ->
 
 
 def test_guidance_falls_back_to_patterns_when_the_search_takes_too_long(corpus: Corpus) -> None:
-    slow = ErrorAnalyzer("sqlite", corpus, search_s=0.05)
-    with corpus._lock:  # somebody else is busy with it
-        corpus_changes, corpus.changes = corpus.changes, lambda: 0  # type: ignore[method-assign]
-        found = slow.analyze_error("no such column: nam", "SELECT nam FROM customers")
-    corpus.changes = corpus_changes  # type: ignore[method-assign]
+    analyzer = ErrorAnalyzer("sqlite", corpus, search_s=0.05)
+    with corpus._lock:  # another thread is busy with it
+        found = analyzer.analyze_error("no such column: nam", "SELECT nam FROM customers")
     assert found.category == "unknown_column" and found.similar_fixes == []
-    slow.search_s = 10.0
-    assert (
-        slow.analyze_error("no such column: nam", "SELECT nam FROM customers").similar_fixes[0].similarity_score > 0.99
-    )
-    slow.close()
+    analyzer.search_s = 10.0
+    found = analyzer.analyze_error("no such column: nam", "SELECT nam FROM customers")
+    assert found.similar_fixes[0].similarity_score > 0.99
+    analyzer.close()
+
+
+def test_a_fix_that_is_stored_later_is_found_for_an_error_that_was_asked_before(corpus: Corpus) -> None:
+    analyzer = ErrorAnalyzer("sqlite", corpus)
+    error, sql = "no such column: qty", "SELECT qty FROM lines"
+    before = analyzer.analyze_error(error, sql)
+    assert analyzer.analyze_error(error, sql) == before
+    with Corpus(corpus.path) as another:
+        another.store_fix(error, sql, "SELECT quantity FROM lines", "Quantities")
+    assert analyzer.analyze_error(error, sql).similar_fixes[0].description == "Quantities"
+    analyzer.close()
+
+
+def test_a_corpus_that_goes_bad_costs_the_fixes_only(corpus: Corpus) -> None:
+    analyzer = ErrorAnalyzer("sqlite", corpus)
+    with sqlite3.connect(corpus.path) as connection:
+        connection.execute("DROP TABLE corpus_state")
+    found = analyzer.analyze_error("no such column: nam", "SELECT nam FROM customers")
+    assert found.category == "unknown_column" and found.similar_fixes == []
+    analyzer.close()
 
 
 def test_guidance_shows_only_fixes_above_the_threshold(corpus: Corpus) -> None:

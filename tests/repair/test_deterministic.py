@@ -23,6 +23,14 @@ def test_a_repair_is_what_its_line_says_and_is_sound(sql: str, wanted: str, engi
 
 
 OTHER = [
+    ("duckdb", "SELECT city, COUNT(*) FROM customers", "GROUP BY city"),
+    ("postgres", "SELECT c.name, COUNT(*) FROM customers AS c", "GROUP BY c.name"),
+    ("clickhouse", "SELECT city, COUNT(*) FROM customers", "GROUP BY city"),
+    ("postgres", "SELECT o.total FROM customers c", "JOIN orders ON orders.customer_id = c.customer_id"),
+    ("postgres", "SELECT city FROM customers WHERE COUNT(*) > 1 GROUP BY city", "HAVING COUNT(*) > 1"),
+    ("duckdb", "SELECT c.nam FROM customers c", "SELECT c.name FROM customers c"),
+    ("clickhouse", "SELECT c.nam FROM customers c", "SELECT c.name FROM customers c"),
+    ("clickhouse", "SELECT STRFTIME('%Y', ordered) FROM orders", "formatDateTime"),
     ("duckdb", "SELECT nam FROM customers", "SELECT name FROM customers"),
     ("duckdb", "SELECT name, total FROM customers", "JOIN orders ON orders.customer_id = customers.customer_id"),
     ("duckdb", "SELECT TOP 5 name FROM customers", "SELECT name FROM customers LIMIT 5"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+import servers
 from mcp import Client, MCPError, StdioServerParameters
 
 from nl2sql.repair.corpus import Corpus
@@ -149,6 +151,27 @@ def test_the_corpus_is_written_only_where_it_may_be(shop: Path, tmp_path: Path) 
     assert [(row["kind"], row["source"]) for row in rows] == [("query", "mcp:shop"), ("fix", "mcp:shop")]
     assert rows[0]["query_id"] == id
     assert sqlite3.connect(shop).execute("SELECT count(*) FROM orders").fetchone() == (4,)
+
+
+def test_the_same_tools_answer_over_http(shop: Path) -> None:
+    port = servers.free_port()
+    command = [sys.executable, "-m", "nl2sql.cli", "mcp", "--db", str(shop), "--http", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    async def session() -> Any:
+        async with Client(f"http://127.0.0.1:{port}/mcp", read_timeout_seconds=60) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == READING
+            return await client.call_tool("read_query", {"sql": "SELECT COUNT(*) FROM orders"})
+
+    def reachable() -> None:
+        with socket.create_connection(("127.0.0.1", port), 1):
+            pass
+
+    try:
+        servers.waiting(reachable, OSError, process)
+        assert anyio.run(session).structured_content["rows"] == [[4]]
+    finally:
+        servers.stop(process)
 
 
 @pytest.mark.parametrize(

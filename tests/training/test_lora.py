@@ -157,7 +157,7 @@ def test_the_scripts_build_train_resume_and_load(tmp_path):
     base, data, out = tmp_path / "base", tmp_path / "data", tmp_path / "out"
     tiny_model().save_pretrained(base)
     tiny_tokenizer().save_pretrained(base)
-    options = ["--benchmark", "packaged", "--split", "dev", "--limit", "30", "--rounds", "1", "--act", "0"]
+    options = ["--benchmark", "packaged", "--split", "dev", "--limit", "15", "--rounds", "1", "--act", "0"]
     refused = run("build_training_data.py", *options, "--out", data, "--check", "packaged:test")
     assert refused.returncode == 2  # the same databases: nothing may be learned from them
     assert "nothing is left" in refused.stderr
@@ -166,7 +166,7 @@ def test_the_scripts_build_train_resume_and_load(tmp_path):
     assert json.loads((data / "card.json").read_text())["examples"]["train write"] > 5
     train = ["--data", data, "--out", out, "--model", base, "--device", "cpu", "--dtype", "float32", "--rank", "4"]
     train += ["--alpha", "8", "--rate", "0.01", "--pack-tokens", "4000", "--batch-tokens", "1", "--evaluate-every", "4"]
-    train += ["--epochs", "6", "--held-out-packs", "2"]
+    train += ["--epochs", "5", "--held-out-packs", "2"]
     stopped = run("train_adapter.py", *train, "--minutes", "0.0001")
     assert stopped.returncode == 0, stopped.stderr
     finished = run("train_adapter.py", *train)

@@ -1,0 +1,100 @@
+"""Repairs without a model that concern clauses and punctuation: conditions in WHERE that belong into HAVING and the
+other way round, columns missing from GROUP BY, commas and parentheses. Candidates only: the engine decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nl2sql.repair.schema_names import SchemaNames
+
+COMMA_BEFORE_CLAUSE = re.compile(r",(\s*)(?=(?:FROM|WHERE|GROUP|ORDER|HAVING|LIMIT)\b)", re.IGNORECASE)
+
+
+def moved_conditions(sql: str, names: SchemaNames) -> Iterator[str]:
+    """Conditions on aggregates (or on their aliases) from WHERE to HAVING; HAVING without groups to WHERE."""
+    tree = _select(sql, names.dialect)
+    if tree is None:
+        return
+    from sqlglot import exp
+
+    aliases = {a.alias.lower() for a in tree.expressions if isinstance(a, exp.Alias) and a.this.find(exp.AggFunc)}
+    where, having = _conjuncts(tree, "where"), _conjuncts(tree, "having")
+    late = [c for c in where if _aggregates(c, aliases)]
+    if late:
+        yield _with(tree, [c for c in where if c not in late], [*having, *late]).sql(dialect=names.dialect)
+    elif having and not tree.args.get("group") and not any(_aggregates(c, aliases) for c in having):
+        yield _with(tree, [*where, *having], []).sql(dialect=names.dialect)
+
+
+def grouped_columns(sql: str, names: SchemaNames) -> Iterator[str]:
+    """Every plain column of the SELECT list into GROUP BY, beside an aggregate."""
+    tree = _select(sql, names.dialect)
+    if tree is None:
+        return
+    from sqlglot import exp
+
+    shown = [e.this if isinstance(e, exp.Alias) else e for e in tree.expressions]
+    group = tree.args.get("group")
+    there = {e.sql() for e in group.expressions} if group is not None else set()
+    missing = [e for e in shown if isinstance(e, exp.Column) and e.sql() not in there]
+    if missing and (group is not None or any(e.find(exp.AggFunc) for e in shown)):
+        yield tree.copy().group_by(*(e.copy() for e in missing)).sql(dialect=names.dialect)
+
+
+def punctuated(sql: str, names: SchemaNames) -> Iterator[str]:
+    """Without a comma before a clause; with the parenthesis that is missing at the end, or without the last one."""
+    if (found := COMMA_BEFORE_CLAUSE.sub(r"\1", sql)) != sql:
+        yield found
+    text = sql.rstrip().rstrip(";").rstrip()
+    depth = sum({"(": 1, ")": -1}.get(word, 0) for word in names.words)
+    if depth > 0:
+        yield text + ")" * depth
+    elif depth == -1:
+        for at in [at for at, sign in enumerate(text) if sign == ")"][::-1]:
+            yield text[:at] + text[at + 1 :]
+
+
+def _select(sql: str, dialect: str) -> Any:
+    """The tree of a plain SELECT; None for anything else."""
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from nl2sql.parse_bound import parse_bounded
+
+    try:
+        tree = parse_bounded(sql, dialect)
+    except SqlglotError:
+        return None
+    return tree if isinstance(tree, exp.Select) else None
+
+
+def _conjuncts(tree: Any, clause: str) -> list[Any]:
+    found = tree.args.get(clause)
+    return (
+        list(found.this.flatten()) if found is not None and found.this.key == "and" else [found.this] if found else []
+    )
+
+
+def _aggregates(condition: Any, aliases: set[str]) -> bool:
+    """Whether a condition holds an aggregate of this SELECT (not one of a subquery), or the alias of one."""
+    from sqlglot import exp
+
+    for node in condition.walk(prune=lambda n: isinstance(n, exp.Query)):
+        if isinstance(node, exp.AggFunc):
+            return True
+        if isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases:
+            return True
+    return False
+
+
+def _with(tree: Any, where: list[Any], having: list[Any]) -> Any:
+    from sqlglot import exp
+
+    made = tree.copy()
+    for clause, kind, conditions in (("where", exp.Where, where), ("having", exp.Having, having)):
+        joined = exp.and_(*(condition.copy() for condition in conditions)) if conditions else None
+        made.set(clause, kind(this=joined) if joined is not None else None)
+    return made
