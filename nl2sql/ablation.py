@@ -23,6 +23,7 @@ from nl2sql.grid import BASE, Cell
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.jobs import Job, carry_out
 from nl2sql.plan import Plan, open_benchmark, open_model, pick, read_plan
+from nl2sql.prompts import prompt_hashes
 from nl2sql.rescore import owed_of
 from nl2sql.runs import Run, exclusive, item_field, locked, read_manifest, write_json
 from nl2sql.stats import PairedTest, adjusted, paired_test
@@ -105,6 +106,7 @@ def ablate(cells: Sequence[Cell], out: str | Path, *, command: str = "", progres
         owed = sorted((cell for cell in cells if cell.name not in finished), key=lambda cell: _model_of(cell.plan))
         if owed:
             finished |= _carry_out(owed, folder, len(cells) - len(owed), command, progress)
+        _check_comparable(folder, cells, finished)
         ablation = Ablation(folder, cells, {cell.name: finished[cell.name] for cell in cells})
         table = ablation.to_dict()
         write_json(folder / "ablation.json", {"format": FORMAT, "nl2sql": __version__, **table})
@@ -177,9 +179,31 @@ def _finished(place: Path, cell: Cell) -> Run | None:
     """The run of a cell that owes nothing and was made by this code; None: it has to be carried out or scored."""
     if not (place / "manifest.json").exists() or not (place / "report.json").exists():
         return None
-    if read_manifest(place)["controller"]["identity"] != get_controller(cell.plan.controller).identity:
+    manifest = read_manifest(place)
+    if manifest["controller"]["identity"] != get_controller(cell.plan.controller).identity:
         return None  # carry_out says what changed
+    if manifest["prompts"] != prompt_hashes(cell.config.prompts):
+        return None
     return None if owed_of(place) else Run.load(place)
+
+
+def _check_comparable(folder: Path, cells: Sequence[Cell], runs: Mapping[str, Run]) -> None:
+    """All cells were run on the same questions and databases, and those of one model on the same weights."""
+    first = runs[BASE].manifest["fingerprints"]
+    weights: dict[tuple[str, ...], tuple[str, Any]] = {}
+    for cell in cells:
+        manifest = runs[cell.name].manifest
+        found = manifest["fingerprints"]
+        changed = [name for name in {**first, **found} if first.get(name) != found.get(name)]
+        used = {key: manifest["model"].get(key) for key in ("name", "revision", "dtype")}
+        other, theirs = weights.setdefault(_model_of(cell.plan), (cell.name, used))
+        if used != theirs:
+            changed.append(f"model {cell.plan.model} (since cell {other})")
+        if changed:
+            raise UsageError(
+                f"cell {cell.name} in {folder} cannot be compared: {', '.join(changed)} changed between the cells; "
+                "name another --out"
+            )
 
 
 def _model_of(plan: Plan) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ SHARED = (  # options of every cell alike: cells are compared question by questi
 )
 PLAN_AXES = ("controller", "model", "adapter", "dtype", "engine")
 MOST_CELLS = 500
+TABLE = "ablation.json"  # in the folder of the cells
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+-]{0,80}")
 
 
@@ -158,7 +159,7 @@ def _from_axes(design: str, axes: Mapping[str, Sequence[Any]]) -> Iterator[tuple
 
 def _from_names(named: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, changed in named.items():
-        if not NAME.fullmatch(name):
+        if not NAME.fullmatch(name) or name == TABLE:
             raise UsageError(f"cell name {name!r}; expected letters, digits and _.,=+- (it names a folder)")
         changed = _mapping(changed or {}, f"cell {name}")
         for key in changed:
@@ -176,7 +177,10 @@ def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cel
     options = {key: value for key, value in base.items() if key != "config"}
     options |= {key: value for key, value in changed.items() if key in PLAN_AXES}
     if "server" in options:
-        options["server"] = tuple(options["server"])
+        server = options["server"]
+        if not isinstance(server, list) or not all(isinstance(item, str) for item in server):
+            raise UsageError(f"server is {_shown(server)}; expected a list of texts, e.g. [price_in=0.1]")
+        options["server"] = tuple(server)
     plan = Plan(**options)
     try:
         _check_options(plan)
@@ -193,9 +197,10 @@ def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cel
 
 def _check_options(plan: Plan) -> None:
     """The kinds of a plan's values; whether they name something is found out when they are opened."""
-    for key in ("benchmark", "controller", "model", "adapter", "device", "engine"):
-        if not isinstance(getattr(plan, key), str):
-            raise UsageError(f"{key} is {_shown(getattr(plan, key))}; expected text")
+    for key in ("benchmark", "controller", "model", "adapter", "device", "engine", "split", "dtype"):
+        value = getattr(plan, key)
+        if not isinstance(value, str) and not (value is None and key in ("split", "dtype")):
+            raise UsageError(f"{key} is {_shown(value)}; expected text")
     for key, least in (("limit", 1), ("batch_size", 1), ("sample_seed", 0)):
         value = getattr(plan, key)
         if not (value is None and key == "limit") and (

@@ -38,6 +38,9 @@ def main() -> int:
     except Nl2SqlError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"interrupted; {options.out}/groups.jsonl is as it was before", file=sys.stderr)
+        return 130
 
 
 def build(options: argparse.Namespace) -> int:
@@ -64,7 +67,8 @@ def build(options: argparse.Namespace) -> int:
     shares = Shares(rounds=options.rounds, repair=options.repair, act=options.act)
     options.out.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
-    with (options.out / "groups.jsonl").open("w", encoding="utf-8") as file:
+    unfinished = options.out / "groups.jsonl.part"  # an interrupted build must not look like training data
+    with unfinished.open("w", encoding="utf-8") as file:
         for group in mixture(benchmark, questions, shares, options.seed, progress=True):
             counts.update(f"{group.part} {example.task}" for example in group.examples)
             shown = {"part": group.part, "round": group.round, "examples": [e.to_dict() for e in group.examples]}
@@ -79,6 +83,7 @@ def build(options: argparse.Namespace) -> int:
         "checked": options.check,
         "leaks_left_out": len(found),
     }
+    unfinished.replace(options.out / "groups.jsonl")
     (options.out / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(card, indent=2))
     return 0

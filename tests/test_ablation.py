@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,33 @@ def test_what_is_finished_is_not_done_again(done: Ablation, monkeypatch: pytest.
 
     monkeypatch.setattr(module, "open_model", never)
     assert ablate(done.cells, done.folder, progress=False).to_dict() == done.to_dict()
+
+
+CHANGED = [  # (part of a finished cell's manifest, what is said)
+    (("prompts", "generate_user"), "prompts"),
+    (("fingerprints", "scale_models"), "scale_models changed between the cells"),
+    (("model", "revision"), r"model scripted:.* changed between the cells"),
+]
+
+
+@pytest.mark.parametrize(("part", "wanted"), CHANGED, ids=lambda value: str(value))
+def test_cells_of_different_prompts_data_or_weights_are_not_compared(
+    part: tuple[str, str], wanted: str, done: Ablation, tmp_path: Path
+) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(done.folder, out)
+    path = out / "renamed" / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest[part[0]][part[1]] = manifest["key"] = "other"
+    for file in (out / "renamed").glob("*.jsonl"):
+        file.write_text(file.read_text(encoding="utf-8").replace(key_of(done), "other"), encoding="utf-8")
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(UsageError, match=wanted):
+        ablate(done.cells, out, progress=False)
+
+
+def key_of(done: Ablation) -> str:
+    return str(done.runs["renamed"].manifest["key"])
 
 
 def test_an_interrupted_ablation_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

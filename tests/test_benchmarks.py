@@ -74,6 +74,13 @@ def uniform(tmp_path, shop):
     return root
 
 
+def test_a_question_that_is_held_out_is_not_called_a_training_question(spider):
+    """repair.learn goes by the question's own split."""
+    questions = load_benchmark(str(spider), split="holdout").questions
+    assert [(q.db_id, q.split) for q in questions] == [("held", "holdout")]
+    assert {q.split for q in load_benchmark(str(spider), split="train").questions} == {"train"}
+
+
 def test_spiders_layout(spider):
     benchmark = load_benchmark(spider)
     assert [q.id for q in benchmark.questions] == [*(f"mini-train-{n}" for n in range(4)), "mini-dev-0"]

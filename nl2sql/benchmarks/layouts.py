@@ -87,7 +87,8 @@ def assemble(
         if path is not None:
             files[db_id] = path
     flagged = [q if q.db_id in files else _flag(q, "db_missing") for q in questions]
-    return FolderBenchmark(name, flagged, _splits(flagged, folder), files, source)
+    splits = _splits(flagged, folder)
+    return FolderBenchmark(name, _relabelled(flagged, splits), splits, files, source)
 
 
 def find_database(roots: Iterable[Path], db_id: str) -> Path | None:
@@ -185,6 +186,18 @@ def with_unique_ids(questions: Iterable[Question]) -> list[Question]:
 
 def _flag(question: Question, flag: str) -> Question:
     return replace(question, meta={**question.meta, flag: True})
+
+
+def _relabelled(questions: Sequence[Question], splits: Mapping[str, Sequence[str]]) -> list[Question]:
+    """Questions that ``splits.json`` took out of their own split carry the name of the one that has them now: what
+    learns from questions of ``train`` must not take a held-out one for such."""
+    members = {name: set(ids) for name, ids in splits.items()}
+    return [
+        question
+        if not question.split or question.id in members[question.split]
+        else replace(question, split=next((name for name, ids in members.items() if question.id in ids), ""))
+        for question in questions
+    ]
 
 
 def _splits(questions: Sequence[Question], folder: Path | None) -> dict[str, list[str]]:

@@ -5,18 +5,42 @@ from __future__ import annotations
 import json
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nl2sql.errors import UsageError
+from nl2sql.errors import Nl2SqlError, UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.repair.corpus import Corpus
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
 CorpusOption = Annotated[Path, typer.Option("--corpus", envvar="NL2SQL_CORPUS", help="The corpus file.")]
-DialectOption = Annotated[str, typer.Option(help="sqlite, clickhouse, duckdb, postgres or mysql.")]
+Dialect = Literal["sqlite", "clickhouse", "duckdb", "postgres", "mysql"]
+DialectOption = Annotated[Dialect, typer.Option(help="Whose SQL it is.")]
 DEFAULT = Path("corpus.db")
+
+
+@contextmanager
+def _made(path: Path) -> Iterator[Corpus]:
+    """The corpus, made if it is not there; one in which nothing was then stored does not stay after an error."""
+    from nl2sql.repair.corpus import Corpus
+
+    before, empty = path.exists(), False
+    with Corpus(path, create=True) as opened:
+        try:
+            yield opened
+        except Nl2SqlError:
+            empty = not before and next(opened.rows(), None) is None
+            raise
+        finally:
+            opened.close()
+            if empty:
+                path.unlink(missing_ok=True)
 
 
 @app.command()
@@ -40,9 +64,8 @@ def add(
     if (failed is None) != (error is None):
         raise UsageError("--failed and --error go together: the query that failed, and what the engine said")
     from nl2sql.repair.analyzer import ErrorAnalyzer
-    from nl2sql.repair.corpus import Corpus
 
-    with Corpus(corpus, create=True) as opened:
+    with _made(corpus) as opened:
         if failed is None or error is None:
             id = uuid.uuid4()
             stored = opened.store_query(id, sql, description, category, dialect=dialect, source=source)
@@ -122,12 +145,11 @@ def import_(
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Take in the repairs of a run over a training or development split, or an exported corpus."""
-    from nl2sql.repair.corpus import Corpus
     from nl2sql.repair.transfer import import_lines, import_run
 
     if not source.exists():
         raise UsageError(f"{source} does not exist; expected a run folder or a file that 'nl2sql corpus export' wrote")
-    with Corpus(corpus, create=True) as opened:
+    with _made(corpus) as opened:
         read, new = import_run(opened, source, any_split=any_split) if source.is_dir() else import_lines(opened, source)
     print(f"{read} found, {new} new")
 

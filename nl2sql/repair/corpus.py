@@ -107,6 +107,8 @@ class Corpus:
     ) -> bool:
         """Store a query that worked. False where the same query (by its normalised tree) is there already."""
         _bounded(sql, description)
+        if not sql.strip():
+            raise UsageError("the query is blank; give the SQL that works")
         row = (str(query_id), sql, description, category, self._halves(description, sql, dialect), time.time())
         identity = _identity(dialect, normalised_sql(sql, dialect))
         with self._writing() as run:
@@ -129,6 +131,8 @@ class Corpus:
     ) -> UUID | None:
         """Store a failure and its repair; its id. None where the same pair is there already."""
         _bounded(error_msg, failed_sql, successful_sql, fix_description)
+        if not successful_sql.strip() or not failed_sql.strip():
+            raise UsageError("the failed or the successful SQL is blank; a fix needs both")
         signature = error_signature(error_msg, failed_sql, dialect)
         pair = (normalised_sql(failed_sql, dialect), normalised_sql(successful_sql, dialect))
         if pair[0] == pair[1]:
@@ -149,9 +153,12 @@ class Corpus:
         """Count a user's verdict on a fix or a query; one with more rejections than acceptances is not found again.
 
         ``id`` may be its beginning. Raises UsageError where none, or several, begin so."""
+        wanted = id.strip().lower()
+        if not wanted:
+            raise UsageError("no id given; 'nl2sql corpus search' shows ids")
         with self._writing() as run:
             for table, key in (("error_fix_history", "id"), ("successful_queries", "query_id")):
-                found = self._rows(f"SELECT {key} FROM {table} WHERE {key} LIKE ? || '%' LIMIT 2", id.lower())
+                found = self._rows(f"SELECT {key} FROM {table} WHERE substr({key}, 1, length(?1)) = ?1 LIMIT 2", wanted)
                 if len(found) > 1:
                     raise UsageError(f"several ids begin with {id!r}; give more of it")
                 if found:

@@ -15,12 +15,23 @@ from typing import TYPE_CHECKING
 from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, punctuated
 from nl2sql.repair.registry import packaged
 from nl2sql.repair.rewrites import rewritten
-from nl2sql.repair.schema_names import SchemaNames, bare, similar_columns, similar_names, spelled_with_table
+from nl2sql.repair.schema_names import (
+    SURE,
+    SchemaNames,
+    bare,
+    similar_columns,
+    similar_names,
+    spelled_with_table,
+    statement_words,
+)
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Database
     from nl2sql.schema import ForeignKey, Schema, Table
 
+OR_BY_PIPES = frozenset(("mysql",))
+TEXT_IN_DOUBLE_QUOTES = frozenset(("mysql", "bigquery"))
+CLAUSES = frozenset(("select", "from", "join", "on", "where", "group by", "having", "order by", "limit"))
 MAX_STEPS = 4
 MAX_TRIED = 12  # candidates that the engine is asked about in one step
 FOREIGN = ("mysql", "postgres", "tsql", "bigquery", "snowflake", "oracle", "duckdb", "clickhouse", "sqlite")
@@ -39,8 +50,12 @@ def mend(sql: str, error: str, database: Database, schema: Schema) -> str | None
         problem = fault(current, database, schema)
         if not problem:
             return current if current != sql else None
+        before = _idle_comparisons(current, database.dialect)
+        candidates = _candidates(current, problem, database, schema)
         tried = [
-            text for text, _ in zip(_candidates(current, problem, database, schema), range(MAX_TRIED), strict=False)
+            text
+            for text, _ in zip(candidates, range(MAX_TRIED), strict=False)
+            if _idle_comparisons(text, database.dialect) <= before
         ]
         better = next((text for text in tried if not fault(text, database, schema)), None)
         if better is not None:
@@ -66,6 +81,12 @@ def fault(sql: str, database: Database, schema: Schema) -> str:
     return f"no such column: {name}" if kind == "unknown_column" else ""
 
 
+def _idle_comparisons(sql: str, dialect: str) -> int:
+    """How many columns are compared with themselves: a join on that joins everything with everything."""
+    words = [word.lower() for word in statement_words(sql, dialect)]
+    return sum(words[at] == "=" and words[at - 3 : at] == words[at + 1 : at + 4] for at in range(3, len(words)))
+
+
 def _candidates(sql: str, error: str, database: Database, schema: Schema) -> Iterator[str]:
     found = packaged(database.dialect).find(error, sql)
     if found is None:
@@ -89,8 +110,8 @@ def _candidates(sql: str, error: str, database: Database, schema: Schema) -> Ite
 def _known_table(sql: str, names: SchemaNames) -> Iterator[str]:
     """A misspelled table becomes the closest real one."""
     wanted = bare(names.captured.get("table", ""))
-    for real in similar_names(wanted, (table.name for table in names.schema.tables)):
-        yield _replaced(sql, wanted, real, names.dialect)
+    for real in similar_names(wanted, (table.name for table in names.schema.tables), cutoff=SURE):
+        yield _replaced(sql, wanted, names.written(real), names.dialect)
 
 
 def _known_alias(sql: str, names: SchemaNames) -> Iterator[str]:
@@ -100,7 +121,7 @@ def _known_alias(sql: str, names: SchemaNames) -> Iterator[str]:
     qualifier = bare(qualifier)
     for alias, table in names.aliases.items():
         if table.name.lower() == qualifier.lower() and alias != qualifier.lower():
-            yield _qualified(sql, qualifier, alias, names.dialect)
+            yield _qualified(sql, qualifier, names.written(alias), names.dialect)
 
 
 def _other_table(sql: str, names: SchemaNames) -> Iterator[str]:
@@ -111,13 +132,16 @@ def _other_table(sql: str, names: SchemaNames) -> Iterator[str]:
     qualifier, name = bare(column.rpartition(".")[0]), bare(column)
     for alias, table in names.aliases.items():
         if _has(table, name) and alias != qualifier.lower():
-            yield _replaced(sql, f"{qualifier}.{name}", f"{alias}.{name}", names.dialect)
+            right = f"{names.written(alias)}.{names.written(name)}"
+            yield _replaced(sql, f"{qualifier}.{name}", right, names.dialect)
 
 
 def _joined(sql: str, names: SchemaNames) -> Iterator[str]:
     """A column that only a table outside the FROM clause has: that table is joined by its foreign key."""
     column = names.captured.get("column", "")
     name, qualifier = bare(column), bare(column.rpartition(".")[0])
+    if qualifier and _links_tables(names.words, qualifier, name):
+        return  # to join yet another table would leave the one before the dot unlinked
     for table in names.schema.tables:
         own = [
             c.name for c in table.columns if c.name.lower() == name.lower() or spelled_with_table(name, table, c.name)
@@ -125,12 +149,22 @@ def _joined(sql: str, names: SchemaNames) -> Iterator[str]:
         if table in names.used or not own:
             continue
         for alias, near in names.aliases.items():
-            for condition in _links(table, near, alias):
-                joined = _with_join(sql, f" JOIN {table.name} ON {condition}", names.dialect)
+            for condition in _links(table, near, alias, names.written):
+                joined = _with_join(sql, f" JOIN {names.written(table.name)} ON {condition}", names.dialect)
                 if joined is None:
                     continue
                 wrong = f"{qualifier}.{name}" if qualifier else name
-                yield _replaced(joined, wrong, f"{table.name}.{own[0]}", names.dialect)
+                yield _replaced(joined, wrong, f"{names.written(table.name)}.{names.written(own[0])}", names.dialect)
+
+
+def _links_tables(words: Sequence[str], qualifier: str, column: str) -> bool:
+    """Whether ``qualifier.column`` is compared in an ON."""
+    clause = ""
+    for at, word in enumerate(word.lower() for word in words):
+        clause = word if word in CLAUSES else clause
+        if clause == "on" and [w.lower() for w in words[at : at + 3]] == [qualifier.lower(), ".", column.lower()]:
+            return True
+    return False
 
 
 def _known_column(sql: str, names: SchemaNames) -> Iterator[str]:
@@ -139,11 +173,11 @@ def _known_column(sql: str, names: SchemaNames) -> Iterator[str]:
     name, qualifier = bare(column), bare(column.rpartition(".")[0])
     own = names.aliases.get(qualifier.lower()) if qualifier else None
     alias_of = {table.name.lower(): alias for alias, table in names.aliases.items()}
-    for found in similar_columns(name, names.schema, own, names.used):
-        table, _, real = found.rpartition(".")
-        alias = alias_of.get(table.lower())
+    for table, column_there in similar_columns(name, names.schema, own, names.used, SURE):
+        alias, real = alias_of.get(table.lower()), names.written(column_there)
         if alias is None:
             continue
+        alias = names.written(alias)
         wrong = f"{qualifier}.{name}" if qualifier else name
         yield _replaced(sql, wrong, f"{alias}.{real}" if qualifier else real, names.dialect)
         if not qualifier:
@@ -158,27 +192,57 @@ def _disambiguated(sql: str, names: SchemaNames) -> Iterator[str]:
     for first in owners:
         for second in owners:
             if f"{first}.{name}={second}.{name}".lower() in plain:
-                yield _replaced(sql, name, f"{first}.{name}", names.dialect)
+                yield _replaced(sql, name, f"{names.written(first)}.{names.written(name)}", names.dialect)
                 return
 
 
 def _transpiled(sql: str, names: SchemaNames) -> Iterator[str]:
-    """The statement read as another dialect and written in this one."""
+    """The statement read as another dialect and written in this one. Dialects to which || is OR, or a name in double
+    quotes a text, do not read a statement that has such."""
     import sqlglot
     from sqlglot.errors import SqlglotError
 
     from nl2sql.parse_bound import SLIPS, parse_bounded
 
     seen = set()
+    joins_texts = "||" in names.words
     for dialect in FOREIGN:
+        if (joins_texts and dialect in OR_BY_PIPES) or (
+            dialect in TEXT_IN_DOUBLE_QUOTES and _quotes_a_name(sql, names)
+        ):
+            continue
         try:
             tree = rewritten(parse_bounded(sql, dialect), names.dialect)
             text = tree.sql(dialect=names.dialect, unsupported_level=sqlglot.ErrorLevel.RAISE)
         except (SqlglotError, *SLIPS):
             continue
-        if text not in seen:
+        if text not in seen and _keeps_texts(sql, text, names.dialect):
             seen.add(text)
             yield text
+
+
+def _keeps_texts(sql: str, written: str, dialect: str) -> bool:
+    """Whether the first word of every text is still there: sqlglot drops arguments that the dialect read has not,
+    such as the second one of ISNULL(a, 'x'). Formats of dates (with %) change."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokens import TokenType
+
+    try:
+        tokens = sqlglot.tokenize(sql, dialect=dialect)
+    except (SqlglotError, ValueError):
+        return True
+    if any(a.token_type is b.token_type is TokenType.STRING for a, b in itertools.pairwise(tokens)):
+        return False  # 'a' 'b' is one text to some; more likely a comma is missing
+    texts = [t.text for t in tokens if t.token_type is TokenType.STRING]
+    firsts = [found[0] for text in texts if "%" not in text and (found := re.search(r"\w+", text))]
+    return all(re.search(rf"\b{re.escape(first)}\b", written) for first in firsts)
+
+
+def _quotes_a_name(sql: str, names: SchemaNames) -> bool:
+    """Whether a table or column of the schema, or an alias, stands in double quotes."""
+    known = {name.lower() for t in names.schema.tables for name in (t.name, *(c.name for c in t.columns))}
+    return any(found.lower() in known | set(names.aliases) for found in re.findall(r'"([^"]+)"', sql))
 
 
 REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
@@ -201,12 +265,14 @@ def _has(table: Table, column: str) -> bool:
     return any(own.name.lower() == column.lower() for own in table.columns)
 
 
-def _links(table: Table, near: Table, alias: str) -> Iterator[str]:
+def _links(table: Table, near: Table, alias: str, written: Callable[[str], str]) -> Iterator[str]:
     """Join conditions between ``table`` and ``near`` (known as ``alias``) by foreign keys in either direction."""
 
     def condition(key: ForeignKey, child: str, parent: str) -> str:
         pairs = zip(key.columns, key.ref_columns, strict=True)
-        return " AND ".join(f"{child}.{own} = {parent}.{other}" for own, other in pairs)
+        return " AND ".join(
+            f"{written(child)}.{written(own)} = {written(parent)}.{written(other)}" for own, other in pairs
+        )
 
     yield from (condition(k, table.name, alias) for k in table.foreign_keys if k.ref_table.lower() == near.name.lower())
     yield from (condition(k, alias, table.name) for k in near.foreign_keys if k.ref_table.lower() == table.name.lower())

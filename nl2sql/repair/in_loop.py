@@ -22,7 +22,12 @@ MAX_ERROR = 300
 
 
 def check_corpus(config: RepairConfig) -> None:
-    """Raises UsageError or DatabaseError before a run whose corpus is not named, not there, or not usable."""
+    """Raises UsageError or DatabaseError before a run whose corpus is not named, not there, or not usable, or whose
+    patterns do not exist."""
+    from nl2sql.repair.registry import dialects
+
+    if config.patterns and config.patterns not in dialects():
+        raise UsageError(f"repair.patterns={config.patterns}: there are patterns of {', '.join(dialects())}")
     if config.guidance == "patterns+corpus" or config.learn:
         corpus_of(config)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ def templates(dialect: str) -> dict[str, str]:
 
 
 def rewritten(tree: Expr, dialect: str) -> Expr:
-    """A copy of ``tree`` with the functions of ``templates`` replaced; where there are none, ``tree`` itself."""
+    """A copy of ``tree`` with the functions of ``templates`` replaced; where there are none, ``tree`` itself.
+
+    Raises SqlglotError for what is known to have no counterpart (dates subtracted in months)."""
     if not templates(dialect):
         return tree
     return tree.copy().transform(lambda node: _replacement(node, dialect) or node)
@@ -34,6 +37,7 @@ def rewritten(tree: Expr, dialect: str) -> Expr:
 
 def _replacement(node: Expr, dialect: str) -> Expr | None:
     from sqlglot import exp, parse_one
+    from sqlglot.errors import UnsupportedError
 
     if (shifted := _shifted(node, dialect)) is not None:
         return parse_one(shifted, read=dialect)
@@ -45,10 +49,22 @@ def _replacement(node: Expr, dialect: str) -> Expr | None:
     if isinstance(node, exp.Extract):
         name, arguments = f"EXTRACT_{node.name.upper()}", [node.expression]
     template = templates(dialect).get(name)
+    unit = node.args.get("unit")
+    if name == "DATEDIFF" and ((unit is not None and unit.name.upper() != "DAY") or _names_unit(arguments)):
+        raise UnsupportedError("DATEDIFF with a unit")  # the template counts days; sqlglot drops the unit or guesses
     if template is None or len({int(n) for n in PLACE.findall(template)}) != len(arguments):
         return None
     written = [rewritten(argument, dialect).sql(dialect=dialect) for argument in arguments]
     return parse_one(PLACE.sub(lambda found: written[int(found[1])], template), read=dialect)
+
+
+def _names_unit(arguments: Sequence[Expr]) -> bool:
+    """DATEDIFF('month', a, b), which some dialects are read to have without its third argument."""
+    from sqlglot import exp
+
+    return any(
+        isinstance(a, exp.Literal) and a.name.upper().rstrip("S") in {*UNITS, "WEEK", "QUARTER"} for a in arguments
+    )
 
 
 def _shifted(node: Expr, dialect: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nl2sql.repair.schema_names import similar_names
+from nl2sql.repair.schema_names import similar_columns, similar_names, written
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
@@ -25,7 +25,7 @@ def schema_advice(sql: str, schema: Schema, dialect: str) -> list[str]:
         tree = parse_bounded(sql, dialect)
     except SqlglotError:
         return []
-    return [*_tables(tree, schema), *_columns(tree, schema), *_joins(tree, schema)][:MOST]
+    return [*_tables(tree, schema, dialect), *_columns(tree, schema, dialect), *_joins(tree, schema, dialect)][:MOST]
 
 
 def _defined(tree: Expr) -> set[str]:
@@ -37,7 +37,7 @@ def _defined(tree: Expr) -> set[str]:
     return {node.alias_or_name.lower() for node in named} | {name.lower() for name in columns}
 
 
-def _tables(tree: Expr, schema: Schema) -> list[str]:
+def _tables(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     from sqlglot import exp
 
     known = {table.name.lower() for table in schema.tables} | _defined(tree)
@@ -45,41 +45,53 @@ def _tables(tree: Expr, schema: Schema) -> list[str]:
     sentences = []
     for name in found:
         if name.lower() not in known and (close := similar_names(name, (t.name for t in schema.tables), 1)):
-            sentences.append(f"There is no table {name}; the closest is {close[0]}.")
+            sentences.append(f"There is no table {name}; the closest is {written(close[0], dialect)}.")
     return sentences
 
 
-def _columns(tree: Expr, schema: Schema) -> list[str]:
+def _columns(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     from sqlglot import exp
 
     known = {column.name.lower() for table in schema.tables for column in table.columns} | _defined(tree)
     names = dict.fromkeys(c.name for c in tree.find_all(exp.Column) if isinstance(c.this, exp.Identifier))
-    every = [column.name for table in schema.tables for column in table.columns]
+    named = {table.name.lower() for table in tree.find_all(exp.Table)}
+    used = [table for table in schema.tables if table.name.lower() in named]
     sentences = []
     for name in names:
-        if name.lower() not in known and (close := similar_names(name, every, 1)):
-            owners = [t.name for t in schema.tables if any(c.name == close[0] for c in t.columns)]
-            sentences.append(f"No table has a column {name}; the closest is {owners[0]}.{close[0]}.")
+        if name.lower() not in known and (close := similar_columns(name, schema, None, used)):
+            full = ".".join(written(part, dialect) for part in close[0])
+            sentences.append(f"No table has a column {name}; the closest is {full}.")
     return sentences
 
 
-def _joins(tree: Expr, schema: Schema) -> list[str]:
-    """For two joined tables that one foreign key links, the key where the statement does not name its columns."""
+def _joins(tree: Expr, schema: Schema, dialect: str) -> list[str]:
+    """For two joined tables that foreign keys link, the keys where the statement names the columns of none."""
     from sqlglot import exp
+
+    def name(plain: str) -> str:
+        return written(plain, dialect)
 
     joined = {table.name.lower() for table in tree.find_all(exp.Table)}
     if not any(tree.find_all(exp.Join)):
         return []
     named = {column.name.lower() for column in tree.find_all(exp.Column)}
-    named |= {name.name.lower() for join in tree.find_all(exp.Join) for name in join.args.get("using") or ()}
-    sentences = []
+    named |= {using.name.lower() for join in tree.find_all(exp.Join) for using in join.args.get("using") or ()}
+    keys: dict[tuple[str, str], list[str]] = {}
+    linked: set[tuple[str, str]] = set()
     for table in schema.tables:
         for key in table.foreign_keys:
-            pair = {table.name.lower(), key.ref_table.lower()}
-            if len(pair) == 2 and pair <= joined and not {c.lower() for c in (*key.columns, *key.ref_columns)} <= named:
-                on = " AND ".join(
-                    f"{table.name}.{own} = {key.ref_table}.{other}"
-                    for own, other in zip(key.columns, key.ref_columns, strict=True)
-                )
-                sentences.append(f"Join {table.name} and {key.ref_table} ON {on}.")
-    return sentences
+            pair = (table.name, key.ref_table)
+            if len(lower := {part.lower() for part in pair}) < 2 or not lower <= joined:
+                continue
+            if {c.lower() for c in (*key.columns, *key.ref_columns)} <= named:
+                linked.add(pair)
+            on = " AND ".join(
+                f"{name(table.name)}.{name(own)} = {name(key.ref_table)}.{name(other)}"
+                for own, other in zip(key.columns, key.ref_columns, strict=True)
+            )
+            keys.setdefault(pair, []).append(on)
+    return [
+        f"Join {name(pair[0])} and {name(pair[1])} ON {' or '.join(found)}."
+        for pair, found in keys.items()
+        if pair not in linked
+    ]

@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
-from nl2sql.schema import Schema, Table
+from nl2sql.schema import Schema, Table, quote_name
 
 MAX_SUGGESTIONS = 3
 MAX_TABLES, MAX_COLUMNS, MAX_KEYS = 20, 30, 8
 CUTOFF = 0.6  # difflib's ratio from which on a name counts as a misspelling of another
+SURE = 0.75  # the same for a name from a table that the statement does not name, and for a repair without a model
+BACKTICKS = frozenset(("mysql", "clickhouse"))  # quote names with them; the others with double quotes
 WORD = re.compile(r"\w+")
 NOT_AN_ALIAS = """
     on join where inner left right cross full natural using group order limit set having union except intersect as
@@ -59,10 +61,15 @@ class SchemaNames:
     def did_you_mean(self) -> str:
         """Names of the schema that may have been meant by the captured column or table, most likely first."""
         if wanted := self.captured.get("column"):
-            return ", ".join(similar_columns(bare(wanted), self.schema, self._own(wanted), self.used))
+            found = similar_columns(bare(wanted), self.schema, self._own(wanted), self.used)
+            return ", ".join(f"{self.written(table)}.{self.written(column)}" for table, column in found)
         if wanted := self.captured.get("table"):
-            return ", ".join(similar_names(bare(wanted), (table.name for table in self.schema.tables)))
+            return ", ".join(map(self.written, similar_names(bare(wanted), (t.name for t in self.schema.tables))))
         return ""
+
+    def written(self, name: str) -> str:
+        """``name`` as it has to be written in the dialect: quoted where it is a keyword or no plain word."""
+        return written(name, self.dialect)
 
     def _own(self, column: str) -> Table | None:
         """The table that stands before the dot of ``column``."""
@@ -73,7 +80,7 @@ class SchemaNames:
         """The captured column with each table (alias) of the statement that has it."""
         column = bare(self.captured.get("column", "")).lower()
         found = [
-            f"{alias}.{own.name}"
+            f"{self.written(alias)}.{self.written(own.name)}"
             for alias, table in self.aliases.items()
             for own in table.columns
             if own.name.lower() == column
@@ -83,20 +90,20 @@ class SchemaNames:
     def columns(self) -> str:
         """``table(column, ...)`` of the tables that the statement names."""
         return "; ".join(
-            f"{table.name}({', '.join(column.name for column in table.columns[:MAX_COLUMNS])})"
+            f"{self.written(table.name)}({', '.join(self.written(c.name) for c in table.columns[:MAX_COLUMNS])})"
             for table in self.used[:MAX_SUGGESTIONS]
         )
 
     def tables(self) -> str:
         """All tables of the schema."""
-        return ", ".join(table.name for table in self.schema.tables[:MAX_TABLES])
+        return ", ".join(self.written(table.name) for table in self.schema.tables[:MAX_TABLES])
 
     def foreign_keys(self) -> str:
         """``child.column = parent.column`` between tables that the statement names (or all, if it names none)."""
         named = {table.name.lower() for table in self.used or self.schema.tables}
         found = [
             " AND ".join(
-                f"{table.name}.{own} = {key.ref_table}.{other}"
+                f"{self.written(table.name)}.{self.written(own)} = {self.written(key.ref_table)}.{self.written(other)}"
                 for own, other in zip(key.columns, key.ref_columns, strict=True)
             )
             for table in self.schema.tables
@@ -132,10 +139,19 @@ def bare(name: str) -> str:
     return name.rpartition(".")[2].strip("\"'`[] ")
 
 
-def similar_names(name: str, candidates: Iterable[str], most: int = MAX_SUGGESTIONS) -> list[str]:
+def written(name: str, dialect: str) -> str:
+    """``name`` as an identifier of ``dialect``: quoted only where it has to be."""
+    quoted = quote_name(name)
+    return "`" + name.replace("`", "``") + "`" if quoted != name and dialect in BACKTICKS else quoted
+
+
+def similar_names(
+    name: str, candidates: Iterable[str], most: int = MAX_SUGGESTIONS, cutoff: float = CUTOFF
+) -> list[str]:
     """Of ``candidates`` those that ``name`` may be a misspelling of, most likely first; order is deterministic.
 
-    Case and underscores are ignored, and a name counts as similar to one that it contains or is contained in.
+    Case and underscores are ignored, and a name counts as similar to one that it contains or is contained in. Names
+    that agree but for a part of another meaning (customer_name, customer_id) stay below ``SURE``.
     """
     wanted = _plain(name)
     if not wanted:
@@ -143,31 +159,50 @@ def similar_names(name: str, candidates: Iterable[str], most: int = MAX_SUGGESTI
 
     def score(candidate: str) -> float:
         plain = _plain(candidate)
-        ratio = difflib.SequenceMatcher(None, wanted, plain).ratio()
-        shorter, longer = sorted((wanted, plain), key=len)
-        return max(ratio, 0.75) if len(shorter) > 2 and shorter in longer else ratio
+        ratio = _ratio(wanted, plain)
+        if _another_part(name, candidate):
+            return min(ratio, SURE - 0.01)
+        if len(wanted) > 2 and wanted in plain:
+            return max(ratio, SURE)
+        # of mentor_name, name says too little to be sure of
+        return max(ratio, SURE - 0.01) if len(plain) > 2 and plain in wanted else ratio
 
     scored = [(-score(candidate), position, candidate) for position, candidate in enumerate(dict.fromkeys(candidates))]
-    return [candidate for negative, _, candidate in sorted(scored) if -negative >= CUTOFF][:most]
+    return [candidate for negative, _, candidate in sorted(scored) if -negative >= cutoff][:most]
 
 
-def similar_columns(name: str, schema: Schema, own: Table | None, used: list[Table]) -> list[str]:
-    """``table.column`` names for a column that is not there.
+def _ratio(first: str, second: str) -> float:
+    return difflib.SequenceMatcher(None, first, second).ratio()
+
+
+def _another_part(first: str, second: str) -> bool:
+    """Whether two names have the same number of parts between underscores, and two parts that are not alike."""
+    ours, theirs = first.lower().split("_"), second.lower().split("_")
+    if len(ours) != len(theirs) or len(ours) == 1:
+        return False
+    return any(_ratio(a, b) < 0.5 for a, b in zip(ours, theirs, strict=True))
+
+
+def similar_columns(
+    name: str, schema: Schema, own: Table | None, used: list[Table], cutoff: float = CUTOFF
+) -> list[tuple[str, str]]:
+    """(table, column) for a column that is not there.
 
     First the very name (or the table's and the column's as one word) in a table that the statement names, then in any
     other; then misspellings, in the table before
-    the dot (``own``), in those that the statement names, and in the rest.
+    the dot (``own``), in those that the statement names, and in the rest, where they have to be closer (``SURE``).
     """
     wanted = name.lower()
     near = [own, *(table for table in used if table is not own)] if own else used
     rest = [table for table in schema.tables if table not in near]
     exact = [
-        f"{t.name}.{c.name}"
+        (t.name, c.name)
         for t in [*near, *rest]
         for c in t.columns
         if c.name.lower() == wanted or spelled_with_table(name, t, c.name)
     ]
-    close = [found for group in ([own] if own else [], used, rest) for found in _close_in(name, group)]
+    close = [found for group in ([own] if own else [], used) for found in _close_in(name, group, cutoff)]
+    close += _close_in(name, rest, max(SURE, cutoff))
     return list(dict.fromkeys([*exact, *close]))[:MAX_SUGGESTIONS]
 
 
@@ -177,12 +212,12 @@ def spelled_with_table(name: str, table: Table, column: str) -> bool:
     return _plain(name) in {f"{stem}{_plain(column)}" for stem in (plain, plain.removesuffix("s"))}
 
 
-def _close_in(name: str, tables: list[Table]) -> list[str]:
-    by_column: dict[str, list[str]] = {}
+def _close_in(name: str, tables: list[Table], cutoff: float) -> list[tuple[str, str]]:
+    by_column: dict[str, list[tuple[str, str]]] = {}
     for table in tables:
         for column in table.columns:
-            by_column.setdefault(column.name, []).append(f"{table.name}.{column.name}")
-    return [full for column in similar_names(name, by_column) for full in by_column[column]]
+            by_column.setdefault(column.name, []).append((table.name, column.name))
+    return [full for column in similar_names(name, by_column, cutoff=cutoff) for full in by_column[column]]
 
 
 def _plain(name: str) -> str:

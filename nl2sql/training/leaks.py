@@ -27,38 +27,49 @@ def leaks(
     """What training questions share with evaluation questions. ``evaluated``: (name, benchmark, questions).
 
     The same SQL text over another schema (``SELECT COUNT(*) FROM student``) is no leak unless the question has the
-    same words too.
+    same words too. Every training question and database that is concerned is named, twins too; a question's other
+    wording and its other accepted golds count as well.
     """
     benchmark, questions = trained
     prints, shapes = _contents(benchmark, questions)
-    asked = {(_words(q.text), normalise_sql(q.gold[0])): q.id for q in questions if q.gold}
-    found: list[Leak] = []
+    asked: dict[tuple[str, str], list[str]] = {}
+    for question in questions:
+        for key in _asked(question):
+            asked.setdefault(key, []).append(question.id)
+    found: dict[Leak, None] = {}
     for name, other, theirs in evaluated:
-        other_prints, other_shapes = _contents(other, theirs)
-        found += [Leak("database", prints[p], f"{name}:{db}") for p, db in other_prints.items() if p in prints]
-        found += [Leak("schema", shapes[s], f"{name}:{db}") for s, db in other_shapes.items() if s in shapes]
+        theirs_prints, theirs_shapes = _contents(other, theirs)
+        for kind, mine, others in (("database", prints, theirs_prints), ("schema", shapes, theirs_shapes)):
+            pairs = [(db, e) for content in others if content in mine for db in mine[content] for e in others[content]]
+            found |= dict.fromkeys(Leak(kind, db, f"{name}:{evaluated_db}") for db, evaluated_db in pairs)
         for question in theirs:
-            key = (_words(question.text), normalise_sql(question.gold[0])) if question.gold else None
-            if key in asked:
-                found.append(Leak("question", asked[key], f"{name}:{question.id}"))
-    return found
+            ids = [id_ for key in _asked(question) for id_ in asked.get(key, ())]
+            found |= dict.fromkeys(Leak("question", id_, f"{name}:{question.id}") for id_ in ids)
+    return list(found)
+
+
+def _asked(question: Question) -> set[tuple[str, str]]:
+    """(words, SQL) of a question, in each of its wordings and for each accepted gold."""
+    texts = {_words(str(text)) for text in (question.text, question.meta.get("question_syn")) if text}
+    return {(text, normalise_sql(gold)) for text in texts for gold in question.gold}
 
 
 def _words(text: str) -> str:
     return " ".join(words(text))
 
 
-def _contents(benchmark: Benchmark, questions: Sequence[Question]) -> tuple[dict[str, str], dict[str, str]]:
-    """(fingerprint of the rows -> database, tables and columns -> database)."""
-    prints: dict[str, str] = {}
-    shapes: dict[str, str] = {}
+def _contents(benchmark: Benchmark, questions: Sequence[Question]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """(fingerprint of the rows -> databases, tables and columns -> databases)."""
+    prints: dict[str, list[str]] = {}
+    shapes: dict[str, list[str]] = {}
     for name in sorted({question.db_id for question in questions}):
         try:
             database = benchmark.database(name)
-            prints[database.fingerprint] = name
-            shapes[_shape(database.schema())] = name
+            fingerprint, shape = database.fingerprint, _shape(database.schema())
         except Nl2SqlError:
             continue  # a database that is missing is trained on by nobody
+        prints.setdefault(fingerprint, []).append(name)
+        shapes.setdefault(shape, []).append(name)
     return prints, shapes
 
 

@@ -146,8 +146,9 @@ def test_rejected_fixes_are_shown_no_more(corpus: Corpus) -> None:
     assert corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0] != best
     corpus.feedback(str(best.query_id), accept=True)
     assert corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0] == best
-    with pytest.raises(UsageError, match="no fix or query has the id"):
-        corpus.feedback("zzzz", accept=True)
+    for wrong, said in (("zzzz", "no fix or query"), ("%", "no fix or query"), ("_", "no fix or query"), ("", "no id")):
+        with pytest.raises(UsageError, match=said):
+            corpus.feedback(wrong, accept=True)
 
 
 def test_pruning_keeps_the_best_of_each_category(corpus: Corpus) -> None:
@@ -365,6 +366,27 @@ def test_the_command_line_end_to_end(tmp_path: Path) -> None:
     for arguments, wanted in ((["search", "x"], "no corpus at"), (["prune"], "what is to be pruned")):
         with pytest.raises(UsageError, match=wanted):
             CliRunner().invoke(app, ["corpus", *arguments, "--corpus", path + "2"], catch_exceptions=False)
+
+
+REFUSED = [
+    (["add", ""], "blank"),
+    (["add", "SELECT 1", "--failed", " ", "--error", "x"], "blank"),
+    (["add", "SELECT 1", "--failed", "select 1", "--error", "x"], "same statement"),
+    (["add", "SELECT 1", "--dialect", "oracle"], "'oracle' is not one of"),
+    (["import", "FOLDER"], "holds no run"),
+    (["import", "FILE"], "expected an export"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "wanted"), REFUSED, ids=lambda value: " ".join(value) if value else None)
+def test_what_is_refused_leaves_no_new_corpus_behind(arguments: list[str], wanted: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("{}\n", encoding="utf-8")
+    paths = {"FOLDER": str(tmp_path / "folder"), "FILE": str(tmp_path / "file")}
+    command = ["corpus", *(paths.get(argument, argument) for argument in arguments), "--corpus", str(tmp_path / "c.db")]
+    result = CliRunner().invoke(app, command)
+    assert wanted in f"{result.exception} {result.output}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 EXPLAINED = [

@@ -34,6 +34,7 @@ OTHER = [
     ("duckdb", "SELECT nam FROM customers", "SELECT name FROM customers"),
     ("duckdb", "SELECT name, total FROM customers", "JOIN orders ON orders.customer_id = customers.customer_id"),
     ("duckdb", "SELECT TOP 5 name FROM customers", "SELECT name FROM customers LIMIT 5"),
+    ("duckdb", "SELECT ISNULL(city, 'none') FROM customers", "SELECT COALESCE(city, 'none') FROM customers"),
     ("postgres", "SELECT customers.name FROM customers c", "SELECT c.name FROM customers c"),
     ("postgres", "SELECT IFNULL(city, 'x') FROM customers", "SELECT COALESCE(city, 'x') FROM customers"),
     ("mysql", "SELECT c.nam FROM customers c", "SELECT c.name FROM customers c"),

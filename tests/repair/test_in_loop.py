@@ -145,7 +145,8 @@ def test_a_repair_is_remembered_on_training_and_development_splits_only(
 
 def test_a_corpus_that_is_asked_for_must_be_named_and_be_there(tmp_path: Path) -> None:
     missing = {"guidance": "patterns+corpus", "corpus": str(tmp_path / "none.db")}
-    for values, wanted in (({"guidance": "patterns+corpus"}, "repair.corpus=FILE"), (missing, "no corpus at")):
+    refused = [({"guidance": "patterns+corpus"}, "repair.corpus=FILE"), (missing, "no corpus at")]
+    for values, wanted in (*refused, ({"patterns": "oracle"}, "there are patterns of clickhouse, duckdb")):
         with pytest.raises(UsageError, match=wanted):
             check_corpus(build_config({"repair": values}).repair)
     check_corpus(Config().repair)

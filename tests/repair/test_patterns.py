@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from nl2sql.constraints import extract_constraints, validate_constraints
+from nl2sql.engines import open_database
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
+from nl2sql.repair.dry_run import explain_analyze
 from nl2sql.repair.registry import ErrorPattern, categories, dialects, in_versions, packaged, read_registry
 from nl2sql.schema import Schema
 from nl2sql.validation import validate_sql
@@ -122,6 +125,43 @@ def test_guidance_names_what_the_schema_has(
     guidance = packaged(dialect).match(error, sql, engine(dialect).schema())
     assert guidance is not None
     assert wanted in f"{guidance.violated_constraint} {guidance.alternative_approach}"
+
+
+SUGGESTED = [  # (failed statement on scale_models, in its guidance, not in it)
+    ("SELECT COUNT(*) FROM orders", 'Did you mean "order", order_lines?', "closest is order."),
+    ("SELECT order_id FROM customers", '"order".order_id', " order.order_id"),
+    ("SELECT nam FROM customers", "the closest is customers.contact_name.", "closest is employees"),
+    ('SELECT DATEDIFF(month, placed_on, due_on) FROM "order"', "no column month", "payments.amount"),
+    ("SELECT product_name FROM products", "no column product_name", "contact_name"),
+    ("SELECT total FROM payments", "no column total", "products.title"),
+]
+
+
+JOINED = [  # (failed statement on chess_league, the advice about its join)
+    ("SELECT x FROM games JOIN players ON games.white_player_id = players.player_id", None),
+    ("SELECT x FROM games JOIN players ON games.id = players.id", "white_player_id = players.player_id or games.black"),
+    ("SELECT x FROM clubs JOIN players ON clubs.id = players.id", "Join players and clubs ON players.club_id = clubs"),
+]
+
+
+@pytest.mark.parametrize(("sql", "wanted"), JOINED)
+def test_a_join_is_advised_where_it_uses_no_key_of_the_two_tables(sql: str, wanted: str | None) -> None:
+    with closing(open_database("packaged:chess_league")) as database:
+        found = explain_analyze(sql, database).repair_guidance
+    assert found is not None and found.alternative_approach is not None
+    assert (wanted or "Columns") in found.alternative_approach
+    assert wanted or "Join" not in found.alternative_approach
+
+
+@pytest.mark.parametrize(("sql", "wanted", "unwanted"), SUGGESTED)
+def test_suggested_names_can_be_written_as_they_stand_and_are_of_tables_in_reach(
+    sql: str, wanted: str, unwanted: str
+) -> None:
+    with closing(open_database("packaged:scale_models")) as database:
+        found = explain_analyze(sql, database).repair_guidance
+    assert found is not None
+    said = f"{found.violated_constraint} {found.alternative_approach}"
+    assert wanted in said and unwanted not in said
 
 
 def test_without_a_schema_nothing_is_suggested() -> None:

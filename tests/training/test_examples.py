@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from pathlib import Path
 from typing import Any
@@ -150,3 +151,21 @@ def test_held_out_databases_teach_nothing():
     assert not databases["train"] & databases["held_out"]
     assert {e.task for g in groups for e in g.examples} == {"write", "repair", "act"}
     assert sum(e.task == "act" for g in groups for e in g.examples) == 2
+
+
+def test_an_interrupted_build_leaves_the_data_that_were_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("build", Path(__file__).parents[2] / "scripts/build_training_data.py")
+    assert spec is not None and spec.loader is not None
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    (tmp_path / "groups.jsonl").write_text("before\n", encoding="utf-8")
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        yield next(mixture(*given, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "mixture", interrupted)
+    options = ["--benchmark", "packaged", "--split", "dev", "--limit", "6", "--act", "0", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["build_training_data.py", *options])
+    assert build.main() == 130
+    assert (tmp_path / "groups.jsonl").read_text(encoding="utf-8") == "before\n"

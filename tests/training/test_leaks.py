@@ -42,6 +42,22 @@ def test_what_is_shared_is_named(tmp_path, script, text, sql, kinds):
     assert all(leak.evaluated.startswith("evaluation:other") for leak in found)
 
 
+def test_every_training_question_and_database_that_an_evaluation_holds_is_named(tmp_path):
+    """Who drops what is named must not keep a twin of it."""
+    other = made(tmp_path, "other", ROWS, "How many a are there?", "SELECT a FROM t")
+    paths = {name: make_database(tmp_path / f"{name}.sqlite", ROWS) for name in ("first", "second")}
+    texts = {"first": "How many a are there?", "second": "How  many A are there ?", "reworded": "Count a."}
+    questions = [
+        Question(text, id=id_, db_id="second" if id_ == "second" else "first", gold=("SELECT 1", "SELECT a FROM t"))
+        for id_, text in texts.items()
+    ]
+    questions[2].meta["question_syn"] = "How many a are there?"
+    found = leaks((FolderBenchmark("trained", questions, {}, paths), questions), [("evaluation", *other)])
+    named = {kind: {leak.trained for leak in found if leak.kind == kind} for kind in ("database", "schema", "question")}
+    assert named["database"] == named["schema"] == {"first", "second"}
+    assert named["question"] == set(texts)
+
+
 def test_a_database_that_cannot_be_read_leaks_nothing(tmp_path):
     trained = made(tmp_path, "trained", ROWS, "q", "SELECT a FROM t")
     with closing(sqlite3.connect(tmp_path / "other.sqlite")):
