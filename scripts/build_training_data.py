@@ -50,6 +50,7 @@ def build(options: argparse.Namespace) -> int:
         from nl2sql.benchmarks import draw_sample
 
         questions = draw_sample(questions, options.limit, options.seed)
+    given = len(questions)
     checked = []
     for name in options.check:
         other, _, split = name.partition(":")
@@ -67,17 +68,25 @@ def build(options: argparse.Namespace) -> int:
     shares = Shares(rounds=options.rounds, repair=options.repair, act=options.act)
     options.out.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
+    taught: set[str] = set()
     unfinished = options.out / "groups.jsonl.part"  # an interrupted build must not look like training data
     with unfinished.open("w", encoding="utf-8") as file:
         for group in mixture(benchmark, questions, shares, options.seed, progress=True):
             counts.update(f"{group.part} {example.task}" for example in group.examples)
+            taught.update(example.id for example in group.examples)
             shown = {"part": group.part, "round": group.round, "examples": [e.to_dict() for e in group.examples]}
             file.write(json.dumps(shown, ensure_ascii=False) + "\n")
     card = {
         "benchmark": options.benchmark,
         "split": options.split,
         "seed": options.seed,
-        "questions": len(questions),
+        "questions": {
+            "given": given,
+            "leaking": given - len(questions),
+            "in_examples": len(taught),
+            # no rows, flagged by the benchmark, a gold that joins without a condition or cannot be parsed
+            "not_usable": len(questions) - len(taught),
+        },
         "shares": asdict(shares),
         "examples": dict(sorted(counts.items())),
         "checked": options.check,

@@ -65,6 +65,9 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
 
     def packed(groups: list[list[Example]]) -> list[Pack]:
         rows = [[row(e, chat.prompt_ids, tokenize, tokenizer.eos_token_id) for e in group] for group in groups]
+        lengths = [len(each.ids) for group in rows for each in group]
+        if longer := sum(length > options.pack_tokens for length in lengths):
+            print(f"{longer} of {len(lengths)} examples are longer than --pack-tokens {options.pack_tokens}: left out")
         return packs(rows, options.pack_tokens)
 
     rounds, held_out_groups = read_groups(options.data, options.fraction)

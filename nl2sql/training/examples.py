@@ -8,7 +8,7 @@ makes an epoch cheap. In half of the groups the order of tables is shuffled, so 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -104,10 +104,3 @@ def answer(sql: str) -> tuple[tuple[str, bool], ...]:
 def schema_text(schema: Schema) -> str:
     """The schema as the default config shows it."""
     return schema_to_text(schema)
-
-
-def by_database(items: Iterable[Asked]) -> dict[str, list[Asked]]:
-    found: dict[str, list[Asked]] = {}
-    for item in items:
-        found.setdefault(item.question.db_id, []).append(item)
-    return dict(sorted(found.items()))

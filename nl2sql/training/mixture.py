@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,9 @@ from nl2sql.interfaces import Benchmark, Question
 from nl2sql.training import examples
 from nl2sql.training.act import act_example
 from nl2sql.training.corruptions import corrupted
-from nl2sql.training.examples import Asked, Example
+from nl2sql.training.examples import Example
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ def _groups(
     database: Any = benchmark.database(name)
     try:
         schema = database.schema()
-    except DatabaseError:
+    except DatabaseError as error:
+        logger.warning("nothing is learned from database %s: %s", name, error)
         return
     found = (examples.asked(q, schema, _wording(q, shares, rng)) for q in questions)
     items = [item for item in found if item is not None]
@@ -118,9 +122,3 @@ def _acts(
                 made += 1
                 bar.update()
                 yield Group("train", made % max(1, shares.rounds), (example,))
-
-
-def asked_items(benchmark: Benchmark, questions: Sequence[Question]) -> list[Asked]:
-    """All questions whose gold can be written in the taught style, with their databases' schemas."""
-    schemas = {name: benchmark.database(name).schema() for name in {q.db_id for q in questions}}
-    return [item for q in questions if q.gold and (item := examples.asked(q, schemas[q.db_id])) is not None]
