@@ -63,9 +63,8 @@ class Worker:
     environment variables; None: ours.
     """
 
-    def __init__(
-        self, program: Sequence[str] = ("-I", "-S", str(WORKER)), environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, program: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> None:
+        program = program or ("-I", "-S", str(WORKER))
         self.socket, theirs = socket.socketpair()
         self._place = Place()
         with theirs:
