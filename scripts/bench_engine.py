@@ -80,10 +80,12 @@ def main() -> None:
     few = react.episodes[:: max(1, len(react.episodes) // args.naive_episodes)][: args.naive_episodes]
     add("(a) naive", variants.naive(plain, few), Recording("few", few, {}), len(few))
     some = react.episodes[:: max(1, len(react.episodes) // args.static_episodes)][: args.static_episodes]
-    found = variants.static(plain, some, args.batch_size)
-    add("(b) static batches", found, Recording("some", some, {}), len(some))
-    found = variants.continuous(plain, react.episodes, args.batch_size, CACHE_BYTES)
-    add("(c) transformers' continuous batching", found, react, len(react.episodes))
+    if "static" not in args.without:
+        found = variants.static(plain, some, args.batch_size)
+        add("(b) static batches", found, Recording("some", some, {}), len(some))
+    if "continuous" not in args.without:
+        found = variants.continuous(plain, react.episodes, args.batch_size, CACHE_BYTES)
+        add("(c) transformers' continuous batching", found, react, len(react.episodes))
     del plain
     gc.collect()
     ours = variants.load(folder, args.dtype)
@@ -142,6 +144,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--static-episodes", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=24)
     parser.add_argument("--only-react", action="store_true", help="without the recordings of the switches")
+    parser.add_argument(
+        "--without", action="append", choices=("static", "continuous"), default=[], help="leave a slow variant out"
+    )
     parser.add_argument(
         "--transcripts", default=str(cache_dir("bench") / "transcripts"), help="where recordings are kept"
     )
