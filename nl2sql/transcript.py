@@ -9,7 +9,7 @@ from typing import Any
 
 from nl2sql import prompts
 from nl2sql.agent_tools import EpisodeFailed, State
-from nl2sql.errors import ModelError
+from nl2sql.errors import ModelError, one_line
 
 SHOWN_ROWS = 5
 
@@ -28,7 +28,7 @@ def parse_action(text: str) -> tuple[str, dict[str, Any], str]:
             return match[1], args, ""
     at = text.rfind("Action:")
     found = text[at:] if at >= 0 else text
-    return "", {}, " ".join(found.split())[:120] or "nothing"
+    return "", {}, one_line(found, 120) or "nothing"
 
 
 def fit_window(state: State, render: Callable[[], tuple[list[dict[str, Any]], dict[str, Any]]]) -> Any:

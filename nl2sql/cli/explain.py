@@ -9,17 +9,19 @@ from typing import Annotated
 
 import typer
 
+DatabaseOption = Annotated[
+    str,
+    typer.Option(
+        "--db",
+        help="FILE.sqlite, packaged:NAME, duckdb:FILE, clickhouse:FOLDER, postgresql://USER@HOST/NAME or "
+        "mysql://USER@HOST/NAME.",
+    ),
+]
+
 
 def explain(
     sql: Annotated[str, typer.Argument(help="One SELECT; '-': read from stdin.")],
-    db: Annotated[
-        str,
-        typer.Option(
-            "--db",
-            help="FILE.sqlite, packaged:NAME, duckdb:FILE, clickhouse:FOLDER, postgresql://USER@HOST/NAME or "
-            "mysql://USER@HOST/NAME.",
-        ),
-    ],
+    db: DatabaseOption,
     corpus: Annotated[Path | None, typer.Option(help="A corpus to take similar fixes from.")] = None,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Cosine that a similar fix must have.")] = 0.5,
     mend: Annotated[bool, typer.Option("--mend", help="Also try a repair that needs no model.")] = False,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nl2sql.cli.ask import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
+from nl2sql.cli.explain import DatabaseOption
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,14 +17,7 @@ if TYPE_CHECKING:
 
 
 def mcp(
-    db: Annotated[
-        str,
-        typer.Option(
-            "--db",
-            help="FILE.sqlite, packaged:NAME, duckdb:FILE, clickhouse:FOLDER, postgresql://USER@HOST/NAME or "
-            "mysql://USER@HOST/NAME.",
-        ),
-    ],
+    db: DatabaseOption,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[str, typer.Option(help="The loop behind the tool ask.")] = "react",
     http: Annotated[

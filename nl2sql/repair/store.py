@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.errors import DatabaseError, UsageError, one_line
 
 VERSION = 1
 WAIT_S = 20.0  # for another process's transaction
@@ -98,7 +98,7 @@ def _keep_a_copy(path: Path, version: int) -> None:
 
 def explained(path: Path, error: sqlite3.Error) -> DatabaseError:
     """What SQLite said about a corpus file, as one line with what to do next."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     if "locked" in text or "busy" in text:
         return DatabaseError(f"corpus {path} is being written by another process for over {WAIT_S:g} s; try again")
     if "not a database" in text or "malformed" in text:

@@ -6,6 +6,7 @@ grows with the examples' lengths, not with the square of the pack's.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -50,15 +51,15 @@ def _attend(
         parts.append(scaled_dot_product_attention(queries[0], keys[0], values[0], is_causal=True, scale=scaling))
     for own_queries, own_keys, own_values in zip(queries[1:], keys[1:], values[1:], strict=True):
         seen = torch.cat((keys[0], own_keys), dim=2), torch.cat((values[0], own_values), dim=2)
-        mask = _mask(pack.shared, own_queries.shape[2], query)
+        mask = _mask(pack.shared, own_queries.shape[2], query.device)
         parts.append(scaled_dot_product_attention(own_queries, seen[0], seen[1], attn_mask=mask, scale=scaling))
     return torch.cat(parts, dim=2)
 
 
-def _mask(shared: int, length: int, like: torch.Tensor) -> torch.Tensor:
+@lru_cache(maxsize=256)  # every layer of a pack asks for the same ones
+def _mask(shared: int, length: int, device: torch.device) -> torch.Tensor:
     """[length, shared + length]: everything shared, and the example's own tokens up to each."""
-    seen = torch.ones(length, shared + length, dtype=torch.bool, device=like.device)
-    return seen.tril(shared)
+    return torch.ones(length, shared + length, dtype=torch.bool, device=device).tril(shared)
 
 
 AttentionInterface.register(ATTENTION, packed_attention)
