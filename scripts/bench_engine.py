@@ -5,8 +5,8 @@
 First the loop is recorded on --questions questions (preset react, and once for each switch that makes it cheaper);
 then one recording is replayed by every variant, same model, same dtype, same prompts, same number of new tokens:
 (a) *naive*: one call at a time, the whole prompt read again, ``model.generate``, (b) *static*: left-padded batches,
-nothing reused; these two on --naive-episodes and --static-episodes of the episodes only (they are slow),
-(c) transformers' continuous batching, (d) the engine, with and without drafts. *floor*: the measured forward cost of
+nothing reused, (c) transformers' continuous batching; these on --naive-episodes and --static-episodes of the episodes
+only (they are slow), (d) the engine, with and without drafts. *floor*: the measured forward cost of
 exactly the unique tokens at the best batch size. Only ratios within one run mean anything. --growth measures cost
 against the number of episodes, of steps, and the size of the schema instead, and draws it.
 """
@@ -84,8 +84,8 @@ def main() -> None:
         found = variants.static(plain, some, args.batch_size)
         add("(b) static batches", found, Recording("some", some, {}), len(some))
     if "continuous" not in args.without:
-        found = variants.continuous(plain, react.episodes, args.batch_size, CACHE_BYTES)
-        add("(c) transformers' continuous batching", found, react, len(react.episodes))
+        found = variants.continuous(plain, some, args.batch_size, CACHE_BYTES)
+        add("(c) transformers' continuous batching", found, Recording("some", some, {}), len(some))
     del plain
     gc.collect()
     ours = variants.load(folder, args.dtype)
