@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nl2sql import agent_utils, constraints, grammars, linking, prompts, schema, validation
+from nl2sql import agent_utils, constraints, grammars, grounding, linking, prompts, schema, validation
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Question, Resources, RunResult, Sampling, Tool, Usage
@@ -42,7 +42,7 @@ class Task:
     config: Config
     schema: schema.Schema
     samples: Mapping[str, Mapping[str, Sequence[Any]]] | None
-    nlq: str  # the question, with its evidence where the benchmark has any
+    nlq: str  # the question, with its evidence where the benchmark has any, and the values that it names
     schema_text_full: str
     schema_text_focus: str
     schema_summary: str
@@ -183,6 +183,8 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
     if config.constrain == "sql" and resources.database.dialect != "sqlite":
         dialect = resources.database.dialect
         raise UsageError(f"constrain sql knows SQLite only, and {resources.database.name!r} is {dialect}; use action")
+    if text_config.values:
+        nlq = grounding.with_values(nlq, resources.database, text_config.values)
     found = resources.database.schema()
     samples = schema.column_samples(resources.database, found, text_config.samples) if text_config.samples else None
     if not found.tables:
