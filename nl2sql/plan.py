@@ -37,7 +37,7 @@ class Plan:
     dtype: str | None = None
     batch_size: int = 32
     engine: str = "auto"
-    adapter: str = "none"
+    adapter: str = "auto"
     server: tuple[str, ...] = ()  # KEY=VALUE options of an HTTP model
     cache: bool = True  # answer repeated calls of a model opened here from the response cache
     control: bool = True

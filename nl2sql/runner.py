@@ -34,7 +34,7 @@ def evaluate(
     dtype: str | None = None,
     batch_size: int = 32,
     engine: str = "auto",
-    adapter: str = "none",
+    adapter: str = "auto",
     server: Sequence[str] = (),
     cache: bool | None = None,
     control: bool = True,

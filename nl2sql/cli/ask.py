@@ -38,7 +38,8 @@ DtypeOption = Annotated[
     typer.Option(help="float32 (default on CPU: same text at any batch composition) or bfloat16 (the fast lane)."),
 ]
 AdapterOption = Annotated[
-    str, typer.Option(help="none, or the folder of a LoRA adapter (PEFT's format) for a local model.")
+    str,
+    typer.Option(help="LoRA adapter of a local model: auto (the packaged one), none, a name, or a PEFT folder."),
 ]
 ConfigOption = Annotated[list[Path] | None, typer.Option("--config", help="YAML config file; may be repeated.")]
 SetOption = Annotated[
@@ -59,7 +60,7 @@ def ask(
     controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
-    adapter: AdapterOption = "none",
+    adapter: AdapterOption = "auto",
     server: ServerOption = None,
     no_cache: CacheOption = False,
     config: ConfigOption = None,

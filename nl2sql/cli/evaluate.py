@@ -37,7 +37,7 @@ def evaluate_command(
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
-    adapter: AdapterOption = "none",
+    adapter: AdapterOption = "auto",
     batch_size: Annotated[
         int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
     ] = 32,
