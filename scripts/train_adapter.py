@@ -4,6 +4,7 @@
 
 Writes into --out: ``best/`` (the adapter with the lowest held-out loss, PEFT format: use it with ``--adapter``),
 ``checkpoint.pt``, ``log.jsonl``, ``recipe.json`` and ``loss.png``. Interrupt it at will; the same command goes on.
+At the end ``release/`` holds the adapter in float16, as it is published.
 """
 
 from __future__ import annotations
@@ -111,8 +112,9 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
             minutes=options.minutes,
             log=log,
         )
+    lora.export(options.out / "best", options.out / "release", about)
     plot(list(lora.read_log(options.out / "log.jsonl")), options.out / "loss.png")
-    print(json.dumps({**outcome, "adapter": str(options.out / "best")}))
+    print(json.dumps({**outcome, "adapter": str(options.out / "release")}))
     return 0
 
 
