@@ -282,9 +282,7 @@ def generate_sql(state: State, args: Mapping[str, Any]) -> str:
     """Raw SQL text from the model, for the question under the focused schema and the constraints."""
     task = state.task
     demanded = state.constraints if task.config.react.constraints_gate else None
-    messages = prompts.generate_messages(
-        task.nlq, task.schema_text_focus, demanded, task.config.prompts, task.examples
-    )
+    messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, task.config.prompts, task.examples)
     return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling())[0]
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from tqdm.auto import tqdm
 
-from nl2sql.benchmarks import load_benchmark, scorable
+from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, FewShotConfig
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.eval.exact import normalise_sql
@@ -186,7 +186,7 @@ def _from_benchmark(spec: str) -> Pool:
     """All episodes of a process share a pool: its vectors and fingerprints are computed once."""
     name, sep, split = (spec, "", "") if spec.startswith("hf:") else spec.partition(":")
     benchmark = load_benchmark(name, split=split if sep else None)
-    items = [item for item in benchmark.questions if item.gold and scorable(item)]
+    items = [item for item in benchmark.questions if item.gold and not item.meta.get("gold_error")]
     if not items:
         raise UsageError(f"few_shot.pool={spec} has no question with a query that can be shown")
     return Pool(items, benchmark)

@@ -13,8 +13,8 @@ FOLDS_CASE = ("sqlite", "duckdb", "postgres")  # of names that are not quoted
 def query_key(sql: str, dialect: str = "sqlite") -> str:
     """A text that two writings of one query share: layout, comments, keywords and the case of plain names differ.
 
-    Nothing is taken away that could change what is returned: quotes stay (to SQLite ``= "Oslo"`` is a string, ``= Oslo``
-    a column), aliases and qualifiers too. What cannot be parsed is compared by its words.
+    Nothing is taken away that could change what is returned: quotes stay (to SQLite ``= "Oslo"`` is a string and
+    ``= Oslo`` a column), aliases and qualifiers too. What cannot be parsed is compared by its words.
     """
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
