@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -221,6 +223,15 @@ def test_by_the_default_weights_no_query_that_fails_outranks_one_that_runs(
     failed = {**fails, "executes": 0.0, "rows": 0.0, "vote": 0.0}
     assert score({**runs, "executes": 1.0}, weights) > score(failed, weights)
     assert 0 <= score(failed, weights) <= score({**runs, "executes": 1.0}, weights) <= 1
+
+
+def test_the_page_has_the_weights_in_force_and_a_grid_that_can_be_carried_out() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "candidates.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\d+) \|$", page, re.MULTILINE)
+    told = {name: float(weight) for name, weight in rows if name in PARTS}
+    assert told == ScoreWeights().model_dump()
+    grid = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    assert len(expand(grid)) == 1 + 3 + 3 + 1 + 1 + 1
 
 
 # ------------------------------------------------------------------------------------------------------------ runs
