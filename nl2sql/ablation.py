@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from nl2sql import __version__
 from nl2sql.controllers import check_model, get_controller
 from nl2sql.errors import Cancelled, UsageError
+from nl2sql.few_shot import check_few_shot
 from nl2sql.grid import BASE, Cell
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.jobs import Job, carry_out
@@ -251,6 +252,7 @@ def _run(
     advance: Callable[[int], object],
 ) -> Run:
     check_model(model, cell.config)
+    check_few_shot(cell.config.few_shot)
     named = get_controller(cell.plan.controller)
     job = Job(cell.plan, named, benchmark, questions, model, place, {}, progress=False)
     with exclusive(place):

@@ -130,7 +130,17 @@ def run_key(named: NamedController, config: Config, model: Mapping[str, Any], pr
     """Content key of one controller under one config on one model over these questions and databases."""
     weights = {k: model.get(k) for k in ("name", "revision", "dtype")}
     hashes = prompts.prompt_hashes(config.prompts)
-    return content_key(named.name, named.identity, config.model_dump(exclude={"eval"}), weights, hashes, dict(prints))
+    seen = {**prints, **({"few-shot pool": pool} if (pool := few_shot_pool(config)) else {})}
+    return content_key(named.name, named.identity, config.model_dump(exclude={"eval"}), weights, hashes, seen)
+
+
+def few_shot_pool(config: Config) -> str | None:
+    """The fingerprint of the examples that prompts are given; None without any."""
+    if not config.few_shot.k:
+        return None
+    from nl2sql.few_shot import pool_of
+
+    return pool_of(config.few_shot).fingerprint
 
 
 def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[str, str]:

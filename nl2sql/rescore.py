@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nl2sql.config import Config, build_config, config_keys, load_config
+from nl2sql.controllers import SAMPLERS
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.plan import fingerprints, open_benchmark, read_plan
@@ -44,7 +45,7 @@ def replay(
                 seed: _score(path / f"seed-{seed}", settings, opened, partial=partial, progress=progress).report
                 for seed in plan.seeds
             }
-            greedy = not config.react.do_sample and plan.controller != "single_shot"
+            greedy = not config.react.do_sample and plan.controller not in SAMPLERS
             run = Run(path, read_manifest(path), pool_seeds(reports, greedy=greedy) | {"run": str(path)})
         else:
             run = _score(path, settings, opened, partial=partial, progress=progress)

@@ -13,6 +13,7 @@ from typing import Any
 from nl2sql.config import Config, build_config, merge
 from nl2sql.controllers import NamedController, check_model, get_controller
 from nl2sql.errors import UsageError
+from nl2sql.few_shot import check_few_shot
 from nl2sql.interfaces import Benchmark, Episode, Model, Tool
 from nl2sql.jobs import Job, carry_out, carry_out_seeds
 from nl2sql.plan import Plan, given_model, open_benchmark, open_model, pick, read_plan
@@ -105,6 +106,7 @@ def start(
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
     check_model(model, config)
     check_corpus(config.repair)
+    check_few_shot(config.few_shot)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
     job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress)
     with exclusive(folder):
@@ -137,6 +139,7 @@ def resume(
     backend = given_model(plan, model) if model is not None else open_model(plan)
     check_model(backend, config)
     check_corpus(config.repair)
+    check_few_shot(config.few_shot)
     job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress)
     with exclusive(path):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)
