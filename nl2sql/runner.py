@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.config import Config, build_config, merge
 from nl2sql.controllers import NamedController, check_model, get_controller
@@ -18,6 +18,9 @@ from nl2sql.jobs import Job, carry_out, carry_out_seeds
 from nl2sql.plan import Plan, given_model, open_benchmark, open_model, pick, read_plan
 from nl2sql.repair.in_loop import check_corpus
 from nl2sql.runs import Run, exclusive, new_folder
+
+if TYPE_CHECKING:
+    from nl2sql.distributed import Cluster
 
 
 def evaluate(
@@ -42,6 +45,7 @@ def evaluate(
     tools: Mapping[str, Tool] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
+    cluster: Cluster | None = None,
 ) -> Run:
     """Run ``controller`` (and the single-shot control) on a benchmark and score it; returns the finished Run.
 
@@ -49,6 +53,7 @@ def evaluate(
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
     tools: added to the loop's action space. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
     model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
+    cluster: carries out episodes and scoring in place of this process (``nl2sql.distributed``).
     Raises UsageError for bad arguments and Cancelled when interrupted (finished episodes are kept).
     """
     given = {"benchmark": benchmark, "model": model, "controller": controller}
@@ -74,7 +79,7 @@ def evaluate(
         objects=objects,
     )
     settings = with_preset(named, config)
-    return start(plan, settings, given=given, tools=tools, out=out, progress=progress)
+    return start(plan, settings, given=given, tools=tools, out=out, progress=progress, cluster=cluster)
 
 
 def with_preset(named: NamedController, config: Config | None) -> Config:
@@ -94,8 +99,10 @@ def start(
     tools: Mapping[str, Tool] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
+    cluster: Cluster | None = None,
 ) -> Run:
     """Carry out a plan in a new folder, once or once per seed."""
+    _check_cluster(cluster, plan, config)
     if len(set(plan.seeds)) < len(plan.seeds):
         raise UsageError(f"--seeds {','.join(map(str, plan.seeds))} names a seed twice")
     objects = given or {}
@@ -106,7 +113,7 @@ def start(
     check_model(model, config)
     check_corpus(config.repair)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
-    job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress)
+    job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress, cluster=cluster)
     with exclusive(folder):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, folder)
 
@@ -119,6 +126,7 @@ def resume(
     controller: Callable[..., Episode] | None = None,
     tools: Mapping[str, Tool] | None = None,
     progress: bool = True,
+    cluster: Cluster | None = None,
 ) -> Run:
     """Continue an interrupted run from its manifest; what is finished is not done again.
 
@@ -127,6 +135,7 @@ def resume(
     """
     path = Path(folder)
     plan, config = read_plan(path)
+    _check_cluster(cluster, plan, config)
     objects = {"benchmark": benchmark, "model": model, "controller": controller}
     missing = [name for name in plan.objects if objects[name] is None]
     if missing:
@@ -137,6 +146,13 @@ def resume(
     backend = given_model(plan, model) if model is not None else open_model(plan)
     check_model(backend, config)
     check_corpus(config.repair)
-    job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress)
+    job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress, cluster=cluster)
     with exclusive(path):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)
+
+
+def _check_cluster(cluster: Cluster | None, plan: Plan, config: Config) -> None:
+    if cluster is not None:
+        from nl2sql.distributed.episodes import check_plan
+
+        check_plan(plan, config)
