@@ -230,24 +230,13 @@ def test_the_command_line_starts_a_cluster_of_its_own(nodes: Any, tmp_path: Path
     file = tmp_path / "golds.jsonl"
     golds = [{"id": q.id, "sql": q.gold[0]} for q in load_benchmark("packaged", split="quick").questions]
     file.write_text("\n".join(map(json.dumps, golds)) + "\n", encoding="utf-8")
-    score = [
-        sys.executable,
-        "-m",
-        "nl2sql.cli",
-        "score",
-        "--split",
-        "quick",
-        "-p",
-        str(file),
-        "--replicas",
-        "0",
-        "--json",
-    ]
-    here, there = (
-        subprocess.run([*score, *more], capture_output=True, text=True, check=False)
-        for more in ([], ["--executor", "ray"])
-    )
+    command = [sys.executable, "-m", "nl2sql.cli", "score", "--split", "quick", "-p", str(file), "--replicas", "0"]
+
+    def score(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, "--json", *more], capture_output=True, text=True, check=False)
+
+    here, there = score(), score("--executor", "ray")
     assert there.returncode == 0, there.stderr
     assert timeless(json.loads(there.stdout)) == timeless(json.loads(here.stdout))
-    refused = subprocess.run([*score, "--address", "auto"], capture_output=True, text=True, check=False)
+    refused = score("--address", "auto")
     assert (refused.returncode, refused.stderr) == (2, "error: --address auto goes with --executor ray\n")
