@@ -346,6 +346,13 @@ def ablation_notes(data: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def ablation_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table of text cells, its header first, as Markdown; numbers to the right."""
+    head, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def ablation_text(ablation: Ablation, metric: str | None = None) -> str:
     """The table of an ablation with its notes, as plain text."""
     data = ablation.to_dict(metric)
