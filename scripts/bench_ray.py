@@ -1,6 +1,6 @@
 """Throughput on Ray against the same work in this process: python scripts/bench_ray.py --json
 
-Episodes: a scripted model over the packaged benchmark, which leaves the work of tools, sandbox and bookkeeping. Scoring:
+Episodes: a scripted model over the packaged benchmark: the work of tools, sandbox and bookkeeping is left. Scoring:
 golds as predictions, with replicas. Each is done here, and on clusters of one and of two workers, once to warm up (the
 worker processes, replicas, gold caches) and then ``--repeat`` times; medians are printed. Starting a cluster is timed
 by itself. Verdicts have to agree, or the script fails.
