@@ -48,16 +48,22 @@ def nodes() -> Iterator[Any]:
         nodes.shutdown()
 
 
-def second_node(nodes: Any) -> Any:
-    return nodes.add_node(num_cpus=1, object_store_memory=STORE)
-
-
 @pytest.fixture(scope="module")
 def cluster(nodes: Any) -> Iterator[Cluster]:
-    second = second_node(nodes)
+    """Both nodes, each with a worker that has done something."""
+    nodes.add_node(num_cpus=1, object_store_memory=STORE)
     with ray_cluster(nodes.address) as cluster:
+        seen: set[str] = set()
+        while len(seen) < 2:
+            seen |= {node for _, node in cluster.map(node_of_this_worker, [()] * 2)}
         yield cluster
-    nodes.remove_node(second)
+
+
+def node_of_this_worker() -> str:
+    import ray
+
+    time.sleep(0.5)
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def script_of(path: Path, delay_s: float = 0.0) -> str:
@@ -65,9 +71,10 @@ def script_of(path: Path, delay_s: float = 0.0) -> str:
     replies: dict[str, Any] = {}
     for number, question in enumerate(load_benchmark("packaged", split="dev").questions):
         gold, wrong = question.gold[0], "SELECT 1 AS one FROM nowhere"
-        begin = ["Action: extract_constraints[{}]", {"text": "Action: generate_sql[{}]", "delay_s": delay_s}]
+        begin = ["Action: extract_constraints[{}]", "Action: generate_sql[{}]"]
         acts = [[gold, *GATES], [wrong, GATES[0], "done", gold, *GATES], [gold, *GATES], [wrong]][number % 4]
-        replies[question.text] = {"react": [*begin, *acts, *["no"] * 20], "single_shot": [gold if number % 3 else ""]}
+        slow = [{"text": text, "delay_s": delay_s} for text in [*begin, *acts, *["no"] * 20]]
+        replies[question.text] = {"react": slow, "single_shot": [gold if number % 3 else ""]}
     path.write_text(json.dumps({"replies": replies}), encoding="utf-8")
     return f"scripted:{path}"
 
@@ -191,26 +198,24 @@ def test_what_workers_cannot_do_is_refused_before_a_folder_is_made(cluster: Clus
 
 
 def test_a_node_that_is_killed_in_mid_run_changes_nothing(nodes: Any, cluster: Cluster, tmp_path: Path) -> None:
-    plan = Plan(model=script_of(tmp_path / "s.json", delay_s=0.05), split="dev", limit=48, batch_size=1)
+    plan = Plan(model=script_of(tmp_path / "s.json", delay_s=0.1), split="dev", limit=36)
     start(plan, build_config(NO_TS), out=tmp_path / "here", progress=False)
-    third = second_node(nodes)
-    killed = threading.Event()
+    (second,) = nodes.worker_nodes
+    at_work_when_killed: list[bool] = []
 
     def kill_when_it_works() -> None:
-        raylet = third.all_processes["raylet"][0].process.pid
-        deadline = time.monotonic() + 120
-        while not at_work(raylet):
-            if time.monotonic() > deadline:
-                return
+        raylet = second.all_processes["raylet"][0].process.pid
+        deadline = time.monotonic() + 60
+        while not at_work(raylet) and time.monotonic() < deadline:
             time.sleep(0.02)
-        nodes.remove_node(third, allow_graceful=False)
-        killed.set()
+        at_work_when_killed.append(at_work(raylet))
+        nodes.remove_node(second, allow_graceful=False)
 
     killer = threading.Thread(target=kill_when_it_works)
     killer.start()
     start(plan, build_config(NO_TS), out=tmp_path / "there", progress=False, cluster=cluster)
     killer.join()
-    assert killed.is_set()
+    assert at_work_when_killed == [True]
     same_runs(tmp_path / "here", tmp_path / "there")
 
 
