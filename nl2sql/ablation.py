@@ -259,7 +259,7 @@ class _Work:
     def carry_out(self, cells: Sequence[Cell], begin: Callable[[], object]) -> dict[str, Run]:
         """Run cells one after the other; those of one model share it, and one bar counts the questions of all.
 
-        ``begin`` is called once the benchmark and the first model are open.
+        ``begin`` is called once the benchmark and the first model are open and fit.
         """
         benchmark = open_benchmark(cells[0].plan, {})
         questions = pick(benchmark, cells[0].plan)
@@ -275,6 +275,7 @@ class _Work:
                         stack.close()
                         model, opened = open_model(cell.plan), _model_of(cell.plan)
                         stack.callback(model.close)
+                    check_model(model, cell.config)
                     if not found:
                         begin()
                     found[cell.name] = self._run(cell, benchmark, questions, model, bar.update)
@@ -293,7 +294,6 @@ class _Work:
         model: Model,
         advance: Callable[[int], object],
     ) -> Run:
-        check_model(model, cell.config)
         named = get_controller(cell.plan.controller)
         place = self.folder / cell.name
         place.mkdir(exist_ok=True)

@@ -23,13 +23,13 @@ class Shard:
     source: str
     questions: tuple[Question, ...]
     file: Path | None
-    size: int = 0  # of the file, in bytes
+    length: int = 0  # of the file, in bytes
 
     def open(self) -> FolderBenchmark:
         """The benchmark, as far as the shard goes. Raises UsageError where this machine does not have the file."""
         files = {}
         if self.file is not None:
-            if not self.file.exists() or self.file.stat().st_size != self.size:
+            if not self.file.exists() or self.file.stat().st_size != self.length:
                 raise UsageError(
                     f"the worker on {platform.node()} has no such {self.file}; databases have to lie in a folder "
                     "that all nodes share, under the same path"
@@ -49,11 +49,11 @@ def cut(benchmark: Benchmark, questions: Sequence[Question], size: int = SIZE) -
     shards = []
     for db_id, members in by_database.items():
         file = _file_of(benchmark, db_id)
-        facts = (file, file.stat().st_size) if file is not None else (None,)
+        length = file.stat().st_size if file is not None else 0
         parts = -(-len(members) // size)
         for part in range(parts):
             chosen = members[part * len(members) // parts : (part + 1) * len(members) // parts]
-            shards.append(Shard(benchmark.name, getattr(benchmark, "source", ""), tuple(chosen), *facts))
+            shards.append(Shard(benchmark.name, getattr(benchmark, "source", ""), tuple(chosen), file, length))
     return sorted(shards, key=lambda shard: -len(shard.questions))
 
 
