@@ -51,19 +51,19 @@ def nodes() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def cluster(nodes: Any) -> Iterator[Cluster]:
     """Both nodes, each with a worker that has done something."""
+
+    def node_of_this_worker() -> str:
+        import ray
+
+        time.sleep(0.5)
+        return str(ray.get_runtime_context().get_node_id())
+
     nodes.add_node(num_cpus=1, object_store_memory=STORE)
     with ray_cluster(nodes.address) as cluster:
         seen: set[str] = set()
         while len(seen) < 2:
             seen |= {node for _, node in cluster.map(node_of_this_worker, [()] * 2)}
         yield cluster
-
-
-def node_of_this_worker() -> str:
-    import ray
-
-    time.sleep(0.5)
-    return str(ray.get_runtime_context().get_node_id())
 
 
 def script_of(path: Path, delay_s: float = 0.0) -> str:
@@ -173,19 +173,21 @@ def test_scores_of_several_files_are_those_of_one_machine(cluster: Cluster) -> N
     assert there["golds"].metrics()["EX[bag]"].value == 1.0 > there["broken"].metrics()["EX[bag]"].value
 
 
-def fail(kind: str) -> None:
-    raise {"user": UsageError("say it in one line"), "bug": ValueError("two\nlines")}[kind]
-
-
 @pytest.mark.parametrize(
-    ("kind", "error", "message"),
-    [("user", UsageError, "^say it in one line$"), ("bug", Nl2SqlError, r"^a Ray worker failed: ValueError\(.*\)$")],
+    ("raised", "error", "message"),
+    [
+        (UsageError("say it in one line"), UsageError, "^say it in one line$"),
+        (ValueError("two\nlines"), Nl2SqlError, r"^a Ray worker failed: ValueError\(.*\)$"),
+    ],
 )
 def test_an_error_on_a_worker_is_the_users_to_read(
-    cluster: Cluster, kind: str, error: type[Exception], message: str
+    cluster: Cluster, raised: Exception, error: type[Exception], message: str
 ) -> None:
+    def fail() -> None:
+        raise raised
+
     with pytest.raises(error, match=message):
-        list(cluster.map(fail, [(kind,)]))
+        list(cluster.map(fail, [()]))
 
 
 def test_what_workers_cannot_do_is_refused_before_a_folder_is_made(cluster: Cluster, tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         replies[question.text] = {"react": [{"error": "gone"}] if number % 2 else mended}
     (folder / "s.json").write_text(json.dumps({"replies": replies}), encoding="utf-8")
     plan = Plan(split="quick", limit=12, model=f"scripted:{folder / 's.json'}", control=False)
-    return start(plan, build_config({"eval": {"replicas": 0}}), out=folder / "run", progress=False)
+    return start(
+        plan, build_config({"react": {"max_steps": 9}, "eval": {"replicas": 0}}), out=folder / "run", progress=False
+    )
 
 
 def spans_of(run: Run, finish: str, **options: Any) -> list[Span]:
