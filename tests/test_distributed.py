@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from nl2sql.grid import expand
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.plan import Plan
 from nl2sql.runner import evaluate, start
-from nl2sql.runs import read_jsonl
+from nl2sql.runs import Run, read_jsonl
 
 INSTALL = "pip install 'nl2sql-harness[ray]'"
 TIMINGS = {"seconds", "queue_seconds", "compute_seconds", "run"}
@@ -231,6 +232,24 @@ def at_work(raylet: int) -> bool:
         except (OSError, ValueError, IndexError):  # it ended meanwhile
             continue
     return False
+
+
+def test_an_interrupted_run_is_continued_without_the_cluster(nodes: Any, cluster: Cluster, tmp_path: Path) -> None:
+    out, command = tmp_path / "out", [sys.executable, "-m", "nl2sql.cli", "eval", "--quiet"]
+    plan = ["--split", "dev", "--limit", "36", "--replicas", "0", "--model", script_of(tmp_path / "s.json", 0.1)]
+    there = [*plan, "--out", str(out), "--executor", "ray", "--address", nodes.address]
+    process = subprocess.Popen([*command, *there], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (out / "predictions.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    kept = len(read_jsonl(out / "predictions.jsonl"))
+    assert process.returncode == 130 and 0 < kept < 36 and "Traceback" not in err
+    assert f"error: interrupted; {kept} questions are kept in {out}; continue with: nl2sql eval --resume {out}" in err
+    subprocess.run([*command, "--resume", str(out)], check=True, capture_output=True)
+    rows = read_jsonl(out / "predictions.jsonl")
+    assert len(rows) == len({row["id"] for row in rows}) == 36 == Run.load(out).report["n"]
 
 
 def test_the_command_line_starts_a_cluster_of_its_own(nodes: Any, tmp_path: Path) -> None:
