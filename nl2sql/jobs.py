@@ -208,16 +208,15 @@ def run_questions(
     workers = min(len(questions), max(1, int(getattr(job.model, "batch_size", 8))))
     bar = tqdm(total=len(questions), desc=named.name, unit="question", disable=not job.progress)
     with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
-        futures = [pool.submit(one, question) for question in questions]
         try:
+            futures = [pool.submit(one, question) for question in questions]
             for future in as_completed(futures):
                 future.result()
                 bar.update()
                 job.advance(1)
         except BaseException:
-            cancel.set()
-            for future in futures:
-                future.cancel()
+            cancel.set()  # what runs ends at its next model call
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
