@@ -24,6 +24,7 @@ _HOMES = {
     "load_benchmark": "nl2sql.benchmarks",
     "load_model": "nl2sql.models",
     "react_sql": "nl2sql.react",
+    "ReactSqlAgent": "nl2sql.agent",
     "ScriptedModel": "nl2sql.models.scripted",
     "single_shot": "nl2sql.single_shot",
     "evaluate": "nl2sql.runner",

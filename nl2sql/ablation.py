@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 from nl2sql import __version__
 from nl2sql.controllers import check_model, get_controller
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
+from nl2sql.few_shot import check_few_shot
 from nl2sql.grid import BASE, TABLE, Cell
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.jobs import Job, carry_out
@@ -276,6 +277,7 @@ class _Work:
                         model, opened = open_model(cell.plan), _model_of(cell.plan)
                         stack.callback(model.close)
                     check_model(model, cell.config)
+                    check_few_shot(cell.config.few_shot)
                     if not found:
                         begin()
                     found[cell.name] = self._run(cell, benchmark, questions, model, bar.update)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nl2sql import agent_utils, constraints, grammars, linking, prompts, schema, validation
+from nl2sql import agent_utils, constraints, grammars, grounding, linking, prompts, schema, validation
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Question, Resources, RunResult, Sampling, Tool, Usage
@@ -42,10 +42,11 @@ class Task:
     config: Config
     schema: schema.Schema
     samples: Mapping[str, Mapping[str, Sequence[Any]]] | None
-    nlq: str  # the question, with its evidence where the benchmark has any
+    nlq: str  # the question, with its evidence where the benchmark has any, and the values that it names
     schema_text_full: str
     schema_text_focus: str
     schema_summary: str
+    examples: Sequence[tuple[str, str]] = ()  # few-shot (question, SQL), the likest last
     usage: Usage = field(default_factory=Usage)
     calls: list[dict[str, Any]] = field(default_factory=list)  # one record per completion, see Episode.calls
     began: float = field(default_factory=time.perf_counter)
@@ -75,13 +76,19 @@ class Task:
 
     def write_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[str]:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
+        return [raw for raw, _ in self.complete_sql(messages, max_new_tokens, **options)]
+
+    def complete_sql(
+        self, messages: Sequence[Message], max_new_tokens: int, *, constrained: bool = False, **options: Any
+    ) -> list[tuple[str, Completion]]:
+        """The same with the completions behind them. constrained: under the schema's grammar in any case."""
         prefill = prompts.prompt("generate_prefill", self.config.prompts)
-        if self.config.constrain == "sql":
+        if constrained or self.config.constrain == "sql":
             options["grammar"] = grammars.select_grammar(self.schema, prefill)
         found = self.ask_many(
             messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
         )
-        return [join_prefill(prefill, completion.text) for completion in found]
+        return [(join_prefill(prefill, completion.text), completion) for completion in found]
 
     def cut_guardrails(self) -> list[str]:
         """The guardrails that an ablation leaves out."""
@@ -183,6 +190,8 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
     if config.constrain == "sql" and resources.database.dialect != "sqlite":
         dialect = resources.database.dialect
         raise UsageError(f"constrain sql knows SQLite only, and {resources.database.name!r} is {dialect}; use action")
+    if text_config.values:
+        nlq = grounding.with_values(nlq, resources.database, text_config.values)
     found = resources.database.schema()
     samples = schema.column_samples(resources.database, found, text_config.samples) if text_config.samples else None
     if not found.tables:
@@ -193,7 +202,7 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
         full = summary = NO_SCHEMA
     else:
         full = schema.budget_schema(found, count, budget, text_config.form, samples)
-    return Task(
+    task = Task(
         question=question,
         resources=resources,
         config=config,
@@ -204,6 +213,13 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
         schema_text_focus=full,
         schema_summary=summary if count(summary) <= budget else full,
     )
+    if config.few_shot.k:
+        from nl2sql import few_shot
+
+        chosen = few_shot.choose(question, resources.database, config, lambda text: count(text) <= window // 8)
+        task.examples = [few_shot.shown(example) for example in chosen]
+        task.flags["few_shot"] = [example.id for example in chosen]
+    return task
 
 
 def _check_arguments(question: Question, resources: Resources, config: Config) -> None:
@@ -268,7 +284,7 @@ def generate_sql(state: State, args: Mapping[str, Any]) -> str:
     """Raw SQL text from the model, for the question under the focused schema and the constraints."""
     task = state.task
     demanded = state.constraints if task.config.react.constraints_gate else None
-    messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, task.config.prompts)
+    messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, task.config.prompts, task.examples)
     return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling())[0]
 
 

@@ -26,6 +26,7 @@ class SchemaConfig(_Frozen):
 
     form: Literal["compact", "ddl", "none"] = "compact"  # none: a cut for ablations, no schema is shown at all
     samples: int = Field(0, ge=0, le=20)  # example values per column; 0 = none
+    values: int = Field(0, ge=0, le=20)  # cell values that the question names, shown below it (SQLite); 0 = none
     evidence: bool = True  # append the question's evidence (BIRD's external knowledge) where it has one
     max_tokens: int = Field(3000, ge=64)  # budget of the schema text; tables past it are listed by name only
 
@@ -99,6 +100,42 @@ class RepairConfig(_Frozen):
     patterns: str = ""  # dialect whose patterns are used; empty: the database's own
 
 
+class ScoreWeights(_Frozen):
+    """What each part of a candidate's score counts (docs/candidates.md). As given, a query that runs comes before any
+    that does not: ``executes`` outweighs whatever a failed query can have."""
+
+    executes: float = Field(6.0, ge=0)
+    valid: float = Field(1.0, ge=0)
+    constraints: float = Field(1.0, ge=0)
+    intent: float = Field(1.0, ge=0)
+    rows: float = Field(1.0, ge=0)
+    vote: float = Field(3.0, ge=0)
+    probability: float = Field(1.0, ge=0)
+
+
+class CandidatesConfig(_Frozen):
+    """The candidate-driven agent: ``n`` queries for a question, of which the best is given (docs/candidates.md)."""
+
+    n: int = Field(8, ge=1, le=256)
+    greedy: bool = True  # the first is the control's own greedy answer
+    constrained: bool = True  # the last is written under the schema's grammar, where the model takes grammars
+    temperature: float = Field(0.8, gt=0)  # of the others
+    top_p: float = Field(0.95, gt=0, le=1)
+    choose: Literal["first_executable", "vote", "logprob", "score"] = "score"
+    weights: ScoreWeights = ScoreWeights()
+    retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
+    reflection: bool = False  # one repair, where the best candidate runs and a gate refuses it
+
+
+class FewShotConfig(_Frozen):
+    """Solved examples in ``generate_sql``'s prompt (docs/runs.md)."""
+
+    k: int = Field(0, ge=0, le=50)
+    select: Literal["similar", "random", "fixed"] = "similar"
+    pool: str = ""  # NAME[:SPLIT] of a benchmark, or a JSONL file of {question, sql, db_id}
+    same_database: bool = False  # also examples over the database that is asked
+
+
 class ExecutionConfig(_Frozen):
     """Bounds of every statement that a controller executes."""
 
@@ -121,6 +158,8 @@ class Config(_Frozen):
     single_shot: SingleShotConfig = SingleShotConfig()
     schema_text: SchemaConfig = SchemaConfig()
     repair: RepairConfig = RepairConfig()
+    candidates: CandidatesConfig = CandidatesConfig()
+    few_shot: FewShotConfig = FewShotConfig()
     execution: ExecutionConfig = ExecutionConfig()
     eval: EvalConfig = EvalConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one

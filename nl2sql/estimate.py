@@ -39,22 +39,23 @@ def estimate(plan: Plan, config: Config) -> dict[str, Any]:
         except Nl2SqlError:
             continue  # the run itself records it as a failed episode
         link(task)
-        probe = prompts.generate_messages(task.nlq, task.schema_text_focus, None, config.prompts)
+        probe = prompts.generate_messages(task.nlq, task.schema_text_focus, None, config.prompts, task.examples)
         generate += model.count_tokens(probe)
         opening += model.count_tokens(prompts.react_messages(task.schema_text_full + task.schema_text_focus))
         counted += 1
     n, counted = len(questions), max(1, counted)
-    loop = 0 if plan.controller == "single_shot" else 1
+    written = {"single_shot": config.single_shot.samples, "candidates": config.candidates.n}.get(plan.controller)
+    loop, control = int(written is None), int(plan.control and plan.controller != "single_shot")
     steps, reply = config.react.max_steps, config.react.max_new_tokens
-    shots = config.single_shot.samples if not loop else int(plan.control)
     grown = steps * opening / counted + (reply + OBSERVATION_TOKENS) * steps * (steps - 1) / 2
-    seeds, equal = max(1, len(plan.seeds)), 1 + int(plan.equal_tokens and plan.control)
+    seeds, equal = max(1, len(plan.seeds)), 1 + int(plan.equal_tokens and control)
     loops = n * loop * seeds * equal  # the control at equal tokens costs what the loop costs
-    prompt = loops * (grown + SQL_CALLS * generate / counted) + n * shots * generate / counted
-    completion = reply * (loops * (steps + SQL_CALLS) + n * shots)
+    shots = n * (control + (written or 0) * seeds * equal)
+    prompt = loops * (grown + SQL_CALLS * generate / counted) + shots * generate / counted
+    completion = reply * (loops * (steps + SQL_CALLS) + shots)
     found: dict[str, Any] = {
         "questions": n,
-        "episodes": n * (seeds + int(plan.control and bool(loop)) * equal),
+        "episodes": n * (seeds + control * equal),
         "prompt_tokens": round(prompt),
         "completion_tokens": round(completion),
     }

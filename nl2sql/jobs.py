@@ -20,10 +20,10 @@ from tqdm.auto import tqdm
 from nl2sql import prompts
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
-from nl2sql.controllers import NamedController, episode_model, get_controller, run_episode
+from nl2sql.controllers import SAMPLERS, NamedController, episode_model, get_controller, run_episode
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Benchmark, Episode, Model, Question, Resources, Tool
-from nl2sql.plan import Plan, fingerprints, run_key
+from nl2sql.plan import Plan, few_shot_pool, fingerprints, run_key
 from nl2sql.runs import FORMAT, Run, RunFolder, environment, iter_jsonl, write_json
 from nl2sql.summary import pool_seeds, summarise
 from nl2sql.trace import json_text
@@ -63,7 +63,7 @@ def carry_out_seeds(job: Job, config: Config) -> Run:
         folder.mkdir(exist_ok=True)
         seeded = config.model_copy(update={"seed": seed})
         reports[seed] = carry_out(replace(job, plan=plan), seeded, folder).report
-    greedy = not config.react.do_sample and job.controller.name != "single_shot"
+    greedy = not config.react.do_sample and job.controller.name not in SAMPLERS
     report = pool_seeds(reports, greedy=greedy) | {"run": str(job.top)}
     write_json(job.top / "report.json", report)
     return Run(job.top, manifest, report)
@@ -83,6 +83,7 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
         "controller": {"name": job.controller.name, "identity": job.controller.identity},
         "model": described,
         "prompts": prompts.prompt_hashes(config.prompts),
+        "few_shot_pool": few_shot_pool(config),
         "questions": [question.id for question in job.questions],
         "left_out": left_out_counts(job.benchmark.questions),
         "fingerprints": prints,
@@ -137,7 +138,7 @@ def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     before = json.loads(path.read_text(encoding="utf-8"))
     if before.get("key") == manifest["key"]:
         return
-    parts = ("config", "controller", "model", "prompts")
+    parts = ("config", "controller", "model", "prompts", "few_shot_pool")
     now = json.loads(json_text(manifest))
     changed = [part for part in parts if before.get(part) != now[part]]
     old, new = before.get("fingerprints", {}), now["fingerprints"]

@@ -40,7 +40,7 @@ class Plan:
     dtype: str | None = None
     batch_size: int = 32
     engine: str = "auto"
-    adapter: str = "none"
+    adapter: str = "auto"
     server: tuple[str, ...] = ()  # KEY=VALUE options of an HTTP model
     cache: bool = True  # answer repeated calls of a model opened here from the response cache
     control: bool = True
@@ -133,7 +133,17 @@ def run_key(named: NamedController, config: Config, model: Mapping[str, Any], pr
     """Content key of one controller under one config on one model over these questions and databases."""
     weights = {key: model.get(key) for key in WEIGHTS}
     hashes = prompts.prompt_hashes(config.prompts)
-    return content_key(named.name, named.identity, config.model_dump(exclude={"eval"}), weights, hashes, dict(prints))
+    seen = {**prints, **({"few-shot pool": pool} if (pool := few_shot_pool(config)) else {})}
+    return content_key(named.name, named.identity, config.model_dump(exclude={"eval"}), weights, hashes, seen)
+
+
+def few_shot_pool(config: Config) -> str | None:
+    """The fingerprint of the examples that prompts are given; None without any."""
+    if not config.few_shot.k:
+        return None
+    from nl2sql.few_shot import pool_of
+
+    return pool_of(config.few_shot).fingerprint
 
 
 def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[str, str]:

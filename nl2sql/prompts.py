@@ -62,6 +62,18 @@ Schema:
 Question: {question}
 {constraints}SQL:"""
 
+# With few_shot.k: behind the schema, so that all questions over a database still share what comes before.
+FEW_SHOT_PROMPT = """\
+{schema}
+
+Solved examples, which may be over other schemas:
+
+{examples}"""
+
+FEW_SHOT_EXAMPLE = """\
+Question: {question}
+SQL: {sql}"""
+
 REPAIR_USER_PROMPT = """\
 Schema:
 {schema}
@@ -121,6 +133,8 @@ PROMPTS: dict[str, str] = {
     "react_native_system": REACT_NATIVE_SYSTEM_PROMPT,
     "generate_system": GENERATE_SYSTEM_PROMPT,
     "generate_user": GENERATE_USER_PROMPT,
+    "few_shot": FEW_SHOT_PROMPT,
+    "few_shot_example": FEW_SHOT_EXAMPLE,
     "repair_user": REPAIR_USER_PROMPT,
     "repair_blind_user": REPAIR_BLIND_USER_PROMPT,
     "repair_guided_user": REPAIR_GUIDED_USER_PROMPT,
@@ -162,9 +176,16 @@ def constraint_lines(constraints: Mapping[str, Any] | None) -> str:
 
 
 def generate_messages(
-    question: str, schema: str, constraints: Mapping[str, Any] | None = None, overrides: Mapping[str, str] | None = None
+    question: str,
+    schema: str,
+    constraints: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, str] | None = None,
+    examples: Sequence[tuple[str, str]] = (),
 ) -> list[dict[str, str]]:
-    """The messages behind ``generate_sql`` and the single-shot control."""
+    """The messages behind ``generate_sql`` and the single-shot control. examples: few-shot (question, SQL)."""
+    if examples:
+        solved = [prompt("few_shot_example", overrides, question=asked, sql=sql) for asked, sql in examples]
+        schema = prompt("few_shot", overrides, schema=schema, examples="\n\n".join(solved))
     user = prompt(
         "generate_user", overrides, constraints=constraint_lines(constraints), schema=schema, question=question
     )

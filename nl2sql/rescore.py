@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nl2sql.config import Config, build_config, config_keys, load_config
+from nl2sql.controllers import SAMPLERS
 from nl2sql.errors import UsageError, interruptible
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.plan import fingerprints, open_benchmark, read_plan
@@ -51,7 +52,7 @@ def replay(
     with interruptible(f"interrupted; score it again with: nl2sql replay {path}"):
         if plan.seeds:
             reports = {seed: scored(path / f"seed-{seed}").report for seed in plan.seeds}
-            greedy = not config.react.do_sample and plan.controller != "single_shot"
+            greedy = not config.react.do_sample and plan.controller not in SAMPLERS
             run = Run(path, read_manifest(path), pool_seeds(reports, greedy=greedy) | {"run": str(path)})
         else:
             run = scored(path)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.config import Config, build_config, merge
 from nl2sql.controllers import NamedController, check_model, get_controller
 from nl2sql.errors import UsageError
+from nl2sql.few_shot import check_few_shot
 from nl2sql.interfaces import Benchmark, Episode, Model, Tool
 from nl2sql.jobs import Job, carry_out, carry_out_seeds
 from nl2sql.plan import Plan, given_model, open_benchmark, open_model, pick, read_plan
@@ -37,7 +38,7 @@ def evaluate(
     dtype: str | None = None,
     batch_size: int = 32,
     engine: str = "auto",
-    adapter: str = "none",
+    adapter: str = "auto",
     server: Sequence[str] = (),
     cache: bool | None = None,
     control: bool = True,
@@ -112,6 +113,7 @@ def start(
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
     check_model(model, config)
     check_corpus(config.repair)
+    check_few_shot(config.few_shot)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
     job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress, cluster=cluster)
     with exclusive(folder):
@@ -146,6 +148,7 @@ def resume(
     backend = given_model(plan, model) if model is not None else open_model(plan)
     check_model(backend, config)
     check_corpus(config.repair)
+    check_few_shot(config.few_shot)
     job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress, cluster=cluster)
     with exclusive(path):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)

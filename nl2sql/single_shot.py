@@ -12,13 +12,13 @@ loop's own token budget.
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 from nl2sql import constraints, prompts
 from nl2sql.agent_tools import EpisodeFailed, Task, guard, link, open_task
 from nl2sql.config import Config
 from nl2sql.interfaces import Episode, Question, Resources, Sampling
 from nl2sql.trace import summarize_trace
+from nl2sql.voting import agreement
 
 
 def single_shot(question: Question, resources: Resources, config: Config) -> Episode:
@@ -27,7 +27,7 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
     task = open_task(question, resources, config)
     link(task)
     demanded = constraints.extract_constraints(question.text) if config.react.constraints_gate else None
-    messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, config.prompts)
+    messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, config.prompts, task.examples)
     shot = config.single_shot
     sampling = Sampling(shot.temperature, shot.top_p) if shot.samples > 1 else None
     raws: list[str] = []
@@ -78,12 +78,7 @@ def vote(task: Task, candidates: list[tuple[str, str, str | None]]) -> tuple[str
     """The candidate ``(raw, sql, reject reason)`` whose result most candidates share; else the first accepted."""
     if len(candidates) == 1:
         return candidates[0]
-    results = {}
-    for i, (_, sql, _) in enumerate(candidates):
-        result = task.result_of(sql)
-        if result.success:
-            results[i] = frozenset(Counter(repr(row) for row in result.rows).items())
-    if results:
-        winner, _ = Counter(results.values()).most_common(1)[0]
-        return candidates[next(i for i, rows in results.items() if rows == winner)]
+    votes = agreement([task.result_of(sql) for _, sql, _ in candidates])
+    if any(votes):
+        return candidates[votes.index(max(votes))]
     return next((c for c in candidates if c[2] is None), candidates[0])

@@ -4,11 +4,13 @@
 
 Writes into --out: ``best/`` (the adapter with the lowest held-out loss, PEFT format: use it with ``--adapter``),
 ``checkpoint.pt``, ``log.jsonl``, ``recipe.json`` and ``loss.png``. Interrupt it at will; the same command goes on.
+At the end ``release/`` holds the adapter in float16, as it is published.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from dataclasses import asdict, fields, replace
@@ -30,6 +32,7 @@ def main() -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--pack-tokens", type=int, default=1024, help="tokens of a pack at most")
     parser.add_argument("--fraction", type=float, default=1.0, help="of the groups, for a ladder of recipes")
+    parser.add_argument("--tokens", type=int, help="end after about so many tokens of the data; default: all of it")
     parser.add_argument("--evaluate-every", type=int, default=50, help="updates between two held-out losses")
     parser.add_argument("--held-out-packs", type=int, default=24)
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command resumes")
@@ -75,6 +78,9 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     plan: list[list[Pack]] = []
     for number, groups in enumerate(rounds):
         plan += lora.updates(packed(groups), replace(recipe, seed=recipe.seed + number))
+    if options.tokens:
+        sizes = itertools.accumulate(sum(len(pack.ids) for pack in batch) for batch in plan)
+        plan = plan[: sum(size <= options.tokens for size in sizes)]
     if not plan or not held_out:
         raise UsageError(f"{options.data} holds no training groups, or none held out; build it anew with more --limit")
     options.out.mkdir(parents=True, exist_ok=True)
@@ -106,8 +112,9 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
             minutes=options.minutes,
             log=log,
         )
+    lora.export(options.out / "best", options.out / "release", about)
     plot(list(lora.read_log(options.out / "log.jsonl")), options.out / "loss.png")
-    print(json.dumps({**outcome, "adapter": str(options.out / "best")}))
+    print(json.dumps({**outcome, "adapter": str(options.out / "release")}))
     return 0
 
 

@@ -38,7 +38,8 @@ DtypeOption = Annotated[
     typer.Option(help="float32 (default on CPU: same text at any batch composition) or bfloat16 (the fast lane)."),
 ]
 AdapterOption = Annotated[
-    str, typer.Option(help="none, or the folder of a LoRA adapter (PEFT's format) for a local model.")
+    str,
+    typer.Option(help="LoRA adapter of a local model: auto (the packaged one), none, a name, or a PEFT folder."),
 ]
 ConfigOption = Annotated[list[Path] | None, typer.Option("--config", help="YAML config file; may be repeated.")]
 SetOption = Annotated[
@@ -56,10 +57,12 @@ def ask(
         Path | None, typer.Option("--db", help="The SQLite file, or packaged:NAME (scale_models, ...).")
     ] = None,
     model: ModelOption = "smollm2-135m",
-    controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
+    controller: Annotated[
+        str, typer.Option(help="react, react_plus, candidates, single_shot, or FILE.py:function.")
+    ] = "react",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
-    adapter: AdapterOption = "none",
+    adapter: AdapterOption = "auto",
     server: ServerOption = None,
     no_cache: CacheOption = False,
     config: ConfigOption = None,
@@ -85,6 +88,7 @@ def ask(
 
     from nl2sql.config import load_config
     from nl2sql.controllers import check_model, episode_model, get_controller
+    from nl2sql.few_shot import check_few_shot
     from nl2sql.interfaces import Question, Resources, no_sink
     from nl2sql.models import load_model
     from nl2sql.query_runner import SqliteDatabase
@@ -98,6 +102,7 @@ def ask(
         loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
         check_model(loaded, settings)
         check_corpus(settings.repair)
+        check_few_shot(settings.few_shot)
         asked = Question(text, db_id=database.name)
         mine = episode_model(loaded, asked, named.name)
         resources = Resources(mine, database, sink=_print_step if trace else no_sink)

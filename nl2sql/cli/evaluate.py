@@ -34,11 +34,13 @@ def evaluate_command(
         str | None, typer.Option(help="A split of the benchmark, or all. packaged: quick (default), dev, test.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="A seeded sample of so many questions, by database.")] = None,
-    controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
+    controller: Annotated[
+        str, typer.Option(help="react, react_plus, candidates, single_shot, or FILE.py:function.")
+    ] = "react",
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
-    adapter: AdapterOption = "none",
+    adapter: AdapterOption = "auto",
     batch_size: Annotated[
         int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
     ] = 32,

@@ -15,9 +15,10 @@ from nl2sql.controllers import NamedController, check_model, get_controller
 from nl2sql.distributed.cluster import Cluster
 from nl2sql.distributed.shards import Shard, cut
 from nl2sql.errors import UsageError
+from nl2sql.few_shot import check_few_shot
 from nl2sql.interfaces import Episode, Model, Question, Tool
 from nl2sql.jobs import Job, run_questions
-from nl2sql.plan import MODEL_OPTIONS, WEIGHTS, Plan, open_model
+from nl2sql.plan import MODEL_OPTIONS, WEIGHTS, Plan, few_shot_pool, open_model
 from nl2sql.repair.in_loop import check_corpus
 
 
@@ -30,6 +31,7 @@ class Order:
     identity: str
     config: Config
     weights: Mapping[str, Any]  # as the driver's model describes them
+    examples: str | None  # fingerprint of the few-shot pool
     tools: Mapping[str, Tool]
 
 
@@ -60,6 +62,7 @@ def run_on_cluster(
         named.identity,
         config,
         {key: job.model.describe().get(key) for key in WEIGHTS},
+        few_shot_pool(config),
         job.tools,
     )
     with tqdm(total=len(questions), desc=named.name, unit="question", disable=not job.progress) as bar:
@@ -78,11 +81,13 @@ def run_shard(order: Order, shard: Shard) -> list[Episode]:
     for what, ours, wanted in (
         (f"controller {named.name}", named.identity, order.identity),
         (f"model {order.plan.model}", weights, dict(order.weights)),
+        ("few-shot pool", few_shot_pool(order.config), order.examples),
     ):
         if ours != wanted:
             raise UsageError(f"the worker on {platform.node()} has another {what} than this process")
     check_model(model, order.config)
     check_corpus(order.config.repair)
+    check_few_shot(order.config.few_shot)
     benchmark = shard.open()
     job = Job(order.plan, named, benchmark, shard.questions, model, Path(), order.tools, progress=False)
     episodes: list[Episode] = []

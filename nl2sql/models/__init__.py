@@ -32,7 +32,7 @@ def load_model(
     server: Iterable[str] = (),
     cache: bool = False,
     engine: str = "auto",
-    adapter: str = "none",
+    adapter: str = "auto",
 ) -> Model:
     """Load the model that ``spec`` names.
 
@@ -40,8 +40,9 @@ def load_model(
     a hub id ``org/name``, or a server's model ``http://HOST/v1#NAME``. device: auto, cpu, cuda or mps. dtype: float32,
     bfloat16, float16 or None (float32 on CPU, bfloat16 on CUDA). batch_size: rows decoded, or requests made, at once.
     server: ``KEY=VALUE`` options of an HTTP server. cache: answer repeated calls from the response cache. engine: how a
-    local model batches: auto, slots, or continuous (transformers' own; docs/engine.md). adapter: none, or the folder of
-    a LoRA adapter in PEFT's format, merged into a local model's weights.
+    local model batches: auto, slots, or continuous (transformers' own; docs/engine.md). adapter: a LoRA adapter that is
+    merged into a local model's weights: auto (the packaged one of an embedded model that has one), none, the name of a
+    packaged one, or a folder in PEFT's format.
     Raises UsageError for a spec that names nothing, ModelError when the weights or the server cannot be had.
     """
     source = resolve_spec(spec)
@@ -58,7 +59,7 @@ def load_model(
 def _open(
     source: Source, device: str, dtype: str | None, batch_size: int, server: tuple[str, ...], engine: str, adapter: str
 ) -> Model:
-    if adapter != "none" and source.kind in ("http", "scripted"):
+    if adapter not in ("auto", "none") and source.kind in ("http", "scripted"):
         raise UsageError(f"--adapter goes with a local model, not with {source.value!r}; leave it out")
     if source.kind == "http":
         from nl2sql.models.http import HttpModel

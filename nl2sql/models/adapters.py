@@ -1,6 +1,7 @@
 """LoRA adapters [36] in PEFT's format, merged into a model's weights when it is loaded.
 
-A merged model computes what the adapted one would, at the cost of the plain one. Covered: LoRA on linear layers, also
+The package carries adapters of its own (``packaged_adapters``), and an embedded model may name one as its default. A
+merged model computes what the adapted one would, at the cost of the plain one. Covered: LoRA on linear layers, also
 rank-stabilised; not DoRA, biases, ranks of their own per layer, or layers saved whole (refused by name).
 """
 
@@ -18,16 +19,28 @@ PREFIX = "base_model.model."
 _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "lora_bias")
 
 
-def find_adapter(spec: str) -> Path | None:
-    """The folder that ``--adapter`` names; None for ``none``. Raises UsageError for anything else."""
+def packaged_adapters() -> dict[str, Path]:
+    """The adapters that the package carries, by name."""
+    home = Path(__file__).parent / "packaged_adapters"
+    return {file.parent.name: file.parent for file in sorted(home.glob(f"*/{WEIGHTS}"))}
+
+
+def find_adapter(spec: str, default: str = "none") -> Path | None:
+    """The folder of the adapter ``spec``: auto (``default``), none, a packaged name, or a folder. None for none.
+
+    Raises UsageError for anything else.
+    """
+    spec = default if spec == "auto" else spec
     if spec == "none":
         return None
-    folder = Path(spec).expanduser()
+    packaged = packaged_adapters()
+    folder = packaged.get(spec) or Path(spec).expanduser()
     missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
     if missing:
         what = f"has no {' and no '.join(missing)}" if folder.is_dir() else "does not exist"
         raise UsageError(
-            f"adapter folder {spec!r} {what}; give `none`, or a folder that peft or scripts/train_adapter.py wrote"
+            f"adapter folder {spec!r} {what}; give {', '.join(['`auto`', '`none`', *packaged])}, or a folder that peft "
+            "or scripts/train_adapter.py wrote"
         )
     return folder
 

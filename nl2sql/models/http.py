@@ -353,7 +353,8 @@ class HttpModel:
         if not self._samples:
             raise ModelError(
                 f"{self.url} decodes greedily whatever the temperature, so it cannot draw samples; leave "
-                "react.do_sample=false and single_shot.samples=1 (no --equal-tokens), or use another server"
+                "react.do_sample=false, single_shot.samples=1 and candidates.n=1 (no --equal-tokens), or use another "
+                "server"
             )
 
     def _trial(self, messages: Sequence[Message], tokens: int, **extra: Any) -> str:

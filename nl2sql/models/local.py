@@ -87,7 +87,7 @@ class LocalModel:
         dtype: str | None = None,
         batch_size: int = 32,
         engine: str = "auto",
-        adapter: str = "none",
+        adapter: str = "auto",
     ) -> LocalModel:
         """Load the weights that ``source`` names, with the LoRA adapter in the folder ``adapter`` merged in.
 
@@ -249,7 +249,7 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
 
     Raises UsageError for a bad device, dtype or adapter, else ModelError.
     """
-    folder = find_adapter(adapter)
+    folder = find_adapter(adapter, embedded_model(source.value).adapter if source.kind == "embedded" else "none")
     sleep_at_barriers()
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -8,13 +8,15 @@ makes an epoch cheap. In half of the groups the order of tables is shuffled, so 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from nl2sql import constraints, prompts
 from nl2sql.agent_tools import LINK_MAX_TABLES
-from nl2sql.interfaces import Question
+from nl2sql.grounding import with_values
+from nl2sql.interfaces import Database, Question
 from nl2sql.linking import link_schema
 from nl2sql.schema import Schema, focus, schema_to_text
 from nl2sql.training.sql_style import in_style, tables_of
@@ -48,18 +50,26 @@ class Asked:
 
     question: Question
     text: str  # the question's wording in this group
+    nlq: str  # the same with the values that it names, as prompts show it
     sql: str
     schema: Schema
     tables: frozenset[str]
 
 
-def asked(question: Question, schema: Schema, text: str | None = None) -> Asked | None:
-    """None where the gold cannot be written in the taught style."""
+_NO_CONDITION = re.compile(r" ON TRUE\b| ON ([\w.]+) = \1(?![\w.])")  # a join that joins everything
+
+
+def asked(
+    question: Question, database: Database, schema: Schema, text: str | None = None, values: int = 0
+) -> Asked | None:
+    """None where the gold cannot be written in the taught style. ``values``: of cells that the question names."""
     sql = in_style(question.gold[0], schema)
-    if sql is None or not sql.upper().startswith("SELECT ") or " ON TRUE" in sql:  # a lost join condition
+    if sql is None or not sql.upper().startswith("SELECT ") or _NO_CONDITION.search(sql):
         return None
     tables = frozenset(tables_of(sql, schema))
-    return Asked(question, text or question.text, sql, schema, tables) if tables else None
+    wording = text or question.text
+    nlq = with_values(wording, database, values) if values else wording
+    return Asked(question, wording, nlq, sql, schema, tables) if tables else None
 
 
 def groups(items: Sequence[Asked], rng: random.Random, size: int = GROUP) -> Iterator[tuple[Schema, list[Asked]]]:
@@ -68,7 +78,7 @@ def groups(items: Sequence[Asked], rng: random.Random, size: int = GROUP) -> Ite
     rng.shuffle(waiting)
     while waiting:
         first = waiting.pop()
-        linked = {table.name for table in link_schema(first.text, first.schema, LINK_MAX_TABLES).tables}
+        linked = {table.name for table in link_schema(first.nlq, first.schema, LINK_MAX_TABLES).tables}
         names = linked | first.tables
         members = [first]
         rest: list[Asked] = []
@@ -85,13 +95,13 @@ def groups(items: Sequence[Asked], rng: random.Random, size: int = GROUP) -> Ite
 
 def write_example(item: Asked, schema_text: str) -> Example:
     """Question and schema -> SQL: ``generate_sql``'s own prompt."""
-    messages = prompts.generate_messages(item.text, schema_text, constraints.extract_constraints(item.text))
+    messages = prompts.generate_messages(item.nlq, schema_text, constraints.extract_constraints(item.text))
     return Example("write", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))
 
 
 def repair_example(item: Asked, schema_text: str, bad_sql: str, error: str) -> Example:
     """A query and its error -> the right one: ``repair_sql``'s own prompt."""
-    messages = prompts.repair_messages(item.text, bad_sql, error, schema_text)
+    messages = prompts.repair_messages(item.nlq, bad_sql, error, schema_text)
     return Example("repair", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nl2sql.benchmarks import scorable
+from nl2sql.config import Config, SchemaConfig
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.training import examples
@@ -17,6 +18,8 @@ from nl2sql.training.corruptions import corrupted
 from nl2sql.training.examples import Example
 
 logger = logging.getLogger(__name__)
+
+VALUES = 4  # cell values shown with a question
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Shares:
     wrong: float = 0.4
     held_out: float = 0.05
     paraphrase: float = 0.4
+    values: float = 0.75
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,11 @@ def _groups(
     except DatabaseError as error:
         logger.warning("nothing is learned from database %s: %s", name, error)
         return
-    found = (examples.asked(q, schema, _wording(q, shares, rng)) for q in questions)
-    items = [item for item in found if item is not None]
+    items = []
+    for question in questions:
+        values = VALUES if rng.random() < shares.values else 0
+        if (item := examples.asked(question, database, schema, _wording(question, shares, rng), values)) is not None:
+            items.append(item)
     for shown, group in examples.groups(items, rng):
         text = examples.schema_text(shown)
         made = [examples.write_example(item, text) for item in group]
@@ -111,13 +118,15 @@ def _acts(
         while made < shares.act and waiting:
             question = waiting.pop()
             database = benchmark.database(question.db_id)
-            item = examples.asked(question, database.schema())
+            item = examples.asked(question, database, database.schema())
             if item is None:
                 continue
+            config = Config(schema_text=SchemaConfig(values=VALUES if rng.random() < shares.values else 0))
             wrong = None
             if rng.random() < shares.wrong:
                 wrong = corrupted(item.sql, item.text, item.schema, database, rng)
-            example = act_example(replace(question, evidence=""), item.sql, database, wrong[0] if wrong else None)
+            asked = replace(question, evidence="")
+            example = act_example(asked, item.sql, database, wrong[0] if wrong else None, config)
             if example is not None:
                 made += 1
                 bar.update()

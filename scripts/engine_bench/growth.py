@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     set_threads()
     model = variants.load(str(pull(args.model)), args.dtype)
     tables = {
-        "episodes": [_line(model, n, made(n, 8, 30), args) for n in EPISODES],
+        "episodes": [_line(model, n, made(n, 4, 30), args) for n in EPISODES],
         "steps": [_line(model, n, truncated(made(16, 8, 30), n), args) for n in STEPS],
         "columns": [_line(model, n, made(16, 4, n), args) for n in COLUMNS],
         "cache limit (MB)": [
@@ -68,6 +69,7 @@ def _line(
     model: Any, x: int, episodes: Sequence[Episode], args: argparse.Namespace, cache: int = CACHE_BYTES
 ) -> dict[str, Any]:
     found = variants.engine(model, episodes, args.batch_size, cache)
+    print(f"{x}: {found.seconds:.1f} s", file=sys.stderr, flush=True)  # it takes minutes
     return {
         "x": x,
         "seconds": round(found.seconds, 2),

@@ -14,7 +14,8 @@ from models.tiny import tiny_model, tiny_tokenizer
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.models import load_model
-from nl2sql.models.adapters import CONFIG, find_adapter, merge_adapter
+from nl2sql.models.adapters import CONFIG, WEIGHTS, find_adapter, merge_adapter, packaged_adapters
+from nl2sql.models.embedded import embedded_models
 from nl2sql.training import lora
 from nl2sql.training.packing import IGNORED, Row, common_prefix, packs
 
@@ -123,6 +124,22 @@ def test_a_merged_adapter_computes_what_the_adapted_model_does(tmp_path):
         assert not torch.allclose(plain, expected, atol=1e-2)
 
 
+def test_a_published_adapter_is_half_as_large_and_computes_nearly_the_same(tmp_path):
+    trained(tmp_path)
+    lora.export(tmp_path / "best", tmp_path / "release", {"model": {"name": "tiny"}})
+    sizes = [(tmp_path / part / WEIGHTS).stat().st_size for part in ("best", "release")]
+    assert sizes[1] < 0.6 * sizes[0]
+    assert str(tmp_path) not in (tmp_path / "release" / CONFIG).read_text()
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    logits = []
+    for part in ("best", "release"):
+        model = tiny_model()
+        merge_adapter(model, tmp_path / part)
+        with torch.no_grad():
+            logits.append(model(input_ids=ids).logits)
+    assert torch.allclose(*logits, atol=5e-3)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -150,6 +167,16 @@ def test_an_adapter_of_another_model_or_no_adapter_is_refused(tmp_path):
             find_adapter(str(spec))
     with pytest.raises(UsageError, match="local model"):
         load_model("http://localhost:1/v1#m", adapter=str(tmp_path / "a"))
+
+
+def test_auto_is_the_models_own_adapter_and_packaged_ones_go_by_name():
+    assert find_adapter("auto") is None
+    for name, folder in packaged_adapters().items():
+        assert find_adapter(name) == find_adapter("auto", default=name) == folder
+        assert (folder / WEIGHTS).stat().st_size <= 25_000_000
+        assert json.loads((folder / "recipe.json").read_text())["data"]["checked"]  # against what was it checked?
+    for model in embedded_models().values():
+        assert model.adapter in ("none", *packaged_adapters())
 
 
 def test_the_scripts_build_train_resume_and_load(tmp_path):

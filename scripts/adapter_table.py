@@ -1,0 +1,81 @@
+"""The table of the model card: stock model, adapter, grammar and best pipeline, each asked once and in the loop.
+
+    NL2SQL_BENCHMARKS=... python scripts/adapter_table.py --out runs/adapter [--limit 100] [--adapter DIR] [--json]
+
+Every cell of ``scripts/adapter.yaml`` on Spider holdout, the packaged test split, GeoQuery and Chinook (those at
+hand): EX, VA and TS with intervals clustered by database, and a paired test against the stock model. Interrupt it at
+will; the same command goes on. ``--adapter`` puts a folder in place of the packaged adapter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nl2sql.ablation import ablate
+from nl2sql.errors import Nl2SqlError
+from nl2sql.grid import expand
+
+SETS = ("spider:holdout", "packaged:test", "geoquery", "chinook_deepagents")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/adapter"))
+    parser.add_argument("--sets", nargs="*", metavar="NAME[:SPLIT]", help=f"default: {' '.join(SETS)}")
+    parser.add_argument("--limit", type=int, help="questions of each benchmark; default: scripts/adapter.yaml's")
+    parser.add_argument("--cells", nargs="*", help="only these, and the base")
+    parser.add_argument("--adapter", help="a folder in place of the packaged adapter")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    sets = options.sets or [name for name in SETS if name.startswith("packaged") or os.environ.get("NL2SQL_BENCHMARKS")]
+    try:
+        tables = {name: table(name, options) for name in sets}
+    except Nl2SqlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(tables, indent=1))
+    else:
+        for name, data in tables.items():
+            print(f"\n### {name}, {data['n']} questions\n\n{markdown(data)}")
+    return 0
+
+
+def table(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The finished cells on one benchmark."""
+    grid = yaml.safe_load(Path(__file__).with_name("adapter.yaml").read_text(encoding="utf-8"))
+    benchmark, _, split = name.partition(":")
+    grid["base"] |= {"benchmark": benchmark, **({"split": split} if split else {})}
+    if options.limit:
+        grid["base"]["limit"] = options.limit
+    if options.cells is not None:
+        grid["cells"] = {cell: grid["cells"][cell] for cell in options.cells}
+    if options.adapter:
+        for changed in grid["cells"].values():
+            changed |= {"adapter": options.adapter} if changed.get("adapter") == "auto" else {}
+    place = options.out / name.replace(":", "-")
+    return ablate(expand(grid), place, command=f"python {' '.join(sys.argv)}").to_dict()
+
+
+def markdown(data: dict[str, Any]) -> str:
+    metrics = list(data["cells"][0]["metrics"])
+    lines = [f"| cell | {' | '.join(metrics)} | won, lost | p (Holm) |", "|---" * (len(metrics) + 3) + "|"]
+    for cell in data["cells"]:
+        shown = [
+            f"{100 * m['value']:.1f} [{100 * m['low']:.1f}, {100 * m['high']:.1f}]" for m in cell["metrics"].values()
+        ]
+        test = cell["test"]
+        against = [f"{test['wins']}, {test['losses']}", f"{test['p_holm']:.2g}"] if test else ["", ""]
+        lines.append(f"| {' | '.join([cell['name'], *shown, *against])} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
