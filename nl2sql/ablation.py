@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
 from nl2sql import __version__
 from nl2sql.controllers import check_model, get_controller
-from nl2sql.errors import Cancelled, UsageError
+from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
 from nl2sql.few_shot import check_few_shot
-from nl2sql.grid import BASE, Cell
+from nl2sql.grid import BASE, TABLE, Cell
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.jobs import Job, carry_out
-from nl2sql.plan import Plan, open_benchmark, open_model, pick, read_plan
+from nl2sql.models import resolve_spec
+from nl2sql.plan import MODEL_OPTIONS, WEIGHTS, Plan, open_benchmark, open_model, pick, read_plan
 from nl2sql.prompts import prompt_hashes
 from nl2sql.rescore import owed_of
 from nl2sql.runs import Run, exclusive, item_field, locked, read_manifest, write_json
 from nl2sql.stats import PairedTest, adjusted, paired_test
 
+if TYPE_CHECKING:
+    from nl2sql.distributed import Cluster
+
 FORMAT = 1
-MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,33 +94,41 @@ class Ablation:
         return f"<table><tr>{cells}</tr>{rows}</table><div>{notes}</div>"
 
 
-def ablate(cells: Sequence[Cell], out: str | Path, *, command: str = "", progress: bool = True) -> Ablation:
+def ablate(
+    cells: Sequence[Cell],
+    out: str | Path,
+    *,
+    command: str = "",
+    progress: bool = True,
+    cluster: Cluster | None = None,
+) -> Ablation:
     """Carry out what the cells of a grid still owe in ``out`` and return all of them.
 
-    command: what continues an interrupted ablation, for its message. Raises UsageError where ``out`` holds anything
-    but an ablation of this version, or a cell that was run with other settings; Cancelled when interrupted.
+    command: what continues an interrupted ablation, for messages. cluster: carries out every cell's episodes and
+    scoring (``nl2sql.distributed``). Raises UsageError where ``out`` holds anything but an ablation of this version,
+    a cell that was run with other settings, or a model that is none; Cancelled when interrupted.
     """
+    new = not Path(out).expanduser().exists()
     folder = _open(Path(out))
-    with locked(folder):
+    head = {"format": FORMAT, "nl2sql": __version__, "command": command}
+    with _left_as_found(folder, new), locked(folder):
         _check_started(folder, cells)
-        write_json(folder / "ablation.json", {"format": FORMAT, "nl2sql": __version__, "cells": _described(cells)})
-        for cell in cells:
-            (folder / cell.name).mkdir(exist_ok=True)
         finished = {cell.name: run for cell in cells if (run := _finished(folder / cell.name, cell)) is not None}
         owed = sorted((cell for cell in cells if cell.name not in finished), key=lambda cell: _model_of(cell.plan))
         if owed:
-            finished |= _carry_out(owed, folder, len(cells) - len(owed), command, progress)
+            _check_owed(owed, cluster)
+            work = _Work(folder, len(cells) - len(owed), command, progress, cluster)
+            finished |= work.carry_out(owed, lambda: write_json(folder / TABLE, head | {"cells": _described(cells)}))
         _check_comparable(folder, cells, finished)
         ablation = Ablation(folder, cells, {cell.name: finished[cell.name] for cell in cells})
-        table = ablation.to_dict()
-        write_json(folder / "ablation.json", {"format": FORMAT, "nl2sql": __version__, **table})
+        write_json(folder / TABLE, head | ablation.to_dict())
     return ablation
 
 
 def _open(folder: Path) -> Path:
     """The folder of an ablation, new or begun."""
     folder = folder.expanduser()
-    path = folder / "ablation.json"
+    path = folder / TABLE
     if (folder / "manifest.json").exists():
         raise UsageError(f"--out {folder} holds a run of nl2sql eval; name another folder for the ablation")
     if path.exists():
@@ -138,6 +149,31 @@ def _open(folder: Path) -> Path:
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
     return folder
+
+
+@contextmanager
+def _left_as_found(folder: Path, new: bool) -> Iterator[None]:
+    """Take a new folder away again where no cell was begun: a mistake in the grid leaves nothing behind."""
+    try:
+        yield
+    except Nl2SqlError:
+        if new and {path.name for path in folder.iterdir()} <= {".lock"}:
+            (folder / ".lock").unlink(missing_ok=True)
+            folder.rmdir()
+        raise
+
+
+def _check_owed(cells: Sequence[Cell], cluster: Cluster | None) -> None:
+    """What can be known before the first cell runs. Raises UsageError."""
+    for cell in cells:
+        try:
+            resolve_spec(cell.plan.model)
+            if cluster is not None:
+                from nl2sql.distributed.episodes import check_plan
+
+                check_plan(cell.plan, cell.config)
+        except UsageError as error:
+            raise UsageError(f"cell {cell.name}: {error}") from None
 
 
 def _described(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -196,7 +232,7 @@ def _check_comparable(folder: Path, cells: Sequence[Cell], runs: Mapping[str, Ru
         manifest = runs[cell.name].manifest
         found = manifest["fingerprints"]
         changed = [name for name in {**first, **found} if first.get(name) != found.get(name)]
-        used = {key: manifest["model"].get(key) for key in ("name", "revision", "dtype")}
+        used = {key: manifest["model"].get(key) for key in WEIGHTS}
         other, theirs = weights.setdefault(_model_of(cell.plan), (cell.name, used))
         if used != theirs:
             changed.append(f"model {cell.plan.model} (since cell {other})")
@@ -211,29 +247,61 @@ def _model_of(plan: Plan) -> tuple[str, ...]:
     return tuple(str(getattr(plan, name)) for name in MODEL_OPTIONS)
 
 
-def _carry_out(cells: Sequence[Cell], folder: Path, done: int, command: str, progress: bool) -> dict[str, Run]:
-    """Run cells one after the other; those of one model share it, and one bar counts the questions of all."""
-    benchmark = open_benchmark(cells[0].plan, {})
-    questions = pick(benchmark, cells[0].plan)
-    total = sum(len(questions) * _phases(cell) for cell in cells)
-    found: dict[str, Run] = {}
-    with ExitStack() as stack, tqdm(total=total, unit="question", disable=not progress) as bar:
-        model: Model | None = None
-        opened: tuple[str, ...] | None = None
-        for number, cell in enumerate(cells, done + 1):
-            bar.set_description(f"{cell.name} ({number} of {done + len(cells)})")
-            try:
-                if model is None or opened != _model_of(cell.plan):
-                    stack.close()
-                    model, opened = open_model(cell.plan), _model_of(cell.plan)
-                    stack.callback(model.close)
-                found[cell.name] = _run(cell, folder / cell.name, benchmark, questions, model, bar.update)
-            except (Cancelled, KeyboardInterrupt):
-                again = f"; continue with: {command}" if command else ""
-                raise Cancelled(
-                    f"interrupted in cell {cell.name}; what is finished is kept in {folder}{again}"
-                ) from None
-    return found
+@dataclass(frozen=True)
+class _Work:
+    """How the owed cells are carried out; ``done`` of them need nothing."""
+
+    folder: Path
+    done: int
+    command: str
+    progress: bool
+    cluster: Cluster | None
+
+    def carry_out(self, cells: Sequence[Cell], begin: Callable[[], object]) -> dict[str, Run]:
+        """Run cells one after the other; those of one model share it, and one bar counts the questions of all.
+
+        ``begin`` is called once the benchmark and the first model are open and fit.
+        """
+        benchmark = open_benchmark(cells[0].plan, {})
+        questions = pick(benchmark, cells[0].plan)
+        total = sum(len(questions) * _phases(cell) for cell in cells)
+        found: dict[str, Run] = {}
+        with ExitStack() as stack, tqdm(total=total, unit="question", disable=not self.progress) as bar:
+            model: Model | None = None
+            opened: tuple[str, ...] | None = None
+            for number, cell in enumerate(cells, self.done + 1):
+                bar.set_description(f"{cell.name} ({number} of {self.done + len(cells)})")
+                try:
+                    if model is None or opened != _model_of(cell.plan):
+                        stack.close()
+                        model, opened = open_model(cell.plan), _model_of(cell.plan)
+                        stack.callback(model.close)
+                    check_model(model, cell.config)
+                    check_few_shot(cell.config.few_shot)
+                    if not found:
+                        begin()
+                    found[cell.name] = self._run(cell, benchmark, questions, model, bar.update)
+                except (Cancelled, KeyboardInterrupt):
+                    again = f"; continue with: {self.command}" if self.command else ""
+                    raise Cancelled(
+                        f"interrupted in cell {cell.name}; what is finished is kept in {self.folder}{again}"
+                    ) from None
+        return found
+
+    def _run(
+        self,
+        cell: Cell,
+        benchmark: Benchmark,
+        questions: Sequence[Question],
+        model: Model,
+        advance: Callable[[int], object],
+    ) -> Run:
+        named = get_controller(cell.plan.controller)
+        place = self.folder / cell.name
+        place.mkdir(exist_ok=True)
+        job = Job(cell.plan, named, benchmark, questions, model, place, {}, progress=False, cluster=self.cluster)
+        with exclusive(place):
+            return carry_out(replace(job, advance=advance), cell.config, place)
 
 
 def _phases(cell: Cell) -> int:
@@ -241,22 +309,6 @@ def _phases(cell: Cell) -> int:
     if cell.plan.controller == "single_shot" or not cell.plan.control:
         return 1
     return 2 + int(cell.plan.equal_tokens)
-
-
-def _run(
-    cell: Cell,
-    place: Path,
-    benchmark: Benchmark,
-    questions: Sequence[Question],
-    model: Model,
-    advance: Callable[[int], object],
-) -> Run:
-    check_model(model, cell.config)
-    check_few_shot(cell.config.few_shot)
-    named = get_controller(cell.plan.controller)
-    job = Job(cell.plan, named, benchmark, questions, model, place, {}, progress=False)
-    with exclusive(place):
-        return carry_out(replace(job, advance=advance), cell.config, place)
 
 
 # --------------------------------------------------------------------------------------------------- showing
@@ -294,6 +346,13 @@ def ablation_notes(data: Mapping[str, Any]) -> list[str]:
         f"points, won, lost: against {BASE}; p: exact McNemar over the same questions, and adjusted over cells (Holm)",
         "detects: the smallest difference, in points, that such a test is likely to find (power 0.8, without Holm)",
     ]
+
+
+def ablation_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table of text cells, its header first, as Markdown; numbers to the right."""
+    head, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def ablation_text(ablation: Ablation, metric: str | None = None) -> str:

@@ -6,6 +6,9 @@ Failures *inside* an episode are data (``Episode.error``), not these exceptions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class Nl2SqlError(Exception):
     """A failure with a message for the user. Exit code 1."""
@@ -35,6 +38,15 @@ class Cancelled(Nl2SqlError):
     """The run was interrupted by the user; finished episodes are kept. Exit code 130."""
 
     exit_code = 130
+
+
+@contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """Ctrl-C in the block is Cancelled with ``message``: what was lost, or how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Cancelled(message) from None
 
 
 def one_line(error: object, limit: int | None = None) -> str:

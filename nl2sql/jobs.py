@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
 
@@ -27,6 +27,9 @@ from nl2sql.plan import Plan, few_shot_pool, fingerprints, run_key
 from nl2sql.runs import FORMAT, Run, RunFolder, environment, iter_jsonl, write_json
 from nl2sql.summary import pool_seeds, summarise
 from nl2sql.trace import json_text
+
+if TYPE_CHECKING:
+    from nl2sql.distributed import Cluster
 
 
 def no_bar(questions: int) -> None:
@@ -46,6 +49,7 @@ class Job:
     tools: Mapping[str, Tool]
     progress: bool
     advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several runs
+    cluster: Cluster | None = None  # where episodes and scoring are carried out; None: here
 
 
 def carry_out_seeds(job: Job, config: Config) -> Run:
@@ -89,7 +93,16 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
     try:
         main = _phase(job, job.controller, config, folder, main_key)
         controls = _controls(job, config, folder, main, described, prints)
-        report = summarise(manifest, config, job.benchmark, job.questions, main, controls, progress=job.progress)
+        report = summarise(
+            manifest,
+            config,
+            job.benchmark,
+            job.questions,
+            main,
+            controls,
+            progress=job.progress,
+            cluster=job.cluster,
+        )
     except KeyboardInterrupt:
         raise Cancelled(f"interrupted; {_kept(folder)}; continue with: {_continue(job)}") from None
     report["seconds"] = round(time.perf_counter() - started, 1)
@@ -157,7 +170,12 @@ def _phase(job: Job, named: NamedController, config: Config, folder: Path, key: 
     store.start_clock()
     job.advance(len(job.questions) - len(owed))
     try:
-        run_questions(job, named, config, owed, store.add)
+        if job.cluster is None:
+            run_questions(job, named, config, owed, store.add)
+        else:
+            from nl2sql.distributed.episodes import run_on_cluster
+
+            run_on_cluster(job.cluster, job, named, config, owed, store.add)
     finally:
         if owed:
             store.tick()
@@ -191,16 +209,15 @@ def run_questions(
     workers = min(len(questions), max(1, int(getattr(job.model, "batch_size", 8))))
     bar = tqdm(total=len(questions), desc=named.name, unit="question", disable=not job.progress)
     with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
-        futures = [pool.submit(one, question) for question in questions]
         try:
+            futures = [pool.submit(one, question) for question in questions]
             for future in as_completed(futures):
                 future.result()
                 bar.update()
                 job.advance(1)
         except BaseException:
-            cancel.set()
-            for future in futures:
-                future.cancel()
+            cancel.set()  # what runs ends at its next model call
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 

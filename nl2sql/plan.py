@@ -19,6 +19,9 @@ from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.runs import content_key, question_key, read_manifest
 
+MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
+WEIGHTS = ("name", "revision", "dtype")  # of a model's description: what decides its answers
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -128,7 +131,7 @@ def given_model(plan: Plan, model: Model) -> Model:
 
 def run_key(named: NamedController, config: Config, model: Mapping[str, Any], prints: Mapping[str, str]) -> str:
     """Content key of one controller under one config on one model over these questions and databases."""
-    weights = {k: model.get(k) for k in ("name", "revision", "dtype")}
+    weights = {key: model.get(key) for key in WEIGHTS}
     hashes = prompts.prompt_hashes(config.prompts)
     seen = {**prints, **({"few-shot pool": pool} if (pool := few_shot_pool(config)) else {})}
     return content_key(named.name, named.identity, config.model_dump(exclude={"eval"}), weights, hashes, seen)

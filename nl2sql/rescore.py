@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nl2sql.config import Config, build_config, config_keys, load_config
 from nl2sql.controllers import SAMPLERS
-from nl2sql.errors import Cancelled, UsageError
+from nl2sql.errors import UsageError, interruptible
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.plan import fingerprints, open_benchmark, read_plan
 from nl2sql.runs import Run, RunFolder, iter_jsonl, read_manifest, write_json
 from nl2sql.summary import pool_seeds, summarise
+
+if TYPE_CHECKING:
+    from nl2sql.distributed import Cluster
 
 CONTROLS = {"single_shot": "control", "equal_tokens": "control_equal_tokens"}  # name in a report -> folder
 
@@ -26,11 +30,13 @@ def replay(
     overrides: Iterable[str] = (),
     partial: bool = False,
     progress: bool = True,
+    cluster: Cluster | None = None,
 ) -> Run:
     """Score the predictions of ``folder`` again and write its ``report.json``; returns the Run.
 
     benchmark: for a run that was given one as an object. overrides: ``eval.KEY=VALUE``, in place of the run's own
-    scoring. partial: score the questions that are finished, in a run that owes others; nothing is written.
+    scoring. partial: score the questions that are finished, in a run that owes others; nothing is written. cluster:
+    scores in place of this process.
     Raises UsageError when questions are owed, or when the benchmark no longer has them.
     """
     path = Path(folder)
@@ -39,18 +45,17 @@ def replay(
         raise UsageError(f"{path} was given a benchmark object; nl2sql.replay({str(path)!r}, benchmark=...)")
     settings = _rescored(config, overrides)
     opened = open_benchmark(plan, {"benchmark": benchmark})
-    try:
+
+    def scored(part: Path) -> Run:
+        return _score(part, settings, opened, partial=partial, progress=progress, cluster=cluster)
+
+    with interruptible(f"interrupted; score it again with: nl2sql replay {path}"):
         if plan.seeds:
-            reports = {
-                seed: _score(path / f"seed-{seed}", settings, opened, partial=partial, progress=progress).report
-                for seed in plan.seeds
-            }
+            reports = {seed: scored(path / f"seed-{seed}").report for seed in plan.seeds}
             greedy = not config.react.do_sample and plan.controller not in SAMPLERS
             run = Run(path, read_manifest(path), pool_seeds(reports, greedy=greedy) | {"run": str(path)})
         else:
-            run = _score(path, settings, opened, partial=partial, progress=progress)
-    except KeyboardInterrupt:
-        raise Cancelled(f"interrupted; score it again with: nl2sql replay {path}") from None
+            run = scored(path)
     if plan.seeds and not partial:
         write_json(path / "report.json", run.report)
     return run
@@ -101,7 +106,15 @@ def changed_since(folder: Path, benchmark: Benchmark, questions: list[Question])
     return [name for name in {**then, **now} if then.get(name) != now.get(name)]
 
 
-def _score(folder: Path, config: Config, benchmark: Benchmark, *, partial: bool, progress: bool) -> Run:
+def _score(
+    folder: Path,
+    config: Config,
+    benchmark: Benchmark,
+    *,
+    partial: bool,
+    progress: bool,
+    cluster: Cluster | None,
+) -> Run:
     manifest = read_manifest(folder)
     questions = questions_of(folder, benchmark)
     main, controls = stores_of(folder)
@@ -121,7 +134,7 @@ def _score(folder: Path, config: Config, benchmark: Benchmark, *, partial: bool,
             "--partial"
         )
     changed = changed_since(folder, benchmark, questions) if not partial else []
-    report = summarise(manifest, config, benchmark, questions, main, controls, progress=progress)
+    report = summarise(manifest, config, benchmark, questions, main, controls, progress=progress, cluster=cluster)
     report["warnings"] += [f"{name} changed since the run was made" for name in changed]
     if not partial:
         write_json(folder / "report.json", report)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.config import Config, build_config, merge
 from nl2sql.controllers import NamedController, check_model, get_controller
@@ -19,6 +19,9 @@ from nl2sql.jobs import Job, carry_out, carry_out_seeds
 from nl2sql.plan import Plan, given_model, open_benchmark, open_model, pick, read_plan
 from nl2sql.repair.in_loop import check_corpus
 from nl2sql.runs import Run, exclusive, new_folder
+
+if TYPE_CHECKING:
+    from nl2sql.distributed import Cluster
 
 
 def evaluate(
@@ -43,6 +46,7 @@ def evaluate(
     tools: Mapping[str, Tool] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
+    cluster: Cluster | None = None,
 ) -> Run:
     """Run ``controller`` (and the single-shot control) on a benchmark and score it; returns the finished Run.
 
@@ -50,6 +54,7 @@ def evaluate(
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
     tools: added to the loop's action space. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
     model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
+    cluster: carries out episodes and scoring in place of this process (``nl2sql.distributed``).
     Raises UsageError for bad arguments and Cancelled when interrupted (finished episodes are kept).
     """
     given = {"benchmark": benchmark, "model": model, "controller": controller}
@@ -75,7 +80,7 @@ def evaluate(
         objects=objects,
     )
     settings = with_preset(named, config)
-    return start(plan, settings, given=given, tools=tools, out=out, progress=progress)
+    return start(plan, settings, given=given, tools=tools, out=out, progress=progress, cluster=cluster)
 
 
 def with_preset(named: NamedController, config: Config | None) -> Config:
@@ -95,8 +100,10 @@ def start(
     tools: Mapping[str, Tool] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
+    cluster: Cluster | None = None,
 ) -> Run:
     """Carry out a plan in a new folder, once or once per seed."""
+    _check_cluster(cluster, plan, config)
     if len(set(plan.seeds)) < len(plan.seeds):
         raise UsageError(f"--seeds {','.join(map(str, plan.seeds))} names a seed twice")
     objects = given or {}
@@ -108,7 +115,7 @@ def start(
     check_corpus(config.repair)
     check_few_shot(config.few_shot)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
-    job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress)
+    job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress, cluster=cluster)
     with exclusive(folder):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, folder)
 
@@ -121,6 +128,7 @@ def resume(
     controller: Callable[..., Episode] | None = None,
     tools: Mapping[str, Tool] | None = None,
     progress: bool = True,
+    cluster: Cluster | None = None,
 ) -> Run:
     """Continue an interrupted run from its manifest; what is finished is not done again.
 
@@ -129,6 +137,7 @@ def resume(
     """
     path = Path(folder)
     plan, config = read_plan(path)
+    _check_cluster(cluster, plan, config)
     objects = {"benchmark": benchmark, "model": model, "controller": controller}
     missing = [name for name in plan.objects if objects[name] is None]
     if missing:
@@ -140,6 +149,13 @@ def resume(
     check_model(backend, config)
     check_corpus(config.repair)
     check_few_shot(config.few_shot)
-    job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress)
+    job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress, cluster=cluster)
     with exclusive(path):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)
+
+
+def _check_cluster(cluster: Cluster | None, plan: Plan, config: Config) -> None:
+    if cluster is not None:
+        from nl2sql.distributed.episodes import check_plan
+
+        check_plan(plan, config)

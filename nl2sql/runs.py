@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from nl2sql import __version__
 from nl2sql.errors import Nl2SqlError, UsageError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of run folders; another number is another version's
 TICK_S = 10.0
+QuestionKey: TypeAlias = tuple[str, str, str]  # benchmark, database, id
 PREDICTION_KEYS = ("id", "db_id", "question", "sql", "raw_sql", "error", "steps", "usage", "seconds", "finish")
 
 
@@ -335,10 +336,14 @@ class Run:
     def _store(self) -> RunFolder:
         return RunFolder(self.folder, self.manifest["key"], self.folder)
 
+    def key_of(self, item: Mapping[str, Any]) -> QuestionKey:
+        """Which question an item or a trace is of; an id alone is unique in one benchmark only."""
+        return self.report["benchmark"], item["db_id"], item["id"]
+
     def paired(self, other: Run) -> dict[str, dict[str, Any]]:
         """Exact McNemar of this run against another on the questions of both, per metric: wins, losses, n, p."""
-        theirs = {item["id"]: item for item in other.report["items"]}
-        both = [(item, theirs[item["id"]]) for item in self.report["items"] if item["id"] in theirs]
+        theirs = {other.key_of(item): item for item in other.report["items"]}
+        both = [(item, theirs[key]) for item in self.report["items"] if (key := self.key_of(item)) in theirs]
         names = {name: item_field(name) for name in self.report["metrics"] if name in other.report["metrics"]}
         return {
             name: mcnemar((bool(a[field]), bool(b[field])) for a, b in both).to_dict() for name, field in names.items()

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+Item = TypeVar("Item", bound=Hashable)
 MIN_CLUSTERS = 10  # below this a cluster-robust error is itself too uncertain to use
 
 
@@ -125,7 +126,7 @@ class PairedTest:
     detectable: float | None
 
 
-def paired_test(against: str, ours: Mapping[str, bool], theirs: Mapping[str, bool]) -> PairedTest:
+def paired_test(against: str, ours: Mapping[Item, bool], theirs: Mapping[Item, bool]) -> PairedTest:
     """The test of two systems' verdicts by item."""
     found = mcnemar((value, theirs[item]) for item, value in ours.items() if item in theirs)
     n = max(1, found.n)

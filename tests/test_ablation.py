@@ -257,6 +257,23 @@ def test_a_folder_is_one_ablation_and_nothing_else(done: Ablation, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"base": {"model": "smolm2-135m"}}, "cell base: unknown model 'smolm2-135m'; did you mean"),
+        ({"cells": {"late": {"model": "nowhere.gguf"}}}, "cell late: model file 'nowhere.gguf' does not exist"),
+        ({"base": {"model": "scripted:nowhere.json"}}, "nowhere.json"),
+        ({"base": {"benchmark": "nowhere"}}, "nowhere"),
+    ],
+)
+def test_a_grid_that_cannot_be_run_leaves_nothing_behind(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    grid = grid_of(mending_script(tmp_path / "script.json"), cells={"one": {}})
+    grid = {key: {**value, **changed.get(key, {})} for key, value in grid.items()}
+    with pytest.raises(UsageError, match=message):
+        ablate(expand(grid), tmp_path / "out", progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["script.json"]
+
+
 def test_a_cell_of_the_same_name_with_other_settings_is_refused_before_anything_runs(done: Ablation) -> None:
     model = done.cells[0].plan.model
     cells = expand(grid_of(model, cells={"new": {}, "renamed": {"react.max_steps": 3}}))

@@ -23,6 +23,7 @@ from nl2sql.cli import (
     doctor,
     evaluate,
     explain,
+    export_otel,
     mcp,
     models,
     replicas,
@@ -64,6 +65,7 @@ app.command("report")(report.report_command)
 app.command("replay")(runs.replay_command)
 app.command("check-run")(runs.check_run_command)
 app.command("export-failures")(runs.export_failures_command)
+app.command("export-otel")(export_otel.export_otel_command)
 app.command("score")(score.score)
 app.command("compare")(compare.compare)
 app.command("check-data")(check_data.check_data)

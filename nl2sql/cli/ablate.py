@@ -9,11 +9,15 @@ from typing import Annotated
 
 import typer
 
+from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
+
 
 def ablate_command(
     grid: Annotated[Path, typer.Argument(help="A YAML file of base, axes and cells (docs/runs.md).")],
     out: Annotated[Path | None, typer.Option(help="Folder of the cells; default: runs/<name of the grid>.")] = None,
     metric: Annotated[str | None, typer.Option(help="What the table compares; default EX. E.g. VA.")] = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells; run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
@@ -41,8 +45,9 @@ def ablate_command(
         return
     from nl2sql.ablation import ablate, ablation_text
 
-    with redirect_stdout(sys.stderr):  # what a controller prints is not part of the table
-        done = ablate(cells, folder, command=f"nl2sql ablate {grid} --out {folder}", progress=not quiet)
+    command = f"nl2sql ablate {grid} --out {folder}"
+    with redirect_stdout(sys.stderr), opened(executor, address) as cluster:  # what a loop prints is no table
+        done = ablate(cells, folder, command=command, progress=not quiet, cluster=cluster)
     if as_json:
         print(json_text(done.to_dict(metric), indent=2))
     else:

@@ -43,7 +43,7 @@ def compare(
     import sys
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
-    from nl2sql.errors import BenchmarkError, Cancelled
+    from nl2sql.errors import BenchmarkError, interruptible
     from nl2sql.eval import comparison
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.eval.scoring import score_many
@@ -58,7 +58,7 @@ def compare(
     usable = {
         label: {id_: sql for id_, sql in found.items() if id_ not in set_aside} for label, (found, _) in read.items()
     }
-    try:
+    with interruptible("interrupted; nothing was compared"):
         scores = score_many(
             loaded,
             kept,
@@ -69,8 +69,6 @@ def compare(
             max_rows=max_rows,
             progress=sys.stderr.isatty(),
         )
-    except KeyboardInterrupt:
-        raise Cancelled("interrupted; nothing was compared") from None
     compared = comparison.compare(scores["A"], scores["B"], metric=metric)
     sides = {
         label: {

@@ -21,6 +21,7 @@ from nl2sql.cli.ask import (
     ServerOption,
     SetOption,
 )
+from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
 from nl2sql.errors import UsageError
 
 
@@ -59,6 +60,8 @@ def evaluate_command(
     equal_tokens: Annotated[
         bool, typer.Option("--equal-tokens", help="Also single_shot with k samples at the loop's token budget.")
     ] = False,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: a new one under runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder; nothing is done twice.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print episodes, tokens and time; run nothing.")] = False,
@@ -75,19 +78,20 @@ def evaluate_command(
       nl2sql eval --model http://localhost:8000/v1#Qwen/Qwen2.5-7B-Instruct --server price_in=0.1
       nl2sql eval --resume runs/spider
       nl2sql eval --benchmark packaged --split dev --dry-run
+      nl2sql eval --model http://localhost:8000/v1#NAME --executor ray --address 10.0.0.1:6379
     """
     from nl2sql import runner
     from nl2sql.jobs import Plan
 
     progress = not quiet
     if resume is not None:
-        allowed = {"resume", "as_json", "quiet"}
+        allowed = {"resume", "executor", "address", "as_json", "quiet"}
         extra = [name for name in context.params if name not in allowed and _was_given(context, name)]
         if extra:
             flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
             raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
-        with redirect_stdout(sys.stderr):
-            report = runner.resume(resume, progress=progress).report
+        with redirect_stdout(sys.stderr), opened(executor, address) as cluster:
+            report = runner.resume(resume, progress=progress, cluster=cluster).report
     else:
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
@@ -124,8 +128,8 @@ def evaluate_command(
             found = estimate(plan, settings)
             print(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in found.items()))
             return
-        with redirect_stdout(sys.stderr):  # what a controller prints is not part of the report
-            report = runner.start(plan, settings, out=out, progress=progress).report
+        with redirect_stdout(sys.stderr), opened(executor, address) as cluster:  # what a loop prints is no report
+            report = runner.start(plan, settings, out=out, progress=progress, cluster=cluster).report
     if as_json:
         from nl2sql.trace import json_text
 

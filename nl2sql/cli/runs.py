@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
+
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of nl2sql eval.")]
 
 
@@ -20,6 +22,8 @@ def replay_command(
     partial: Annotated[
         bool, typer.Option("--partial", help="Score what is finished of a run that is not; writes nothing.")
     ] = False,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
@@ -37,7 +41,9 @@ def replay_command(
     from nl2sql.summary import summary_text
     from nl2sql.trace import json_text
 
-    report = replay(run, overrides=set_ or (), partial=partial, progress=not quiet and sys.stderr.isatty()).report
+    progress = not quiet and sys.stderr.isatty()
+    with opened(executor, address) as cluster:
+        report = replay(run, overrides=set_ or (), partial=partial, progress=progress, cluster=cluster).report
     if as_json:
         print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
     else:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
+
 if TYPE_CHECKING:
     from nl2sql.eval import Scores
     from nl2sql.interfaces import Question
@@ -37,6 +39,8 @@ def score(
     max_rows: Annotated[int, typer.Option(help="Rows that one statement may return.")] = 100_000,
     gold: Annotated[Path | None, typer.Option(help="Golds in place of the benchmark's: Spider's gold.sql.")] = None,
     cases: Annotated[Path | None, typer.Option(help="Judge a file of pairs by every rule, and nothing else.")] = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Score predictions: VA, EM, EX and TS with 95% intervals, overall and by hardness; why wrong items are wrong.
@@ -54,7 +58,7 @@ def score(
     import sys
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
-    from nl2sql.errors import BenchmarkError, Cancelled, UsageError
+    from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import score_many
     from nl2sql.eval.predictions import read_predictions
 
@@ -74,7 +78,7 @@ def score(
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
     set_aside = {question.id for question in questions} - {question.id for question in kept}
     read = {str(file): read_predictions(file, questions) for file in files}
-    try:
+    with interruptible("interrupted; nothing was scored"), opened(executor, address) as cluster:
         scored = score_many(
             loaded,
             kept,
@@ -85,9 +89,8 @@ def score(
             timeout_s=timeout,
             max_rows=max_rows,
             progress=sys.stderr.isatty(),
+            cluster=cluster,
         )
-    except KeyboardInterrupt:
-        raise Cancelled("interrupted; nothing was scored") from None
     runs = [(file, scored[str(file)]) for file in files]
     for file, result in runs:
         result.warnings[:0] = read[str(file)][1]

@@ -51,36 +51,63 @@ def score_many(
 ) -> dict[str, Scores]:
     """``score`` for several prediction files (name -> question id -> SQL) at once: what they share is executed once."""
     chosen = Settings(**settings)
+    get_rule(chosen.rule)  # an unknown rule is refused before anything runs
     ids = Counter(question.id for question in questions)
     if twice := [id_ for id_, count in ids.items() if count > 1]:
         raise UsageError(f"question id {twice[0]!r} occurs {ids[twice[0]]} times; ids must be unique")
-    pool = chosen.pool
-    if pool is None:
-        from nl2sql.query_runner import default_pool
+    if chosen.cluster is None:
+        judged = judge(benchmark, questions, predictions, chosen)
+    else:
+        from nl2sql.distributed.scoring import judge_on_cluster
 
-        pool = default_pool()
-    executor = Executor(pool, get_rule(chosen.rule), chosen.timeout_s, chosen.max_rows, explain=chosen.causes)
-    databases = Databases(benchmark, questions, chosen)
-    databases.build_for(questions, pool.workers, chosen.progress)
-    judged = _judge_all(executor, databases, questions, predictions, chosen.progress)
+        judged = judge_on_cluster(chosen.cluster, benchmark, questions, predictions, chosen)
     shared: dict[str, Any] = {
-        "replicas": chosen.replicas if isinstance(chosen.replicas, int) else databases.most,
+        "replicas": chosen.replicas if isinstance(chosen.replicas, int) else judged.most,
         "rule": chosen.rule,
         "ts_name": f"TS[{chosen.rule},{replicas_name(chosen.replicas, chosen.method)}]" if chosen.replicas else None,
         "gold_sql": {question.id: question.gold[0] for question in questions if question.gold},
         "extra": dict(chosen.metrics or {}),
-        "executed": executor.executed,
+        "executed": judged.executed,
     }
     return {
         name: Scores(
-            [judged[question.id][given.get(question.id)] for question in questions],
+            [judged.items[question.id][given.get(question.id)] for question in questions],
             missing=[id_ for id_ in ids if id_ not in given],
             surplus=sorted(set(given) - set(ids)),
-            warnings=list(databases.warnings),
+            warnings=list(judged.warnings),
             **shared,
         )
         for name, given in predictions.items()
     }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdicts on several files. ``items``: question id -> prediction -> its score."""
+
+    items: dict[str, dict[str | None, ItemScore]]
+    warnings: list[str]
+    most: int  # replicas of a database, at most
+    executed: int  # statements
+
+
+def judge(
+    benchmark: Benchmark,
+    questions: Sequence[Question],
+    predictions: Mapping[str, Mapping[str, str]],
+    settings: Settings,
+) -> Judged:
+    """Execute and compare everything here, in ``settings.pool``. Every distinct prediction of a question once."""
+    pool = settings.pool
+    if pool is None:
+        from nl2sql.query_runner import default_pool
+
+        pool = default_pool()
+    executor = Executor(pool, get_rule(settings.rule), settings.timeout_s, settings.max_rows, explain=settings.causes)
+    databases = Databases(benchmark, questions, settings)
+    databases.build_for(questions, pool.workers, settings.progress)
+    items = _judge_all(executor, databases, questions, predictions, settings.progress)
+    return Judged(items, databases.warnings, databases.most, executor.executed)
 
 
 @dataclass
@@ -98,7 +125,7 @@ def _judge_all(
     predictions: Mapping[str, Mapping[str, str]],
     progress: bool,
 ) -> dict[str, dict[str | None, ItemScore]]:
-    """question id -> prediction -> its score. Every distinct prediction of a question is judged once."""
+    """question id -> prediction -> its score."""
     given = {q.id: list(dict.fromkeys(p.get(q.id) for p in predictions.values())) for q in questions}
     portions = _portions(questions, given, executor, alone=databases.of_questions is not None)
     databases.expect(Counter(portion.db_id for portion in portions))

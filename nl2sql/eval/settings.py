@@ -11,6 +11,7 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.scores import Metric
 
 if TYPE_CHECKING:
+    from nl2sql.distributed import Cluster
     from nl2sql.query_runner import QueryPool
 
 METHODS = ("perturb", "suite")
@@ -27,6 +28,7 @@ class Settings:
     timeout_s: float = 30.0  # of each statement
     max_rows: int = 100_000  # of each statement's result
     pool: QueryPool | None = None  # None: the shared one
+    cluster: Cluster | None = None  # where statements are executed, shard by shard; None: here, in ``pool``
     progress: bool = False
     seed: int = 0  # of replicas and suites
     causes: bool = True  # find out why a wrong item is wrong

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import UsageError
-from nl2sql.runs import Run
+from nl2sql.grid import TABLE
+from nl2sql.runs import QuestionKey, Run
 from nl2sql.stats import PairedTest, adjusted, paired_test
 
 CONTROL_LABELS = {
@@ -77,27 +78,36 @@ def collect(folders: Iterable[str | Path]) -> Collected:
     metrics.sort(key=lambda name: next((i for i, start in enumerate(order) if name.startswith(start)), len(order)))
     ex = next(iter(names))
     (first, baseline), *others = runs.items()
-    tests = adjusted([paired_test(first, right_of(run), right_of(baseline)) for _, run in others])
-    by_label = dict(zip((label for label, _ in others), tests, strict=True))
+    tests = {label: paired_test(first, right_of(run), right_of(baseline)) for label, run in others}
+    tests = {label: test for label, test in tests.items() if test.n}  # not of other questions than the first run's
+    by_label = dict(zip(tests, adjusted(list(tests.values())), strict=True))
     systems = [_system(label, run, by_label.get(label)) for label, run in runs.items()]
     systems += _controls(runs)
     return Collected(runs, systems, metrics, ex)
 
 
 def _cells_of(folder: Path) -> list[Path]:
-    """The folder itself, or the cells of an ablation, base first."""
-    path = folder / "ablation.json"
+    """The folder itself, or the cells of a finished ablation, base first."""
+    path = folder / TABLE
     if not path.exists():
         return [folder]
     try:
-        return [folder / cell["name"] for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-    except (ValueError, KeyError, TypeError):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        cells = [folder / cell["name"] for cell in data["cells"]]
+        command = data.get("command") or f"nl2sql ablate GRID --out {folder}"
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path} is not an ablation's; name the run folders in {folder} one by one") from None
+    if owed := [cell.name for cell in cells if not (cell / "report.json").exists()]:
+        raise UsageError(
+            f"{folder} owes {len(owed)} of its {len(cells)} cells (first: {owed[0]}); finish it with: {command}, or "
+            "name the run folders of finished cells"
+        )
+    return cells
 
 
-def right_of(run: Run, key: str = "ex") -> dict[str, bool]:
-    """Question id -> was it right, for the run (``ex``) or one of its controls (``ex_single_shot``, ...)."""
-    return {item["id"]: bool(item[key]) for item in run.report["items"] if key in item}
+def right_of(run: Run, key: str = "ex") -> dict[QuestionKey, bool]:
+    """Question -> was it right, for the run (``ex``) or one of its controls (``ex_single_shot``, ...)."""
+    return {run.key_of(item): bool(item[key]) for item in run.report["items"] if key in item}
 
 
 def _system(label: str, run: Run, against_first: PairedTest | None) -> System:

@@ -20,7 +20,7 @@ from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.plan import open_benchmark, read_plan
 from nl2sql.report.collect import Collected, right_of
 from nl2sql.rescore import questions_of, stores_of
-from nl2sql.runs import Run, iter_jsonl
+from nl2sql.runs import QuestionKey, Run, iter_jsonl
 from nl2sql.trace import json_text, json_value
 
 CHUNK = 24  # episodes: opening one takes milliseconds, and its neighbours share the schema's words
@@ -60,31 +60,31 @@ def pack(collected: Collected, *, golds: bool = True, progress: bool = True) -> 
 
 def _pack(
     collected: Collected,
-    asked: Mapping[str, tuple[Question, Benchmark]],
-    gold_rows: Mapping[str, RunResult],
+    asked: Mapping[QuestionKey, tuple[Question, Benchmark]],
+    gold_rows: Mapping[QuestionKey, RunResult],
     long: int,
     progress: bool,
 ) -> tuple[str, list[str]]:
     """The index and the chunks, with texts of at most ``long`` characters."""
-    episodes: dict[tuple[str, str, int], bytes] = {}
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    episodes: dict[tuple[QuestionKey, int], bytes] = {}
+    rows: dict[QuestionKey, dict[str, Any]] = {}
     for number, run in enumerate(collected.runs.values()):
         items = {item["id"]: item for item in run.report["items"]}
         controls = _control_sql(run, long)
         for trace in tqdm(_traces(run, items), total=len(items), desc="traces", unit="trace", disable=not progress):
             item = items[trace["id"]]
-            key = (item["db_id"], item["id"])
-            question, _ = asked.get(item["id"], (None, None))
-            episode = _episode(trace, item, question, gold_rows.get(item["id"]), controls.get(item["id"]), long)
-            episodes[(*key, number)] = json_text(episode).encode()  # a repeated line replaces the one before it
+            key = run.key_of(item)
+            question, _ = asked.get(key, (None, None))
+            episode = _episode(trace, item, question, gold_rows.get(key), controls.get(item["id"]), long)
+            episodes[(key, number)] = json_text(episode).encode()  # a repeated line replaces the one before it
             row = rows.setdefault(key, _row(trace, item, len(collected.runs)))
             row["r"][number] = _verdict(trace, item)
     order = sorted(episodes)
     chunks: list[str] = []
     for start in range(0, len(order), CHUNK):
         keys = order[start : start + CHUNK]
-        for place, (db_id, id_, number) in enumerate(keys):
-            rows[(db_id, id_)]["r"][number]["at"] = [len(chunks), place]
+        for place, (key, number) in enumerate(keys):
+            rows[key]["r"][number]["at"] = [len(chunks), place]
         chunks.append(_squeeze(b"[" + b",".join(episodes.pop(key) for key in keys) + b"]"))
     index = {"runs": list(collected.runs), "questions": [rows[key] for key in sorted(rows)]}
     return _squeeze(json_text(index).encode()), chunks
@@ -101,27 +101,28 @@ def _traces(run: Run, items: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield trace
 
 
-def _questions(collected: Collected, golds: bool, notes: list[str]) -> dict[str, tuple[Question, Benchmark]]:
+def _questions(collected: Collected, golds: bool, notes: list[str]) -> dict[QuestionKey, tuple[Question, Benchmark]]:
     """The questions of all runs with the benchmarks that they are from; a note for a run whose is not at hand."""
-    found: dict[str, tuple[Question, Benchmark]] = {}
+    found: dict[QuestionKey, tuple[Question, Benchmark]] = {}
     for label, run in collected.runs.items():
         if run.report["control"] and "ex_single_shot" not in run.report["items"][0]:
             notes.append(f"{label}: scored by an older version, which kept no verdicts of the control: nl2sql replay")
         plan, _ = read_plan(run.folder)
-        if not golds or set(run.manifest["questions"]) <= set(found):
+        if not golds or {run.key_of(item) for item in run.report["items"]} <= set(found):
             continue
         try:
             if "benchmark" in plan.objects:
                 raise Nl2SqlError(f"{plan.benchmark} was given as an object")
             benchmark = open_benchmark(plan, {})
-            found |= {question.id: (question, benchmark) for question in questions_of(run.folder, benchmark)}
+            questions = questions_of(run.folder, benchmark)
+            found |= {(run.report["benchmark"], q.db_id, q.id): (q, benchmark) for q in questions}
         except Nl2SqlError as error:
             notes.append(f"{label}: no golds, because the benchmark is not at hand: {error}")
     return found
 
 
-def _run_golds(asked: Mapping[str, tuple[Question, Benchmark]], progress: bool) -> dict[str, RunResult]:
-    """Question id -> the result of its first gold, in the sandbox."""
+def _run_golds(asked: Mapping[QuestionKey, tuple[Question, Benchmark]], progress: bool) -> dict[QuestionKey, RunResult]:
+    """Question -> the result of its first gold, in the sandbox."""
 
     def run(question: Question, benchmark: Benchmark) -> RunResult:
         try:
@@ -130,11 +131,11 @@ def _run_golds(asked: Mapping[str, tuple[Question, Benchmark]], progress: bool) 
         except Nl2SqlError as error:
             return RunResult(False, error=str(error), error_kind="other")
 
-    with_gold = [(question, benchmark) for question, benchmark in asked.values() if question.gold]
+    with_gold = {key: pair for key, pair in asked.items() if pair[0].gold}
     with ThreadPoolExecutor(4, thread_name_prefix="gold") as pool:
-        done = pool.map(lambda pair: run(*pair), with_gold)
+        done = pool.map(lambda pair: run(*pair), with_gold.values())
         results = list(tqdm(done, total=len(with_gold), desc="golds", unit="gold", disable=not progress))
-    return {question.id: result for (question, _), result in zip(with_gold, results, strict=True)}
+    return dict(zip(with_gold, results, strict=True))
 
 
 def _control_sql(run: Run, long: int) -> dict[str, dict[str, Any]]:
@@ -147,8 +148,8 @@ def _control_sql(run: Run, long: int) -> dict[str, dict[str, Any]]:
         row["id"]: {
             "sql": _cut(row["sql"], long),
             "raw": _cut(row["raw_sql"], long),
-            "ex": right.get(row["id"]),
-            "raw_ex": raw.get(row["id"]),
+            "ex": right.get(run.key_of(row)),
+            "raw_ex": raw.get(run.key_of(row)),
         }
         for row in controls["single_shot"].predictions()
     }

@@ -411,9 +411,10 @@ function diff(before, after) {
   buildFilters();
   apply();
   const wanted = new URLSearchParams(location.hash.slice(1));
-  const asked = index.questions.find((question) => question.id === wanted.get("q"));
-  if (asked && asked.r[Number(wanted.get("run"))]) {
-    await show(asked, Number(wanted.get("run")));
+  const run = Number(wanted.get("run")); // which is of one benchmark: two may have the same id
+  const asked = index.questions.find((question) => question.id === wanted.get("q") && question.r[run]);
+  if (asked) {
+    await show(asked, run);
     $("questions").scrollIntoView();
   }
   root.dataset.ready = "yes";

@@ -135,16 +135,20 @@ finally:
     assert "heavy: []" in result.stderr and "nl2sql compare runs/react" in result.stdout
 
 
-def test_ctrl_c_is_one_line_and_exit_code_130(folder, files):
+@pytest.mark.parametrize(("command", "what"), [("compare", "compared"), ("score", "scored")])
+def test_ctrl_c_is_one_line_and_exit_code_130(folder, files, command, what):
     program = """
+import nl2sql.eval
 from nl2sql.eval import scoring
 def interrupted(*args, **options):
     raise KeyboardInterrupt
-scoring.score_many = interrupted
+nl2sql.eval.score_many = scoring.score_many = interrupted
 from nl2sql.cli import main
 main()
 """
-    command = [sys.executable, "-c", program, "compare", *map(str, files), "-b", "toy"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    given = [command, *map(str, files)] if command == "compare" else [command, "-p", str(files[0])]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *given, "-b", "toy"], capture_output=True, text=True, env=os.environ
+    )
     assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "error: interrupted; nothing was compared\n"
+    assert done.stderr == f"error: interrupted; nothing was {what}\n"

@@ -125,6 +125,26 @@ def test_an_ablation_is_shown_cell_by_cell_with_the_base_first(runs: tuple[Path,
     assert list(collect([tmp_path]).runs) == ["zero", "base"]
 
 
+def test_an_unfinished_ablation_is_refused_with_the_command_that_finishes_it(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(runs[0], tmp_path / "base")
+    begun = {"cells": [{"name": "base"}, {"name": "late"}], "command": "nl2sql ablate g.yaml --out x"}
+    (tmp_path / "ablation.json").write_text(json.dumps(begun))
+    with pytest.raises(UsageError, match=r"1 of its 2 cells \(first: late\); finish it with: nl2sql ablate g\.yaml"):
+        collect([tmp_path])
+
+
+def test_equal_ids_of_two_benchmarks_are_not_one_question(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs[1], tmp_path / "other")
+    path = tmp_path / "other" / "report.json"
+    path.write_text(path.read_text().replace('"benchmark": "packaged"', '"benchmark": "other"'))
+    first, second = collect([runs[0], tmp_path / "other"]).systems[:2]
+    assert first.against_first is None and second.against_first is None and second.against_control is not None
+    assert Run.load(runs[0]).paired(Run.load(tmp_path / "other"))["EX[bag]"]["n"] == 0
+    assert len(unpack(report.report_html([runs[0], tmp_path / "other"], progress=False), "index")["questions"]) == 24
+
+
 def test_runs_under_one_name_are_told_apart(runs: tuple[Path, Path]) -> None:
     assert list(collect([runs[0], runs[0]]).runs) == ["base", "base (2)"]
 

@@ -1,0 +1,76 @@
+"""The batch scripts: ordinary runs, one table, nothing done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nl2sql.runs import Run
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+CONTROLLERS = ("single_shot", "react", "react_plus")
+GRID = """
+base: {benchmark: packaged, split: quick, limit: 4, model: "scripted:s.json", config: {eval: {replicas: 0}}}
+cells: {short: {react.max_steps: 1}}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, shop: Path) -> Path:
+    """A script for any question, a grid, and a benchmark that is called spider."""
+    replies = {"*": {"*": ["Action: generate_sql[{}]", "SELECT count(*) FROM orders"]}}
+    (tmp_path / "s.json").write_text(json.dumps({"on_exhausted": "repeat", "replies": replies}), encoding="utf-8")
+    (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
+    databases = tmp_path / "benchmarks" / "spider" / "databases"
+    databases.mkdir(parents=True)
+    shutil.copy(shop, databases / "shop.sqlite")
+    golds = ["SELECT count(*) FROM orders", "SELECT name FROM customers"]
+    questions = [{"question": sql, "query": sql, "db_id": "shop", "split": "holdout"} for sql in golds]
+    (databases.parent / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
+    return tmp_path
+
+
+def python(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"NL2SQL_BENCHMARKS": str(cwd / "benchmarks")}
+    command = [sys.executable, str(SCRIPTS / script), *arguments, "--quiet"]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_every_benchmark_is_run_with_every_controller_in_one_table(place: Path) -> None:
+    given = ["--model", "scripted:s.json", "--limit", "3", "--replicas", "0", "--constrain", "none", "--out", "out"]
+    first = python("run_benchmarks.py", *given, cwd=place)
+    assert first.returncode == 0, first.stderr
+    table = [line.strip("| ").split(" | ") for line in first.stdout.splitlines() if line.startswith("|")]
+    assert table[0][:5] == ["benchmark", "n", "controller", "EX[bag]", "points"]
+    cells = [tuple(row[:3]) for row in table[2:]]
+    assert cells == [(b, n, c) for b, n in (("packaged", "3"), ("spider", "2")) for c in CONTROLLERS]
+    assert Run.load(place / "out" / "spider" / "base").report["controller"] == "single_shot"
+    times = {path: path.stat().st_mtime_ns for path in (place / "out").rglob("predictions.jsonl")}
+    again = python("run_benchmarks.py", *given, "--json", cwd=place)
+    found = json.loads(again.stdout)
+    assert set(found["benchmarks"]) == {"packaged", "spider"} and found["failed"] == {}
+    assert found["benchmarks"]["spider"]["cells"][1]["test"]["n"] == 2
+    assert len(times) == 6 and times == {path: path.stat().st_mtime_ns for path in times}
+
+
+def test_a_benchmark_that_cannot_be_run_does_not_stop_the_others(place: Path) -> None:
+    given = ["--model", "scripted:s.json", "--limit", "2", "--replicas", "0", "--constrain", "none", "--out", "out"]
+    done = python("run_benchmarks.py", *given, "--benchmarks", "nowhere,spider", cwd=place)
+    assert done.returncode == 1 and done.stderr.startswith("error: nowhere: ") and "| spider | 2 |" in done.stdout
+
+
+def test_the_grid_is_run_on_packaged_and_on_spider_s_holdout(place: Path) -> None:
+    done = python("run_ablations.py", "--grid", "grid.yaml", "--out", "out", cwd=place)
+    assert done.returncode == 0, done.stderr
+    titles = [line for line in done.stdout.splitlines() if line.startswith("**")]
+    assert titles == ["**packaged, quick, 4 questions**", "**spider, holdout, 2 questions**"]
+    assert done.stdout.count("| short |") == 2 and done.stdout.count("| cell | EX[bag] |") == 2
+    assert python("run_ablations.py", "--grid", "grid.yaml", "--out", "out", cwd=place).stdout == done.stdout
+    wrong = python("run_ablations.py", "--grid", "nowhere.yaml", cwd=place)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
