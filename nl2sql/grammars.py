@@ -12,12 +12,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from nl2sql.interfaces import Grammar
+from nl2sql.join_scopes import column_groups, joined_sets, other_joins, scope_name, sources
 from nl2sql.linking import words
 from nl2sql.schema import PLAIN_NAME, RESERVED, Schema, Table
 
@@ -81,6 +81,7 @@ _ONE_SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_sepa
 MOST_TABLES = 40  # in a larger schema the tables of one-table queries are not told apart (it would compile slowly)
 MOST_ALIKE = 6  # a column name in more tables than this says nothing about the table
 MOST_ALIASES = 6  # T1..T6
+MOST_AT_ONCE = 16  # own scopes followed behind a query's first column; a bare one may be in many
 
 # What people call the columns and tables that a query itself makes. They are named before their definition is read.
 _COMPUTED = """
@@ -99,78 +100,144 @@ _NAMING = "sub subquery derived derived_table temp tmp inner_query res data"
 def select_grammar(schema: Schema, prefill: str = "SELECT") -> Grammar:
     """One SELECT over ``schema``, continuing ``prefill``."""
     template = _template()
-    numbers = [str(i) for i in range(len(schema.tables))] if len(schema.tables) <= MOST_TABLES else []
     begun = re.search(r"\bSELECT(\s*)\Z", prefill, re.IGNORECASE)
-    terminals = _terminals(schema, with_free_names=not begun)
-    body = "select" if numbers else "query"
-    start = f"{'' if begun[1] else 'BLANK '}{body}" if begun else f"(SELECT {body} | with)"
-    lines = [f"start: {start} SEMICOLON?", template["once"], "" if begun else template["with"]]
-    lines.append(
-        ""
-        if not numbers
-        else re.sub(r"\$(.*?)\$", lambda m: " | ".join(m[1].replace("#", n) for n in numbers), template["top"])
-    )
-    lines += [template["table"].replace("#", number) for number in numbers]
-    scopes = [name.removeprefix("REF_") for name in terminals if name.startswith("REF_")]
-    if numbers:
-        lines += [template["numbered"].replace("&", ending) for ending in ("clauses", "named")]
+    start = f"{'' if begun[1] else 'BLANK '}select" if begun else "(SELECT select | with)"
+    parts = [f"start: {start} SEMICOLON?", template["once"]]
+    terminals = _terminals(schema.tables)
+    scopes = ["e", "i", "j", "k"]
+    if len(schema.tables) <= MOST_TABLES:
+        scopes += ["d", "g", "m", "t", *(f"t{n}" for n in range(1, MOST_ALIASES + 1))]
+        parts += _own_scopes(schema, terminals)
     else:
-        scopes = [scope for scope in scopes if scope in "IDEJKW"]
+        columns = " | ".join(f'TABLE_{i} "." COLUMN_{i}' for i in range(len(schema.tables)))
+        terminals["QUALIFIED"] = columns
+        parts += [template["large"], "column: COLUMN | QUALIFIED", "beside_aliases: column"]
+    if not begun:
+        parts.append(template["with"])
+        scopes.append("w")
     for scope in scopes:
-        parts = [template["scope"], *(template["expression"].replace("~", kind) for kind in "ns")]
-        if not re.fullmatch("E|T[2-9]", scope):  # those are reached after FROM only
-            after = "e" if scope in "DK" else scope.lower()
-            parts.append(template["list"])
-            for named, ending in (("", "clauses"), ("named_", "named")):
-                sources = f"sources_and_{ending}" if scope == "T" else f"sources_@ {ending}_{after}"
-                parts.append(f"from_{named}@: {sources}")
-        for part in parts:
-            text = re.sub(r"([A-Z]+_)@", rf"\g<1>{scope}", part).replace("@", scope.lower())
-            lines.append(text.replace("^", f"_{scope.lower()}" if scope in "JW" else ""))
-    lines.append(template["terminals"])
-    lines += [f"{name}: {definition}" for name, definition in terminals.items()]
-    return Grammar("lark", "\n\n".join(lines) + "\n")
+        lists = not re.fullmatch("e|t[2-9]", scope)  # those are reached behind FROM only
+        parts.append(f"ref_{scope}: {_REFERENCES[scope[0]].replace('@', scope.upper())}")
+        parts += [f"stars_{scope}: STAR_{scope.upper()}", f"shared_{scope}: COLUMN", *_scope(scope, lists=lists)]
+        if lists:
+            parts.append(template["items"].replace("@", scope))
+    parts += [template["terminals"], *(f"{name}: {definition}" for name, definition in terminals.items())]
+    return Grammar("lark", "\n\n".join(parts) + "\n")
 
 
-def _terminals(schema: Schema, *, with_free_names: bool) -> dict[str, str]:
+# What stands for a column in the scopes that are not a table's or a join's.
+_REFERENCES = {
+    **dict.fromkeys("et", "REF_@"),
+    **dict.fromkeys("ij", "beside_aliases | ALIASED"),
+    **dict.fromkeys("dk", "column | ALIASED | COMPUTED"),
+    "g": "column",
+    "m": "beside_aliases | NAMED_COLUMN",
+    "w": "REF_E",
+}
+
+
+def _scope(scope: str, *, lists: bool = True) -> list[str]:
+    """The rules of one scope; lists: also those of what is in front of FROM."""
+    template = _template()
+    parts = [template["scope"], *(template["expression"].replace("~", kind) for kind in "ns")]
+    if lists:
+        after = "e" if scope in ("d", "k") else scope
+        parts.append(template["list"])
+        for named, ending in (("", "clauses"), ("named_", "named")):
+            sources = f"sources_and_{ending}" if scope == "t" else f"sources_@ {ending}_{after}"
+            parts.append(f"from_{named}@: {sources}")
+    return [part.replace("@", scope).replace("^", "_w" if scope == "w" else "") for part in parts]
+
+
+def _own_scopes(schema: Schema, terminals: dict[str, str]) -> list[str]:
+    """The rules of the own scopes and of what chooses among them; the terminals of their columns into ``terminals``."""
+    template = _template()
+    count, joined = len(schema.tables), joined_sets(schema)
+    # A reference to a column is qualified (those of table i are number i) or bare (then by the tables that have it).
+    groups = column_groups(schema)
+    homes = [*(frozenset({i}) for i in range(count)), *groups]
+    for i, names in enumerate(groups.values(), count):
+        terminals[f"REFERENCE_{i}"] = _names(names)
+    for i in range(count):
+        columns = [name for having, names in groups.items() if i in having for name in names]
+        terminals[f"REFERENCE_{i}"] = f'TABLE_{i} "." ({_names(columns)})'
+        terminals[f"STAR_{i}"] = f'TABLE_{i} ".*"'
+
+    def references(chosen: Iterable[bool]) -> str:
+        return " | ".join(f"REFERENCE_{i}" for i, is_chosen in enumerate(chosen) if is_chosen) or _NEVER
+
+    qualified = references(i < count for i in range(len(homes)))
+    rules = {"column": references(bool(having) for having in homes), "outer": f"{qualified} | ALIASED"}
+    # No table's own name stands before a column where tables have aliases: it would escape the check.
+    rules["beside_aliases"] = references(i >= count for i in range(len(homes)))
+    rules["common"] = references(len(having) > MOST_ALIKE for having in homes)
+    rules |= other_joins(count, joined)
+    own = {scope_name(tables): frozenset(tables) for tables in [*((i,) for i in range(count)), *joined]}
+    for scope, tables in own.items():
+        rules[f"sources_{scope}"] = sources(sorted(tables))
+        rules[f"stars_{scope}"] = " | ".join(f"STAR_{i}" for i in sorted(tables))
+        rules[f"ref_{scope}"] = references(len(having & tables) == 1 for having in homes)
+        rules[f"shared_{scope}"] = references(len(having & tables) > 1 for having in homes)
+    first = [i for i, having in enumerate(homes) if len(having) <= MOST_ALIKE]
+    alone = [str(i) for i in range(count)]
+    for way in (*_WAYS, *(f"{way}_grouped" for way in _OPENED)):
+        for i in first:
+            most = 1 if way in ("outward", "closed") else 3
+            reading = [s for s, tables in own.items() if len(tables) <= most and len(homes[i] & tables) == 1]
+            rules[f"{way}_of_{i}"] = " | ".join(f"{way}_{scope}" for scope in reading[:MOST_AT_ONCE])
+
+    def alternatives(text: re.Match[str]) -> str:
+        mark, names = next((m, n) for m, n in (("#", list(own)), ("%", alone), ("!", first)) if m in text[1])
+        return " | ".join(text[1].replace(mark, str(name)) for name in names)
+
+    choices = [template["top"], *(_way(template["opened"], way) for way in _OPENED)]
+    parts = [re.sub(r"\$(.*?)\$", alternatives, part) for part in choices]
+    if "sources_g" not in rules:
+        parts = [part.replace(" | items_g", "").replace(" | sources_g", "") for part in parts]
+        rules["sources_g"] = _NEVER
+    parts += [template["numbered"].replace("&", ending) for ending in ("clauses", "named")]
+    parts += [template["outward"].replace("#", scope) for scope in alone]
+    for scope in own:
+        parts += [template["own"].replace("#", scope), *_scope(scope)]
+        parts += [_way(template["grouped"], way).replace("#", scope) for way in _OPENED]
+    return parts + [f"{name}: {definition}" for name, definition in rules.items()]
+
+
+def _way(text: str, way: str) -> str:
+    return text.replace("~", way).replace("&", _WAYS[way])
+
+
+# The ways to go on behind a query's first column, and the kind of expression there (the template's "own", "opened").
+_WAYS = {"rest": "s", "called": "s", "inside": "n", "nested": "n", "outward": "s", "closed": "n"}
+_OPENED = ("rest", "called", "inside", "nested")
+_NEVER = '"\\u0001"'
+
+
+def _terminals(tables: Sequence[Table]) -> dict[str, str]:
     """The terminals that hold names; a scope for every ``REF_<scope>``, the references to columns in it."""
-    tables = schema.tables
-    shared = Counter(name for table in tables for name in {column.name.lower() for column in table.columns})
-    common = [name for name, count in shared.items() if count > MOST_ALIKE]
     found = {"BLANK": "/[ \\n]/", "RESERVED": f"/(?i:{'|'.join(sorted(RESERVED))})/", "AS": "/ ((as|AS|As) )?/"}
     for i, table in enumerate(tables):
-        columns = [column.name for column in table.columns]
         found[f"TABLE_{i}"] = _names([table.name])
-        found[f"COLUMN_{i}"] = _names(columns)
-        found[f"REF_{i}"] = f'COLUMN_{i} | TABLE_{i} "." COLUMN_{i}'
-        found[f"STAR_{i}"] = f'TABLE_{i} ".*"'
-        own = [name for name in columns if name.lower() not in common]
-        found[f"FIRST_{i}"] = f'{_names(own)} | TABLE_{i} "." COLUMN_{i}' if own else f'TABLE_{i} "." COLUMN_{i}'
-    found["COMMON"] = _names(common) if common else '"\\u0001"'
+        found[f"COLUMN_{i}"] = _names([column.name for column in table.columns])
     found["TABLE"] = _names([table.name for table in tables])
     found["COLUMN"] = _names([column.name for table in tables for column in table.columns])
     found["COMPUTED"] = f"{_computed(tables)} & ~RESERVED"
     found["NUMBERED"] = "/[tT][1-9]/"
     found["NAMED"] = f"{_alias(tables)} & ~RESERVED & ~NUMBERED & ~TABLE"
     found["ALIAS"], found["ALIAS_ANY"] = "AS NAMED", "AS (NAMED | NUMBERED)"
-    qualified = " | ".join(f'TABLE_{i} "." COLUMN_{i}' for i in range(len(tables)))
-    found["REF_G"], found["STAR_G"] = f"COLUMN | {qualified}", 'TABLE ".*"'
-    found["REF_M"] = f'COLUMN | {qualified} | NAMED "." (COLUMN | COMPUTED)'
-    found["STAR_M"] = '(TABLE | NAMED) ".*"'
-    found["REF_I"] = f'COLUMN | {qualified} | (NAMED | NUMBERED) "." (COLUMN | COMPUTED)'
+    found["NAMED_COLUMN"] = 'NAMED "." (COLUMN | COMPUTED)'
+    found["ALIASED"] = '(NAMED | NUMBERED) "." (COLUMN | COMPUTED)'
     found["FREE"] = "/[A-Za-z_][A-Za-z0-9_]{0,39}/ & ~RESERVED"
     found["ALIAS_FREE"] = "AS FREE"
-    found["REF_D"] = found["REF_K"] = "REF_I | COMPUTED"
-    found["REF_J"] = found["REF_I"]
-    found["REF_E"], found["STAR_E"] = '((FREE | TABLE) ".")? (COLUMN | FREE)', '(FREE | TABLE) ".*"'
+    found["STAR_G"], found["STAR_M"] = 'TABLE ".*"', 'NAMED ".*"'
     found["STAR_I"] = found["STAR_D"] = found["STAR_J"] = found["STAR_K"] = '(TABLE | NAMED | NUMBERED) ".*"'
+    found["REF_E"], found["STAR_E"] = '((FREE | TABLE) ".")? (COLUMN | FREE)', '(FREE | TABLE) ".*"'
+    found["STAR_W"] = found["STAR_E"]
     found["REF_T"], found["STAR_T"] = '(/[tT][1-6]/ ".")? COLUMN', '/[tT][1-6]/ ".*"'
     for n in range(1, MOST_ALIASES + 1):
         found[f"T{n}"] = f"AS /[tT]{n}/"
         found[f"REF_T{n}"] = f'(/[tT][1-{n}]/ "."){"?" if n > 1 else ""} COLUMN'
         found[f"STAR_T{n}"] = f'/[tT][1-{n}]/ ".*"'
-    if with_free_names:
-        found["REF_W"], found["STAR_W"] = found["REF_E"], found["STAR_E"]
     return found
 
 
@@ -221,7 +288,7 @@ def _spellings(text: str) -> str:
 
 def _names(names: Sequence[str]) -> str:
     """A terminal for identifiers: bare where that is possible, or quoted in one of SQLite's ways."""
-    unique = list({name.lower(): name for name in names}.values())
+    unique = list(dict.fromkeys(names))
     bare = [name for name in unique if PLAIN_NAME.fullmatch(name) and name.lower() not in RESERVED]
     special = [name for name in unique if name not in bare]
     double, tick = ([name.replace(quote, quote * 2) for name in unique] for quote in '"`')

@@ -1,10 +1,12 @@
 """How many gold queries the SELECT grammar accepts, and what stops the others.
 
     python scripts/grammar_coverage.py spider packaged geoquery
+    python scripts/grammar_coverage.py spider --styled
     python scripts/grammar_coverage.py spider --show 5 --json
 
-Each distinct gold of a database counts once, runs of blanks as one blank. Golds that begin with SELECT are tried under
-the grammar of the prefill SELECT, others under that of an empty prefill. The tokenizer is the embedded model's.
+Each distinct gold of a database counts once, runs of blanks as one blank; with --styled as the training data has it:
+full table names, no aliases. Golds that begin with SELECT are tried under the grammar of the prefill SELECT, others
+under that of an empty prefill. The tokenizer is the embedded model's.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from nl2sql.benchmarks import load_benchmark
@@ -24,6 +27,7 @@ from nl2sql.interfaces import Benchmark
 from nl2sql.models.constrained import Constrainer
 from nl2sql.models.embedded import pull
 from nl2sql.schema import RESERVED, Schema
+from nl2sql.training.sql_style import in_style
 
 QUOTED = re.compile(r"""('(?:[^']|'')*'|"[^"]*"|`[^`]*`)""")
 
@@ -34,6 +38,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmarks", nargs="+")
     parser.add_argument("--split")
+    parser.add_argument("--styled", action="store_true")
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="the first N golds of every benchmark")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="N rejected golds of every cause")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -41,7 +47,8 @@ def main() -> None:
     constrainer = Constrainer(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
     for name in options.benchmarks:
         split = "all" if name == "packaged" and options.split is None else options.split
-        found = coverage(load_benchmark(name, split=split), tokenizer, constrainer)
+        golds = islice(distinct_golds(load_benchmark(name, split=split), options.styled), options.limit or None)
+        found = coverage(golds, tokenizer, constrainer)
         if options.json:
             print(json.dumps({"benchmark": name, **found}))
             continue
@@ -54,12 +61,12 @@ def main() -> None:
                 print(f"        {gold}")
 
 
-def coverage(benchmark: Benchmark, tokenizer: Any, constrainer: Constrainer) -> dict[str, Any]:
+def coverage(distinct: Iterable[tuple[str, Schema, str]], tokenizer: Any, constrainer: Constrainer) -> dict[str, Any]:
     """Golds, accepted golds, and the rejected ones by cause, each as ``database: accepted part >>> the rest``."""
     rejected: dict[str, list[str]] = {}
     seconds: dict[tuple[str, str], float] = {}
     golds = accepted = 0
-    for db_id, schema, gold in distinct_golds(benchmark):
+    for db_id, schema, gold in distinct:
         prefill = "SELECT" if re.match(r"select\b", gold, re.IGNORECASE) else ""
         text = gold[len(prefill) :]
         began = time.thread_time()
@@ -84,7 +91,7 @@ def coverage(benchmark: Benchmark, tokenizer: Any, constrainer: Constrainer) -> 
     }
 
 
-def distinct_golds(benchmark: Benchmark) -> Iterator[tuple[str, Schema, str]]:
+def distinct_golds(benchmark: Benchmark, styled: bool) -> Iterator[tuple[str, Schema, str]]:
     pairs = Counter((question.db_id, gold) for question in benchmark.questions for gold in question.gold)
     schemas: dict[str, Schema | None] = {}
     for db_id, gold in pairs:
@@ -95,7 +102,7 @@ def distinct_golds(benchmark: Benchmark) -> Iterator[tuple[str, Schema, str]]:
                 schemas[db_id] = None
         schema = schemas[db_id]
         if schema is not None:
-            yield db_id, schema, squeezed(gold)
+            yield db_id, schema, squeezed((in_style(gold, schema) if styled else None) or gold)
 
 
 def squeezed(sql: str) -> str:

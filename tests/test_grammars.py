@@ -58,9 +58,9 @@ def accepts(constrainer: Constrainer, grammar: Grammar, text: str) -> bool:
 
 
 def written(constrainer: Constrainer, grammar: Grammar, seed: int, limit: int = 3000) -> str:
-    """What a model of random logits writes that is no friend of brackets."""
+    """What a model of random logits writes that opens few brackets and closes them soon."""
     bias = torch.zeros(259)
-    bias[tiny_tokenizer()("(,")["input_ids"]], bias[list(STOPS)] = -3.0, 1.0
+    bias[tiny_tokenizer()("(,")["input_ids"]], bias[[*tiny_tokenizer()(")")["input_ids"], *STOPS]] = -3.0, 2.0
     generator = torch.Generator().manual_seed(seed)
     state, ids = constrainer.start(grammar), []
     while not state.stopped and len(ids) < limit:
