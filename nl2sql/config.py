@@ -99,6 +99,24 @@ class RepairConfig(_Frozen):
     patterns: str = ""  # dialect whose patterns are used; empty: the database's own
 
 
+class ReflectConfig(_Frozen):
+    """Reflection and retry (docs/reflection.md). The defaults are the specification's: critical errors, three attempts."""
+
+    max_iterations: int = Field(3, ge=1, le=100)  # generations, the first one among them
+    refine_on: Literal["critical", "failure", "mismatch"] = "critical"  # each level includes those before it
+    different_strategy: bool = True  # after the same SQL again: another call instead of the same one
+    strategies: tuple[Literal["schema", "exemplar", "sample"], ...] = Field(
+        ("schema", "exemplar", "sample"), min_length=1
+    )
+    samples: int = Field(3, ge=1, le=64)  # candidates of strategy sample
+    temperature: float = Field(0.8, gt=0)  # of sampled candidates, the second candidate among them
+    top_p: float = Field(0.95, gt=0, le=1)
+    critique: bool = False  # also ask the model what is wrong with a query that ran; an objection is retried
+    critique_tokens: int = Field(64, ge=1)
+    second_candidate: bool = False  # one more, sampled query, whose agreement is part of the quality score
+    slow_s: float = Field(5.0, gt=0)  # a query that takes longer is reported as slow
+
+
 class ExecutionConfig(_Frozen):
     """Bounds of every statement that a controller executes."""
 
@@ -121,6 +139,7 @@ class Config(_Frozen):
     single_shot: SingleShotConfig = SingleShotConfig()
     schema_text: SchemaConfig = SchemaConfig()
     repair: RepairConfig = RepairConfig()
+    reflect: ReflectConfig = ReflectConfig()
     execution: ExecutionConfig = ExecutionConfig()
     eval: EvalConfig = EvalConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one
