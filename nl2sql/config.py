@@ -100,7 +100,7 @@ class RepairConfig(_Frozen):
 
 
 class ReflectConfig(_Frozen):
-    """Reflection and retry (docs/reflection.md). The defaults are the specification's: critical errors, three attempts."""
+    """Reflection and retry (docs/reflection.md). By default only critical errors are retried, as specified."""
 
     max_iterations: int = Field(3, ge=1, le=100)  # generations, the first one among them
     refine_on: Literal["critical", "failure", "mismatch"] = "critical"  # each level includes those before it

@@ -261,7 +261,7 @@ def guided_repair_messages(
 
 
 def failed_before(attempts: Sequence[tuple[str, str]]) -> str:
-    """Failures (SQL, error) as a prompt shows them, each followed by an empty line; without its error where it is ""."""
+    """Failures (SQL, error) as a prompt shows them, an empty line behind each; an error that is "" is left out."""
     return "".join(f"This failed before:\n{sql}\n" + (f"Error: {why}\n\n" if why else "\n") for sql, why in attempts)
 
 

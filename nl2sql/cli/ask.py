@@ -56,7 +56,9 @@ def ask(
         Path | None, typer.Option("--db", help="The SQLite file, or packaged:NAME (scale_models, ...).")
     ] = None,
     model: ModelOption = "smollm2-135m",
-    controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
+    controller: Annotated[
+        str, typer.Option(help="react, react_plus, reflect, single_shot, or FILE.py:function.")
+    ] = "react",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     adapter: AdapterOption = "none",

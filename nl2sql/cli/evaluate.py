@@ -33,7 +33,9 @@ def evaluate_command(
         str | None, typer.Option(help="A split of the benchmark, or all. packaged: quick (default), dev, test.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="A seeded sample of so many questions, by database.")] = None,
-    controller: Annotated[str, typer.Option(help="react, react_plus, single_shot, or FILE.py:function.")] = "react",
+    controller: Annotated[
+        str, typer.Option(help="react, react_plus, reflect, single_shot, or FILE.py:function.")
+    ] = "react",
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,

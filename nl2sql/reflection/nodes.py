@@ -226,7 +226,7 @@ def reflect(state: ReflectState, work: State) -> Update:
 
 
 def critique(work: State, sql: str, execution: Mapping[str, Any]) -> str:
-    """What the model has against a query that ran; "" for nothing. An answer that is neither OK nor WRONG is nothing."""
+    """What the model has against a query that ran; "" for nothing, and for an answer that is neither OK nor WRONG."""
     task = work.task
     shown = {name: execution.get(name) for name in ("columns", "rows", "row_count")}
     shown["rows"] = list(shown["rows"] or ())[:5]
