@@ -45,13 +45,15 @@ def estimate(plan: Plan, config: Config) -> dict[str, Any]:
         counted += 1
     n, counted = len(questions), max(1, counted)
     loop = 0 if plan.controller == "single_shot" else 1
-    steps, reply = config.react.max_steps, config.react.max_new_tokens
+    steps, reply, sql_calls = config.react.max_steps, config.react.max_new_tokens, SQL_CALLS
+    if plan.controller == "reflect":  # no turns of a loop: generations only
+        steps, sql_calls = 0, config.reflect.max_iterations
     shots = config.single_shot.samples if not loop else int(plan.control)
     grown = steps * opening / counted + (reply + OBSERVATION_TOKENS) * steps * (steps - 1) / 2
     seeds, equal = max(1, len(plan.seeds)), 1 + int(plan.equal_tokens and plan.control)
     loops = n * loop * seeds * equal  # the control at equal tokens costs what the loop costs
-    prompt = loops * (grown + SQL_CALLS * generate / counted) + n * shots * generate / counted
-    completion = reply * (loops * (steps + SQL_CALLS) + n * shots)
+    prompt = loops * (grown + sql_calls * generate / counted) + n * shots * generate / counted
+    completion = reply * (loops * (steps + sql_calls) + n * shots)
     found: dict[str, Any] = {
         "questions": n,
         "episodes": n * (seeds + int(plan.control and bool(loop)) * equal),

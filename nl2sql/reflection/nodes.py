@@ -132,7 +132,6 @@ def generate_sql(state: ReflectState, work: State) -> Update:
         **EMPTY_ATTEMPT,
         "sql_query": observation.get("sql", ""),
         "raw_sql": raw,
-        "schema": work.task.schema_text_focus,
         "structure": None,
         "reflection_result": None,
         "suggestions": [],

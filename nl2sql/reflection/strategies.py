@@ -38,12 +38,12 @@ def same_sql(one: str, other: str) -> bool:
 
 
 def by_strategy(state: ReflectState, work: State) -> str:
-    """Raw SQL text by the strategy that the state names. Sets the task's schema text for ``schema``."""
+    """Raw SQL text by the strategy that the state names."""
     return STRATEGIES[state["strategy"]](state, work)
 
 
 def _other_schema(state: ReflectState, work: State) -> str:
-    """All tables where a part was shown before; else the half of them that suits the question best."""
+    """For this one call: all tables where a part is shown otherwise; else the half that suits the question best."""
     task = work.task
     partial = task.schema_text_focus != task.schema_text_full
     task.schema_text_focus, _ = focus_text(task, 0 if partial else max(1, len(task.schema.tables) // 2))

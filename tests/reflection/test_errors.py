@@ -14,7 +14,10 @@ from nl2sql.repair.registry import categories, dialects, packaged
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 LINES = (FIXTURES / "reflection" / "errors.tsv").read_text(encoding="utf-8").splitlines()
 MESSAGES = [tuple(line.split("\t")) for line in LINES if line and not line.startswith("#")]
-KEYWORDS = "syntax error|parse error|invalid sql|unknown column|unknown table|no such table|no such column".split("|")
+KEYWORDS = (
+    *("syntax error", "parse error", "invalid sql"),
+    *("unknown column", "unknown table", "no such table", "no such column"),
+)
 
 
 @pytest.mark.parametrize(("dialect", "severity", "kind", "message"), MESSAGES)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from people import make_database
 
 from nl2sql.agent_tools import State, open_task
 from nl2sql.config import build_config
@@ -17,7 +18,8 @@ from nl2sql.query_runner import SqliteDatabase
 from nl2sql.reflection import nodes, reflect
 from nl2sql.reflection.state import initial_state, workspace
 
-REAL = (Path(__file__).resolve().parent.parent / "fixtures" / "reflection" / "errors.tsv").read_text(encoding="utf-8")
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+REAL = (FIXTURES / "reflection" / "errors.tsv").read_text(encoding="utf-8")
 MESSAGES = [line.split("\t")[3] for line in REAL.splitlines() if line and not line.startswith("#")]
 KINDS = ["syntax", "unknown_table", "unknown_column", "denied", "timeout", "worker_died", "other", "", "?", None]
 SQL = ["SELECT name FROM customers", "SELECT nam FROM customers", "select NAME from customers;", "SELECT '", "", "((("]
@@ -56,10 +58,8 @@ levels = st.sampled_from(["critical", "failure", "mismatch"])
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> SqliteDatabase:
-    from conftest import SHOP
-    from people import make_database
-
-    return SqliteDatabase(make_database(tmp_path_factory.mktemp("random") / "shop.sqlite", SHOP))
+    schema = (FIXTURES / "repair" / "schema.sqlite.sql").read_text(encoding="utf-8")
+    return SqliteDatabase(make_database(tmp_path_factory.mktemp("random") / "shop.sqlite", schema))
 
 
 @settings(max_examples=10_000, deadline=None)
