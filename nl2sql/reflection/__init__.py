@@ -65,22 +65,24 @@ def stream(
     settings: dict[str, Any] = {"recursion_limit": recursion_limit(limit)}
     given: Any = initial_state(task.nlq, limit)
     with _saver(checkpoints) as saver:
-        graph = build(saver) if saver else compiled()
+        graph: Any = build(saver) if saver else compiled()
         if saver:
             settings["configurable"] = {"thread_id": thread}
             given = None if _stopped(graph, saver, settings, task.nlq, thread) else given
         values: dict[str, Any] = {}
-        closing_update: dict[str, Any] = {}
-        for mode, found in graph.stream(given, settings, context=Context(task), stream_mode=["updates", "values"]):
-            if mode == "values":
-                values = found
-                continue
-            for node, update in found.items():
-                if node == "complete":
-                    closing_update = update
-                else:
-                    yield NodeEvent(node, update)
-    yield NodeEvent("complete", closing_update, _episode(task, values, time.perf_counter() - started))
+        last: dict[str, Any] = {}
+        visits = graph.stream(given, settings, context=Context(task), stream_mode=["updates", "values"])
+        with closing(visits):  # before the file of the checkpoints is
+            for mode, found in visits:
+                if mode == "values":
+                    values = found
+                    continue
+                for node, update in found.items():
+                    if node == "complete":
+                        last = update
+                    else:
+                        yield NodeEvent(node, update)
+    yield NodeEvent("complete", last, _episode(task, values, time.perf_counter() - started))
 
 
 @contextmanager

@@ -163,7 +163,7 @@ def reflect(state: ReflectState, work: State) -> Update:
     """
     task, config = work.task, work.task.config.reflect
     sql = state["sql_query"] or (state["raw_sql"] or "").strip()
-    execution, validation = state["execution_result"] or {}, state["validation_result"] or {}
+    execution, validation = state["execution_result"] or {}, state["validation_result"]
     ran = execution.get("success") is True
     twin = next((a["iteration"] for a in state["attempts"] if same_sql(a["sql"], sql)), None)
     database = task.resources.database
@@ -183,7 +183,7 @@ def reflect(state: ReflectState, work: State) -> Update:
     if ran and config.second_candidate and second is None:
         second = second_candidate(work)
     agrees = same_rows(task, sql, second) if ran and second is not None else None
-    parts = quality_parts(task.question.text, execution, validation, agrees)
+    parts = quality_parts(task.question.text, execution, validation or {}, agrees)
     score = quality_score(parts)
     refine = judged.result["should_refine"] and state["iteration"] < state["max_iterations"]
     attempt = {
