@@ -120,7 +120,7 @@ def _episode(task: Task, values: dict[str, Any], seconds: float) -> Episode:
     result, error = task.result_of(sql), values["failure"]
     if error is None and not result.success:
         error = f"database: {result.error}" if sql else _why_none(values)
-    asked = next((call["messages"] for call in task.calls if call["messages"]), [])
+    asked: list[dict[str, str]] = next((call["messages"] for call in task.calls if call["messages"]), [])
     raw = {attempt["sql"]: attempt["raw_sql"] for attempt in values["attempts"]}
     return Episode(
         question=task.question,

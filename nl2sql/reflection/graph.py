@@ -70,7 +70,10 @@ def _node(step: nodes.Step) -> Callable[..., dict[str, Any]]:
             update = step(state, work)
         except EpisodeFailed as failure:
             update = {"failure": str(failure)}
-        recorded = {"trace": work.trace, "decision_log": work.decision_log}
-        return update | {name: entries[len(state[name]) :] for name, entries in recorded.items()}
+        return {
+            **update,
+            "trace": work.trace[len(state["trace"]) :],
+            "decision_log": work.decision_log[len(state["decision_log"]) :],
+        }
 
     return run
