@@ -12,7 +12,6 @@ from report.chromium import Browser
 from report.synthetic_run import HOSTILE, write_run
 
 from nl2sql import report
-from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runner import evaluate
@@ -159,8 +158,7 @@ def test_light_and_dark_follow_the_reader_and_can_be_switched(small: Path, dark:
 
 
 def test_reflections_stand_beside_the_attempts_and_in_the_trace(browser: Browser, tmp_path: Path) -> None:
-    question = load_benchmark("packaged", split="quick").questions[0]
-    replies = {"*": {"reflect": ["SELECT 1 AS one FROM nowhere", question.gold[0]]}}
+    replies = {"*": {"reflect": ["SELECT 1 AS one FROM nowhere", "SELECT 1 AS one"]}}
     config = build_config({"eval": {"replicas": 0}})
     options = {"split": "quick", "limit": 1, "control": False, "progress": False}
     run = evaluate("packaged", ScriptedModel(replies), "reflect", config=config, out=tmp_path / "run", **options)
@@ -169,4 +167,5 @@ def test_reflections_stand_beside_the_attempts_and_in_the_trace(browser: Browser
     shown = "document.querySelector('#episode').textContent"
     browser.wait(f"{shown}.includes('quality 0 of 100 (executes no). SQL has critical errors requiring retry')")
     assert browser.run(f"{shown}.includes('Next: repair.')") and browser.run(f"{shown}.includes('not accepted')")
+    browser.run("document.querySelector('#episode .attempt').scrollIntoView({behavior: 'instant'})")
     picture(browser, "reflections")
