@@ -20,6 +20,7 @@ _HOMES = {
     "Usage": "nl2sql.interfaces",
     "Config": "nl2sql.config",
     "ReactConfig": "nl2sql.config",
+    "ReflectConfig": "nl2sql.config",
     "SqliteDatabase": "nl2sql.query_runner",
     "load_benchmark": "nl2sql.benchmarks",
     "load_model": "nl2sql.models",

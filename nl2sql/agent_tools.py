@@ -258,21 +258,25 @@ def link_schema(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
 
 def link(task: Task) -> dict[str, Any]:
     """``{schema_text, changed}``: the focus text; sets ``task.schema_text_focus``."""
-    keep = LINK_MAX_TABLES if task.config.react.use_link_schema else 0
+    task.schema_text_focus, changed = focus_text(task, LINK_MAX_TABLES if task.config.react.use_link_schema else 0)
+    return {"schema_text": task.schema_text_focus, "changed": changed}
+
+
+def focus_text(task: Task, keep: int) -> tuple[str, bool]:
+    """The schema text of the ``keep`` tables that matter most (0: of all), and whether any is left out."""
     focus = linking.link_schema(task.nlq, task.schema, keep)
     changed = len(focus.tables) < len(task.schema.tables)
     text_config, model = task.config.schema_text, task.resources.model
-    if changed and text_config.form != "none":
-        task.schema_text_focus = schema.budget_schema(
-            focus,
-            lambda text: model.count_tokens([{"role": "user", "content": text}]),
-            min(text_config.max_tokens, model.context_window // 4),
-            text_config.form,
-            task.samples,
-        )
-    else:
-        task.schema_text_focus = task.schema_text_full
-    return {"schema_text": task.schema_text_focus, "changed": changed}
+    if not changed or text_config.form == "none":
+        return task.schema_text_full, changed
+    text = schema.budget_schema(
+        focus,
+        lambda text: model.count_tokens([{"role": "user", "content": text}]),
+        min(text_config.max_tokens, model.context_window // 4),
+        text_config.form,
+        task.samples,
+    )
+    return text, changed
 
 
 def extract_constraints(state: State, args: Mapping[str, Any]) -> dict[str, Any]:

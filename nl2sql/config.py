@@ -136,6 +136,24 @@ class FewShotConfig(_Frozen):
     same_database: bool = False  # also examples over the database that is asked
 
 
+class ReflectConfig(_Frozen):
+    """Reflection and retry (docs/reflection.md). By default only critical errors are retried, as specified."""
+
+    max_iterations: int = Field(3, ge=1, le=100)  # generations, the first one among them
+    refine_on: Literal["critical", "failure", "mismatch"] = "critical"  # each level includes those before it
+    different_strategy: bool = True  # after the same SQL again: another call instead of the same one
+    strategies: tuple[Literal["schema", "exemplar", "sample"], ...] = Field(
+        ("schema", "exemplar", "sample"), min_length=1
+    )
+    samples: int = Field(3, ge=1, le=64)  # candidates of strategy sample
+    temperature: float = Field(0.8, gt=0)  # of sampled candidates, the second candidate among them
+    top_p: float = Field(0.95, gt=0, le=1)
+    critique: bool = False  # also ask the model what is wrong with a query that ran; an objection is retried
+    critique_tokens: int = Field(64, ge=1)
+    second_candidate: bool = False  # one more, sampled query, whose agreement is part of the quality score
+    slow_s: float = Field(5.0, gt=0)  # a query that takes longer is reported as slow
+
+
 class ExecutionConfig(_Frozen):
     """Bounds of every statement that a controller executes."""
 
@@ -160,6 +178,7 @@ class Config(_Frozen):
     repair: RepairConfig = RepairConfig()
     candidates: CandidatesConfig = CandidatesConfig()
     few_shot: FewShotConfig = FewShotConfig()
+    reflect: ReflectConfig = ReflectConfig()
     execution: ExecutionConfig = ExecutionConfig()
     eval: EvalConfig = EvalConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one

@@ -27,6 +27,7 @@ _HOMES = {
     "single_shot": "nl2sql.single_shot:single_shot",
     "react": "nl2sql.react:react",
     "react_plus": "nl2sql.react:react",
+    "reflect": "nl2sql.reflection:reflect",
     "candidates": "nl2sql.agent:candidates",
 }
 _READERS = (  # rooms that only read runs
@@ -51,13 +52,16 @@ class NamedController:
 def get_controller(spec: str | Callable[..., Any]) -> NamedController:
     """A controller by short name, by ``FILE.py:function``, or a callable itself.
 
-    Raises UsageError for an unknown name, a missing file or function.
+    Raises UsageError for an unknown name, a missing file or function, and a controller whose extra is not installed.
     """
     if callable(spec):
         return NamedController(getattr(spec, "__name__", "controller"), _identity(spec), spec, {})
     if spec in _HOMES:
         module, _, function = _HOMES[spec].partition(":")
-        found = getattr(importlib.import_module(module), function)
+        home = importlib.import_module(module)
+        if hasattr(home, "check_installed"):  # a controller of an optional extra
+            home.check_installed()
+        found = getattr(home, function)
         return NamedController(spec, _identity(found), found, _PRESETS.get(spec, {}))
     path, _, function = spec.rpartition(":")
     if path.endswith(".py"):

@@ -46,13 +46,15 @@ def estimate(plan: Plan, config: Config) -> dict[str, Any]:
     n, counted = len(questions), max(1, counted)
     written = {"single_shot": config.single_shot.samples, "candidates": config.candidates.n}.get(plan.controller)
     loop, control = int(written is None), int(plan.control and plan.controller != "single_shot")
-    steps, reply = config.react.max_steps, config.react.max_new_tokens
+    steps, reply, sql_calls = config.react.max_steps, config.react.max_new_tokens, SQL_CALLS
+    if plan.controller == "reflect":  # no turns of a loop: generations only
+        steps, sql_calls = 0, config.reflect.max_iterations
     grown = steps * opening / counted + (reply + OBSERVATION_TOKENS) * steps * (steps - 1) / 2
     seeds, equal = max(1, len(plan.seeds)), 1 + int(plan.equal_tokens and control)
     loops = n * loop * seeds * equal  # the control at equal tokens costs what the loop costs
     shots = n * (control + (written or 0) * seeds * equal)
-    prompt = loops * (grown + SQL_CALLS * generate / counted) + shots * generate / counted
-    completion = reply * (loops * (steps + SQL_CALLS) + shots)
+    prompt = loops * (grown + sql_calls * generate / counted) + shots * generate / counted
+    completion = reply * (loops * (steps + sql_calls) + shots)
     found: dict[str, Any] = {
         "questions": n,
         "episodes": n * (seeds + control * equal),

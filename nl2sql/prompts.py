@@ -122,6 +122,35 @@ ALTERNATIVE APPROACH:
 Please rewrite the SQL following these constraints.
 SQL:"""
 
+# Reflection: the question again, another way, after the same query came twice.
+RETRY_USER_PROMPT = """\
+Schema:
+{schema}
+
+{exemplar}{attempts}Question: {question}
+{constraints}Write a query that is different from those that failed.
+SQL:"""
+
+RETRY_EXEMPLAR = "This query runs on the database:\n"
+
+# Reflection with reflect.critique: the model's own opinion of a query that ran.
+CRITIQUE_SYSTEM_PROMPT = """\
+You review SQL queries. Reply OK when the query answers the question. Otherwise reply WRONG: and, in one sentence, what
+is wrong with it."""
+
+CRITIQUE_USER_PROMPT = """\
+Schema:
+{schema}
+
+Question: {question}
+
+Query:
+{sql}
+
+Its result: {result}
+
+OK or WRONG?"""
+
 # The open assistant turn that the SQL prompts are continued from. It keeps a small model from answering in prose
 # (VA of the stock 135M model 0% without, 20% with it, on 60 packaged questions) and rules out WITH; a larger model is
 # better off with -c prompts.generate_prefill= (empty).
@@ -138,6 +167,10 @@ PROMPTS: dict[str, str] = {
     "repair_user": REPAIR_USER_PROMPT,
     "repair_blind_user": REPAIR_BLIND_USER_PROMPT,
     "repair_guided_user": REPAIR_GUIDED_USER_PROMPT,
+    "retry_user": RETRY_USER_PROMPT,
+    "retry_exemplar": RETRY_EXEMPLAR,
+    "critique_system": CRITIQUE_SYSTEM_PROMPT,
+    "critique_user": CRITIQUE_USER_PROMPT,
 }
 
 
@@ -228,7 +261,6 @@ def guided_repair_messages(
     overrides: Mapping[str, str] | None = None,
 ) -> list[dict[str, str]]:
     """The same with guidance: ``attempts`` are the episode's earlier failures (SQL, error), oldest first."""
-    tried = "".join(f"This failed before:\n{sql}\nError: {why}\n\n" for sql, why in attempts)
     fixes = "".join(f"\n{fix.description}:\n```sql\n{fix.sql}\n```\n" for fix in guidance.similar_fixes)
     user = prompt(
         "repair_guided_user",
@@ -237,7 +269,7 @@ def guided_repair_messages(
         question=question,
         bad_sql=bad_sql,
         error=error,
-        attempts=tried,
+        attempts=failed_before(attempts),
         valid_part=f"This part of it is valid: {valid_part}\n" if valid_part else "",
         constraint=guidance.violated_constraint or "N/A",
         alternative=guidance.alternative_approach or "N/A",
@@ -246,6 +278,49 @@ def guided_repair_messages(
     return [
         {"role": "system", "content": prompt("generate_system", overrides)},
         {"role": "user", "content": user},
+    ]
+
+
+def failed_before(attempts: Sequence[tuple[str, str]]) -> str:
+    """Failures (SQL, error) as a prompt shows them, an empty line behind each; an error that is "" is left out."""
+    return "".join(f"This failed before:\n{sql}\n" + (f"Error: {why}\n\n" if why else "\n") for sql, why in attempts)
+
+
+def retry_messages(
+    question: str,
+    schema: str,
+    constraints: Mapping[str, Any] | None,
+    attempts: Sequence[tuple[str, str]],
+    exemplar: str = "",
+    overrides: Mapping[str, str] | None = None,
+) -> list[dict[str, str]]:
+    """The question asked afresh, with what has failed (SQL, error) and perhaps a query that runs."""
+    shown = f"{prompt('retry_exemplar', overrides)}{exemplar}\n\n" if exemplar else ""
+    user = prompt(
+        "retry_user",
+        overrides,
+        schema=schema,
+        exemplar=shown,
+        attempts=failed_before(attempts),
+        question=question,
+        constraints=constraint_lines(constraints),
+    )
+    return [
+        {"role": "system", "content": prompt("generate_system", overrides)},
+        {"role": "user", "content": user},
+    ]
+
+
+def critique_messages(
+    question: str, schema: str, sql: str, result: str, overrides: Mapping[str, str] | None = None
+) -> list[dict[str, str]]:
+    """The messages behind a model-written critique of a query and its result."""
+    return [
+        {"role": "system", "content": prompt("critique_system", overrides)},
+        {
+            "role": "user",
+            "content": prompt("critique_user", overrides, schema=schema, question=question, sql=sql, result=result),
+        },
     ]
 
 

@@ -58,7 +58,7 @@ def ask(
     ] = None,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[
-        str, typer.Option(help="react, react_plus, candidates, single_shot, or FILE.py:function.")
+        str, typer.Option(help="react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
     ] = "react",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,

@@ -17,7 +17,7 @@ from nl2sql.machine import cores, free_bytes
 from nl2sql.models.doctor import Check
 
 NEEDED_BYTES = 2 * 10**9  # free disk, or memory, for a small model, its conversion and replicas
-OPTIONAL = {"llguidance": "grammar", "jupyterlab": "notebooks", "duckdb": "engines", "mcp": "mcp"}
+OPTIONAL = {"llguidance": "grammar", "jupyterlab": "notebooks", "duckdb": "engines", "mcp": "mcp", "langgraph": "graph"}
 
 
 def machine_checks() -> Iterator[Check]:

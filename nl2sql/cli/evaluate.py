@@ -35,7 +35,7 @@ def evaluate_command(
     ] = None,
     limit: Annotated[int | None, typer.Option(help="A seeded sample of so many questions, by database.")] = None,
     controller: Annotated[
-        str, typer.Option(help="react, react_plus, candidates, single_shot, or FILE.py:function.")
+        str, typer.Option(help="react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
     ] = "react",
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",

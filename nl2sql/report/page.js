@@ -311,9 +311,19 @@ function drawAttempts(episode) {
     const block = changed.alike >= ALIKE ? changed.block : make("pre", "", text(attempt));
     const until = at + 1 < attempts.length ? attempts[at + 1].step : Infinity;
     const refused = episode.decisions.filter((entry) => entry.status === "reject" && entry.step > attempt.step && entry.step < until);
-    const said = refused.length ? make("p", "dim", `then: ${refused.map((entry) => entry.reason).join("; ")}`) : null;
-    return make("div", "attempt", head, block, said);
+    const reasons = [...new Set(refused.map((entry) => entry.reason))];
+    const said = reasons.length ? make("p", "dim", `then: ${reasons.join("; ")}`) : null;
+    const judged = episode.trace.find((record) => record.action === "reflect" && record.step > attempt.step && record.step < until);
+    return make("div", "attempt", head, block, said, judged ? make("p", "dim", reflection(judged.observation)) : null);
   });
+}
+
+// What the reflection controller thought of an attempt, and the parts of its quality score.
+function reflection(seen) {
+  if (typeof seen === "string") return seen; // cut, because it is long
+  const parts = Object.entries(seen.quality_parts).map(([name, met]) => `${name.replace("_", "-")} ${met ? "yes" : "no"}`);
+  const next = seen.next_strategy ? ` Next: ${seen.next_strategy}.` : "";
+  return `quality ${seen.quality_score} of 100 (${parts.join(", ")}). ${seen.reflection_result.reasoning}.${next}`;
 }
 
 function drawTrace(episode) {
@@ -337,15 +347,18 @@ function drawAction(record, episode) {
   const seen = record.observation;
   const isObject = seen && typeof seen === "object";
   const blocked = episode.decisions.some((entry) => entry.step === record.step && entry.status === "blocked");
-  const bad = isObject && (seen.error || seen.valid === false || seen.success === false);
-  const good = isObject && (seen.success === true || seen.valid === true);
+  const judged = isObject && seen.reflection_result;
+  const bad = isObject && (seen.error || seen.valid === false || seen.success === false || (judged && !judged.is_acceptable));
+  const good = isObject && (seen.success === true || seen.valid === true || (judged && judged.is_acceptable));
   const kind = blocked ? "blocked" : bad ? "reject" : good ? "good" : "";
-  const tag = { blocked: "blocked", reject: "failed", good: seen && seen.success ? "ran" : "passed" }[kind];
+  const tag = { blocked: "blocked", reject: judged ? "not accepted" : "failed", good: judged ? "accepted" : seen && seen.success ? "ran" : "passed" }[kind];
   const args = record.action && record.args && Object.keys(record.args).length ? ` ${JSON.stringify(record.args)}` : "";
   const head = make("div", "", tag ? make("span", `tag ${kind}`, tag) : null, make("b", "", record.action || "no action"),
     make("span", "dim", args));
   const body = [];
-  if (isObject && typeof seen.sql === "string" && "raw_sql" in seen) {
+  if (judged) {
+    body.push(make("p", "", reflection(seen)), ...[...judged.issues, ...seen.suggestions].map((text) => make("p", "dim", text)));
+  } else if (isObject && typeof seen.sql === "string" && "raw_sql" in seen) {
     body.push(make("pre", "", seen.sql), ...asWritten(seen.raw_sql, seen.sql));
   } else if (isObject && Array.isArray(seen.rows) && Array.isArray(seen.columns)) {
     body.push(drawTable({ columns: seen.columns, width: seen.columns.length, rows: seen.rows, count: seen.row_count, more: seen.truncated }, []));

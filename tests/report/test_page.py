@@ -12,6 +12,9 @@ from report.chromium import Browser
 from report.synthetic_run import HOSTILE, write_run
 
 from nl2sql import report
+from nl2sql.config import build_config
+from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runner import evaluate
 
 if chromium.find() is None:
     pytest.skip(chromium.INSTALL, allow_module_level=True)
@@ -152,3 +155,17 @@ def test_light_and_dark_follow_the_reader_and_can_be_switched(small: Path, dark:
         browser.click("#theme")
         assert browser.run(ground) != before
         assert browser.errors == []
+
+
+def test_reflections_stand_beside_the_attempts_and_in_the_trace(browser: Browser, tmp_path: Path) -> None:
+    replies = {"*": {"reflect": ["SELECT 1 AS one FROM nowhere", "SELECT 1 AS one"]}}
+    config = build_config({"eval": {"replicas": 0}})
+    options = {"split": "quick", "limit": 1, "control": False, "progress": False}
+    run = evaluate("packaged", ScriptedModel(replies), "reflect", config=config, out=tmp_path / "run", **options)
+    browser.open(report.write_report([run.folder], tmp_path / "report.html", progress=False).as_uri())
+    browser.click(".row")
+    shown = "document.querySelector('#episode').textContent"
+    browser.wait(f"{shown}.includes('quality 0 of 100 (executes no). SQL has critical errors requiring retry')")
+    assert browser.run(f"{shown}.includes('Next: repair.')") and browser.run(f"{shown}.includes('not accepted')")
+    browser.run("document.querySelector('#episode .attempt').scrollIntoView({behavior: 'instant'})")
+    picture(browser, "reflections")
