@@ -30,7 +30,7 @@ _HOMES = {
 }
 _READERS = (  # rooms that only read runs
     *("cli", "eval", "suites", "replicas", "benchmarks", "report", "stats.py", "summary.py", "estimate.py"),
-    *("hardness.py", "rescore.py", "run_check.py", "failures.py", "ablation.py", "grid.py"),
+    *("hardness.py", "rescore.py", "run_check.py", "failures.py", "ablation.py", "grid.py", "repair_bench"),
 )
 _PRESETS: dict[str, dict[str, Any]] = {"react_plus": {"react": REACT_PLUS}}
 

@@ -7,6 +7,7 @@ helped by a fix that was stored from itself.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from nl2sql.errors import UsageError
 if TYPE_CHECKING:
     from nl2sql.agent_tools import State
     from nl2sql.config import RepairConfig
+    from nl2sql.repair.analyzer import ErrorAnalyzer
     from nl2sql.repair.corpus import Corpus
 
 MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
@@ -74,7 +76,7 @@ def mended(state: State, error: str) -> str | None:
     from nl2sql.repair.deterministic import mend
 
     found = mend(state.last_sql, error, task.resources.database, task.schema)
-    if found is None or any(found.strip() == sql.strip() for sql, _ in failures(state)):
+    if found is None or any(found.strip() == sql.strip() for sql, _ in failures(state.trace)):
         return None
     task.count("deterministic_repairs")
     return found
@@ -91,7 +93,7 @@ def messages(state: State, error: str) -> list[dict[str, str]] | None:
         return None
     if level == "none":
         return prompts.blind_repair_messages(task.nlq, sql or "(none)", task.schema_text_focus, overrides)
-    before = [(tried, why[:MAX_ERROR]) for tried, why in failures(state) if tried.strip() != sql.strip()]
+    before = [(tried, why[:MAX_ERROR]) for tried, why in failures(state.trace) if tried.strip() != sql.strip()]
     return prompts.guided_repair_messages(
         task.nlq,
         sql or "(none)",
@@ -106,7 +108,6 @@ def messages(state: State, error: str) -> list[dict[str, str]] | None:
 
 def guidance(state: State, error: str) -> Any:
     """Guidance for the current SQL: the engine's own words where it refuses the statement, else the loop's reason."""
-    from nl2sql.repair.analyzer import ErrorAnalyzer
     from nl2sql.repair.dry_run import engine_version
     from nl2sql.repair.transfer import source_of
 
@@ -115,21 +116,26 @@ def guidance(state: State, error: str) -> Any:
     corpus = (task.resources.corpus or corpus_of(config)) if config.guidance == "patterns+corpus" else None
     dialect = config.patterns or database.dialect
     version = engine_version(database) if dialect == database.dialect else ""
-    analyzer = ErrorAnalyzer(dialect, corpus, threshold=config.threshold, version=version)
-    try:
-        compiled = database.explain(sql) if sql else None
-        refused = compiled is not None and not compiled.success and compiled.error
-        source = source_of(task.question.db_id, task.question.id)
-        return analyzer.analyze_error(str(refused or error), sql, task.schema, exclude=source)
-    finally:
-        analyzer.close()
+    compiled = database.explain(sql) if sql else None
+    refused = compiled is not None and not compiled.success and compiled.error
+    source = source_of(task.question.db_id, task.question.id)
+    analyzer = _analyzer(dialect, corpus, config.threshold, version)
+    return analyzer.analyze_error(str(refused or error), sql, task.schema, exclude=source)
 
 
-def failures(state: State) -> list[tuple[str, str]]:
-    """The candidates of an episode that a validation or their run refused, each with its last error, oldest first."""
+@functools.lru_cache(maxsize=4)
+def _analyzer(dialect: str, corpus: Corpus | None, threshold: float, version: str) -> ErrorAnalyzer:
+    """One for all episodes on a corpus, so that an error that was met before is answered without a search."""
+    from nl2sql.repair.analyzer import ErrorAnalyzer
+
+    return ErrorAnalyzer(dialect, corpus, threshold=threshold, version=version)
+
+
+def failures(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The candidates in a trace that a validation or their run refused, each with its last error, oldest first."""
     found: dict[str, str] = {}
     sql = ""
-    for record in state.trace:
+    for record in trace:
         action, seen = record.get("action"), record.get("observation")
         if not isinstance(seen, dict):
             continue
