@@ -94,6 +94,9 @@ class RepairConfig(_Frozen):
     guidance: Literal["none", "error", "patterns", "patterns+corpus"] = "error"
     deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
     corpus: str = ""  # file of fixes for patterns+corpus, and for learn
+    milvus: str = (
+        ""  # where the corpus's vectors are searched: http://HOST:19530 or a Milvus Lite file; empty: in memory
+    )
     learn: bool = False  # store an episode's repair in the corpus; questions of training and development splits only
     threshold: float = Field(0.5, ge=0, le=1)  # cosine from which on a fix is shown
     patterns: str = ""  # dialect whose patterns are used; empty: the database's own

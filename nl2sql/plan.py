@@ -17,6 +17,7 @@ from nl2sql.config import Config, build_config
 from nl2sql.controllers import NamedController
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question
+from nl2sql.repair.in_loop import corpus_print
 from nl2sql.runs import content_key, question_key, read_manifest
 
 
@@ -127,10 +128,13 @@ def given_model(plan: Plan, model: Model) -> Model:
 
 
 def run_key(named: NamedController, config: Config, model: Mapping[str, Any], prints: Mapping[str, str]) -> str:
-    """Content key of one controller under one config on one model over these questions and databases."""
+    """Content key of one controller under one config on one model over these questions and databases, and over the
+    fixes that guidance draws on."""
     weights = {k: model.get(k) for k in ("name", "revision", "dtype")}
     hashes = prompts.prompt_hashes(config.prompts)
-    return content_key(named.name, named.identity, config.model_dump(exclude={"eval"}), weights, hashes, dict(prints))
+    settings = config.model_dump(exclude={"eval"})
+    fixes = [found] if (found := corpus_print(config.repair)) else []
+    return content_key(named.name, named.identity, settings, weights, hashes, dict(prints), *fixes)
 
 
 def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[str, str]:

@@ -22,16 +22,23 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=
 CorpusOption = Annotated[Path, typer.Option("--corpus", envvar="NL2SQL_CORPUS", help="The corpus file.")]
 Dialect = Literal["sqlite", "clickhouse", "duckdb", "postgres", "mysql"]
 DialectOption = Annotated[Dialect, typer.Option(help="Whose SQL it is.")]
+EmbeddingOption = Annotated[
+    Literal["hashed-ngrams-3-5-128", "all-MiniLM-L6-v2"] | None,
+    typer.Option(
+        help="Embedding of a corpus that is made; hashed n-grams by default. One that is there keeps its own."
+    ),
+]
 DEFAULT = Path("corpus.db")
 
 
 @contextmanager
-def _made(path: Path) -> Iterator[Corpus]:
+def _made(path: Path, embedding: str | None) -> Iterator[Corpus]:
     """The corpus, made if it is not there; one in which nothing was then stored does not stay after an error."""
     from nl2sql.repair.corpus import Corpus
+    from nl2sql.repair.embeddings import embedder_named
 
     before, empty = path.exists(), False
-    with Corpus(path, create=True) as opened:
+    with Corpus(path, create=True, embedder=embedder_named(embedding) if embedding else None) as opened:
         try:
             yield opened
         except Nl2SqlError:
@@ -52,6 +59,7 @@ def add(
     category: Annotated[str | None, typer.Option(help="A category; of a fix: found from its error.")] = None,
     dialect: DialectOption = "sqlite",
     source: Annotated[str, typer.Option(help="Where it comes from.")] = "cli",
+    embedding: EmbeddingOption = None,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Store a query that works, or with --failed and --error a fix. Makes the corpus if it is not there.
@@ -65,7 +73,7 @@ def add(
         raise UsageError("--failed and --error go together: the query that failed, and what the engine said")
     from nl2sql.repair.analyzer import ErrorAnalyzer
 
-    with _made(corpus) as opened:
+    with _made(corpus, embedding) as opened:
         if failed is None or error is None:
             id = uuid.uuid4()
             stored = opened.store_query(id, sql, description, category, dialect=dialect, source=source)
@@ -142,6 +150,7 @@ def import_(
     any_split: Annotated[
         bool, typer.Option("--any-split", help="Also a run over test questions: never use this corpus on them.")
     ] = False,
+    embedding: EmbeddingOption = None,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Take in the repairs of a run over a training or development split, or an exported corpus."""
@@ -149,7 +158,7 @@ def import_(
 
     if not source.exists():
         raise UsageError(f"{source} does not exist; expected a run folder or a file that 'nl2sql corpus export' wrote")
-    with _made(corpus) as opened:
+    with _made(corpus, embedding) as opened:
         read, new = import_run(opened, source, any_split=any_split) if source.is_dir() else import_lines(opened, source)
     print(f"{read} found, {new} new")
 

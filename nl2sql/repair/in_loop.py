@@ -40,15 +40,25 @@ def corpus_of(config: RepairConfig) -> Corpus:
         needs = "repair.learn=true" if config.learn else "repair.guidance=patterns+corpus"
         raise UsageError(f"{needs} needs a corpus; give -c repair.corpus=FILE")
     path = Path(config.corpus).expanduser().absolute()
-    return _opened(path, path.stat().st_ino if path.exists() else 0, config.learn)
+    return _opened(path, path.stat().st_ino if path.exists() else 0, config.learn, config.milvus)
+
+
+def corpus_print(config: RepairConfig) -> str:
+    """The content hash of the corpus that decides what repairs are shown; "" where none does, and where the run itself
+    writes it (``repair.learn``): then it changes from question to question."""
+    return corpus_of(config).content_hash() if config.guidance == "patterns+corpus" and not config.learn else ""
 
 
 @functools.lru_cache(maxsize=4)
-def _opened(path: Path, file: int, create: bool) -> Corpus:
+def _opened(path: Path, file: int, create: bool, uri: str) -> Corpus:
     """An open corpus keeps its vectors in memory, so all episodes of a process share it (as they do query workers)."""
     from nl2sql.repair.corpus import Corpus
 
-    return Corpus(path, create=create)
+    if not uri:
+        return Corpus(path, create=create)
+    from nl2sql.repair.milvus import milvus
+
+    return Corpus(path, create=create, index=milvus(uri))
 
 
 def remember(state: State) -> None:
