@@ -164,6 +164,40 @@ def import_(
 
 
 @app.command()
+def discover(
+    run: Annotated[list[Path] | None, typer.Argument(help="Run folders, whose failures are looked at.")] = None,
+    least: Annotated[int, typer.Option(min=1, help="How often an error must have been met.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    corpus: Annotated[
+        Path | None, typer.Option("--corpus", envvar="NL2SQL_CORPUS", help="A corpus, whose fixes are looked at.")
+    ] = None,
+) -> None:
+    """Errors that no pattern knows, the most frequent first, as stubs for a pattern file (docs/repair.md).
+
+    \b
+    Examples:
+      nl2sql corpus discover --corpus fixes.db
+      nl2sql corpus discover runs/spider-train --least 5 > stubs.yaml
+    """
+    if not run and corpus is None:
+        raise UsageError("where are the failures? give run folders, --corpus FILE, or both")
+    from nl2sql.repair import discover as discovery
+    from nl2sql.repair.corpus import Corpus
+
+    failures = [failure for folder in run or () for failure in discovery.failures_of_run(folder)]
+    if corpus is not None:
+        with Corpus(corpus) as opened:
+            failures += discovery.failures_of_corpus(opened)
+    clusters = discovery.discover(failures, least)
+    if as_json:
+        found = [{"dialect": c.dialect, "count": len(c.failures), "stub": c.stub()} for c in clusters]
+        print(json.dumps(found, ensure_ascii=False, indent=2))
+        return
+    known = f"{len(failures)} failures looked at; none that no pattern knows was met {least} times"
+    print(discovery.stubs_text(clusters) or known)
+
+
+@app.command()
 def feedback(
     id: Annotated[str, typer.Argument(help="A fix or query, or the beginning of its id.")],
     verdict: Annotated[Literal["accept", "reject"], typer.Argument(help="accept or reject.")],

@@ -11,9 +11,11 @@ import pytest
 
 from nl2sql import prompts
 from nl2sql.config import Config, build_config
+from nl2sql.controllers import get_controller
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database, Episode, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.plan import run_key
 from nl2sql.react import react
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.in_loop import check_corpus
@@ -150,3 +152,42 @@ def test_a_corpus_that_is_asked_for_must_be_named_and_be_there(tmp_path: Path) -
         with pytest.raises(UsageError, match=wanted):
             check_corpus(build_config({"repair": values}).repair)
     check_corpus(Config().repair)
+
+
+def test_a_run_is_another_one_over_another_corpus(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.db"
+    guided = build_config({"repair": {"guidance": "patterns+corpus", "corpus": str(path)}})
+    named = get_controller("react")
+
+    def key(config: Config) -> str:
+        return run_key(named, config, {}, {})
+
+    with Corpus(path, create=True) as corpus:
+        before, plain = key(guided), key(Config())
+        assert key(guided) == before
+        corpus.store_fix("no such column: nam", "SELECT nam FROM t", "SELECT name FROM t", "")
+        assert key(guided) != before and key(Config()) == plain
+        learning = guided.model_copy(update={"repair": guided.repair.model_copy(update={"learn": True})})
+        unchanged = key(learning)
+        corpus.store_fix("no such column: x", "SELECT x FROM t", "SELECT y FROM t", "")
+        assert key(learning) == unchanged  # it is the run itself that writes
+
+
+def test_the_episodes_on_a_corpus_share_what_was_searched(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[str] = []
+    plain = Corpus.search
+
+    def counted(self: Corpus, error: str, *args: Any, **options: Any) -> Any:
+        searches.append(error)
+        return plain(self, error, *args, **options)
+
+    monkeypatch.setattr(Corpus, "search", counted)
+    config = {"repair": {"guidance": "patterns+corpus", "corpus": str(tmp_path / "corpus.db")}}
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        corpus.store_fix("no such column: nam", "SELECT nam FROM customers", "SELECT name FROM customers", "All names")
+        for _ in range(3):
+            (prompt,) = repair_prompts(play(database, config, [" nam FROM customers", RIGHT], STEPS))
+            assert "All names" in prompt
+    assert searches == ["no such column: nam"]
