@@ -240,6 +240,11 @@ class Corpus:
         with self._lock:
             return self._state()[0]
 
+    def dialects(self) -> list[str]:
+        """The dialects of its fixes."""
+        with self._lock:
+            return [row[0] for row in self._rows("SELECT DISTINCT dialect FROM error_fix_history ORDER BY 1")]
+
     def content_hash(self) -> str:
         """SHA-256 of what decides the answers of a search: every fix with its feedback, in the order stored."""
         digest = hashlib.sha256(self.embedder.name.encode())

