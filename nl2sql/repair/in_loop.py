@@ -94,7 +94,7 @@ def mended(state: State, error: str) -> str | None:
 
 
 def repaired_part(state: State) -> str | None:
-    """With ``repair.stepwise``: the current SQL, in which the model has repaired the smallest part that fails on its own.
+    """With ``repair.stepwise``: the current SQL, in which the model repaired the smallest part that fails on its own.
 
     None where that is off, where only the whole fails, and where what came is no query.
     """
