@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, punctuated
+from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, ordered_clauses, punctuated
 from nl2sql.repair.registry import packaged
 from nl2sql.repair.rewrites import rewritten
 from nl2sql.repair.schema_names import (
@@ -254,7 +254,7 @@ REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
     "unsupported_syntax": (_transpiled,),
     "unsupported_join": (_transpiled,),
     "aggregation_error": (moved_conditions, grouped_columns),
-    "syntax_error": (punctuated, _transpiled),
+    "syntax_error": (ordered_clauses, punctuated, _transpiled),
 }
 
 
