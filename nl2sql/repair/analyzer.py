@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from typing import TYPE_CHECKING
@@ -58,7 +59,9 @@ class ErrorAnalyzer:
         across: bool = False,
     ) -> None:
         self.dialect, self.corpus, self.version = dialect, corpus, version
-        self._search = functools.partial(search_across, corpus) if corpus and across else corpus and corpus.search
+        self._search: Callable[..., list[SimilarFix]] | None = None
+        if corpus is not None:
+            self._search = functools.partial(search_across, corpus) if across else corpus.search
         self.threshold, self.limit, self.search_s = threshold, limit, search_s
         self._registries = (patterns or registry.packaged(dialect), registry.packaged(LOOP))
         self._cache: OrderedDict[tuple[str, str, str, int], list[SimilarFix]] = OrderedDict()

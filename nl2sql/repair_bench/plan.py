@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Benchmark, Database
+from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair_bench.cases import (
     Case,
@@ -115,11 +115,16 @@ def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool) -> li
             changed = ", ".join(f"{name} {old.get(name)!r}" for name in new if old.get(name) != new[name])
             raise UsageError(f"{folder} holds cases of {changed or 'another version'}; name another --out")
         return [Case.from_dict(row) for row in iter_jsonl(folder / CASES)]
-    if any(path.name not in (CASES, LEARNED, "clickhouse", f"{DATABASE}.sqlite", ".lock") for path in folder.iterdir()):
+    ours = (CASES, LEARNED, DATABASE, "clickhouse", ".")
+    if any(not path.name.startswith(ours) for path in folder.iterdir()):
         raise UsageError(f"--out {folder} holds something else; name a new folder")
+    name, _, split = plan.learn_from.rpartition(":")
+    if plan.learn_from and not name:
+        raise UsageError(f"--learn-from {plan.learn_from!r}: expected BENCHMARK:SPLIT, such as packaged:dev")
+    taught = learning_questions(sources.questions(name, split), split) if name else []
     cases = _made(plan, sources, progress)
-    if plan.learn_from:
-        _learn(folder / LEARNED, plan, cases, sources, progress)
+    if name:
+        _learn(folder / LEARNED, plan, cases, (sources.of(name), taught), progress)
     lines = [json.dumps(case.to_dict(), ensure_ascii=False) + "\n" for case in cases]
     (folder / CASES).write_text("".join(lines), encoding="utf-8")
     write_json(folder / ABOUT, about)  # last: what is there is complete
@@ -141,13 +146,13 @@ def _made(plan: CasePlan, sources: Sources, progress: bool) -> list[Case]:
     return cases
 
 
-def _learn(path: Path, plan: CasePlan, cases: list[Case], sources: Sources, progress: bool) -> None:
-    name, _, split = plan.learn_from.rpartition(":")
-    if not name:
-        raise UsageError(f"--learn-from {plan.learn_from!r}: expected BENCHMARK:SPLIT, such as packaged:dev")
-    questions = [q for q in learning_questions(sources.questions(name, split), split) if scorable(q)]
+def _learn(
+    path: Path, plan: CasePlan, cases: list[Case], taught: tuple[Source, list[Question]], progress: bool
+) -> None:
+    source, questions = taught
     slips, seed = SLIPS[plan.dialect], plan.seed + 1
-    taught = corrupted(questions, sources.of(name), plan.learn_count, seed, slips=slips, progress=progress)
+    usable = [question for question in questions if scorable(question)]
+    made = corrupted(usable, source, plan.learn_count, seed, slips=slips, progress=progress)
     path.unlink(missing_ok=True)
     with Corpus(path, create=True) as corpus:
-        learn_from(cases, corpus, taught)
+        learn_from(cases, corpus, made)
