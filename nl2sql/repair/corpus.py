@@ -28,7 +28,7 @@ from nl2sql.errors import UsageError
 from nl2sql.repair.embeddings import Embedder, HashedNgrams, embedder_named
 from nl2sql.repair.guidance import SimilarFix
 from nl2sql.repair.index import IndexFactory, SearchIndex, in_memory
-from nl2sql.repair.signatures import error_signature, mask_error, normalised_sql, skeleton
+from nl2sql.repair.signatures import error_signature, mask_error, same_words, skeleton
 from nl2sql.repair.store import Fix, History, explained, open_corpus
 from nl2sql.repair.upgrade import compute_anew, fix_identity, query_identity
 
@@ -134,7 +134,7 @@ class Corpus:
         if not successful_sql.strip() or not failed_sql.strip():
             raise UsageError("the failed or the successful SQL is blank; a fix needs both")
         signature = error_signature(error_msg, failed_sql, dialect)
-        if normalised_sql(failed_sql, dialect) == normalised_sql(successful_sql, dialect):
+        if same_words(failed_sql, successful_sql, dialect):
             raise UsageError("the failed and the successful SQL are the same statement: nothing was repaired")
         made = uuid.uuid4()
         vector = self._halves(mask_error(error_msg, failed_sql, dialect), failed_sql, dialect)

@@ -61,12 +61,27 @@ def smallest_broken_part(sql: str, database: Database, schema: Schema) -> Broken
         return None
     for scope in scopes:
         part = scope.expression
-        if part is tree or not isinstance(part, exp.Select) or scope.external_columns:
+        if part is tree or not isinstance(part, exp.Select) or any(c.table for c in scope.external_columns):
             continue
         text = part.sql(dialect=database.dialect)
-        if error := fault(_with_parts_before(part, tree, database.dialect) + text, database, schema):
+        error = fault(_with_parts_before(part, tree, database.dialect) + text, database, schema)
+        if error and not _is_of_outer_query(error, part, schema, database.dialect):
             return BrokenPart(text, error, database.dialect, part)
     return None
+
+
+def _is_of_outer_query(error: str, part: Expr, schema: Schema, dialect: str) -> bool:
+    """Whether the column that is missing in ``part`` is one of a table outside it, written without that table."""
+    from sqlglot import exp
+
+    from nl2sql.repair.registry import packaged
+    from nl2sql.repair.schema_names import bare
+
+    found = packaged(dialect).find(error)
+    wanted = bare(found[1].get("column", "")).lower() if found is not None else ""
+    inside = {id(table) for table in part.find_all(exp.Table)}
+    outside = [schema.table(table.name) for table in part.root().find_all(exp.Table) if id(table) not in inside]
+    return any(column.name.lower() == wanted for table in outside if table is not None for column in table.columns)
 
 
 def _with_parts_before(part: Expr, tree: Expr, dialect: str) -> str:

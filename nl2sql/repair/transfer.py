@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 from nl2sql.errors import UsageError
 from nl2sql.repair.corpus import Corpus
+from nl2sql.repair.signatures import same_words
 from nl2sql.repair.store import History
 
 FORMAT = "nl2sql-corpus-1"
@@ -51,11 +52,13 @@ def repairs_of_trace(trace: Iterable[Mapping[str, Any]], question: str = "") -> 
 
 
 def learn(corpus: Corpus, repairs: Iterable[Repair], *, dialect: str, source: str) -> int:
-    """Store repairs; how many were new."""
+    """Store repairs; how many were new. One that changed nothing but layout or letter case teaches nothing."""
     from nl2sql.repair.analyzer import ErrorAnalyzer
 
     stored = 0
     for repair in repairs:
+        if same_words(repair.failed_sql, repair.successful_sql, dialect):
+            continue
         category = ErrorAnalyzer(dialect).analyze_error(repair.error, repair.failed_sql).category
         made = corpus.store_fix(
             repair.error,

@@ -20,7 +20,7 @@ from nl2sql.interfaces import Benchmark, Database, Question, RunResult
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.deterministic import fault
 from nl2sql.repair.dry_run import engine_version
-from nl2sql.repair.signatures import normalised_sql
+from nl2sql.repair.signatures import same_words
 from nl2sql.repair.transfer import LEARNING_SPLITS, Repair, learn, source_of
 from nl2sql.repair_bench.slips import KINDS, Slip
 
@@ -127,7 +127,7 @@ def corrupted(
                 if item is None:
                     continue
                 case = _slipped(source.name, item, kind, slips[kind], seed)
-                key = (question.id, normalised_sql(case.sql, case.dialect)) if case is not None else None
+                key = (question.id, case.sql) if case is not None else None
                 if case is not None and key is not None and key not in found:
                     found[key] = case
                     bar.update()
@@ -140,13 +140,13 @@ def _slipped(source: str, item: Asked, kind: str, slip: Slip, seed: int) -> Case
     """The first of a few tries that fails on the engine."""
     rng = random.Random(f"{seed}/{item.question.id}/{kind}")
     schema = item.database.schema()
-    right = {normalised_sql(gold, item.database.dialect) for gold in item.golds}
+    dialect = item.database.dialect
     for _ in range(TRIES):
         wrong = slip(item.question.gold[0], schema, rng)
         if wrong is None:
             continue
         text = wrong if kind in AS_WRITTEN else item.rewrite(wrong)
-        if normalised_sql(text, item.database.dialect) in right:
+        if any(same_words(text, gold, dialect) for gold in item.golds):
             continue
         if error := failure(text, item.database):
             return case_of(source, "corruption", kind, kind, text, error, item)
@@ -206,8 +206,7 @@ def failed_in_run(folder: Path) -> Iterator[Case]:
         item = source.asked(question) if question is not None else None
         if item is None:
             continue
-        texts = {normalised_sql(sql): sql for sql, _ in failures(trace["trace"])}
-        for number, sql in enumerate(texts.values()):
+        for number, (sql, _) in enumerate(failures(trace["trace"])):
             if error := failure(sql, item.database):
                 yield case_of(source.name, "model", "model", f"{folder.name}-{number}", sql, error, item)
 

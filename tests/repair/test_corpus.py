@@ -167,6 +167,7 @@ def test_pruning_keeps_the_best_of_each_category(corpus: Corpus) -> None:
 def test_the_same_statement_is_no_repair(corpus: Corpus) -> None:
     with pytest.raises(UsageError, match="nothing was repaired"):
         corpus.store_fix("e", "SELECT a FROM t", "select A from t", "")
+    assert corpus.store_fix('near "FROM": syntax error', "SELECT a, FROM t", "SELECT a FROM t", "") is not None
 
 
 WRITER = """
@@ -414,6 +415,9 @@ def test_the_command_line_end_to_end(tmp_path: Path) -> None:
     nl2sql("export", str(tmp_path / "out.jsonl"))
     assert "2 found, 0 new" in nl2sql("import", str(tmp_path / "out.jsonl"))
     assert "deleted 2 rows" in nl2sql("prune", "--days", "0")
+    with pytest.raises(UsageError, match="where are the failures"):
+        CliRunner().invoke(app, ["corpus", "discover"], catch_exceptions=False)
+    assert "0 failures looked at" in nl2sql("discover")
     for arguments, wanted in ((["search", "x"], "no corpus at"), (["prune"], "what is to be pruned")):
         with pytest.raises(UsageError, match=wanted):
             CliRunner().invoke(app, ["corpus", *arguments, "--corpus", path + "2"], catch_exceptions=False)
@@ -428,7 +432,6 @@ REFUSED = [
     (["import", "FILE"], "expected an export"),
     (["import", "EMPTY"], "is empty; expected a file that"),
     (["import", "/dev/null"], "is not a file"),
-    (["discover"], "where are the failures?"),
 ]
 
 

@@ -223,6 +223,7 @@ PARTS = [
         "WITH a AS (SELECT city FROM customers), b AS (SELECT ctiy FROM a) SELECT * FROM b",
         "SELECT ctiy FROM a",
     ),
+    ("SELECT naem FROM customers WHERE 1 < (SELECT COUNT(*) FROM orders WHERE city = status)", None),  # its city
     ("SELECT FROM WHERE", None),
 ]
 
