@@ -130,7 +130,8 @@ def messages(state: State, sql: str, error: str, question: str = "") -> list[dic
         return None
     if level == "none":
         return prompts.blind_repair_messages(nlq, sql or "(none)", task.schema_text_focus, overrides)
-    before = [(tried, why[:MAX_ERROR]) for tried, why in failures(state.trace) if tried.strip() != sql.strip()]
+    now = (sql.strip(), (state.last_sql or "").strip())
+    before = [(tried, why[:MAX_ERROR]) for tried, why in failures(state.trace) if tried.strip() not in now]
     return prompts.guided_repair_messages(
         nlq,
         sql or "(none)",
