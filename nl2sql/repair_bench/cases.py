@@ -187,7 +187,8 @@ def failure(sql: str, database: Database) -> str:
 
 
 def failed_in_run(folder: Path) -> Iterator[Case]:
-    """What the model of a run wrote and the engine refused; each statement once a question.
+    """What the model of a run wrote and the engine refused: its answers, and the loop's candidates on the way to them;
+    each statement once a question.
 
     Raises UsageError for a folder that is no run, or one whose benchmark was a Python object.
     """
@@ -201,14 +202,18 @@ def failed_in_run(folder: Path) -> Iterator[Case]:
     benchmark = open_benchmark(plan, {})
     source = SqliteSource(plan.benchmark, benchmark)
     questions = {question.id: question for question in benchmark.questions}
-    for trace in run.traces():
-        question = questions.get(trace["id"])
-        item = source.asked(question) if question is not None else None
-        if item is None:
-            continue
-        for number, (sql, _) in enumerate(failures(trace["trace"])):
-            if error := failure(sql, item.database):
-                yield case_of(source.name, "model", "model", f"{folder.name}-{number}", sql, error, item)
+    for name, part in run.parts().items():
+        traces = {trace["id"]: trace["trace"] for trace in part.traces(("trace",))}
+        for answer in part.predictions():
+            question = questions.get(answer["id"])
+            item = source.asked(question) if question is not None else None
+            if item is None:
+                continue
+            texts = [*(sql for sql, _ in failures(traces.get(answer["id"], ()))), answer["sql"] or ""]
+            for number, sql in enumerate(dict.fromkeys(text.strip().rstrip(";") for text in texts)):
+                if sql and (error := failure(sql, item.database)):
+                    label = f"{folder.name}{name}-{number}"
+                    yield case_of(source.name, "model", "model", label, sql, error, item)
 
 
 def learn_from(cases: Iterable[Case], corpus: Any, taught: Iterable[Case]) -> int:

@@ -13,16 +13,18 @@ from typer.testing import CliRunner
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.cli import app
-from nl2sql.config import Config
+from nl2sql.config import Config, build_config
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Database
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.plan import Plan
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair_bench.bench import Bench, arm, carry_out, repaired
 from nl2sql.repair_bench.cases import Case, Judge, SqliteSource, corrupted, failure, learn_from
 from nl2sql.repair_bench.curve import Found, curve, search_others
 from nl2sql.repair_bench.plan import CasePlan, opened
 from nl2sql.repair_bench.table import summarise, table_text
+from nl2sql.runner import start
 from nl2sql.schema import quote_name
 
 QUICK = load_benchmark("packaged", split="quick")
@@ -186,6 +188,17 @@ def test_the_command_goes_on_and_refuses_other_cases(tmp_path: Path) -> None:
     assert summary["groups"][0]["n"] == 12 and (tmp_path / "bench" / "results.jsonl").read_bytes() == before
     refused = CliRunner().invoke(app, [*COMMAND, folder, "--seed", "1"])
     assert isinstance(refused.exception, UsageError) and "seed 0; name another --out" in str(refused.exception)
+
+
+def test_what_a_model_wrote_in_a_run_becomes_cases(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"replies": {"*": ["SELECT x FROM nowhere"]}}))
+    plan = Plan(split="quick", limit=3, controller="single_shot", model=f"scripted:{script}", control=False)
+    start(plan, build_config({"eval": {"replicas": 0}}), out=tmp_path / "run", progress=False)
+    command = [*COMMAND, str(tmp_path / "bench"), "--cases", "0", "--run", str(tmp_path / "run"), "--json"]
+    (group,) = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)["groups"]
+    assert (group["origin"], group["n"]) == ("model", 3)
+    assert [entry["category"] for entry in group["by_category"]] == ["unknown_table"]
 
 
 REFUSED = [
