@@ -144,9 +144,10 @@ def test_the_search_is_measured_on_other_databases_only(cases: list[Case], tmp_p
     found = search_others(cases, tmp_path, progress=False)
     assert 0 < len(found) <= len(cases) and all(len(fixes) <= 3 for fixes in found)
     hand = [[Found(0.9, True, True), Found(0.5, False, True)], [Found(0.4, False, False)]]
-    low, high = curve(hand, [0.0, 0.8])
+    low, high = curve(hand, [[Found(0.3, False, False)], []], [0.0, 0.8])
     assert (low.shown, low.precision, low.recall, low.lenient_precision) == (1.5, 1 / 3, 0.5, 2 / 3)
-    assert (high.shown, high.precision, high.recall, high.f1) == (0.5, 1.0, 0.5, 2 / 3)
+    assert (high.shown, high.precision, high.recall) == (0.5, 1.0, 0.5)
+    assert (low.needless, high.needless) == (0.5, 0.0)
 
 
 @pytest.fixture(scope="module")
