@@ -1,7 +1,7 @@
 """Choose ``repair.threshold``: python scripts/repair_threshold.py --benchmark spider --split train --cases 2000
 
 Failures made of a benchmark's golds, each searched among the fixes of all other databases, and among those of other
-categories of error (``repair_bench/curve.py``). Prints recall@3 and a row for each threshold; --plot writes precision and recall by threshold.
+categories of error (``repair_bench/curve.py``). Prints recall@3 and a row for each threshold; --plot draws the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nl2sql.repair_bench.cases import SqliteSource, corrupted
 from nl2sql.repair_bench.curve import Point, curve, search_others
 
 SPARED = 0.005  # recall that may be lost
-THRESHOLDS = [round(0.05 * step, 2) for step in range(20)]
+THRESHOLDS = [round(0.05 * step, 2) for step in (0, *range(6, 20))]
 
 
 def plot(points: Sequence[Point], file: Path) -> None:
