@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
@@ -99,7 +100,7 @@ def bench_repair(
         raise UsageError("--corpus and --learn-from both give the fixes of patterns+corpus; leave one out")
     settings = load_config(config or (), set_ or ())
     which = CasePlan(
-        benchmark=benchmark,
+        benchmark=str(Path(benchmark).absolute()) if os.sep in benchmark else benchmark,
         split=split,
         dialect=dialect,
         count=cases,
