@@ -100,7 +100,7 @@ class RepairConfig(_Frozen):
     across_dialects: bool = False  # also fixes of other dialects, transpiled
     stepwise: bool = False  # repair the smallest WITH part or subquery that fails on its own, and leave the rest alone
     learn: bool = False  # store an episode's repair in the corpus; questions of training and development splits only
-    threshold: float = Field(0.5, ge=0, le=1)  # cosine from which on a fix is shown
+    threshold: float = Field(0.7, ge=0, le=1)  # cosine from which on a fix is shown
     patterns: str = ""  # dialect whose patterns are used; empty: the database's own
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-THRESHOLD = 0.5  # cosine from which on a fix is shown
+THRESHOLD = 0.7  # cosine from which on a fix is shown; docs/repair.md says how it was chosen
 LIMIT = 3
 SEARCH_S = 0.5
 CACHED = 256  # frequent errors that are answered without a search
