@@ -14,6 +14,8 @@ ORDER = ("WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT")
 ENDS = ("UNION", "EXCEPT", "INTERSECT", "WINDOW", "QUALIFY")
 CLAUSE = re.compile(r"\s+(?:FROM|WHERE|GROUP\s+BY|HAVING|ORDER\s+BY|LIMIT)\b", re.IGNORECASE)
 SIGN = re.compile(r"\s*(?:,|[<>=]+)|\s+(?:AS|AND|OR|THEN|DESC|ASC)\b", re.IGNORECASE)
+DOUBLED = re.compile(r"\b(SELECT|FROM|WHERE|BY|JOIN|ON|AND|OR|HAVING|LIMIT)(?:\s+\1\b)+", re.IGNORECASE)
+DANGLING = re.compile(r"()(?:\s+(?:AND|OR|WHERE|ON|HAVING)|,)\s*;?\s*$", re.IGNORECASE)
 COMMA_BEFORE_CLAUSE = re.compile(r",(\s*)(?=(?:FROM|WHERE|GROUP|ORDER|HAVING|LIMIT)\b)", re.IGNORECASE)
 
 
@@ -76,8 +78,12 @@ def ordered_clauses(sql: str, names: SchemaNames) -> Iterator[str]:
 
 
 def punctuated(sql: str, names: SchemaNames) -> Iterator[str]:
-    """Without a comma before a clause; with the parenthesis that is missing, at the end, before a clause or before a
-    comma; or without one that is too many, the last first."""
+    """Without a comma before a clause, a keyword written twice, or one at the end that announces something; with the
+    parenthesis that is missing, at the end, before a clause or before a comma; or without one that is too many, the last
+    first."""
+    for form in (DOUBLED, DANGLING):
+        if (found := form.sub(r"\1", sql)) != sql:
+            yield found
     if (found := COMMA_BEFORE_CLAUSE.sub(r"\1", sql)) != sql:
         yield found
     text = sql.rstrip().rstrip(";").rstrip()
