@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.repair.signatures import texts_of
+
 if TYPE_CHECKING:
     from nl2sql.repair.schema_names import SchemaNames
 
@@ -78,11 +80,11 @@ def ordered_clauses(sql: str, names: SchemaNames) -> Iterator[str]:
 
 
 def punctuated(sql: str, names: SchemaNames) -> Iterator[str]:
-    """Without a comma before a clause, a keyword written twice, or one at the end that announces something; with the
-    parenthesis that is missing, at the end, before a clause or before a comma; or without one that is too many, the last
-    first."""
+    """Without a keyword written twice, one left over at the end, or a comma before a clause; with the parenthesis that
+    is missing, at the end, before a clause or before a comma; or without one that is too many, the last first."""
     for form in (DOUBLED, DANGLING):
-        if (found := form.sub(r"\1", sql)) != sql:
+        found = form.sub(r"\1", sql)
+        if found != sql and texts_of(found) == texts_of(sql):
             yield found
     if (found := COMMA_BEFORE_CLAUSE.sub(r"\1", sql)) != sql:
         yield found

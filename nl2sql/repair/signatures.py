@@ -72,10 +72,11 @@ def same_words(first: str, second: str, dialect: str = "sqlite") -> bool:
     """Whether two statements differ at most in layout, comments, letter case and quotes. (Trees say less: sqlglot
     reads a comma too many, or clauses in the wrong order, as what was meant.)"""
     ours, theirs = (" ".join(statement_words(sql, dialect)).lower() for sql in (first, second))
-    return ours.strip("; ") == theirs.strip("; ") and _texts(first) == _texts(second)
+    return ours.strip("; ") == theirs.strip("; ") and texts_of(first) == texts_of(second)
 
 
-def _texts(sql: str) -> list[str]:
+def texts_of(sql: str) -> list[str]:
+    """The texts in single quotes, in order."""
     return re.findall(r"'(?:[^']|'')*'", sql)
 
 
