@@ -157,16 +157,18 @@ def guidance(state: State, sql: str, error: str) -> Any:
     compiled = database.explain(sql) if sql else None
     refused = compiled is not None and not compiled.success and compiled.error
     source = source_of(task.question.db_id, task.question.id)
-    analyzer = _analyzer(dialect, corpus, config.threshold, version, config.across_dialects)
+    analyzer = _analyzer(dialect, corpus, config.threshold, version, config.across_dialects, config.search_s)
     return analyzer.analyze_error(str(refused or error), sql, task.schema, exclude=source)
 
 
 @functools.lru_cache(maxsize=4)
-def _analyzer(dialect: str, corpus: Corpus | None, threshold: float, version: str, across: bool) -> ErrorAnalyzer:
+def _analyzer(
+    dialect: str, corpus: Corpus | None, threshold: float, version: str, across: bool, search_s: float
+) -> ErrorAnalyzer:
     """One for all episodes on a corpus, so that an error that was met before is answered without a search."""
     from nl2sql.repair.analyzer import ErrorAnalyzer
 
-    return ErrorAnalyzer(dialect, corpus, threshold=threshold, version=version, across=across)
+    return ErrorAnalyzer(dialect, corpus, threshold=threshold, version=version, across=across, search_s=search_s)
 
 
 def failures(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:

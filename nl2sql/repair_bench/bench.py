@@ -38,6 +38,7 @@ BEFORE = f"{ALONE}+"
 FOREIGN = "foreign-patterns"
 ANOTHER = {"sqlite": "clickhouse", "clickhouse": "mysql"}  # whose patterns FOREIGN shows
 ENGINES = {"sqlite": "SQLite", "clickhouse": "ClickHouse"}
+SEARCH_S = 60.0  # a busy machine must not decide which fixes are shown
 RESULTS = "results.jsonl"
 FENCED = re.compile(r"```(?:\w+\n)?(.*?)(?:```|$)", re.DOTALL)
 
@@ -57,8 +58,11 @@ class Arm:
 
     def config(self, base: Config, dialect: str) -> Config:
         """``base`` as this arm repairs on ``dialect``."""
-        given = base.repair.model_dump() | {"guidance": self.level or "error", "deterministic": self.deterministic}
-        repair = RepairConfig(**given | {"patterns": ANOTHER[dialect] if self.foreign else ""})
+        repair = RepairConfig(
+            **base.repair.model_dump()
+            | {"guidance": self.level or "error", "deterministic": self.deterministic, "search_s": SEARCH_S}
+            | {"patterns": ANOTHER[dialect] if self.foreign else ""}
+        )
         written = prompts.prompt("generate_system", base.prompts).replace(ENGINES["sqlite"], ENGINES[dialect])
         texts = base.prompts if dialect == "sqlite" else {**base.prompts, "generate_system": written}
         return base.model_copy(update={"repair": repair, "prompts": texts})
@@ -113,8 +117,6 @@ def carry_out(
     path = folder / RESULTS
     done = {row["key"] for row in iter_jsonl(path)}
     owed = [(case, chosen, key) for case, chosen, key in wanted if key not in done]
-    if bench.corpus is not None and any(chosen.needs_corpus for _, chosen, _ in owed):
-        bench.corpus.search("no such column", limit=1)  # reads the vectors: else the first searches take too long
     judge, cancel, writing = Judge(), threading.Event(), threading.Lock()
 
     def one(case: Case, chosen: Arm, key: str) -> None:
