@@ -89,6 +89,7 @@ def _with_tests(
 def _shares(
     cases: Mapping[str, Case], arms: Mapping[tuple[str, str], Mapping[str, Row]], field: str
 ) -> list[dict[str, Any]]:
+    one_model = len({model for model, _ in arms if model}) < 2
     members: dict[str, list[str]] = defaultdict(list)
     for id, case in cases.items():
         members[getattr(case, field)].append(id)
@@ -97,7 +98,9 @@ def _shares(
             field: name,
             "n": len(ids),
             "repaired": {
-                f"{arm} {model}".strip(): fmean(bool(rows[id]["success"]) for id in ids if id in rows)
+                arm if one_model else f"{arm} {model}".strip(): fmean(
+                    bool(rows[id]["success"]) for id in ids if id in rows
+                )
                 for (model, arm), rows in arms.items()
                 if any(id in rows for id in ids)
             },
