@@ -61,7 +61,7 @@ def main() -> None:
     best = max((point for point in points if point.recall >= KEPT * points[0].recall), key=lambda p: p.threshold)
     databases = len({case.db_id for case in cases})
     print(f"{len(found)} failures of {databases} databases of {given.benchmark}, {given.embedding}")
-    print(f"recall@3: {points[0].recall:.3f}; the highest threshold that keeps {KEPT:.0%} of it: {best.threshold:.2f}\n")
+    print(f"recall@3: {points[0].recall:.3f}; the highest threshold that keeps {KEPT:.0%}: {best.threshold:.2f}\n")
     print(
         "| threshold | fixes shown | precision | recall | precision by category | needless |\n|---|---|---|---|---|---|"
     )
