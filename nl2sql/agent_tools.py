@@ -304,7 +304,9 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
 
         if mended := in_loop.mended(state, error):
             return mended
-        messages = in_loop.messages(state, error) or messages
+        if repaired := in_loop.repaired_part(state):
+            return repaired
+        messages = in_loop.messages(state, state.last_sql or "", error) or messages
     return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling())[0]
 
 

@@ -33,7 +33,7 @@ _HOMES = {
 _READERS = (  # rooms that only read runs
     *("cli", "eval", "suites", "replicas", "benchmarks", "report", "stats.py", "summary.py", "estimate.py"),
     *("hardness.py", "rescore.py", "run_check.py", "failures.py", "ablation.py", "grid.py", "distributed"),
-    *("spans.py", "otel.py"),
+    *("spans.py", "otel.py", "repair_bench"),
 )
 SAMPLERS = ("single_shot", "candidates")  # draw samples whatever react.do_sample says
 _PRESETS: dict[str, dict[str, Any]] = {"react_plus": {"react": REACT_PLUS}}

@@ -137,11 +137,12 @@ class DatabaseTools:
         checked = explain_analyze(sql, self.database)
         if not checked.valid:
             raise ToolError(f"not stored, the query is not valid here: {checked.error}")
-        common = {"dialect": self.database.dialect, "source": f"mcp:{self.database.name}"}
-        self.corpus.store_query(id, sql, description, category, **common)
+        dialect, source = self.database.dialect, f"mcp:{self.database.name}"
+        self.corpus.store_query(id, sql, description, category, dialect=dialect, source=source)
         if previous_error and previous_sql:
             kind = category or self._analyzer.analyze_error(previous_error, previous_sql).category
-            self.corpus.store_fix(previous_error, previous_sql, sql, description, category=kind, **common)
+            fix = (previous_error, previous_sql, sql, description)
+            self.corpus.store_fix(*fix, category=kind, dialect=dialect, source=source)
         return {"stored": True}
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from nl2sql.config import Config, build_config
 from nl2sql.controllers import NamedController
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question
+from nl2sql.repair.in_loop import corpus_print
 from nl2sql.runs import content_key, question_key, read_manifest
 
 MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
@@ -130,11 +131,14 @@ def given_model(plan: Plan, model: Model) -> Model:
 
 
 def run_key(named: NamedController, config: Config, model: Mapping[str, Any], prints: Mapping[str, str]) -> str:
-    """Content key of one controller under one config on one model over these questions and databases."""
+    """Content key of one controller under one config on one model over these questions and databases, over the examples
+    that prompts are given and over the fixes that guidance draws on."""
     weights = {key: model.get(key) for key in WEIGHTS}
     hashes = prompts.prompt_hashes(config.prompts)
     seen = {**prints, **({"few-shot pool": pool} if (pool := few_shot_pool(config)) else {})}
-    return content_key(named.name, named.identity, config.model_dump(exclude={"eval"}), weights, hashes, seen)
+    settings = config.model_dump(exclude={"eval"})
+    fixes = [found] if (found := corpus_print(config.repair)) else []
+    return content_key(named.name, named.identity, settings, weights, hashes, seen, *fixes)
 
 
 def few_shot_pool(config: Config) -> str | None:

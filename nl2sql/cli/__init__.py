@@ -17,6 +17,7 @@ from nl2sql import __version__
 from nl2sql.cli import (
     ablate,
     ask,
+    bench_repair,
     check_data,
     compare,
     corpus,
@@ -71,6 +72,7 @@ app.command("compare")(compare.compare)
 app.command("check-data")(check_data.check_data)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
+app.command("bench-repair")(bench_repair.bench_repair)
 app.command("mcp")(mcp.mcp)
 app.add_typer(corpus.app, name="corpus", help="Failures and their repairs, for repair guidance.")
 app.add_typer(replicas.app, name="replicas", help="Build and check the databases behind TS.")

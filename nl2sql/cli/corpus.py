@@ -22,16 +22,23 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=
 CorpusOption = Annotated[Path, typer.Option("--corpus", envvar="NL2SQL_CORPUS", help="The corpus file.")]
 Dialect = Literal["sqlite", "clickhouse", "duckdb", "postgres", "mysql"]
 DialectOption = Annotated[Dialect, typer.Option(help="Whose SQL it is.")]
+EmbeddingOption = Annotated[
+    Literal["hashed-ngrams-3-5-128", "all-MiniLM-L6-v2"] | None,
+    typer.Option(
+        help="Embedding of a corpus that is made; hashed n-grams by default. One that is there keeps its own."
+    ),
+]
 DEFAULT = Path("corpus.db")
 
 
 @contextmanager
-def _made(path: Path) -> Iterator[Corpus]:
+def _made(path: Path, embedding: str | None) -> Iterator[Corpus]:
     """The corpus, made if it is not there; one in which nothing was then stored does not stay after an error."""
     from nl2sql.repair.corpus import Corpus
+    from nl2sql.repair.embeddings import embedder_named
 
     before, empty = path.exists(), False
-    with Corpus(path, create=True) as opened:
+    with Corpus(path, create=True, embedder=embedder_named(embedding) if embedding else None) as opened:
         try:
             yield opened
         except Nl2SqlError:
@@ -52,6 +59,7 @@ def add(
     category: Annotated[str | None, typer.Option(help="A category; of a fix: found from its error.")] = None,
     dialect: DialectOption = "sqlite",
     source: Annotated[str, typer.Option(help="Where it comes from.")] = "cli",
+    embedding: EmbeddingOption = None,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Store a query that works, or with --failed and --error a fix. Makes the corpus if it is not there.
@@ -65,7 +73,7 @@ def add(
         raise UsageError("--failed and --error go together: the query that failed, and what the engine said")
     from nl2sql.repair.analyzer import ErrorAnalyzer
 
-    with _made(corpus) as opened:
+    with _made(corpus, embedding) as opened:
         if failed is None or error is None:
             id = uuid.uuid4()
             stored = opened.store_query(id, sql, description, category, dialect=dialect, source=source)
@@ -142,6 +150,7 @@ def import_(
     any_split: Annotated[
         bool, typer.Option("--any-split", help="Also a run over test questions: never use this corpus on them.")
     ] = False,
+    embedding: EmbeddingOption = None,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Take in the repairs of a run over a training or development split, or an exported corpus."""
@@ -149,9 +158,43 @@ def import_(
 
     if not source.exists():
         raise UsageError(f"{source} does not exist; expected a run folder or a file that 'nl2sql corpus export' wrote")
-    with _made(corpus) as opened:
+    with _made(corpus, embedding) as opened:
         read, new = import_run(opened, source, any_split=any_split) if source.is_dir() else import_lines(opened, source)
     print(f"{read} found, {new} new")
+
+
+@app.command()
+def discover(
+    run: Annotated[list[Path] | None, typer.Argument(help="Run folders, whose failures are looked at.")] = None,
+    least: Annotated[int, typer.Option(min=1, help="How often an error must have been met.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    corpus: Annotated[
+        Path | None, typer.Option("--corpus", envvar="NL2SQL_CORPUS", help="A corpus, whose fixes are looked at.")
+    ] = None,
+) -> None:
+    """Errors that no pattern knows, the most frequent first, as stubs for a pattern file (docs/repair.md).
+
+    \b
+    Examples:
+      nl2sql corpus discover --corpus fixes.db
+      nl2sql corpus discover runs/spider-train --least 5 > stubs.yaml
+    """
+    if not run and corpus is None:
+        raise UsageError("where are the failures? give run folders, --corpus FILE, or both")
+    from nl2sql.repair import discover as discovery
+    from nl2sql.repair.corpus import Corpus
+
+    failures = [failure for folder in run or () for failure in discovery.failures_of_run(folder)]
+    if corpus is not None:
+        with Corpus(corpus) as opened:
+            failures += discovery.failures_of_corpus(opened)
+    clusters = discovery.discover(failures, least)
+    if as_json:
+        found = [{"dialect": c.dialect, "count": len(c.failures), "stub": c.stub()} for c in clusters]
+        print(json.dumps(found, ensure_ascii=False, indent=2))
+        return
+    known = f"{len(failures)} failures looked at; none that no pattern knows was met {least} times"
+    print(discovery.stubs_text(clusters) or known)
 
 
 @app.command()

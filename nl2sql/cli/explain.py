@@ -23,7 +23,7 @@ def explain(
     sql: Annotated[str, typer.Argument(help="One SELECT; '-': read from stdin.")],
     db: DatabaseOption,
     corpus: Annotated[Path | None, typer.Option(help="A corpus to take similar fixes from.")] = None,
-    threshold: Annotated[float, typer.Option(min=0, max=1, help="Cosine that a similar fix must have.")] = 0.5,
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="Cosine that a similar fix must have.")] = 0.7,
     mend: Annotated[bool, typer.Option("--mend", help="Also try a repair that needs no model.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the response as JSON.")] = False,
 ) -> None:

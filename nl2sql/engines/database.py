@@ -12,8 +12,9 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import RunResult
 from nl2sql.query_process import Worker, WorkerGone
 from nl2sql.schema import Column, ForeignKey, Schema, Table
@@ -27,6 +28,11 @@ MAX_TIMEOUT_S = 1e6
 EXTRAS = {"clickhouse": "chdb", "duckdb": "duckdb", "postgres": "psycopg[binary]", "mysql": "pymysql"}
 
 EXCERPT = re.compile(r"\n+LINE \d+:.*\n *\^+ *$", re.MULTILINE)
+CANDIDATES = re.compile(r"(Candidate functions:\n(?:[ \t]+\S.*\n){5})((?:[ \t]+\S.*(?:\n|$))+)")
+PROBES = {
+    "postgres": ("pg_isready -h {host} -p {port}", 5432),
+    "mysql": ("mariadb-admin -h {host} -P {port} ping", 3306),
+}
 
 # What the engines say -> RunResult.error_kind; the first rule that matches decides.
 ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -55,8 +61,22 @@ def error_kind(message: str) -> str:
 
 
 def without_excerpt(message: str) -> str:
-    """The message without the excerpt of the statement that DuckDB and PostgreSQL put below it."""
-    return EXCERPT.sub("", message).strip()
+    """The message without the excerpt of the statement that DuckDB and PostgreSQL put below it, and with the first few
+    of DuckDB's candidate functions, which may be fifty."""
+
+    def fewer(found: re.Match[str]) -> str:
+        return f"{found[1]}\t... and {len(found[2].splitlines())} more\n"
+
+    return CANDIDATES.sub(fewer, EXCERPT.sub("", message)).strip()
+
+
+def _next_step(dialect: str, target: str, error: str) -> str:
+    """What to type where a server does not answer or does not let us in; "" for anything else."""
+    if error != "OperationalError" or dialect not in PROBES:
+        return ""
+    url = urlsplit(target)
+    host, port = url.hostname or "127.0.0.1", url.port or PROBES[dialect][1]
+    return f"; does it answer? {PROBES[dialect][0].format(host=host, port=port)}"
 
 
 class EngineDatabase:
@@ -188,7 +208,8 @@ class EngineDatabase:
             worker.kill()
             if reply[1] == "missing":
                 raise DatabaseError(f"{reply[2]}; install it: pip install '{EXTRAS[self.dialect]}'")
-            raise DatabaseError(f"{self.dialect} database {self.name} cannot be opened: {reply[2].strip()}")
+            what = one_line(reply[2]) + _next_step(self.dialect, self._target, reply[1])
+            raise DatabaseError(f"{self.dialect} database {self.name} cannot be opened: {what}")
         self._worker, self._version = worker, str(reply[1])
         return worker
 

@@ -7,9 +7,17 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.repair.signatures import texts_of
+
 if TYPE_CHECKING:
     from nl2sql.repair.schema_names import SchemaNames
 
+ORDER = ("WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT")
+ENDS = ("UNION", "EXCEPT", "INTERSECT", "WINDOW", "QUALIFY")
+CLAUSE = re.compile(r"\s+(?:FROM|WHERE|GROUP\s+BY|HAVING|ORDER\s+BY|LIMIT)\b", re.IGNORECASE)
+SIGN = re.compile(r"\s*(?:,|[<>=]+)|\s+(?:AS|AND|OR|THEN|DESC|ASC)\b", re.IGNORECASE)
+DOUBLED = re.compile(r"\b(SELECT|FROM|WHERE|BY|JOIN|ON|AND|OR|HAVING|LIMIT)(?:\s+\1\b)+", re.IGNORECASE)
+DANGLING = re.compile(r"()(?:\s+(?:AND|OR|WHERE|ON|HAVING)|,)\s*;?\s*$", re.IGNORECASE)
 COMMA_BEFORE_CLAUSE = re.compile(r",(\s*)(?=(?:FROM|WHERE|GROUP|ORDER|HAVING|LIMIT)\b)", re.IGNORECASE)
 
 
@@ -44,14 +52,49 @@ def grouped_columns(sql: str, names: SchemaNames) -> Iterator[str]:
         yield tree.copy().group_by(*(e.copy() for e in missing)).sql(dialect=names.dialect)
 
 
+def ordered_clauses(sql: str, names: SchemaNames) -> Iterator[str]:
+    """The clauses of the outermost SELECT, each once, in SQL's order."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tokens = list(sqlglot.tokenize(sql, dialect=names.dialect))
+    except (SqlglotError, ValueError):
+        return
+    starts: list[tuple[int, int]] = []  # (place in ORDER, offset)
+    depth = 0
+    for token in tokens:
+        depth += {"(": 1, ")": -1}.get(token.text, 0)
+        word = " ".join(token.text.upper().split())
+        if depth == 0 and word in ENDS:
+            return  # each side of a set operation has clauses of its own
+        if depth == 0 and word in ORDER:
+            starts.append((ORDER.index(word), token.start))
+    places = [place for place, _ in starts]
+    if places == sorted(places) or len(set(places)) < len(places):
+        return
+    text = sql.rstrip().rstrip(";")
+    ends = [*(offset for _, offset in starts[1:]), len(text)]
+    clauses = sorted((place, text[offset:end].strip()) for (place, offset), end in zip(starts, ends, strict=True))
+    yield " ".join([text[: starts[0][1]].strip(), *(clause for _, clause in clauses)])
+
+
 def punctuated(sql: str, names: SchemaNames) -> Iterator[str]:
-    """Without a comma before a clause; with the parenthesis that is missing at the end, or without the last one."""
+    """Without a keyword written twice, one left over at the end, or a comma before a clause; with the parenthesis that
+    is missing, at the end, before a clause or before a comma; or without one that is too many, the last first."""
+    for form in (DOUBLED, DANGLING):
+        found = form.sub(r"\1", sql)
+        if found != sql and texts_of(found) == texts_of(sql):
+            yield found
     if (found := COMMA_BEFORE_CLAUSE.sub(r"\1", sql)) != sql:
         yield found
     text = sql.rstrip().rstrip(";").rstrip()
     depth = sum({"(": 1, ")": -1}.get(word, 0) for word in names.words)
     if depth > 0:
         yield text + ")" * depth
+        if depth == 1:
+            for form in (CLAUSE, SIGN):
+                yield from (f"{text[: found.start()]}){text[found.start() :]}" for found in form.finditer(text))
     elif depth == -1:
         for at in [at for at, sign in enumerate(text) if sign == ")"][::-1]:
             yield text[:at] + text[at + 1 :]

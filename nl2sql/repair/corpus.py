@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -25,40 +25,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nl2sql.errors import UsageError
-from nl2sql.repair.embeddings import Embedder, HashedNgrams
+from nl2sql.repair.embeddings import Embedder, HashedNgrams, embedder_named
 from nl2sql.repair.guidance import SimilarFix
-from nl2sql.repair.index import FixIndex
-from nl2sql.repair.signatures import error_signature, mask_error, normalised_sql, skeleton
-from nl2sql.repair.store import explained, open_corpus
+from nl2sql.repair.index import IndexFactory, SearchIndex, in_memory
+from nl2sql.repair.signatures import error_signature, mask_error, same_words, skeleton
+from nl2sql.repair.store import Fix, History, explained, open_corpus
+from nl2sql.repair.upgrade import compute_anew, fix_identity, query_identity
 
 MAX_TEXT = 20_000  # characters of an SQL or an error that are stored
 STORED = np.float16  # half the size on disk; the cosine changes by less than 0.001
 DAY_S = 86_400.0
 
 
-@dataclass(frozen=True)
-class Fix:
-    """A failure and its repair, as stored."""
-
-    id: UUID
-    error_signature: str
-    error_msg: str
-    failed_sql: str
-    successful_sql: str
-    fix_description: str
-    category: str
-    dialect: str
-    source: str
-    created_at: float
-    accepted: int
-    rejected: int
-
-
 @dataclass
 class _Held:
     """The index of one dialect, as it was after ``changes`` (writes, and among them rewrites)."""
 
-    index: FixIndex
+    index: SearchIndex
     changes: tuple[int, int] = (-1, -1)
     last_row: int = 0
 
@@ -68,17 +51,27 @@ class Corpus:
 
     Raises UsageError for a missing file (unless ``create``) or one that is no corpus, DatabaseError for one that is
     damaged or cannot be written; neither changes the file.
+
+    embedder: of a new file (default: ``HashedNgrams``); a file that is there keeps its own. index: where vectors are
+    searched (``milvus.milvus`` for Milvus); the file holds them all the same.
     """
 
-    def __init__(self, path: str | Path, *, create: bool = False, embedder: Embedder | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        create: bool = False,
+        embedder: Embedder | None = None,
+        index: IndexFactory = in_memory,
+    ) -> None:
         self.path = Path(path)
-        self.embedder: Embedder = embedder or HashedNgrams()
+        self._new_index = index
         self._lock = threading.RLock()
         self._indexes: dict[str, _Held] = {}
         self._batch: Any = None  # the ``run`` of a transaction that is under way
         self._connection, before = open_corpus(self.path, create=create)
         try:
-            self._adopt_embedder(older=before == 0)
+            self.embedder = self._adopt_embedder(embedder, older=before == 0)
         except BaseException:
             self._connection.close()
             raise
@@ -104,18 +97,22 @@ class Corpus:
         *,
         dialect: str = "sqlite",
         source: str = "",
+        history: History | None = None,
     ) -> bool:
-        """Store a query that worked. False where the same query (by its normalised tree) is there already."""
+        """Store a query that worked. False where the same query (by its normalised tree) is there already.
+
+        history: of a row from another corpus, which it keeps."""
         _bounded(sql, description)
         if not sql.strip():
             raise UsageError("the query is blank; give the SQL that works")
-        row = (str(query_id), sql, description, category, self._halves(description, sql, dialect), time.time())
-        identity = _identity(dialect, normalised_sql(sql, dialect))
+        row = (str(query_id), sql, description, category, self._halves(description, sql, dialect))
+        kept = history or History(time.time())
+        identity = query_identity(sql, dialect)
         with self._writing() as run:
             return run(
                 "INSERT OR IGNORE INTO successful_queries (query_id, sql, description, category, embedding, created_at,"
-                " dialect, source, identity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, dialect, source, identity),
+                " accepted, rejected, dialect, source, identity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, *astuple(kept), dialect, source, identity),
             )
 
     def store_fix(
@@ -128,24 +125,28 @@ class Corpus:
         category: str = "unknown",
         dialect: str = "sqlite",
         source: str = "",
+        history: History | None = None,
     ) -> UUID | None:
-        """Store a failure and its repair; its id. None where the same pair is there already."""
+        """Store a failure and its repair; its id. None where the same pair is there already.
+
+        history: of a row from another corpus, which it keeps."""
         _bounded(error_msg, failed_sql, successful_sql, fix_description)
         if not successful_sql.strip() or not failed_sql.strip():
             raise UsageError("the failed or the successful SQL is blank; a fix needs both")
         signature = error_signature(error_msg, failed_sql, dialect)
-        pair = (normalised_sql(failed_sql, dialect), normalised_sql(successful_sql, dialect))
-        if pair[0] == pair[1]:
+        if same_words(failed_sql, successful_sql, dialect):
             raise UsageError("the failed and the successful SQL are the same statement: nothing was repaired")
         made = uuid.uuid4()
         vector = self._halves(mask_error(error_msg, failed_sql, dialect), failed_sql, dialect)
-        row = (str(made), signature, error_msg, failed_sql, successful_sql, fix_description, vector, time.time())
+        row = (str(made), signature, error_msg, failed_sql, successful_sql, fix_description, vector)
+        kept = history or History(time.time())
+        identity = fix_identity(signature, failed_sql, successful_sql, dialect)
         with self._writing() as run:
             stored = run(
                 "INSERT OR IGNORE INTO error_fix_history (id, error_signature, error_msg, failed_sql, successful_sql,"
-                " fix_description, embedding, created_at, category, dialect, source, identity)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, category, dialect, source, _identity(dialect, signature, *pair)),
+                " fix_description, embedding, created_at, accepted, rejected, category, dialect, source, identity)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, *astuple(kept), category, dialect, source, identity),
             )
         return made if stored else None
 
@@ -239,6 +240,22 @@ class Corpus:
         with self._lock:
             return self._state()[0]
 
+    def dialects(self) -> list[str]:
+        """The dialects of its fixes."""
+        with self._lock:
+            return [row[0] for row in self._rows("SELECT DISTINCT dialect FROM error_fix_history ORDER BY 1")]
+
+    def content_hash(self) -> str:
+        """SHA-256 of what decides the answers of a search: every fix with its feedback, in the order stored."""
+        digest = hashlib.sha256(self.embedder.name.encode())
+        with self._lock:
+            for row in self._rows(
+                "SELECT error_msg, failed_sql, successful_sql, fix_description, dialect, source, accepted, rejected"
+                " FROM error_fix_history ORDER BY rowid"
+            ):
+                digest.update(repr(row).encode())
+        return digest.hexdigest()
+
     def stats(self) -> dict[str, Any]:
         """Counts: queries, fixes, types of error, fixes by dialect and category, bytes of the file."""
         with self._lock:
@@ -320,12 +337,13 @@ class Corpus:
         found = dict(self._rows("SELECT name, value FROM corpus_state"))
         return int(found["changes"]), int(found["rewrites"])
 
-    def _index(self, dialect: str) -> FixIndex:
+    def _index(self, dialect: str) -> SearchIndex:
         """The index of a dialect: added to after new rows, read anew after deletions and feedback."""
         state = self._state()
         held = self._indexes.get(dialect)
         if held is None or held.changes[1] != state[1]:
-            held = self._indexes[dialect] = _Held(FixIndex(self.embedder.size))
+            content = hashlib.sha256(f"{self.path.resolve()} {self.embedder.name} {dialect}".encode()).hexdigest()[:16]
+            held = self._indexes[dialect] = _Held(self._new_index(f"fixes_{content}_{state[1]}", self.embedder.size))
         if held.changes != state:
             found = self._rows(
                 "SELECT rowid, id, source, embedding FROM error_fix_history WHERE dialect = ? AND rowid > ?"
@@ -345,46 +363,25 @@ class Corpus:
     def _halves(self, text: str, sql: str, dialect: str) -> bytes:
         return self._vector(text, sql, dialect).astype(STORED).tobytes()
 
-    def _adopt_embedder(self, older: bool) -> None:
-        """The file's vectors must be the embedder's; those of an older version are computed anew."""
+    def _adopt_embedder(self, given: Embedder | None, older: bool) -> Embedder:
+        """The file's embedder, which must be the one ``given``; vectors of an older version are computed anew."""
         named = self._rows("SELECT value FROM corpus_state WHERE name = 'embedding'")
-        if named and named[0][0] != self.embedder.name:
+        if named and given is not None and named[0][0] != given.name:
             raise UsageError(
-                f"corpus {self.path} holds vectors of {named[0][0]!r}, not of {self.embedder.name!r}; open it with "
+                f"corpus {self.path} holds vectors of {named[0][0]!r}, not of {given.name!r}; open it with "
                 "that embedder, or export it and import it into a new one"
             )
         if named:
-            return
+            return given or embedder_named(named[0][0])
+        self.embedder = given or HashedNgrams()
         with self._writing() as run:
             if older:
-                self._compute_anew(run)
+                compute_anew(self._rows, run, self._halves)
             run("INSERT OR IGNORE INTO corpus_state VALUES ('embedding', ?)", (self.embedder.name,))
-
-    def _compute_anew(self, run: Any) -> None:
-        for id, error, failed, fixed, dialect in self._rows(
-            "SELECT id, error_msg, failed_sql, successful_sql, dialect FROM error_fix_history"
-        ):
-            signature = error_signature(error, failed, dialect)
-            identity = _identity(dialect, signature, normalised_sql(failed, dialect), normalised_sql(fixed, dialect))
-            vector = self._halves(mask_error(error, failed, dialect), failed, dialect)
-            run(
-                "UPDATE OR IGNORE error_fix_history SET identity = ? WHERE id = ?",  # a pair stored twice keeps NULL
-                (identity, id),
-                rewrite=True,
-            )
-            run("UPDATE error_fix_history SET error_signature = ?, embedding = ? WHERE id = ?", (signature, vector, id))
-        for id, sql, text, dialect in self._rows("SELECT query_id, sql, description, dialect FROM successful_queries"):
-            identity = _identity(dialect, normalised_sql(sql, dialect))
-            run("UPDATE OR IGNORE successful_queries SET identity = ? WHERE query_id = ?", (identity, id))
-            vector = self._halves(text or "", sql, dialect)
-            run("UPDATE successful_queries SET embedding = ? WHERE query_id = ?", (vector, id))
+        return self.embedder
 
 
 QueryCorpus = Corpus  # the specification's name
-
-
-def _identity(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _bounded(*texts: str) -> None:

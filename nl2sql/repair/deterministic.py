@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, punctuated
+from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, ordered_clauses, punctuated
 from nl2sql.repair.registry import packaged
 from nl2sql.repair.rewrites import rewritten
 from nl2sql.repair.schema_names import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 OR_BY_PIPES = frozenset(("mysql",))
 TEXT_IN_DOUBLE_QUOTES = frozenset(("mysql", "bigquery"))
 CLAUSES = frozenset(("select", "from", "join", "on", "where", "group by", "having", "order by", "limit"))
+BESIDE = frozenset(("=", "==", "<>", "!=", "<", ">", "<=", ">=", "-", ","))
 MAX_STEPS = 4
 MAX_TRIED = 12  # candidates that the engine is asked about in one step
 FOREIGN = ("mysql", "postgres", "tsql", "bigquery", "snowflake", "oracle", "duckdb", "clickhouse", "sqlite")
@@ -82,9 +83,11 @@ def fault(sql: str, database: Database, schema: Schema) -> str:
 
 
 def _idle_comparisons(sql: str, dialect: str) -> int:
-    """How many columns are compared with themselves: a join on that joins everything with everything."""
+    """How many columns stand beside themselves: compared (a join on that joins everything with everything), subtracted,
+    or listed twice."""
     words = [word.lower() for word in statement_words(sql, dialect)]
-    return sum(words[at] == "=" and words[at - 3 : at] == words[at + 1 : at + 4] for at in range(3, len(words)))
+    dots = (at - 2 for at in range(4, len(words)) if words[at] == ".")  # of ... . a OPERATOR b . ...
+    return sum(words[at] in BESIDE and words[at - 3 : at] == words[at + 1 : at + 4] for at in dots)
 
 
 def _candidates(sql: str, error: str, database: Database, schema: Schema) -> Iterator[str]:
@@ -185,9 +188,22 @@ def _known_column(sql: str, names: SchemaNames) -> Iterator[str]:
 
 
 def _disambiguated(sql: str, names: SchemaNames) -> Iterator[str]:
-    """A column of several tables gets the first of them, where the statement joins them on just this column."""
+    """A column of several tables gets the first of them where the statement joins them on just this column, and the
+    other of two where it is compared with the one."""
     name = bare(names.captured.get("column", ""))
     owners = [alias for alias, table in names.aliases.items() if _has(table, name)]
+    words = [word.lower() for word in names.words]
+    for at in range(1, len(words) - 4):
+        if words[at : at + 2] == [name.lower(), "="] and words[at - 1] != "." and words[at + 4] == name.lower():
+            others = [alias for alias in owners if alias != words[at + 2]]
+        elif words[at : at + 5] == [words[at], ".", name.lower(), "=", name.lower()] and words[at + 5 : at + 6] != [
+            "."
+        ]:
+            others = [alias for alias in owners if alias != words[at]]
+        else:
+            continue
+        if len(others) == 1:
+            yield _replaced(sql, name, f"{names.written(others[0])}.{names.written(name)}", names.dialect)
     plain = re.sub(r"[\"`\[\]\s]", "", sql.lower())
     for first in owners:
         for second in owners:
@@ -254,7 +270,7 @@ REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
     "unsupported_syntax": (_transpiled,),
     "unsupported_join": (_transpiled,),
     "aggregation_error": (moved_conditions, grouped_columns),
-    "syntax_error": (punctuated, _transpiled),
+    "syntax_error": (ordered_clauses, punctuated, _transpiled),
 }
 
 

@@ -7,8 +7,9 @@ fix of the remaining groups could still be among the best, whatever its statemen
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,25 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 MOST_OF_A_HALF = 0.5  # the largest product of two halves
 ROUNDING = 0.002  # of halves that were stored as 16-bit numbers
+
+
+class SearchIndex(Protocol):
+    """Where the vectors of fixes are searched. ``add`` and ``search`` from one thread at a time."""
+
+    def add(self, fixes: Iterable[tuple[str, str, bytes]]) -> None:
+        """``(id, source, vector)`` of further fixes; the vector as two halves of 16-bit numbers."""
+        ...
+
+    def search(
+        self, error: Array, words: Array | None, *, limit: int, threshold: float, exclude: str = ""
+    ) -> list[tuple[str, float]]:
+        """``(id, cosine)`` of the ``limit`` closest fixes of at least ``threshold``, closest first; equal ones in the
+        order in which they were stored. ``words`` None: the cosine of the errors alone. ``exclude``: a source that is
+        left out."""
+        ...
+
+
+IndexFactory: TypeAlias = Callable[[str, int], SearchIndex]  # (name of the content, size of a half)
 
 
 @dataclass
@@ -42,7 +62,7 @@ class Group:
 
 
 class FixIndex:
-    """Vectors of fixes in memory. ``add`` and ``search`` from one thread at a time."""
+    """Vectors of fixes in memory: the default ``SearchIndex``."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -52,7 +72,6 @@ class FixIndex:
         self._errors: Array = np.zeros((0, size), np.float32)
 
     def add(self, fixes: Iterable[tuple[str, str, bytes]]) -> None:
-        """``(id, source, vector)`` of further fixes; the vector as two halves of 16-bit numbers."""
         half = 2 * self.size
         fresh: dict[bytes, list[bytes]] = {}
         for id, source, vector in fixes:
@@ -73,8 +92,6 @@ class FixIndex:
     def search(
         self, error: Array, words: Array | None, *, limit: int, threshold: float, exclude: str = ""
     ) -> list[tuple[str, float]]:
-        """``(id, cosine)`` of the ``limit`` closest fixes of at least ``threshold``, closest first; equal ones in the
-        order in which they were stored. ``words`` None: the cosine of the errors alone."""
         if not self.ids or limit < 1:
             return []
         excluded = set(self._by_source.get(exclude, ())) if exclude else set()
@@ -95,3 +112,8 @@ class FixIndex:
             best += [(-float(scores[n]), group.rows[n]) for n in found if group.rows[n] not in excluded][:limit]
             best = sorted(best)[:limit]
         return [(self.ids[row], -negative) for negative, row in best]
+
+
+def in_memory(content: str, size: int) -> SearchIndex:
+    """The default ``IndexFactory``."""
+    return FixIndex(size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nl2sql.repair.schema_names import similar_columns, similar_names, written
+from nl2sql.repair.schema_names import similar_columns, similar_names, with_derived, written
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
@@ -25,6 +25,7 @@ def schema_advice(sql: str, schema: Schema, dialect: str) -> list[str]:
         tree = parse_bounded(sql, dialect)
     except SqlglotError:
         return []
+    schema = with_derived(schema, sql, dialect)
     return [*_tables(tree, schema, dialect), *_columns(tree, schema, dialect), *_joins(tree, schema, dialect)][:MOST]
 
 

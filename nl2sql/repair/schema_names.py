@@ -1,6 +1,7 @@
 """What a schema knows about the names in a failed statement: did-you-mean, owners of a column, foreign keys.
 
-The statement is broken, so it is read by its tokens alone: which tables it names, and under which aliases.
+The statement is broken, so it is read by its tokens alone: which tables it names, and under which aliases. Where it
+can be parsed all the same, its WITH parts and subqueries count as tables.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from nl2sql.schema import Schema, Table, quote_name
+from nl2sql.schema import Column, Schema, Table, quote_name
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr
 
 MAX_SUGGESTIONS = 3
 MAX_TABLES, MAX_COLUMNS, MAX_KEYS = 20, 30, 8
@@ -28,7 +33,8 @@ class SchemaNames:
     """Facts for the texts of a pattern, each computed when a placeholder asks for it (``get``)."""
 
     def __init__(self, schema: Schema, sql: str, dialect: str, captured: Mapping[str, str]) -> None:
-        self.schema, self.sql, self.dialect, self.captured = schema, sql, dialect, captured
+        self.schema = with_derived(schema, sql, dialect)
+        self.sql, self.dialect, self.captured = sql, dialect, captured
 
     def get(self, name: str, default: str = "") -> str:
         """The fact ``name`` of ``FACTS``; ``default`` where there is none or the schema has nothing to say."""
@@ -112,6 +118,12 @@ class SchemaNames:
         ]
         return "; ".join(found[:MAX_KEYS])
 
+    def parentheses(self) -> str:
+        """How many are opened and closed, where that is not the same."""
+        opened, closed = self.words.count("("), self.words.count(")")
+        more = "close one more" if opened > closed else "take one away"
+        return f"{opened} are opened and {closed} closed: {more}." if opened != closed else ""
+
 
 FACTS: dict[str, Callable[[SchemaNames], str]] = {
     "did_you_mean": SchemaNames.did_you_mean,
@@ -119,7 +131,42 @@ FACTS: dict[str, Callable[[SchemaNames], str]] = {
     "columns": SchemaNames.columns,
     "tables": SchemaNames.tables,
     "foreign_keys": SchemaNames.foreign_keys,
+    "parentheses": SchemaNames.parentheses,
 }
+
+
+def with_derived(schema: Schema, sql: str, dialect: str) -> Schema:
+    """The schema as the statement sees it: with its WITH parts and the subqueries of its FROM clauses as tables, which
+    hide tables of the same name. The schema itself where the statement cannot be parsed."""
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from nl2sql.parse_bound import parse_bounded
+
+    if "select" not in sql[1:].lower():  # one SELECT alone derives nothing
+        return schema
+    try:
+        tree = parse_bounded(sql, dialect)
+    except SqlglotError:
+        return schema
+    named = [node for node in tree.find_all(exp.CTE, exp.Subquery) if node.alias and isinstance(node.this, exp.Query)]
+    derived = [Table(node.alias, tuple(map(Column, _columns_of(node, schema)))) for node in named]
+    hidden = {table.name.lower() for table in derived}
+    real = [table for table in schema.tables if table.name.lower() not in hidden]
+    return Schema((*derived, *real), schema.dialect) if derived else schema
+
+
+def _columns_of(derived: Expr, schema: Schema) -> list[str]:
+    """The columns that a WITH part or subquery gives: those it lists, and for a star those of its tables."""
+    from sqlglot import exp
+
+    if listed := derived.args["alias"].columns:
+        return [column.name for column in listed]
+    names = [name for name in derived.this.named_selects if name and name != "*"]
+    if derived.this.is_star:
+        tables = [schema.table(table.name) for table in derived.this.find_all(exp.Table)]
+        names += [column.name for table in tables if table is not None for column in table.columns]
+    return list(dict.fromkeys(names))
 
 
 def statement_words(sql: str, dialect: str) -> list[str]:

@@ -68,6 +68,18 @@ def normalised_sql(sql: str, dialect: str = "sqlite") -> str:
         return " ".join(statement_words(sql, dialect)).lower()
 
 
+def same_words(first: str, second: str, dialect: str = "sqlite") -> bool:
+    """Whether two statements differ at most in layout, comments, letter case and quotes. (Trees say less: sqlglot
+    reads a comma too many, or clauses in the wrong order, as what was meant.)"""
+    ours, theirs = (" ".join(statement_words(sql, dialect)).lower() for sql in (first, second))
+    return ours.strip("; ") == theirs.strip("; ") and texts_of(first) == texts_of(second)
+
+
+def texts_of(sql: str) -> list[str]:
+    """The texts in single quotes, in order."""
+    return re.findall(r"'(?:[^']|'')*'", sql)
+
+
 def skeleton(sql: str, dialect: str = "sqlite") -> str:
     """The statement's words without texts and numbers: what its vector is made of."""
     return NUMBER.sub("<n>", " ".join(statement_words(sql[:MAX_CHARS], dialect)).lower())

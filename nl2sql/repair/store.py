@@ -8,7 +8,9 @@ newer nl2sql, or one that is no corpus is an error that leaves it as it is. A fi
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from nl2sql.errors import DatabaseError, UsageError, one_line
 
@@ -43,6 +45,33 @@ CREATE UNIQUE INDEX idx_fixes_identity ON error_fix_history (identity);
 CREATE TABLE corpus_state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 INSERT INTO corpus_state VALUES ('changes', '0'), ('rewrites', '0');
 """
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A failure and its repair, as stored."""
+
+    id: UUID
+    error_signature: str
+    error_msg: str
+    failed_sql: str
+    successful_sql: str
+    fix_description: str
+    category: str
+    dialect: str
+    source: str
+    created_at: float
+    accepted: int
+    rejected: int
+
+
+@dataclass(frozen=True)
+class History:
+    """What a row went through: when it was stored (seconds since 1970), and what users said about it."""
+
+    created_at: float
+    accepted: int = 0
+    rejected: int = 0
 
 
 def open_corpus(path: Path, *, create: bool) -> tuple[sqlite3.Connection, int]:

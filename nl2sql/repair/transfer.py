@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from uuid import UUID, uuid4
 
 from nl2sql.errors import UsageError
 from nl2sql.repair.corpus import Corpus
+from nl2sql.repair.signatures import same_words
+from nl2sql.repair.store import History
 
 FORMAT = "nl2sql-corpus-1"
 LEARNING_SPLITS = frozenset(("train", "training", "dev", "development", "train_spider", "train_others"))
@@ -49,11 +52,13 @@ def repairs_of_trace(trace: Iterable[Mapping[str, Any]], question: str = "") -> 
 
 
 def learn(corpus: Corpus, repairs: Iterable[Repair], *, dialect: str, source: str) -> int:
-    """Store repairs; how many were new."""
+    """Store repairs; how many were new. One that changed nothing but layout or letter case teaches nothing."""
     from nl2sql.repair.analyzer import ErrorAnalyzer
 
     stored = 0
     for repair in repairs:
+        if same_words(repair.failed_sql, repair.successful_sql, dialect):
+            continue
         category = ErrorAnalyzer(dialect).analyze_error(repair.error, repair.failed_sql).category
         made = corpus.store_fix(
             repair.error,
@@ -105,12 +110,17 @@ def export_lines(corpus: Corpus) -> Iterator[str]:
 
 
 def import_lines(corpus: Corpus, file: Path) -> tuple[int, int]:
-    """Rows of an exported file: (read, new). Raises UsageError that names a bad line; then nothing is stored."""
+    """Rows of an exported file: (read, new); rows keep their feedback and their age. Raises UsageError that names a bad
+    line; then nothing is stored."""
     read = stored = 0
+    if not file.is_file():  # a device may never end
+        raise UsageError(f"{file} is not a file; expected one that 'nl2sql corpus export' wrote")
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
+    if not lines:
+        raise UsageError(f"{file} is empty; expected a file that 'nl2sql corpus export' wrote")
     with corpus.batch():
         for number, line in enumerate(lines, 1):
             try:
@@ -128,7 +138,10 @@ def import_lines(corpus: Corpus, file: Path) -> tuple[int, int]:
 
 
 def _store(corpus: Corpus, row: Mapping[str, Any]) -> bool:
-    common = {"dialect": row.get("dialect", "sqlite"), "source": row.get("source", "")}
+    history = History(
+        float(row.get("created_at") or time.time()), *(int(row.get(k, 0)) for k in ("accepted", "rejected"))
+    )
+    common = {"dialect": row.get("dialect", "sqlite"), "source": row.get("source", ""), "history": history}
     if row["kind"] == "query":
         id, category = UUID(row.get("query_id") or str(uuid4())), row.get("category")
         return corpus.store_query(id, row["sql"], row.get("description") or "", category, **common)

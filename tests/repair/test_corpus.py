@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -20,8 +21,10 @@ from nl2sql.cli import app
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.corpus import Corpus
+from nl2sql.repair.discover import discover, failures_of_corpus, stubs_text
 from nl2sql.repair.embeddings import HashedNgrams
 from nl2sql.repair.index import FixIndex
+from nl2sql.repair.registry import ErrorPattern
 from nl2sql.repair.signatures import error_signature, mask_error, normalised_sql
 from nl2sql.repair.store import TABLES
 from nl2sql.repair.transfer import export_lines, import_lines, import_run
@@ -164,6 +167,7 @@ def test_pruning_keeps_the_best_of_each_category(corpus: Corpus) -> None:
 def test_the_same_statement_is_no_repair(corpus: Corpus) -> None:
     with pytest.raises(UsageError, match="nothing was repaired"):
         corpus.store_fix("e", "SELECT a FROM t", "select A from t", "")
+    assert corpus.store_fix('near "FROM": syntax error', "SELECT a, FROM t", "SELECT a FROM t", "") is not None
 
 
 WRITER = """
@@ -276,6 +280,43 @@ def test_export_and_import_give_the_same_corpus(corpus: Corpus, tmp_path: Path) 
         assert empty.store_fix(*FIXES[0]) is not None
 
 
+def test_feedback_and_age_survive_an_export(corpus: Corpus, tmp_path: Path) -> None:
+    best = corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0]
+    for accept in (True, False, False):
+        corpus.feedback(str(best.query_id), accept)
+    corpus.store_query(uuid.uuid4(), "SELECT 1", "one")
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(export_lines(corpus)) + "\n")
+    with Corpus(tmp_path / "copy.db", create=True) as copy:
+        import_lines(copy, file)
+        kept = ("created_at", "accepted", "rejected")
+        assert [[row[k] for k in kept] for row in copy.rows()] == [[row[k] for k in kept] for row in corpus.rows()]
+        assert best.sql not in [fix.sql for fix in copy.search("no such column: nam", limit=4)]
+        assert copy.content_hash() == corpus.content_hash()
+
+
+def test_the_hash_of_a_corpus_is_that_of_its_fixes_and_their_feedback(corpus: Corpus) -> None:
+    before = corpus.content_hash()
+    corpus.store_query(uuid.uuid4(), "SELECT 1", "one")
+    assert corpus.content_hash() == before
+    id = str(corpus.search("no such column: nam", limit=1)[0].query_id)
+    corpus.feedback(id, accept=True)
+    assert corpus.content_hash() != before
+
+
+def test_what_no_pattern_knows_becomes_a_stub(corpus: Corpus) -> None:
+    for name, sql in (("a", "SELECT a FROM t"), ("b", "SELECT b FROM u"), ("c", "SELECT c FROM v")):
+        failed = sql.replace("SELECT", "SELECT GEO_DIST") + f" WHERE {name} = 17"
+        corpus.store_fix(f"geo index of {name} is stale since 17 days", failed, sql, "Distances")
+    (cluster,) = discover(failures_of_corpus(corpus))
+    assert len(cluster.failures) == 3
+    (entry,) = yaml.safe_load(stubs_text([cluster]))
+    pattern = ErrorPattern.model_validate(entry)
+    assert pattern.captured("geo index of zone is stale since 3 days", "") == {"name": "zone"}
+    assert (pattern.category, pattern.works) == ("unknown", "SELECT a FROM t")
+    assert discover(failures_of_corpus(corpus), least=4) == []
+
+
 def run_folder(tmp_path: Path, split: str) -> Path:
     """A run folder with one repaired episode."""
     folder = tmp_path / f"run-{split}"
@@ -341,6 +382,17 @@ def test_guidance_shows_only_fixes_above_the_threshold(corpus: Corpus) -> None:
         analyzer.close()
 
 
+def test_fixes_of_other_dialects_are_transpiled_where_that_is_asked_for(corpus: Corpus) -> None:
+    error, failed = "no such function: LEFT", "SELECT LEFT(city, 2) FROM t"
+    corpus.store_fix(error, failed, "SELECT TOP 3 SUBSTRING(city, 1, 2) FROM t", "Cities", dialect="tsql")
+    for across, shown in ((False, []), (True, ["SELECT SUBSTRING(city, 1, 2) FROM t LIMIT 3"])):
+        analyzer = ErrorAnalyzer("sqlite", corpus, threshold=0.9, across=across)
+        fixes = analyzer.analyze_error(error, failed).similar_fixes
+        assert [fix.sql for fix in fixes] == shown
+        assert all(fix.description == "Cities (from tsql)" for fix in fixes)
+        analyzer.close()
+
+
 def test_the_command_line_end_to_end(tmp_path: Path) -> None:
     path = str(tmp_path / "corpus.db")
 
@@ -363,6 +415,9 @@ def test_the_command_line_end_to_end(tmp_path: Path) -> None:
     nl2sql("export", str(tmp_path / "out.jsonl"))
     assert "2 found, 0 new" in nl2sql("import", str(tmp_path / "out.jsonl"))
     assert "deleted 2 rows" in nl2sql("prune", "--days", "0")
+    with pytest.raises(UsageError, match="where are the failures"):
+        CliRunner().invoke(app, ["corpus", "discover"], catch_exceptions=False)
+    assert "0 failures looked at" in nl2sql("discover")
     for arguments, wanted in ((["search", "x"], "no corpus at"), (["prune"], "what is to be pruned")):
         with pytest.raises(UsageError, match=wanted):
             CliRunner().invoke(app, ["corpus", *arguments, "--corpus", path + "2"], catch_exceptions=False)
@@ -375,6 +430,8 @@ REFUSED = [
     (["add", "SELECT 1", "--dialect", "oracle"], "'oracle' is not one of"),
     (["import", "FOLDER"], "holds no run"),
     (["import", "FILE"], "expected an export"),
+    (["import", "EMPTY"], "is empty; expected a file that"),
+    (["import", "/dev/null"], "is not a file"),
 ]
 
 
@@ -382,11 +439,12 @@ REFUSED = [
 def test_what_is_refused_leaves_no_new_corpus_behind(arguments: list[str], wanted: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("{}\n", encoding="utf-8")
-    paths = {"FOLDER": str(tmp_path / "folder"), "FILE": str(tmp_path / "file")}
+    (tmp_path / "empty").touch()
+    paths = {"FOLDER": str(tmp_path / "folder"), "FILE": str(tmp_path / "file"), "EMPTY": str(tmp_path / "empty")}
     command = ["corpus", *(paths.get(argument, argument) for argument in arguments), "--corpus", str(tmp_path / "c.db")]
     result = CliRunner().invoke(app, command)
     assert wanted in f"{result.exception} {result.output}"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "folder"]
 
 
 EXPLAINED = [

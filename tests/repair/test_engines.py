@@ -126,6 +126,15 @@ def test_an_excerpt_of_the_statement_is_no_part_of_a_message() -> None:
     assert error_kind(message) == "unknown_column"
 
 
+def test_of_many_candidate_functions_a_few_are_named() -> None:
+    many = "".join(f"\tabs(T{n}) -> T{n}\n" for n in range(50))
+    message = f"Binder Error: Could not choose a best candidate function\nCandidate functions:\n{many}"
+    cut = without_excerpt(f"{message}\n\nLINE 1: SELECT abs('x')\n               ^")
+    assert cut.splitlines()[-2:] == ["\tabs(T4) -> T4", "\t... and 45 more"]
+    few = "Candidate functions:\n\tabs(A) -> A\n\tabs(B) -> B"
+    assert without_excerpt(few) == few
+
+
 def test_a_user_who_could_reach_the_servers_files_is_refused() -> None:
     with servers.postgres("CREATE TABLE t (a integer)") as url:
         if url is None:
@@ -161,8 +170,8 @@ def test_what_cannot_be_opened_is_one_error(tmp_path: Path) -> None:
     specs = {
         f"duckdb:{tmp_path}/x.duckdb": "duckdb database x cannot be opened",
         f"clickhouse:{tmp_path}/folder": "is no ClickHouse folder",
-        "postgresql://reader@127.0.0.1:1/x": "postgres database x cannot be opened",
-        "mysql://reader@127.0.0.1:1/x": "mysql database x cannot be opened",
+        "postgresql://reader@127.0.0.1:1/x": "postgres database x cannot be opened.*pg_isready -h 127.0.0.1 -p 1$",
+        "mysql://reader@127.0.0.1:1/x": "mysql database x cannot be opened.*mariadb-admin -h 127.0.0.1 -P 1 ping$",
     }
     for spec, wanted in specs.items():
         with pytest.raises(DatabaseError, match=wanted):

@@ -11,12 +11,15 @@ import pytest
 
 from nl2sql import prompts
 from nl2sql.config import Config, build_config
+from nl2sql.controllers import get_controller
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database, Episode, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.plan import run_key
 from nl2sql.react import react
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.in_loop import check_corpus
+from nl2sql.repair.stepwise import smallest_broken_part
 
 QUESTION = "What are the names of the customers?"
 ORDER = ["extract_constraints", "generate_sql", "validate_sql", "repair_sql", "validate_sql", "validate_constraints"]
@@ -150,3 +153,85 @@ def test_a_corpus_that_is_asked_for_must_be_named_and_be_there(tmp_path: Path) -
         with pytest.raises(UsageError, match=wanted):
             check_corpus(build_config({"repair": values}).repair)
     check_corpus(Config().repair)
+
+
+def test_a_run_is_another_one_over_another_corpus(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.db"
+    guided = build_config({"repair": {"guidance": "patterns+corpus", "corpus": str(path)}})
+    named = get_controller("react")
+
+    def key(config: Config) -> str:
+        return run_key(named, config, {}, {})
+
+    with Corpus(path, create=True) as corpus:
+        before, plain = key(guided), key(Config())
+        assert key(guided) == before
+        corpus.store_fix("no such column: nam", "SELECT nam FROM t", "SELECT name FROM t", "")
+        assert key(guided) != before and key(Config()) == plain
+        learning = guided.model_copy(update={"repair": guided.repair.model_copy(update={"learn": True})})
+        unchanged = key(learning)
+        corpus.store_fix("no such column: x", "SELECT x FROM t", "SELECT y FROM t", "")
+        assert key(learning) == unchanged  # it is the run itself that writes
+
+
+def test_the_episodes_on_a_corpus_share_what_was_searched(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[str] = []
+    plain = Corpus.search
+
+    def counted(self: Corpus, error: str, *args: Any, **options: Any) -> Any:
+        searches.append(error)
+        return plain(self, error, *args, **options)
+
+    monkeypatch.setattr(Corpus, "search", counted)
+    config = {"repair": {"guidance": "patterns+corpus", "corpus": str(tmp_path / "corpus.db")}}
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        corpus.store_fix("no such column: nam", "SELECT nam FROM customers", "SELECT name FROM customers", "All names")
+        for _ in range(3):
+            (prompt,) = repair_prompts(play(database, config, [" nam FROM customers", RIGHT], STEPS))
+            assert "All names" in prompt
+    assert searches == ["no such column: nam"]
+
+
+BROKEN = """WITH known AS (SELECT name FROM customers), sums AS (SELECT customer_id, SUM(totl) AS amount FROM orders
+GROUP BY customer_id) SELECT MAX(amount) FROM sums JOIN known ON 1"""
+
+
+def test_stepwise_repair_leaves_what_is_sound_alone(database: Database) -> None:
+    config = {"repair": {"stepwise": True, "guidance": "patterns"}, "react": {"guardrails": False}}
+    part = " customer_id, SUM(total) AS amount FROM orders GROUP BY customer_id"
+    episode = play(database, config, [BROKEN, part], STEPS)
+    (prompt,) = repair_prompts(episode)
+    assert "This query failed:\nSELECT customer_id, SUM(totl)" in prompt and "known" not in prompt
+    assert "Correct this part only" in prompt and "Did you mean orders.total?" in prompt
+    assert "WITH known AS (SELECT name FROM customers)" in episode.sql and "SUM(total) AS amount" in episode.sql
+    assert episode.flags["stepwise_repairs"] == 1 and episode.finish == "finish"
+
+
+PARTS = [
+    ("SELECT nam FROM customers", None),  # only the whole
+    (
+        "SELECT name FROM customers WHERE customer_id IN (SELECT custmer_id FROM orders)",
+        "SELECT custmer_id FROM orders",
+    ),
+    (
+        "SELECT name FROM customers c WHERE EXISTS (SELECT 1 FROM orders o WHERE o.customer_id = c.customer_id) AND x",
+        None,
+    ),
+    (
+        "WITH a AS (SELECT city FROM customers), b AS (SELECT ctiy FROM a) SELECT * FROM b",
+        "SELECT ctiy FROM a",
+    ),
+    ("SELECT naem FROM customers WHERE 1 < (SELECT COUNT(*) FROM orders WHERE city = status)", None),  # its city
+    ("SELECT FROM WHERE", None),
+]
+
+
+@pytest.mark.parametrize(("sql", "wanted"), PARTS)
+def test_the_smallest_broken_part_is_found(sql: str, wanted: str | None, database: Database) -> None:
+    found = smallest_broken_part(sql, database, database.schema())
+    assert (found.sql if found else None) == wanted
+    if found is not None:
+        whole = found.spliced("SELECT 17")
+        assert "17" in whole and found.sql not in whole and found.spliced("no query at all (") == ""

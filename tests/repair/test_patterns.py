@@ -115,6 +115,31 @@ GUIDANCE = [
         "orders.customer_id = customers.customer_id",
     ),
     ("sqlite", "no such column: customers.city", "SELECT customers.city FROM customers c", "Write c in place of"),
+    (
+        "sqlite",
+        "no such column: amuont",
+        "WITH sums AS (SELECT city, COUNT(*) AS amount FROM customers GROUP BY city) SELECT amuont FROM sums",
+        "Did you mean sums.amount?",
+    ),
+    (
+        "sqlite",
+        "no such column: s.revenu",
+        "SELECT s.revenu FROM (SELECT SUM(total) AS revenue FROM orders) AS s",
+        "Did you mean s.revenue?",
+    ),
+    (
+        "sqlite",
+        "no such table: sum_by_city",
+        "WITH sums_by_city AS (SELECT city FROM customers) SELECT city FROM sum_by_city",
+        "Did you mean sums_by_city?",
+    ),
+    (
+        "sqlite",
+        'near "FROM": syntax error',
+        "SELECT UPPER(TRIM(name) FROM customers",
+        "2 are opened and 1 closed: close one more.",
+    ),
+    ("sqlite", 'near ")": syntax error', "SELECT name) FROM customers", "0 are opened and 1 closed: take one away."),
 ]
 
 

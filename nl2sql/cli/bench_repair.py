@@ -1,0 +1,149 @@
+"""``nl2sql bench-repair``: what each level of repair guidance repairs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nl2sql.cli.ask import (
+    AdapterOption,
+    CacheOption,
+    ConfigOption,
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    ServerOption,
+    SetOption,
+)
+from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Model
+    from nl2sql.plan import Plan
+    from nl2sql.repair.corpus import Corpus
+
+ARMS = "deterministic,none,error,patterns"
+
+
+def bench_repair(
+    arms: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated: none, error, patterns, patterns+corpus, deterministic (no model), "
+            "deterministic+LEVEL, foreign-patterns (a control)."
+        ),
+    ] = ARMS,
+    dialect: Annotated[
+        Literal["sqlite", "clickhouse"],
+        typer.Option(help="The engine; clickhouse: databases are loaded into chdb."),
+    ] = "sqlite",
+    benchmark: Annotated[
+        str, typer.Option(help="Whose golds are made wrong: packaged, a name found in NL2SQL_BENCHMARKS, a folder.")
+    ] = "packaged",
+    split: Annotated[str, typer.Option(help="A split of it, or all.")] = "test",
+    cases: Annotated[int, typer.Option(min=0, help="Failing statements to make; 0: only those of --run.")] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of the cases.")] = 0,
+    run: Annotated[
+        list[Path] | None,
+        typer.Option(help="Also what the model of this run wrote and the engine refused."),
+    ] = None,
+    learn_from: Annotated[
+        str | None,
+        typer.Option(help="BENCHMARK:SPLIT (train or dev) whose golds give the fixes of patterns+corpus."),
+    ] = None,
+    learn_cases: Annotated[int, typer.Option(min=1, help="Fixes to make from --learn-from.")] = 1000,
+    corpus: Annotated[Path | None, typer.Option(help="A corpus for patterns+corpus in place of --learn-from.")] = None,
+    attempts: Annotated[int, typer.Option(min=1, max=20, help="Repairs tried of each failure.")] = 3,
+    model: ModelOption = "smollm2-135m",
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = None,
+    adapter: AdapterOption = "none",
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Repairs at once.")] = 32,
+    server: ServerOption = None,
+    no_cache: CacheOption = False,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    out: Annotated[Path, typer.Option(help="Folder; the same command goes on, others add arms and models.")] = Path(
+        "runs/bench-repair"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+) -> None:
+    """Repair failing statements at each level of guidance, and compare the levels.
+
+    Cases are golds made wrong until a real engine refuses them (and, on ClickHouse, mistakes written by hand). A
+    repair succeeds when it gives the gold's rows. Only --arms deterministic needs no model.
+
+    \b
+    Examples:
+      nl2sql bench-repair --arms deterministic
+      nl2sql bench-repair --arms none,error,patterns,patterns+corpus --learn-from packaged:dev --dtype bfloat16
+      nl2sql bench-repair --dialect clickhouse --cases 100 --out runs/bench-repair-clickhouse
+      nl2sql bench-repair --cases 0 --run runs/spider-train --out runs/bench-repair-model
+    """
+    from nl2sql.config import load_config
+    from nl2sql.plan import Plan
+    from nl2sql.repair_bench.bench import Bench, arm, carry_out
+    from nl2sql.repair_bench.plan import LEARNED, CasePlan, opened
+    from nl2sql.repair_bench.table import summarise, table_text
+    from nl2sql.trace import json_text
+
+    chosen = [arm(name) for name in dict.fromkeys(name.strip() for name in arms.split(",") if name.strip())]
+    if not chosen:
+        raise UsageError(f"--arms {arms!r} names none; example: --arms {ARMS}")
+    if corpus is not None and learn_from is not None:
+        raise UsageError("--corpus and --learn-from both give the fixes of patterns+corpus; leave one out")
+    settings = load_config(config or (), set_ or ())
+    which = CasePlan(
+        benchmark=str(Path(benchmark).absolute()) if os.sep in benchmark else benchmark,
+        split=split,
+        dialect=dialect,
+        count=cases,
+        seed=seed,
+        runs=tuple(str(folder.absolute()) for folder in run or ()),
+        learn_from=learn_from or "",
+        learn_count=learn_cases,
+    )
+    plan = Plan(
+        model=model,
+        device=device,
+        dtype=dtype,
+        batch_size=batch_size,
+        adapter=adapter,
+        server=tuple(server or ()),
+        cache=not no_cache,
+    )
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(sys.stderr))
+        made, sources = stack.enter_context(opened(out, which, progress=not quiet))
+        fixes = corpus if corpus is not None else (out / LEARNED if learn_from else None)
+        bench = Bench(
+            cases=made,
+            database=sources.database,
+            config=settings,
+            attempts=attempts,
+            corpus=_corpus(stack, fixes),
+        )
+        asked = any(one.level is not None for one in chosen)
+        results = carry_out(bench, chosen, _model(stack, plan) if asked else None, out, progress=not quiet)
+        summary = summarise(made, results) | {"folder": str(out), "arms_run": [one.name for one in chosen]}
+    print(json_text(summary, indent=2) if as_json else f"{table_text(summary)}\n\nfolder: {out}")
+
+
+def _corpus(stack: ExitStack, path: Path | None) -> Corpus | None:
+    from nl2sql.repair.corpus import Corpus
+
+    return stack.enter_context(Corpus(path)) if path is not None else None
+
+
+def _model(stack: ExitStack, plan: Plan) -> Model:
+    from nl2sql.plan import open_model
+
+    model = open_model(plan)
+    stack.callback(model.close)
+    return model
