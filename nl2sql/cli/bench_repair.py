@@ -62,7 +62,7 @@ def bench_repair(
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
-    adapter: AdapterOption = "none",
+    adapter: AdapterOption = "auto",
     batch_size: Annotated[int, typer.Option("--batch-size", help="Repairs at once.")] = 32,
     server: ServerOption = None,
     no_cache: CacheOption = False,
