@@ -112,9 +112,11 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
             minutes=options.minutes,
             log=log,
         )
-    lora.export(options.out / "best", options.out / "release", about)
+    best = options.out / "best"
+    if best.is_dir():  # there is none before the first evaluation
+        lora.export(best, options.out / "release", about)
     plot(list(lora.read_log(options.out / "log.jsonl")), options.out / "loss.png")
-    print(json.dumps({**outcome, "adapter": str(options.out / "release")}))
+    print(json.dumps({**outcome, "adapter": str(options.out / "release") if best.is_dir() else None}))
     return 0
 
 
