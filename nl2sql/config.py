@@ -7,7 +7,8 @@ known ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -229,8 +230,19 @@ def build_config(data: dict[str, Any]) -> Config:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise UsageError(f"unknown config key {where!r}; known keys: {', '.join(config_keys())}") from None
+            raise UsageError(f"unknown config key {where!r}{known_keys(where, config_keys())}") from None
         raise UsageError(f"config {where}={first.get('input')!r}: {first['msg']}") from None
+
+
+def known_keys(key: str, known: Sequence[str]) -> str:
+    """What to type instead of the unknown ``key``: the nearest of ``known``, and its section's keys or all sections."""
+    close = get_close_matches(key, known, 1)
+    section = key.partition(".")[0]
+    siblings = [other for other in known if other.startswith(f"{section}.")]
+    shown = siblings or dict.fromkeys(
+        f"{head}.*" if rest else head for head, _, rest in (k.partition(".") for k in known)
+    )
+    return f"{f' (did you mean {close[0]!r}?)' if close else ''}; known: {', '.join(shown)}"
 
 
 def config_keys(model: type[BaseModel] = Config, prefix: str = "") -> list[str]:

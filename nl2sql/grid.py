@@ -24,13 +24,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from nl2sql.config import Config, build_config, config_keys, merge
+from nl2sql.config import Config, build_config, config_keys, known_keys, merge
 from nl2sql.controllers import get_controller
 from nl2sql.errors import UsageError
 from nl2sql.plan import Plan, absolute, default_split
@@ -107,12 +106,7 @@ def _mapping(value: Any, what: str) -> dict[str, Any]:
 def _check_keys(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
     for key in given:
         if key not in known:
-            raise UsageError(f"unknown key {key!r} in {what}{_meant(key, known)}; known: {', '.join(known)}")
-
-
-def _meant(key: str, known: Sequence[str]) -> str:
-    close = get_close_matches(key, known, 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+            raise UsageError(f"unknown key {key!r} in {what}{known_keys(key, known)}")
 
 
 def _axes(given: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -136,7 +130,7 @@ def _check_axis(key: str, what: str) -> None:
     keys = config_keys()
     known = [*PLAN_AXES, *keys]
     if key not in known and not (key.startswith("prompts.") and "prompts" in keys):
-        raise UsageError(f"unknown key {key!r} in {what}{_meant(key, known)}; known: {', '.join(known)}")
+        raise UsageError(f"unknown key {key!r} in {what}{known_keys(key, known)}")
 
 
 def _product(axes: Mapping[str, Sequence[Any]]) -> int:
