@@ -24,11 +24,11 @@ from nl2sql.grid import BASE, TABLE, Cell
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.jobs import Job, carry_out
 from nl2sql.models import resolve_spec
-from nl2sql.plan import MODEL_OPTIONS, WEIGHTS, Plan, open_benchmark, open_model, pick, read_plan
+from nl2sql.plan import MODEL_OPTIONS, Plan, open_benchmark, open_model, pick, read_plan, weights_of
 from nl2sql.prompts import prompt_hashes
 from nl2sql.rescore import owed_of
 from nl2sql.runs import Run, exclusive, item_field, locked, read_manifest, write_json
-from nl2sql.stats import PairedTest, adjusted, paired_test
+from nl2sql.stats import PairedTest, adjusted, paired_test, percent
 
 if TYPE_CHECKING:
     from nl2sql.distributed import Cluster
@@ -232,7 +232,7 @@ def _check_comparable(folder: Path, cells: Sequence[Cell], runs: Mapping[str, Ru
         manifest = runs[cell.name].manifest
         found = manifest["fingerprints"]
         changed = [name for name in {**first, **found} if first.get(name) != found.get(name)]
-        used = {key: manifest["model"].get(key) for key in WEIGHTS}
+        used = weights_of(manifest["model"])
         other, theirs = weights.setdefault(_model_of(cell.plan), (cell.name, used))
         if used != theirs:
             changed.append(f"model {cell.plan.model} (since cell {other})")
@@ -326,10 +326,10 @@ def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
             detects = "nothing" if test["detectable"] is None else f"{100 * test['detectable']:.1f}"
             counts = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"])]
             against = [*counts, f"{test['p']:.3g}", f"{test['p_holm']:.3g}", detects]
-        shown = _percent(cell["metrics"][name])
+        shown = percent(cell["metrics"][name])
         rows.append([cell["name"], shown, *against, f"{spent:,.0f}", f"{usage['seconds']:,.1f}"])
     for kind, metrics in data["control"].items():
-        rows.append([f"single_shot, {kind.replace('_', ' ')}", _percent(metrics[name]), *[""] * 8])
+        rows.append([f"single_shot, {kind.replace('_', ' ')}", percent(metrics[name]), *[""] * 8])
     return rows
 
 
@@ -369,7 +369,3 @@ def ablation_text(ablation: Ablation, metric: str | None = None) -> str:
     lines.insert(1, "-" * max(map(len, lines)))
     about = f"{data['n']} questions of {data['benchmark']} ({data['split'] or 'all'})"
     return "\n".join([about, "", *lines, "", *ablation_notes(data)])
-
-
-def _percent(found: Mapping[str, Any]) -> str:
-    return f"{100 * found['value']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"

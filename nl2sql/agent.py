@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nl2sql import constraints, prompts
+from nl2sql import constraints
 from nl2sql.agent_tools import EpisodeFailed, State, guard, link, open_task
 from nl2sql.config import CandidatesConfig, Config, ScoreWeights
 from nl2sql.interfaces import (
@@ -124,10 +124,7 @@ class Search:
         link(task)
         state.constraints = dispatch(state, "extract_constraints", {})
         self.note("extract_constraints", state.constraints, step=0)
-        demanded = state.constraints if task.config.react.constraints_gate else None
-        self.messages = prompts.generate_messages(
-            task.nlq, task.schema_text_focus, demanded, task.config.prompts, task.examples
-        )
+        self.messages = task.sql_messages(state.constraints)
         for origin, raw_sql, completion in self.written():
             self.take("generate_sql", origin, raw_sql, probability(completion))
 

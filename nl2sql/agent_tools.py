@@ -74,6 +74,11 @@ class Task:
             self.results[sql] = found
         return self.results[sql]
 
+    def sql_messages(self, constraints: Mapping[str, Any] | None) -> list[dict[str, str]]:
+        """The prompt of ``generate_sql`` and of every baseline: the focused schema, and what the question demands."""
+        demanded = constraints if self.config.react.constraints_gate else None
+        return prompts.generate_messages(self.nlq, self.schema_text_focus, demanded, self.config.prompts, self.examples)
+
     def write_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[str]:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
         return [raw for raw, _ in self.complete_sql(messages, max_new_tokens, **options)]
@@ -287,8 +292,7 @@ def extract_constraints(state: State, args: Mapping[str, Any]) -> dict[str, Any]
 def generate_sql(state: State, args: Mapping[str, Any]) -> str:
     """Raw SQL text from the model, for the question under the focused schema and the constraints."""
     task = state.task
-    demanded = state.constraints if task.config.react.constraints_gate else None
-    messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, task.config.prompts, task.examples)
+    messages = task.sql_messages(state.constraints)
     return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling())[0]
 
 

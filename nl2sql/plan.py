@@ -21,7 +21,6 @@ from nl2sql.repair.in_loop import corpus_print
 from nl2sql.runs import content_key, question_key, read_manifest
 
 MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
-WEIGHTS = ("name", "revision", "dtype")  # of a model's description: what decides its answers
 
 
 @dataclass(frozen=True)
@@ -133,12 +132,17 @@ def given_model(plan: Plan, model: Model) -> Model:
 def run_key(named: NamedController, config: Config, model: Mapping[str, Any], prints: Mapping[str, str]) -> str:
     """Content key of one controller under one config on one model over these questions and databases, over the examples
     that prompts are given and over the fixes that guidance draws on."""
-    weights = {key: model.get(key) for key in WEIGHTS}
+    weights = weights_of(model)
     hashes = prompts.prompt_hashes(config.prompts)
     seen = {**prints, **({"few-shot pool": pool} if (pool := few_shot_pool(config)) else {})}
     settings = config.model_dump(exclude={"eval"})
     fixes = [found] if (found := corpus_print(config.repair)) else []
     return content_key(named.name, named.identity, settings, weights, hashes, seen, *fixes)
+
+
+def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides a model's answers, of its description."""
+    return {key: model.get(key) for key in ("name", "revision", "dtype")}
 
 
 def few_shot_pool(config: Config) -> str | None:

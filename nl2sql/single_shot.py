@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 
-from nl2sql import constraints, prompts
+from nl2sql import constraints
 from nl2sql.agent_tools import EpisodeFailed, Task, guard, link, open_task
 from nl2sql.config import Config
 from nl2sql.interfaces import Episode, Question, Resources, Sampling
@@ -26,8 +26,7 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
     started = time.perf_counter()
     task = open_task(question, resources, config)
     link(task)
-    demanded = constraints.extract_constraints(question.text) if config.react.constraints_gate else None
-    messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, config.prompts, task.examples)
+    messages = task.sql_messages(constraints.extract_constraints(question.text))
     shot = config.single_shot
     sampling = Sampling(shot.temperature, shot.top_p) if shot.samples > 1 else None
     raws: list[str] = []

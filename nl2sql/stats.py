@@ -30,7 +30,12 @@ class Interval:
         return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
     def __str__(self) -> str:
-        return f"{100 * self.value:.1f} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+        return percent(vars(self))
+
+
+def percent(interval: Mapping[str, Any]) -> str:
+    """``31.0 [17.7, 48.4]``: what ``Interval.to_dict`` gives, in percent, as every table shows it."""
+    return f"{100 * interval['value']:.1f} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"
 
 
 def clustered_interval(values: Sequence[bool], clusters: Sequence[Hashable], confidence: float = 0.95) -> Interval:

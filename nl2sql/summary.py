@@ -15,7 +15,7 @@ from nl2sql.config import Config
 from nl2sql.eval import Scores, score_many
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs import RunFolder, item_field
-from nl2sql.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, wilson_interval
+from nl2sql.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, percent, wilson_interval
 
 if TYPE_CHECKING:
     from nl2sql.distributed import Cluster
@@ -292,7 +292,7 @@ def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
     n = max(1, report["n"])
     table = [["", *columns]]
     for metric in report["metrics"]:
-        table.append([metric, *(_percent(column["metrics"][metric]) for column in columns.values())])
+        table.append([metric, *(percent(column["metrics"][metric]) for column in columns.values())])
     for label, key in (
         ("prompt tokens / question", "prompt_tokens"),
         ("prefilled tokens / question", "prefill_tokens"),
@@ -378,7 +378,3 @@ def summary_html(report: Mapping[str, Any]) -> str:
     notes = "<br>".join(html.escape(line) for line in summary_notes(report))
     title = html.escape(f"{report['controller']} on {report['benchmark']}, {report['n']} questions, {report['model']}")
     return f"<div><b>{title}</b><table><tr>{cells}</tr>{rows}</table><div>{notes}</div></div>"
-
-
-def _percent(interval: Mapping[str, Any]) -> str:
-    return f"{100 * interval['value']:.1f} [{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]"

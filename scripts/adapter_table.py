@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from nl2sql.ablation import ablate
+from nl2sql.ablation import ablate, ablation_markdown
+from nl2sql.benchmarks import available_benchmarks
 from nl2sql.errors import Nl2SqlError
 from nl2sql.grid import expand
+from nl2sql.stats import percent
 
 SETS = ("spider:holdout", "packaged:test", "geoquery", "chinook_deepagents")
 
@@ -34,12 +35,12 @@ def main() -> int:
     parser.add_argument("--adapter", help="a folder in place of the packaged adapter")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    sets = options.sets or [name for name in SETS if name.startswith("packaged") or os.environ.get("NL2SQL_BENCHMARKS")]
+    sets = options.sets or [name for name in SETS if name.partition(":")[0] in available_benchmarks()]
     try:
         tables = {name: table(name, options) for name in sets}
     except Nl2SqlError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     if options.json:
         print(json.dumps(tables, indent=1))
     else:
@@ -65,16 +66,12 @@ def table(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def markdown(data: dict[str, Any]) -> str:
-    metrics = list(data["cells"][0]["metrics"])
-    lines = [f"| cell | {' | '.join(metrics)} | won, lost | p (Holm) |", "|---" * (len(metrics) + 3) + "|"]
+    rows = [["cell", *data["cells"][0]["metrics"], "won, lost", "p (Holm)"]]
     for cell in data["cells"]:
-        shown = [
-            f"{100 * m['value']:.1f} [{100 * m['low']:.1f}, {100 * m['high']:.1f}]" for m in cell["metrics"].values()
-        ]
         test = cell["test"]
         against = [f"{test['wins']}, {test['losses']}", f"{test['p_holm']:.2g}"] if test else ["", ""]
-        lines.append(f"| {' | '.join([cell['name'], *shown, *against])} |")
-    return "\n".join(lines)
+        rows.append([cell["name"], *map(percent, cell["metrics"].values()), *against])
+    return ablation_markdown(rows)
 
 
 if __name__ == "__main__":

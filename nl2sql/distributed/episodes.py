@@ -18,7 +18,7 @@ from nl2sql.errors import UsageError
 from nl2sql.few_shot import check_few_shot
 from nl2sql.interfaces import Episode, Model, Question, Tool
 from nl2sql.jobs import Job, run_questions
-from nl2sql.plan import MODEL_OPTIONS, WEIGHTS, Plan, few_shot_pool, open_model
+from nl2sql.plan import MODEL_OPTIONS, Plan, few_shot_pool, open_model, weights_of
 from nl2sql.repair.in_loop import check_corpus
 
 
@@ -61,7 +61,7 @@ def run_on_cluster(
         _spec(job, named),
         named.identity,
         config,
-        {key: job.model.describe().get(key) for key in WEIGHTS},
+        weights_of(job.model.describe()),
         few_shot_pool(config),
         job.tools,
     )
@@ -77,7 +77,7 @@ def run_shard(order: Order, shard: Shard) -> list[Episode]:
     """In a worker process: the episodes of a shard, as many at once as the model batches."""
     named = order.controller if isinstance(order.controller, NamedController) else get_controller(order.controller)
     model = _KEPT.open(order.plan)
-    weights = {key: model.describe().get(key) for key in WEIGHTS}
+    weights = weights_of(model.describe())
     for what, ours, wanted in (
         (f"controller {named.name}", named.identity, order.identity),
         (f"model {order.plan.model}", weights, dict(order.weights)),

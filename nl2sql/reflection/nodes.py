@@ -6,7 +6,6 @@ in the loop) and returns an update. Nodes do not know LangGraph; ``graph.py`` do
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -22,6 +21,7 @@ from nl2sql.repair import in_loop
 from nl2sql.repair.dry_run import engine_version
 from nl2sql.transcript import failed
 from nl2sql.transitions import after_candidate, decide, refuse
+from nl2sql.voting import agreement
 
 Update: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[ReflectState, State], Update]
@@ -240,17 +240,14 @@ def critique(work: State, sql: str, execution: Mapping[str, Any]) -> str:
 def second_candidate(work: State) -> str:
     """One sampled query for the same question, through the guardrails; "" when they reject it."""
     task, config = work.task, work.task.config.reflect
-    demanded = work.constraints if task.config.react.constraints_gate else None
-    messages = prompts.generate_messages(task.nlq, task.schema_text_focus, demanded, task.config.prompts, task.examples)
     sampling = Sampling(config.temperature, config.top_p)
-    raw = task.write_sql(messages, task.config.react.max_new_tokens, sampling=sampling)[0]
+    raw = task.write_sql(task.sql_messages(work.constraints), task.config.react.max_new_tokens, sampling=sampling)[0]
     return guard(task, raw, enabled=task.config.react.guardrails)[0]
 
 
 def same_rows(task: Task, sql: str, other: str) -> bool:
     """Whether both queries run and give the same rows, as multisets."""
-    one, two = task.result_of(sql), task.result_of(other)
-    return one.success and two.success and Counter(map(repr, one.rows)) == Counter(map(repr, two.rows))
+    return agreement([task.result_of(sql), task.result_of(other)])[0] == 2
 
 
 # ------------------------------------------------------------------------------------------------------ complete

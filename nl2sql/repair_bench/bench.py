@@ -27,6 +27,7 @@ from nl2sql.config import Config, RepairConfig
 from nl2sql.controllers import episode_model
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Database, Model, Question, Resources
+from nl2sql.plan import weights_of
 from nl2sql.repair import in_loop
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Case, Judge, failure
@@ -97,7 +98,7 @@ class Bench:
         parts = [case.to_dict(), arm.name, self.attempts, config.model_dump(exclude={"eval"})]
         parts += [prompts.prompt_hashes(config.prompts)]
         if arm.level is not None:
-            parts.append({name: model.get(name) for name in ("name", "revision", "dtype")})
+            parts.append(weights_of(model))
         if arm.needs_corpus and self.corpus is not None:
             parts.append(self.corpus.content_hash())
         return content_key(*parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from nl2sql.parse_bound import SLIPS as PARSER_SLIPS
@@ -92,10 +92,19 @@ def without_its_table(sql: str, schema: Schema, rng: random.Random) -> str | Non
     return _written(tree)
 
 
-def wrong_table_before_a_column(sql: str, schema: Schema, rng: random.Random) -> str | None:
-    """A column under the alias of another table of the SELECT."""
+def _under_another_table(tree: Any, choices: Sequence[tuple[Any, str]], rng: random.Random) -> str | None:
+    """The statement with one of ``choices``: a column of the tree, and the table to write before it."""
     from sqlglot import exp
 
+    if not choices:
+        return None
+    column, name = rng.choice(choices)
+    column.set("table", exp.to_identifier(name))
+    return _written(tree)
+
+
+def wrong_table_before_a_column(sql: str, schema: Schema, rng: random.Random) -> str | None:
+    """A column under the alias of another table of the SELECT."""
     tree = _tree(sql)
     choices = [
         (column, other)
@@ -104,27 +113,17 @@ def wrong_table_before_a_column(sql: str, schema: Schema, rng: random.Random) ->
         for other in _names_of_tables(select)
         if column.table and other != column.table
     ]
-    if not choices:
-        return None
-    column, other = rng.choice(choices)
-    column.set("table", exp.to_identifier(other))
-    return _written(tree)
+    return _under_another_table(tree, choices, rng)
 
 
 def table_for_its_alias(sql: str, schema: Schema, rng: random.Random) -> str | None:
     """The table's own name before a column, where it is known under an alias."""
-    from sqlglot import exp
-
     tree = _tree(sql)
     choices = []
     for select in _selects(tree):
         aliased = {alias: name for alias, name in _names_of_tables(select).items() if alias != name}
         choices += [(column, aliased[column.table]) for column in _columns(select) if column.table in aliased]
-    if not choices:
-        return None
-    column, name = rng.choice(choices)
-    column.set("table", exp.to_identifier(name))
-    return _written(tree)
+    return _under_another_table(tree, choices, rng)
 
 
 def aggregate_in_where(sql: str, schema: Schema, rng: random.Random) -> str | None:

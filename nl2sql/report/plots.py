@@ -16,6 +16,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from nl2sql.report.collect import Collected, System
+from nl2sql.stats import percent
 
 WIDTH, HEIGHT = 460, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 12, 40
@@ -225,9 +226,7 @@ def _interval(x: float, found: Mapping[str, Any], name: str, what: str) -> Marku
     """A dot at the value, a line from ``low`` to ``high``, and both in words under the pointer."""
     if found["value"] is None:
         return Markup()
-    words = (
-        f"{what}: {100 * found['value']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}], n = {found['n']}"
-    )
+    words = f"{what}: {percent(found)}, n = {found['n']}"
     low, high = _share(found["low"]), _share(found["high"])
     ends = [_line(x - 3, y, x + 3, y, f"{name} whisker") for y in (low, high)]
     dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4.5" class="{}"/>').format(x, _share(found["value"]), name)

@@ -59,10 +59,9 @@ class Asked:
 _NO_CONDITION = re.compile(r" ON TRUE\b| ON ([\w.]+) = \1(?![\w.])")  # a join that joins everything
 
 
-def asked(
-    question: Question, database: Database, schema: Schema, text: str | None = None, values: int = 0
-) -> Asked | None:
+def asked(question: Question, database: Database, text: str | None = None, values: int = 0) -> Asked | None:
     """None where the gold cannot be written in the taught style. ``values``: of cells that the question names."""
+    schema = database.schema()
     sql = in_style(question.gold[0], schema)
     if sql is None or not sql.upper().startswith("SELECT ") or _NO_CONDITION.search(sql):
         return None

@@ -81,14 +81,14 @@ def _groups(
 ) -> Iterator[Group]:
     database: Any = benchmark.database(name)
     try:
-        schema = database.schema()
+        database.schema()
     except DatabaseError as error:
         logger.warning("nothing is learned from database %s: %s", name, error)
         return
     items = []
     for question in questions:
         values = VALUES if rng.random() < shares.values else 0
-        if (item := examples.asked(question, database, schema, _wording(question, shares, rng), values)) is not None:
+        if (item := examples.asked(question, database, _wording(question, shares, rng), values)) is not None:
             items.append(item)
     for shown, group in examples.groups(items, rng):
         text = examples.schema_text(shown)
@@ -118,7 +118,7 @@ def _acts(
         while made < shares.act and waiting:
             question = waiting.pop()
             database = benchmark.database(question.db_id)
-            item = examples.asked(question, database, database.schema())
+            item = examples.asked(question, database)
             if item is None:
                 continue
             config = Config(schema_text=SchemaConfig(values=VALUES if rng.random() < shares.values else 0))

@@ -65,7 +65,7 @@ class Noting:
 def test_a_write_example_is_what_single_shot_asks(database):
     model = Noting()
     single_shot(ASKED, Resources(model, database), Config())
-    item = examples.asked(ASKED, database, database.schema())
+    item = examples.asked(ASKED, database)
     assert item is not None
     example = examples.write_example(item, examples.schema_text(database.schema()))
     assert model.asked == [(list(example.messages), example.pieces[0][0])]
@@ -76,8 +76,8 @@ def test_a_write_example_is_what_single_shot_asks(database):
 def test_groups_show_every_table_that_their_answers_read():
     benchmark = load_benchmark("packaged", split="dev")
     db_id = benchmark.questions[0].db_id
-    schema = benchmark.database(db_id).schema()
-    found = (examples.asked(q, database, schema) for q in benchmark.questions if q.db_id == db_id)
+    database = benchmark.database(db_id)
+    found = (examples.asked(q, database) for q in benchmark.questions if q.db_id == db_id)
     items = [item for item in found if item is not None]
     groups = list(examples.groups(items, random.Random(0), size=5))
     assert sorted(item.question.id for _, group in groups for item in group) == sorted(i.question.id for i in items)
