@@ -20,6 +20,7 @@ from typing import Any
 from nl2sql import constraints
 from nl2sql.agent_tools import EpisodeFailed, State, guard, link, open_task
 from nl2sql.config import CandidatesConfig, Config, ScoreWeights
+from nl2sql.grounding import share_used
 from nl2sql.interfaces import (
     Completion,
     Database,
@@ -131,7 +132,7 @@ class Search:
     def written(self) -> Iterator[tuple[str, str, Completion]]:
         """(origin, raw SQL, completion): the greedy answer, the sampled ones, the one under a grammar."""
         settings, task = self.settings, self.state.task
-        grammars = task.config.constrain != "sql" and task.resources.database.dialect == "sqlite"
+        grammars = task.config.constrain not in ("sql", "plain") and task.resources.database.dialect == "sqlite"
         greedy = int(settings.greedy)
         constrained = int(settings.constrained and grammars and settings.n > greedy)
         sampled = settings.n - greedy - constrained
@@ -193,6 +194,7 @@ class Search:
         candidate.refusal = next((reason for reason in reasons.values() if reason is not None), None)
         candidate.parts |= {name: float(reason is None) for name, reason in reasons.items()}
         candidate.parts |= {"rows": float(tells(task.result_of(candidate.sql))), "probability": likely}
+        candidate.parts["values"] = share_used(candidate.sql, task.values)
 
     def ranking(self) -> list[Candidate]:
         """The candidates, best first, each with its score; ties go to the one that was written first."""

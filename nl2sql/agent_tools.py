@@ -18,6 +18,7 @@ from nl2sql import agent_utils, constraints, grammars, grounding, linking, promp
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Question, Resources, RunResult, Sampling, Tool, Usage
+from nl2sql.plain_select import plain_grammar
 
 LINK_MAX_TABLES = 6
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
@@ -46,6 +47,7 @@ class Task:
     schema_text_full: str
     schema_text_focus: str
     schema_summary: str
+    values: Sequence[grounding.Match] = ()  # those of the question's line of values
     examples: Sequence[tuple[str, str]] = ()  # few-shot (question, SQL), the likest last
     usage: Usage = field(default_factory=Usage)
     calls: list[dict[str, Any]] = field(default_factory=list)  # one record per completion, see Episode.calls
@@ -88,7 +90,10 @@ class Task:
     ) -> list[tuple[str, Completion]]:
         """The same with the completions behind them. constrained: under the schema's grammar in any case."""
         prefill = prompts.prompt("generate_prefill", self.config.prompts)
-        if constrained or self.config.constrain == "sql":
+        if self.config.constrain == "plain":
+            shown = 0 if self.schema_text_focus == self.schema_text_full else LINK_MAX_TABLES
+            options["grammar"] = plain_grammar(linking.link_schema(self.nlq, self.schema, shown), prefill)
+        elif constrained or self.config.constrain == "sql":
             options["grammar"] = grammars.select_grammar(self.schema, prefill)
         found = self.ask_many(
             messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
@@ -192,11 +197,13 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
             f"tokens {resources.model.name} takes questions of at most {window // 8:,} tokens: shorten it"
         )
     text_config = config.schema_text
-    if config.constrain == "sql" and resources.database.dialect != "sqlite":
-        dialect = resources.database.dialect
-        raise UsageError(f"constrain sql knows SQLite only, and {resources.database.name!r} is {dialect}; use action")
+    level, dialect = config.constrain, resources.database.dialect
+    if level in ("sql", "plain") and dialect != "sqlite":
+        known = f"constrain {level} knows SQLite only"
+        raise UsageError(f"{known}, and {resources.database.name!r} is {dialect}; use action")
+    values: Sequence[grounding.Match] = ()
     if text_config.values:
-        nlq = grounding.with_values(nlq, resources.database, text_config.values)
+        nlq, values = grounding.with_values(nlq, resources.database, text_config.values)
     found = resources.database.schema()
     samples = schema.column_samples(resources.database, found, text_config.samples) if text_config.samples else None
     if not found.tables:
@@ -217,6 +224,7 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
         schema_text_full=full,
         schema_text_focus=full,
         schema_summary=summary if count(summary) <= budget else full,
+        values=values,
     )
     if config.few_shot.k:
         from nl2sql import few_shot

@@ -114,6 +114,7 @@ class ScoreWeights(_Frozen):
     constraints: float = Field(1.0, ge=0)
     intent: float = Field(1.0, ge=0)
     rows: float = Field(1.0, ge=0)
+    values: float = Field(1.0, ge=0)
     vote: float = Field(3.0, ge=0)
     probability: float = Field(1.0, ge=0)
 
@@ -187,7 +188,8 @@ class Config(_Frozen):
     execution: ExecutionConfig = ExecutionConfig()
     eval: EvalConfig = EvalConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one
-    constrain: Literal["none", "action", "sql"] = "none"  # grammars: the loop's turns; also the SQL (docs/grammars.md)
+    # grammars, each level within the one before: the loop's turns, the SQL, SQL in one plain style (docs/grammars.md)
+    constrain: Literal["none", "action", "sql", "plain"] = "none"
     seed: int = 0
 
     @field_validator("prompts")

@@ -62,11 +62,21 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
     return chosen[:k]
 
 
-def with_values(nlq: str, database: Database, k: int) -> str:
-    """``nlq`` with a line of the values that it names. Raises UsageError for a database that is not SQLite."""
+def with_values(nlq: str, database: Database, k: int) -> tuple[str, list[Match]]:
+    """``nlq`` with a line of the values that it names, and these. Raises UsageError for a database not of SQLite."""
     if database.dialect != "sqlite":
         raise UsageError(f"schema_text.values knows SQLite only, and {database.name!r} is {database.dialect}; use 0")
-    return "\n".join(filter(None, (nlq, values_line(ground(nlq, database, k)))))
+    matches = ground(nlq, database, k)
+    return "\n".join(filter(None, (nlq, values_line(matches)))), matches
+
+
+def share_used(sql: str, matches: Sequence[Match]) -> float | None:
+    """The share of the places in the question that name a value whose value ``sql`` holds; None without any."""
+    named: dict[tuple[int, int], bool] = {}
+    for match in matches:
+        place = (match.start, match.end)
+        named[place] = named.get(place, False) or _literal(match.value) in sql
+    return sum(named.values()) / len(named) if named else None
 
 
 def values_line(matches: Sequence[Match]) -> str:

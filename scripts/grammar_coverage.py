@@ -1,12 +1,13 @@
 """How many gold queries the SELECT grammar accepts, and what stops the others.
 
     python scripts/grammar_coverage.py spider packaged geoquery
-    python scripts/grammar_coverage.py spider --styled
+    python scripts/grammar_coverage.py spider --styled [--plain]
     python scripts/grammar_coverage.py spider --show 5 --json
 
 Each distinct gold of a database counts once, runs of blanks as one blank; with --styled as the training data has it:
-full table names, no aliases. Golds that begin with SELECT are tried under the grammar of the prefill SELECT, others
-under that of an empty prefill. The tokenizer is the embedded model's.
+full table names, no aliases; with --plain also under the plain grammar, which knows that style only. Golds that begin
+with SELECT are tried under the grammar of the prefill SELECT, others under that of an empty prefill. The tokenizer is
+the embedded model's.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.errors import DatabaseError
 from nl2sql.grammars import select_grammar
-from nl2sql.interfaces import Benchmark
+from nl2sql.interfaces import Benchmark, Grammar
 from nl2sql.models.constrained import Constrainer
 from nl2sql.models.embedded import pull
+from nl2sql.plain_select import plain_grammar
 from nl2sql.schema import RESERVED, Schema
 from nl2sql.training.sql_style import in_style
 
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("benchmarks", nargs="+")
     parser.add_argument("--split")
     parser.add_argument("--styled", action="store_true")
+    parser.add_argument("--plain", action="store_true", help="the grammar of --constrain plain; with --styled")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="the first N golds of every benchmark")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="N rejected golds of every cause")
     parser.add_argument("--json", action="store_true")
@@ -48,7 +51,7 @@ def main() -> None:
     for name in options.benchmarks:
         split = "all" if name == "packaged" and options.split is None else options.split
         golds = islice(distinct_golds(load_benchmark(name, split=split), options.styled), options.limit or None)
-        found = coverage(golds, tokenizer, constrainer)
+        found = coverage(golds, tokenizer, constrainer, plain_grammar if options.plain else select_grammar)
         if options.json:
             print(json.dumps({"benchmark": name, **found}))
             continue
@@ -61,7 +64,12 @@ def main() -> None:
                 print(f"        {gold}")
 
 
-def coverage(distinct: Iterable[tuple[str, Schema, str]], tokenizer: Any, constrainer: Constrainer) -> dict[str, Any]:
+def coverage(
+    distinct: Iterable[tuple[str, Schema, str]],
+    tokenizer: Any,
+    constrainer: Constrainer,
+    grammar: Callable[[Schema, str], Grammar],
+) -> dict[str, Any]:
     """Golds, accepted golds, and the rejected ones by cause, each as ``database: accepted part >>> the rest``."""
     rejected: dict[str, list[str]] = {}
     seconds: dict[tuple[str, str], float] = {}
@@ -70,7 +78,7 @@ def coverage(distinct: Iterable[tuple[str, Schema, str]], tokenizer: Any, constr
         prefill = "SELECT" if re.match(r"select\b", gold, re.IGNORECASE) else ""
         text = gold[len(prefill) :]
         began = time.thread_time()
-        state = constrainer.start(select_grammar(schema, prefill))
+        state = constrainer.start(grammar(schema, prefill))
         seconds.setdefault((db_id, prefill), time.thread_time() - began)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         taken = state._matcher.try_consume_tokens(ids)

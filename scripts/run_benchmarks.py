@@ -53,7 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--limit", type=int, default=120, help="questions of each benchmark, a seeded sample")
-    parser.add_argument("--constrain", default="action", choices=("none", "action", "sql"))
+    parser.add_argument("--constrain", default="action", choices=("none", "action", "sql", "plain"))
     parser.add_argument("--replicas", type=int, default=5)
     parser.add_argument("--metric", help="what the table compares; default EX")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))

@@ -76,11 +76,18 @@ class Counted(SqliteDatabase):
 
 
 def ask(
-    shop: Path, model: ScriptedModel | Sequence[str], *, nlq: str = QUESTION, seed: int = 0, **more: Any
+    shop: Path,
+    model: ScriptedModel | Sequence[str],
+    *,
+    nlq: str = QUESTION,
+    seed: int = 0,
+    values: int = 0,
+    **more: Any,
 ) -> Episode:
     """An episode without the candidate under a grammar, unless it is asked for."""
     model = model if isinstance(model, ScriptedModel) else ScriptedModel(model)
-    config = build_config({"candidates": {"constrained": False, **more}, "seed": seed})
+    given = {"candidates": {"constrained": False, **more}, "schema_text": {"values": values}, "seed": seed}
+    config = build_config(given)
     with SqliteDatabase(shop) as database:
         return candidates(Question(nlq), Resources(model, database), config)
 
@@ -142,6 +149,13 @@ def test_a_gate_s_part_decides_between_queries_that_run_and_can_be_cut(shop: Pat
     best, other = ranking(episode)
     assert best["refusal"] is None and other["refusal"] and best["score"] > other["score"]
     assert ask(shop, [names, count], **asked, weights={"constraints": 0, "intent": 0}).sql == names
+
+
+def test_the_question_s_values_decide_between_queries_that_run_where_they_are_shown(shop: Path) -> None:
+    without = "SELECT name FROM customers;"
+    for values, expected in ((4, RIGHT), (0, without)):
+        episode = ask(shop, [without, RIGHT], n=2, values=values)
+        assert episode.sql == expected
 
 
 def test_a_result_that_says_nothing_comes_behind_one_that_does(shop: Path) -> None:

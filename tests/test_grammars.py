@@ -25,6 +25,7 @@ from nl2sql.interfaces import Grammar, Question, Resources
 from nl2sql.models.constrained import Constrainer
 from nl2sql.models.local import LocalModel
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.plain_select import plain_grammar
 from nl2sql.query_runner import SqliteDatabase
 from nl2sql.react import react_sql
 from nl2sql.schema import Column, Schema, Table
@@ -209,7 +210,9 @@ class Recorder(ScriptedModel):
         return super().generate(messages, **options)
 
 
-@pytest.mark.parametrize(("level", "turns", "queries"), [("none", 0, 0), ("action", 1, 0), ("sql", 1, 1)])
+@pytest.mark.parametrize(
+    ("level", "turns", "queries"), [("none", 0, 0), ("action", 1, 0), ("sql", 1, 1), ("plain", 1, 1)]
+)
 def test_the_levels_are_cumulative(shop: SqliteDatabase, level: str, turns: int, queries: int) -> None:
     steps = ["generate_sql", "validate_sql", "validate_constraints", "run_sql", "finish"]
     replies = ["Thought: x\nAction: extract_constraints[{}]", "Thought: x\nAction: generate_sql[{}]"]
@@ -223,16 +226,21 @@ def test_the_levels_are_cumulative(shop: SqliteDatabase, level: str, turns: int,
 
 
 def test_single_shot_writes_under_the_select_grammar(shop: SqliteDatabase) -> None:
-    model = Recorder([" count(*) FROM orders"])
-    run = get_controller("single_shot").run
-    run(Question("How many orders?"), Resources(model, shop), load_config((), ["constrain=sql"]))
-    assert [grammar.kind for grammar in model.__dict__["asked"]] == ["lark"]
+    asked = {}
+    for level in ("sql", "plain"):
+        model = Recorder([" count(*) FROM orders"])
+        run = get_controller("single_shot").run
+        run(Question("How many orders?"), Resources(model, shop), load_config((), [f"constrain={level}"]))
+        asked[level] = model.__dict__["asked"]
+    schema = shop.schema()
+    assert asked == {"sql": [select_grammar(schema)], "plain": [plain_grammar(schema)]}
 
 
-def test_another_dialect_is_refused(shop: SqliteDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("level", ["sql", "plain"])
+def test_another_dialect_is_refused(shop: SqliteDatabase, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     monkeypatch.setattr(shop, "dialect", "clickhouse", raising=False)
-    with pytest.raises(UsageError, match="constrain sql knows SQLite only"):
-        react_sql("How many orders?", shop, ScriptedModel(["x"]), load_config((), ["constrain=sql"]))
+    with pytest.raises(UsageError, match=f"constrain {level} knows SQLite only"):
+        react_sql("How many orders?", shop, ScriptedModel(["x"]), load_config((), [f"constrain={level}"]))
 
 
 def test_a_random_model_makes_no_format_error(shop: SqliteDatabase) -> None:

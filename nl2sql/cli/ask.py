@@ -46,8 +46,11 @@ SetOption = Annotated[
     list[str] | None, typer.Option("-c", "--set", help="Config override, e.g. -c react.max_steps=4; may be repeated.")
 ]
 ConstrainOption = Annotated[
-    Literal["none", "action", "sql"] | None,
-    typer.Option(help="Grammars for what the model writes: none (default), action (the loop's turns), sql (also SQL)."),
+    Literal["none", "action", "sql", "plain"] | None,
+    typer.Option(
+        help="Grammars for what the model writes: none (default), action (the loop's turns), sql (also SQL), plain "
+        "(SQL in the one style that the adapter learns)."
+    ),
 ]
 
 

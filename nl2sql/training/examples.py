@@ -67,7 +67,7 @@ def asked(question: Question, database: Database, text: str | None = None, value
         return None
     tables = frozenset(tables_of(sql, schema))
     wording = text or question.text
-    nlq = with_values(wording, database, values) if values else wording
+    nlq = with_values(wording, database, values)[0] if values else wording
     return Asked(question, wording, nlq, sql, schema, tables) if tables else None
 
 
