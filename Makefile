@@ -5,6 +5,7 @@ VENV   ?= .venv
 LIMIT  ?= 40
 DTYPE  ?= bfloat16
 MODEL  ?= smollm2-135m
+JOBS   ?= 2
 BIN     = $(VENV)/bin
 
 .PHONY: eval test lint format check-data install install-dev clean
@@ -12,7 +13,7 @@ BIN     = $(VENV)/bin
 
 help:
 	@echo "make eval    run the ReAct evaluation on the packaged benchmark (LIMIT=$(LIMIT) questions, MODEL=$(MODEL))"
-	@echo "make test    run the tests"
+	@echo "make test    run the tests (JOBS=$(JOBS) at a time, a file as a whole)"
 	@echo "make lint    ruff and mypy"
 
 $(BIN)/python:
@@ -32,10 +33,10 @@ install-dev: $(VENV)/.dev
 
 eval: $(VENV)/.core
 	$(BIN)/nl2sql models pull $(MODEL)
-	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype $(DTYPE)
+	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype $(DTYPE) --constrain plain
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

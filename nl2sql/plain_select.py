@@ -48,7 +48,9 @@ having~_@: aggregate_@ (COMPARE (literal | aggregate_@ $) | BETWEEN literal " AN
 _ORDER = r"""
 aggregate_@: AGGREGATE DISTINCT? ref_@ ")" | COUNT_ALL
 order_@: ORDER_BY key_@ (", " key_@){0,2}
-key_@: (ref_@ | aggregate_@) (ARITHMETIC (ref_@ | aggregate_@ | NUMBER))? DIRECTION?
+key_@: ref_@ (ARITHMETIC (ref_@ | NUMBER))? DIRECTION?
+order_groups_@: ORDER_BY key_groups_@ (", " key_groups_@){0,2}
+key_groups_@: (ref_@ | aggregate_@) (ARITHMETIC (ref_@ | aggregate_@ | NUMBER))? DIRECTION?
 """
 _TERMINALS = r"""
 literal: NUMBER | STRING
@@ -208,10 +210,11 @@ class _Rules:
     def _write_clauses(self, level: str, read: Tables) -> str:
         scope, inner = _joined(read)[1:], "_c" if level == "c" else ""
         self._scope(read, scope, inner)
-        ordered = f"order_{scope}? LIMIT?"
-        last = {"a": ordered, "b1": "", "c": f'{ordered} ")"'}
-        last |= {f"a{n}": f"(SET_OPERATION select_b{n} | {ordered})" for n in (1, 2)}
-        return f"(WHERE tests{inner}_{scope})? group{inner}_{scope}? {last[level]}"
+        where, group = f"(WHERE tests{inner}_{scope})?", f"group{inner}_{scope}"
+        ordered = f"({group} order_groups_{scope}? | order_{scope})? LIMIT?"  # sums order groups only
+        if level in ("a1", "a2"):
+            return f"{where} ({group}? SET_OPERATION select_b{level[1]} | {ordered})"
+        return f"{where} " + {"a": ordered, "b1": f"{group}?", "c": f'{ordered} ")"'}[level]
 
     def _scope(self, read: Tables, scope: str, inner: str) -> None:
         if f"ref_{scope}" not in self.rules:

@@ -122,7 +122,7 @@ def main() -> None:
 
 
 def _recordings(args: argparse.Namespace) -> dict[str, Recording]:
-    model = load_model(args.model, dtype=args.dtype, batch_size=args.batch_size, cache=False)
+    model = load_model(args.model, adapter="none", dtype=args.dtype, batch_size=args.batch_size, cache=False)
     assert isinstance(model, LocalModel)
     try:
         names = ["react"] if args.only_react else list(SWITCHES)

@@ -2,10 +2,10 @@
 
     python scripts/measure_constrain.py cost                # compile and mask times
     python scripts/measure_constrain.py actions --limit 12  # format errors per 100 turns, none and action
-    python scripts/measure_constrain.py sql --limit 40      # VA and EX of single_shot, none and sql
+    python scripts/measure_constrain.py sql --limit 40      # VA and EX of single_shot: none, sql and plain
 
 ``actions`` and ``sql`` also say which share of the model's time went into grammars. Without a name all three run. The
-packaged benchmark's quick split and the embedded model are used.
+packaged benchmark's quick split and the embedded model are used, without its adapter unless ``--adapter auto``.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", help="default: everything")
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--adapter", default="none")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--limit", type=int, default=12, help="questions of the quick split")
     parser.add_argument("--batch-size", type=int, default=32)
     options = parser.parse_args()
-    model: Any = load_model(options.model, dtype=options.dtype, batch_size=options.batch_size)
+    model: Any = load_model(options.model, adapter=options.adapter, dtype=options.dtype, batch_size=options.batch_size)
     for name in options.what or MEASURES:
         for line in MEASURES[name](model, options):
             print(json.dumps({"measure": name, **line}), flush=True)
@@ -175,9 +176,9 @@ def actions(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]
 
 
 def sql(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """VA and EX of single_shot with ``none`` and ``sql``, and why the rest does not run."""
+    """VA and EX of single_shot under each level for SQL, and why the rest does not run."""
     benchmark = load_benchmark("packaged", split="quick")
-    for level in ("none", "sql"):
+    for level in ("none", "sql", "plain"):
         began = time.perf_counter()
         with _clocked(model) as clock:
             episodes = _episodes(model, "single_shot", load_config((), [f"constrain={level}"]), options)
