@@ -32,11 +32,13 @@ def list_models(as_json: Json = False) -> None:
     if as_json:
         _print_json({"default": DEFAULT_MODEL, "models": rows})
         return
-    print(f"{'name':<14} {'params':>7} {'download':>9} {'on disk':>8}  {'cached':<7} {'license':<19} sha256")
+    head = f"{'name':<14} {'params':>7} {'download':>9} {'on disk':>8}  {'cached':<7} {'license':<19}"
+    print(f"{head} {'adapter':<17} sha256")
     for row in rows:
         print(
             f"{row['name']:<14} {row['parameters']:>7} {_mb(row['download_bytes']):>9} {_mb(row['disk_bytes']):>8}  "
-            f"{'yes' if row['cached'] else 'no':<7} {row['license']:<19} {row['sha256'][:12]}"
+            f"{'yes' if row['cached'] else 'no':<7} {row['license']:<19} {row['adapter']:<17} "
+            f"{row['sha256'][:12]}"
         )
     print(
         f"\nDefault: {DEFAULT_MODEL}. --model also takes: a folder, a .gguf file, a hub id org/name, "
@@ -149,6 +151,7 @@ def _facts(model: EmbeddedModel) -> dict[str, Any]:
         "license": model.license,
         "context_window": model.context_window,
         "chat_template": model.chat_template,
+        "adapter": model.adapter,
         "download_bytes": model.download_bytes,
         "disk_bytes": model.converted_bytes,
         "sha256": model.gguf_sha256,

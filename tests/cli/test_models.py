@@ -54,7 +54,8 @@ def test_pull_shows_the_licence_terms_before_it_fetches(monkeypatch: pytest.Monk
 
 def test_info_of_an_embedded_model() -> None:
     assert json.loads(run("info", "smollm2-135m", "--json"))["context_window"] == 8192
-    assert "license          Apache-2.0" in run("info", "smollm2-135m")
+    text = run("info", "smollm2-135m")
+    assert "license          Apache-2.0" in text and "adapter          smollm2-135m-sql" in text
 
 
 def test_info_of_a_script_a_folder_a_file_and_a_hub_id(tmp_path: Path) -> None:

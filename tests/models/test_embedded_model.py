@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from nl2sql.config import build_config
+from nl2sql.interfaces import Question, Resources
 from nl2sql.models import load_model
 from nl2sql.models.local import LocalModel
+from nl2sql.query_runner import SqliteDatabase
+from nl2sql.single_shot import single_shot
 
 pytestmark = pytest.mark.model
 
@@ -18,7 +23,7 @@ ASKED = ["How many orders were shipped?", "List the cities.", "What is the total
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LocalModel]:
-    made = load_model("smollm2-135m", device="cpu")
+    made = load_model("smollm2-135m", device="cpu", adapter="none")
     assert isinstance(made, LocalModel)
     yield made
     made.close()
@@ -46,3 +51,13 @@ def test_greedy_text_is_the_same_alone_and_in_a_batch_of_16(model: LocalModel) -
     with ThreadPoolExecutor(16) as threads:
         together = list(threads.map(ask, prompts))
     assert [ask(prompt) for prompt in prompts[::3]] == together[::3]
+
+
+def test_with_its_adapter_which_is_the_default_it_writes_sql(model: LocalModel, shop: Path) -> None:
+    adapted = load_model("smollm2-135m", device="cpu")
+    assert adapted.name == "smollm2-135m+smollm2-135m-sql" and model.name == "smollm2-135m"
+    question = Question("How many orders are there?")
+    with SqliteDatabase(shop) as database:
+        episode = single_shot(question, Resources(adapted, database), build_config({"constrain": "plain"}))
+    adapted.close()
+    assert episode.rows == ((4,),), episode.sql

@@ -83,8 +83,8 @@ def postgres(schema: str) -> Iterator[str | None]:
 
 
 @contextmanager
-def mysql(schema: str) -> Iterator[str | None]:
-    """The same for MariaDB."""
+def mysql(schema: str, dump: Path | None = None) -> Iterator[str | None]:
+    """The same for MariaDB. dump: a mysqldump file that makes a database of its own, named as the file's folder."""
     install = find_program("mariadb-install-db", "mysql_install_db")
     server = find_program("mariadbd", "mysqld")
     if install is None or server is None:
@@ -118,7 +118,14 @@ def mysql(schema: str) -> Iterator[str | None]:
                     cursor.execute(statement)
                 cursor.execute(f"CREATE USER {READER}")
                 cursor.execute(f"GRANT SELECT ON shop.* TO {READER}")
-            yield f"mysql://{READER}@127.0.0.1:{port}/shop"
+            name = "shop"
+            if dump is not None:
+                name = dump.parent.name
+                client = [str(find_program("mariadb", "mysql")), "--no-defaults", f"--socket={folder}/s", "--user=root"]
+                with dump.open("rb") as script:
+                    subprocess.run(client, stdin=script, check=True, capture_output=True)
+                subprocess.run([*client, "-e", f"GRANT SELECT ON {name}.* TO {READER}"], check=True)
+            yield f"mysql://{READER}@127.0.0.1:{port}/{name}"
         finally:
             stop(process)
 
