@@ -18,7 +18,7 @@ from nl2sql import agent_utils, constraints, grammars, grounding, linking, promp
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Question, Resources, RunResult, Sampling, Tool, Usage
-from nl2sql.plain_select import plain_grammar
+from nl2sql.plain_select import MOST_TABLES, plain_grammar
 
 LINK_MAX_TABLES = 6
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
@@ -91,7 +91,7 @@ class Task:
         """The same with the completions behind them. constrained: under the schema's grammar in any case."""
         prefill = prompts.prompt("generate_prefill", self.config.prompts)
         if self.config.constrain == "plain":
-            shown = 0 if self.schema_text_focus == self.schema_text_full else LINK_MAX_TABLES
+            shown = MOST_TABLES if self.schema_text_focus == self.schema_text_full else LINK_MAX_TABLES
             options["grammar"] = plain_grammar(linking.link_schema(self.nlq, self.schema, shown), prefill)
         elif constrained or self.config.constrain == "sql":
             options["grammar"] = grammars.select_grammar(self.schema, prefill)

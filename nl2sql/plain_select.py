@@ -28,6 +28,8 @@ from nl2sql.schema import Schema, Table, quote_name
 MOST_JOINED = 4  # tables of one query; fewer where the rules would be more than MOST_RULES
 MOST_JOINED_INSIDE = 2  # tables of a subquery
 MOST_RULES = 6000
+FEW_TABLES = 12
+MOST_TABLES = 60  # of a schema; llguidance refuses grammars of several hundred
 MOST_COLUMNS = 5  # of a query's list
 MOST_NAMED = 3  # tables whose columns it holds
 
@@ -82,13 +84,14 @@ SET_OPERATION: / (UNION|UNION ALL|INTERSECT|EXCEPT) SELECT /
 
 @functools.lru_cache(maxsize=256)
 def plain_grammar(schema: Schema, prefill: str = "SELECT") -> Grammar:
-    """One SELECT over ``schema`` in the plain style, continuing ``prefill`` (see the module)."""
+    """One SELECT over ``schema`` (at most MOST_TABLES tables) in the plain style, continuing ``prefill``."""
     begun = re.search(r"\bSELECT(\s*)\Z", prefill, re.IGNORECASE)
     start = ("" if begun[1] else '" " ') if begun else '"SELECT " '
     for most in range(MOST_JOINED, 0, -1):
         rules = _Rules(schema, most).written()
-        if len(rules) <= MOST_RULES:
+        if rules is not None:
             break
+    assert rules is not None
     lines = [f'start: {start}select_a ";"?', *(f"{name}: {body}" for name, body in rules.items()), _TERMINALS]
     return Grammar("lark", "\n".join(lines) + "\n")
 
@@ -99,7 +102,7 @@ _AFTER_COMMA = {f"a{n}": f"a{n + 1}" for n in range(1, MOST_COLUMNS)} | {"b2": "
 class _Rules:
     """Levels say what a SELECT may still hold.
 
-    "a1" to "a6": the query, at its first to sixth column; FROM keeps "a1" and "a2", behind which a set operation finds
+    "a1" to "a5": the query, at its first to fifth column; FROM keeps "a1" and "a2", behind which a set operation finds
     as many columns ("b1" and "b2": what follows it, with so many columns to come), and drops to "a" behind more. "c": a
     subquery, with one column and no subquery of its own.
     """
@@ -117,19 +120,20 @@ class _Rules:
         self.rules: dict[str, str] = {}
         self.waiting: list[tuple[str, tuple[object, ...]]] = []
 
-    def written(self) -> dict[str, str]:
+    def written(self) -> dict[str, str] | None:
+        """The rules by name; None where they are more than MOST_RULES and fewer joins would help."""
         for i, table in enumerate(self.schema.tables):
             name = quote_name(table.name)
             self.rules[f"TABLE_{i}"] = _one_of([name])
             self.rules[f"NAMED_{i}"] = _one_of([f"{name}.{quote_name(c.name)}" for c in table.columns])
         for i, names in enumerate(self.groups.values()):
             self.rules[f"BARE_{i}"] = _one_of([quote_name(name) for name in names])
-        for i, j in self.links:
-            self.rules[f"ON_{i}_{j}"] = _one_of(self.links[i, j])
         for level in ("b1", "b2", "c"):
             self.rules[f"select_{level}"] = f"DISTINCT? {self._items(level, NOTHING)}"
         self.rules["select_a"] = f'DISTINCT? ({self._items("a1", NOTHING)} | "*" {self._from("a", NOTHING)})'
-        while self.waiting and len(self.rules) <= MOST_RULES:
+        while self.waiting:
+            if len(self.rules) > MOST_RULES and self.most > 1:
+                return None
             name, (kind, *arguments) = self.waiting.pop()
             self.rules[name] = getattr(self, f"_write_{kind}")(*arguments)
         return self.rules
@@ -200,9 +204,13 @@ class _Rules:
         ways = [] if missing else [self._clauses(level, read)]
         for i in sorted(set().union(*(self.near[j] for j in read)) - read):
             if self._reachable(read | missing | {i}, self._most(level)):
-                on = " | ".join(f"ON_{min(i, j)}_{max(i, j)}" for j in sorted(read & self.near[i]))
+                on = " | ".join(self._on(min(i, j), max(i, j)) for j in sorted(read & self.near[i]))
                 ways.append(f"JOIN TABLE_{i} ({on}) {self._joins(level, read | {i}, missing - {i})}")
         return " | ".join(ways)
+
+    def _on(self, i: int, j: int) -> str:
+        self.rules[f"ON_{i}_{j}"] = _one_of(self.links[i, j])
+        return f"ON_{i}_{j}"
 
     def _clauses(self, level: str, read: Tables) -> str:
         return self._rule(f"clauses_{level}{_joined(read)}", "clauses", level, read)
@@ -258,8 +266,8 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
     """The join conditions between two tables (positions in ascending order), each as the text `` ON a.x = b.y``.
 
     Foreign keys; where two tables have none between them, a column named like the other's primary key
-    (``nl2sql.linking.neighbours``). A table linked to nothing may be joined on any columns of the same name, and where
-    there are none, on any columns.
+    (``nl2sql.linking.neighbours``). In schemas of up to FEW_TABLES, a table linked to nothing may be joined on any
+    columns of the same name, and where there are none, on any columns.
     """
     links: dict[tuple[int, int], list[str]] = {}
     position = {table.name.lower(): i for i, table in enumerate(schema.tables)}
@@ -286,7 +294,7 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
                     link(i, j, [pair])
     linked = {i for pair in links for i in pair}
     for i, j in combinations(range(len(schema.tables)), 2):
-        if not {i, j} <= linked:
+        if len(schema.tables) <= FEW_TABLES and not {i, j} <= linked:
             one, other = schema.tables[i], schema.tables[j]
             pairs = _same_names(one, other) or [(a.name, b.name) for a in one.columns for b in other.columns]
             for pair in pairs[:200]:
