@@ -74,3 +74,39 @@ def test_the_grid_is_run_on_packaged_and_on_spider_s_holdout(place: Path) -> Non
     assert python("run_ablations.py", "--grid", "grid.yaml", "--out", "out", cwd=place).stdout == done.stdout
     wrong = python("run_ablations.py", "--grid", "nowhere.yaml", cwd=place)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+
+
+REFLECTION = """
+base: {benchmark: spider, split: holdout, controller: reflect, model: "scripted:r.json", config: {eval: {replicas: 0}}}
+cells:
+  one-attempt: {reflect.max_iterations: 1}
+  samples: {controller: single_shot, single_shot.samples: 3}
+"""
+
+
+@pytest.mark.parametrize(
+    ("queries", "attempts", "saved"),
+    [
+        (["SELECT nothing"], 3.0, "0 of 2"),
+        (["SELECT nam FROM customers", "{gold}"], 2.0, "2 of 2"),
+        (["{gold}"], 1.0, "0 of 0"),
+    ],
+    ids=["always fails", "fails once", "right at once"],
+)
+def test_what_reflection_saves_is_counted_against_the_first_attempt(
+    place: Path, queries: list[str], attempts: float, saved: str
+) -> None:
+    pytest.importorskip("langgraph")
+    golds = ("SELECT count(*) FROM orders", "SELECT name FROM customers")
+    replies = {gold: {"*": [query.format(gold=gold) for query in queries]} for gold in golds}
+    (place / "r.json").write_text(json.dumps({"on_exhausted": "repeat", "replies": replies}), encoding="utf-8")
+    (place / "reflection.yaml").write_text(REFLECTION, encoding="utf-8")
+    grid = python("run_ablations.py", "--grid", "reflection.yaml", "--out", "out", cwd=place)
+    assert grid.returncode == 0, grid.stderr
+    command = [sys.executable, str(SCRIPTS / "reflection_table.py"), "out"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
+    rows = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ") for line in done.stdout.splitlines()}
+    assert rows["base"][3:5] == [f"{attempts:.2f}", saved]
+    assert rows["base"][5] == f"0 of {0 if saved != '0 of 0' else 2}" and rows["one-attempt"][3] == "1.00"
+    missing = subprocess.run([*command[:2], "nowhere"], cwd=place, capture_output=True, text=True, check=False)
+    assert missing.returncode == 2 and missing.stderr.startswith("error: nowhere holds no finished cells")
