@@ -4,7 +4,8 @@
 
 Writes into --out: ``best/`` (the adapter with the lowest held-out loss, PEFT format: use it with ``--adapter``),
 ``checkpoint.pt``, ``log.jsonl``, ``recipe.json`` and ``loss.png``. Interrupt it at will; the same command goes on.
-At the end ``release/`` holds the adapter in float16, as it is published.
+At the end ``release/`` holds the adapter in float16, as it is published. ``--start-from`` trains an adapter further, on
+other data or, with ``--skip-tokens``, on the part of the data that it has not seen.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.models.adapters import CONFIG, WEIGHTS, find_adapter
+from nl2sql.models.hashes import weights_revision
 from nl2sql.training.examples import Example
 from nl2sql.training.packing import Pack, packs, row
 
@@ -33,6 +37,8 @@ def main() -> int:
     parser.add_argument("--pack-tokens", type=int, default=1024, help="tokens of a pack at most")
     parser.add_argument("--fraction", type=float, default=1.0, help="of the groups, for a ladder of recipes")
     parser.add_argument("--tokens", type=int, help="end after about so many tokens of the data; default: all of it")
+    parser.add_argument("--start-from", metavar="ADAPTER", help="a packaged name or a folder; default: a fresh one")
+    parser.add_argument("--skip-tokens", type=int, default=0, help="leave out about so many tokens at the beginning")
     parser.add_argument("--evaluate-every", type=int, default=50, help="updates between two held-out losses")
     parser.add_argument("--held-out-packs", type=int, default=24)
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command resumes")
@@ -78,13 +84,15 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     plan: list[list[Pack]] = []
     for number, groups in enumerate(rounds):
         plan += lora.updates(packed(groups), replace(recipe, seed=recipe.seed + number))
-    if options.tokens:
-        sizes = itertools.accumulate(sum(len(pack.ids) for pack in batch) for batch in plan)
-        plan = plan[: sum(size <= options.tokens for size in sizes)]
+    sizes = list(itertools.accumulate(sum(len(pack.ids) for pack in batch) for batch in plan))
+    last = options.skip_tokens + options.tokens if options.tokens else math.inf
+    plan = [batch for batch, size in zip(plan, sizes, strict=True) if options.skip_tokens < size <= last]
     if not plan or not held_out:
         raise UsageError(f"{options.data} holds no training groups, or none held out; build it anew with more --limit")
+    start = find_adapter(options.start_from or "none")
     options.out.mkdir(parents=True, exist_ok=True)
     about = {
+        "started_from": started_from(start),
         "recipe": asdict(recipe),
         "data": json.loads((options.data / "card.json").read_text(encoding="utf-8")),
         "model": {"name": loaded.name, "revision": loaded.revision},
@@ -95,7 +103,7 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     }
     (options.out / "recipe.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     print(json.dumps({k: about[k] for k in ("updates", "tokens", "examples")}))
-    trained = lora.add_adapter(model, recipe)
+    trained = lora.add_adapter(model, recipe, start)
     with (options.out / "log.jsonl").open("a", encoding="utf-8") as file:
 
         def log(record: dict[str, Any]) -> None:
@@ -118,6 +126,15 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     plot(list(lora.read_log(options.out / "log.jsonl")), options.out / "loss.png")
     print(json.dumps({**outcome, "adapter": str(options.out / "release") if best.is_dir() else None}))
     return 0
+
+
+def started_from(adapter: Path | None) -> dict[str, Any] | None:
+    """The weights' hash and, where it is beside them, the recipe of the adapter that a training goes on with."""
+    if adapter is None:
+        return None
+    recipe = adapter / "recipe.json"
+    known = json.loads(recipe.read_text(encoding="utf-8")) if recipe.is_file() else None
+    return {"revision": weights_revision([adapter / CONFIG, adapter / WEIGHTS]), "recipe": known}
 
 
 def read_groups(folder: Path, fraction: float) -> tuple[list[list[list[Example]]], list[list[Example]]]:

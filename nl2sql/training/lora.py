@@ -47,13 +47,21 @@ class Recipe:
     dtype: str = "bfloat16"
 
 
-def add_adapter(model: Any, recipe: Recipe) -> Any:
-    """The PEFT model around ``model``, adapters in float32. Raises UsageError without peft."""
+def add_adapter(model: Any, recipe: Recipe, start: Path | None = None) -> Any:
+    """The PEFT model around ``model``, adapters in float32: fresh ones, or those in folder ``start`` to go on with.
+
+    Raises UsageError without peft, or where ``start`` has another rank or alpha than the recipe.
+    """
     try:
-        from peft import LoraConfig, get_peft_model
+        from peft import LoraConfig, PeftModel, get_peft_model
     except ImportError:
         raise UsageError("training needs peft: pip install -c constraints.txt 'nl2sql-harness[train]'") from None
     torch.manual_seed(recipe.seed)
+    if start is not None:
+        kept = json.loads((start / CONFIG).read_text(encoding="utf-8"))
+        if (kept["r"], kept["lora_alpha"]) != (recipe.rank, recipe.alpha):
+            raise UsageError(f"adapter {start} needs --rank {kept['r']} --alpha {kept['lora_alpha']}")
+        return PeftModel.from_pretrained(model, start, is_trainable=True)
     config = LoraConfig(
         r=recipe.rank,
         lora_alpha=recipe.alpha,

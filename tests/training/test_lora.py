@@ -124,6 +124,20 @@ def test_a_merged_adapter_computes_what_the_adapted_model_does(tmp_path):
         assert not torch.allclose(plain, expected, atol=1e-2)
 
 
+def test_a_training_goes_on_with_another_s_adapter(tmp_path):
+    trained(tmp_path)
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    merged = tiny_model()
+    merge_adapter(merged, tmp_path / "best")
+    started = lora.add_adapter(tiny_model(), RECIPE, tmp_path / "best")
+    with torch.no_grad():
+        assert torch.allclose(started(input_ids=ids).logits, merged(input_ids=ids).logits, atol=1e-4)
+    assert all(p.dtype == torch.float32 for p in started.parameters() if p.requires_grad)
+    assert any(p.requires_grad for p in started.parameters())
+    with pytest.raises(UsageError, match="needs --rank 4 --alpha 8"):
+        lora.add_adapter(tiny_model(), lora.Recipe(rank=8), tmp_path / "best")
+
+
 def test_a_published_adapter_is_half_as_large_and_computes_nearly_the_same(tmp_path):
     trained(tmp_path)
     lora.export(tmp_path / "best", tmp_path / "release", {"model": {"name": "tiny"}})
