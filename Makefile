@@ -21,7 +21,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e ".[grammar]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
