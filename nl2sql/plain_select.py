@@ -269,17 +269,15 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
     (``nl2sql.linking.neighbours``). In schemas of up to FEW_TABLES, a table linked to nothing may be joined on any
     columns of the same name, and where there are none, on any columns.
     """
-    links: dict[tuple[int, int], list[str]] = {}
+    links: dict[tuple[int, int], dict[str, None]] = {}
     position = {table.name.lower(): i for i, table in enumerate(schema.tables)}
 
     def link(i: int, j: int, pairs: Iterable[tuple[str, str]]) -> None:
         one, other = schema.tables[i], schema.tables[j]
         equal = [(_column(one, a), _column(other, b)) for a, b in pairs]
-        ways = links.setdefault((min(i, j), max(i, j)), [])
+        ways = links.setdefault((min(i, j), max(i, j)), {})
         for sides in (equal, [(b, a) for a, b in equal]):
-            text = " ON " + " AND ".join(f"{a} = {b}" for a, b in sides)
-            if text not in ways:
-                ways.append(text)
+            ways[" ON " + " AND ".join(f"{a} = {b}" for a, b in sides)] = None
 
     for i, table in enumerate(schema.tables):
         for key in table.foreign_keys:
@@ -299,7 +297,7 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
             pairs = _same_names(one, other) or [(a.name, b.name) for a in one.columns for b in other.columns]
             for pair in pairs[:200]:
                 link(i, j, [pair])
-    return {pair: ways for pair, ways in sorted(links.items()) if ways}
+    return {pair: list(ways) for pair, ways in sorted(links.items()) if ways}
 
 
 def _same_names(one: Table, other: Table, *, keys: bool = False) -> list[tuple[str, str]]:
