@@ -132,7 +132,7 @@ class Search:
     def written(self) -> Iterator[tuple[str, str, Completion]]:
         """(origin, raw SQL, completion): the greedy answer, the sampled ones, the one under a grammar."""
         settings, task = self.settings, self.state.task
-        grammars = task.config.constrain not in ("sql", "plain") and task.resources.database.dialect == "sqlite"
+        grammars = not task.config.constrains_sql and task.resources.database.dialect == "sqlite"
         greedy = int(settings.greedy)
         constrained = int(settings.constrained and grammars and settings.n > greedy)
         sampled = settings.n - greedy - constrained

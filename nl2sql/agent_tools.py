@@ -197,9 +197,9 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
             f"tokens {resources.model.name} takes questions of at most {window // 8:,} tokens: shorten it"
         )
     text_config = config.schema_text
-    level, dialect = config.constrain, resources.database.dialect
-    if level in ("sql", "plain") and dialect != "sqlite":
-        known = f"constrain {level} knows SQLite only"
+    dialect = resources.database.dialect
+    if config.constrains_sql and dialect != "sqlite":
+        known = f"constrain {config.constrain} knows SQLite only"
         raise UsageError(f"{known}, and {resources.database.name!r} is {dialect}; use action")
     values: Sequence[grounding.Match] = ()
     if text_config.values:

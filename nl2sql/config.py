@@ -192,6 +192,11 @@ class Config(_Frozen):
     constrain: Literal["none", "action", "sql", "plain"] = "none"
     seed: int = 0
 
+    @property
+    def constrains_sql(self) -> bool:
+        """Whether every generated query is written under a grammar, which knows SQLite only."""
+        return self.constrain in ("sql", "plain")
+
     @field_validator("prompts")
     @classmethod
     def _known_prompts(cls, value: dict[str, str]) -> dict[str, str]:

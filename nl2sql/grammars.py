@@ -265,7 +265,7 @@ def _cased(pattern: str) -> str:
     return re.sub(r"\[[^\]]*\]|[a-z][a-z_]*[a-z][0-9]*", forms, pattern)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """``text`` as a regular expression of Lark; what is not a letter, a digit or beyond ASCII goes by its number."""
     return "".join(c if c.isalnum() or c == "_" or ord(c) > 127 else f"\\x{ord(c):02x}" for c in text)
 
@@ -281,7 +281,7 @@ def _any(texts: Iterable[str]) -> str:
 def _spellings(text: str) -> str:
     parts = []
     for part in re.findall(r"[^\W\d_]+|[\W\d_]+", _JOINT.sub("\0", text)):
-        forms = dict.fromkeys(_escaped(form) for form in (part, part.lower(), part.upper(), part.capitalize()))
+        forms = dict.fromkeys(escaped(form) for form in (part, part.lower(), part.upper(), part.capitalize()))
         parts.append(f"({'|'.join(forms)})" if len(forms) > 1 else next(iter(forms)))
     return "".join(parts).replace("\\x00", "")
 
@@ -306,7 +306,7 @@ def _alias(tables: Sequence[Table]) -> str:
         pieces = [piece for piece in words(table.name) if piece.isalpha() and piece.isascii()]
         short |= {piece[:4] for piece in pieces} | {"".join(piece[0] for piece in pieces)}
         if PLAIN_NAME.fullmatch(table.name):
-            long.add(_escaped(table.name))
+            long.add(escaped(table.name))
     short.discard("")
     beginnings, names = "|".join(sorted(short)), "|".join(sorted(long))
     return f"/(?i:({beginnings})[0-9]{{0,2}}|({names})(alias)?[0-9]?)/"

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from itertools import combinations
 from typing import TypeAlias
 
+from nl2sql.grammars import escaped
 from nl2sql.interfaces import Grammar
 from nl2sql.join_scopes import column_groups
 from nl2sql.linking import neighbours
@@ -325,9 +326,5 @@ def _joined(tables: Tables) -> str:
 
 
 def _one_of(texts: Iterable[str]) -> str:
-    """A terminal for ``texts``; what is not a letter, a digit or beyond ASCII goes by its number."""
-    return "/" + "|".join(dict.fromkeys(map(_escaped, texts))) + "/"
-
-
-def _escaped(text: str) -> str:
-    return "".join(c if c.isalnum() or c == "_" or ord(c) > 127 else f"\\x{ord(c):02x}" for c in text)
+    """A terminal for ``texts``, as they are written."""
+    return "/" + "|".join(dict.fromkeys(map(escaped, texts))) + "/"

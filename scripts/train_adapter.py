@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.models.adapters import CONFIG, WEIGHTS, find_adapter
-from nl2sql.models.hashes import weights_revision
+from nl2sql.models.adapters import adapter_revision, find_adapter
 from nl2sql.training.examples import Example
 from nl2sql.training.packing import Pack, packs, row
 
@@ -134,7 +133,7 @@ def started_from(adapter: Path | None) -> dict[str, Any] | None:
         return None
     recipe = adapter / "recipe.json"
     known = json.loads(recipe.read_text(encoding="utf-8")) if recipe.is_file() else None
-    return {"revision": weights_revision([adapter / CONFIG, adapter / WEIGHTS]), "recipe": known}
+    return {"revision": adapter_revision(adapter), "recipe": known}
 
 
 def read_groups(folder: Path, fraction: float) -> tuple[list[list[list[Example]]], list[list[Example]]]:

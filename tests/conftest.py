@@ -16,6 +16,7 @@ import pytest
 from people import make_database
 
 if TYPE_CHECKING:
+    from nl2sql.models.constrained import Constrainer
     from nl2sql.query_runner import QueryPool
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
@@ -63,6 +64,16 @@ def shop(tmp_path: Path) -> Path:
 def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The database of ``people.py``; not to be changed."""
     return make_database(tmp_path_factory.mktemp("people") / "people.sqlite")
+
+
+@pytest.fixture(scope="module")
+def constrainer() -> Constrainer:
+    """Grammars over the tokenizer of the tiny models."""
+    from models.tiny import tiny_tokenizer
+
+    from nl2sql.models.constrained import Constrainer
+
+    return Constrainer(tiny_tokenizer(), 259, (0, 2))
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from fixture_lines import read_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,11 +36,7 @@ ALSO_RIGHT = "SELECT c.name FROM customers AS c WHERE c.city = 'Bern';"
 WRONG = "SELECT name FROM customers WHERE city = 'Basel';"
 FAILS = "SELECT nam FROM customers;"
 CHOICES = ("first_executable", "vote", "logprob", "score")
-KEYS = [
-    line.split(" ", 1)
-    for line in (Path(__file__).parent / "fixtures" / "query_keys.txt").read_text(encoding="utf-8").splitlines()
-    if not line.startswith("#")
-]
+KEYS = read_cases("query_keys.txt")
 
 
 class Told(ScriptedModel):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 pytest.importorskip("llguidance")
+from fixture_lines import read_cases
 from models.tiny import tiny_model, tiny_tokenizer
 
 from nl2sql.agent_tools import TOOLS
@@ -34,17 +35,8 @@ from nl2sql.transcript import parse_action
 STUDENTS = Table("students", tuple(map(Column, ("id", "name", "dept_id", "birth date"))))
 DEPTS = Table("depts", tuple(map(Column, ("id", "title", "budget"))))
 SCHEMA = Schema((STUDENTS, DEPTS))
-CASES = [
-    line.split(" ", 1)
-    for line in (Path(__file__).parent / "fixtures" / "select_grammar.txt").read_text().splitlines()
-    if line and not line.startswith("#")
-]
+CASES = read_cases("select_grammar.txt")
 STOPS = (0, 2)
-
-
-@pytest.fixture(scope="module")
-def constrainer() -> Constrainer:
-    return Constrainer(tiny_tokenizer(), 259, STOPS)
 
 
 def accepts(constrainer: Constrainer, grammar: Grammar, text: str) -> bool:

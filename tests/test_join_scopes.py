@@ -7,13 +7,13 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("llguidance")
+from fixture_lines import read_cases
 from models.tiny import tiny_tokenizer
-from test_grammars import STOPS, accepts
+from test_grammars import accepts
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.grammars import select_grammar
@@ -31,16 +31,7 @@ TABLES = """
     CREATE TABLE album (album_id INTEGER PRIMARY KEY, singer_id INTEGER REFERENCES singer, price REAL);
     CREATE TABLE sponsor (sponsor_id INTEGER PRIMARY KEY, brand TEXT);
 """
-CASES = [
-    line.split(" ", 1)
-    for line in (Path(__file__).parent / "fixtures" / "select_joins.txt").read_text().splitlines()
-    if not line.startswith("#")
-]
-
-
-@pytest.fixture(scope="module")
-def constrainer() -> Constrainer:
-    return Constrainer(tiny_tokenizer(), 259, STOPS)
+CASES = read_cases("select_joins.txt")
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("llguidance")
-from models.tiny import tiny_tokenizer
-from test_grammars import STOPS, accepts, written
+from fixture_lines import read_cases
+from test_grammars import accepts, written
 from test_join_scopes import TABLES
 
 from nl2sql.benchmarks import load_benchmark
@@ -26,16 +25,7 @@ ODD = """
                               FOREIGN KEY ("group", "it's") REFERENCES "order");
     CREATE TABLE alone (x TEXT, y TEXT);
 """
-CASES = [
-    line.split(" ", 1)
-    for line in (Path(__file__).parent / "fixtures" / "select_plain.txt").read_text().splitlines()
-    if not line.startswith("#")
-]
-
-
-@pytest.fixture(scope="module")
-def constrainer() -> Constrainer:
-    return Constrainer(tiny_tokenizer(), 259, STOPS)
+CASES = read_cases("select_plain.txt")
 
 
 def opened(script: str) -> sqlite3.Connection:

@@ -77,6 +77,11 @@ def merge_adapter(model: Any, folder: Path) -> str:
         for target, up, down in changes:
             change = scale * (up.float() @ down.float())
             target.copy_((target.float() + change.to(target.device)).to(target.dtype))
+    return adapter_revision(folder)
+
+
+def adapter_revision(folder: Path) -> str:
+    """The hash of an adapter's configuration and weights."""
     return weights_revision([folder / CONFIG, folder / WEIGHTS])
 
 
