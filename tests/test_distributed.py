@@ -240,8 +240,8 @@ def test_an_interrupted_run_is_continued_without_the_cluster(nodes: Any, cluster
     there = [*plan, "--out", str(out), "--executor", "ray", "--address", nodes.address]
     process = subprocess.Popen([*command, *there], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
-    while not (out / "predictions.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    while not any(file.stat().st_size for file in out.glob("predictions.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)  # the file is opened before the first question is done
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     kept = len(read_jsonl(out / "predictions.jsonl"))
