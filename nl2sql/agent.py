@@ -283,8 +283,9 @@ def _place(candidate: Candidate, choose: str) -> tuple[float, ...]:
     """What decides between candidates; the smallest is the best."""
     if choose == "score":
         return (-candidate.score,)
-    part = {"vote": "vote", "logprob": "probability"}.get(choose)
-    return (not candidate.runs, -(candidate.parts[part] or 0.0) if part else 0.0)
+    if choose == "logprob":  # execution-guided decoding leaves out what fails and what gives nothing [42]
+        return (not candidate.runs, -(candidate.parts["rows"] or 0.0), -(candidate.parts["probability"] or 0.0))
+    return (not candidate.runs, -(candidate.parts["vote"] or 0.0) if choose == "vote" else 0.0)
 
 
 def score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:

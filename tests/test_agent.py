@@ -129,6 +129,12 @@ def test_the_vote_beats_the_greedy_answer_and_the_first_that_runs_does_not(shop:
     assert ask(shop, replies, n=3, weights={"vote": 0}).sql == WRONG
 
 
+def test_a_likelier_query_that_gives_nothing_comes_after_one_that_gives_rows(shop: Path) -> None:
+    nothing = "SELECT name FROM customers WHERE 1 = 0;"
+    assert ask(shop, Told([nothing, RIGHT], [-0.1, -9.0]), n=2, choose="logprob").sql == RIGHT
+    assert ask(shop, Told([nothing, FAILS], [-0.1, -0.1]), n=2, choose="logprob").sql == nothing
+
+
 def test_the_likelier_query_is_chosen_by_logprob_per_token(shop: Path) -> None:
     logprobs = [-9.0, -9.5, -0.1]  # the second has more tokens; the last does not run
     episode = ask(shop, Told([WRONG, ALSO_RIGHT, FAILS], logprobs), n=3, choose="logprob")
