@@ -31,6 +31,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=Shares.rounds, help="passes over the questions, each worded anew")
     parser.add_argument("--repair", type=float, default=Shares.repair, help="repair examples per question and round")
     parser.add_argument("--act", type=int, default=Shares.act, help="transcripts of the loop")
+    parser.add_argument("--values", type=float, default=Shares.values, help="share of examples that show cell values")
+    parser.add_argument("--paraphrase", type=float, default=Shares.paraphrase, help="chance of the other wording")
     parser.add_argument("--check", action="append", default=[], metavar="NAME[:SPLIT]", help="an evaluation set")
     options = parser.parse_args()
     try:
@@ -65,7 +67,8 @@ def build(options: argparse.Namespace) -> int:
         print(f"{len(found)} leaks; what they concern is left out ({len(questions)} questions stay)", file=sys.stderr)
     if not questions:
         raise UsageError(f"nothing is left of {options.benchmark}:{options.split} to learn from")
-    shares = Shares(rounds=options.rounds, repair=options.repair, act=options.act)
+    given_shares = {name: getattr(options, name) for name in ("rounds", "repair", "act", "values", "paraphrase")}
+    shares = Shares(**given_shares)
     options.out.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
     taught: set[str] = set()

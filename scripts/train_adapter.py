@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--model", default="smollm2-135m", help="an embedded name, a folder, or a hub id")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--pack-tokens", type=int, default=1024, help="tokens of a pack at most")
-    parser.add_argument("--fraction", type=float, default=1.0, help="of the groups, for a ladder of recipes")
+    parser.add_argument("--fraction", type=float, default=1.0, help="of the groups; default: all")
     parser.add_argument("--tokens", type=int, help="end after about so many tokens of the data; default: all of it")
     parser.add_argument("--start-from", metavar="ADAPTER", help="a packaged name or a folder; default: a fresh one")
     parser.add_argument("--skip-tokens", type=int, default=0, help="leave out about so many tokens at the beginning")

@@ -1,0 +1,124 @@
+"""Recipes for an adapter compared at equal cost: trained one after the other, asked the same held-out questions.
+
+    NL2SQL_BENCHMARKS=... python scripts/adapter_ladder.py --out runs/ladder [--rungs recipe rank-8] [--json]
+
+Every rung of ``scripts/ladder.yaml``: its data is built (``build_training_data.py``; rungs with the same data share
+it), its adapter trained (``train_adapter.py``), and all finished rungs are evaluated as cells of one ablation, the
+first as the base: EX with intervals clustered by database, and paired tests. Interrupt it at will; the same command
+goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nl2sql.ablation import ablate, ablation_markdown, ablation_notes
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.grid import expand
+from nl2sql.runs import content_key
+from nl2sql.stats import percent
+
+SCRIPTS = Path(__file__).resolve().parent
+PARTS = ("data", "train", "evaluate")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ladder", type=Path, default=SCRIPTS / "ladder.yaml")
+    parser.add_argument("--out", type=Path, default=Path("runs/ladder"))
+    parser.add_argument("--rungs", nargs="*", help="only these; default: all")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    try:
+        ladder = read_ladder(options.ladder, options.rungs)
+        for name, rung in ladder["rungs"].items():
+            climb(options.out, name, ladder["data"] | rung.get("data", {}), ladder["train"] | rung.get("train", {}))
+        again = f"python {' '.join(sys.argv)}"
+        done = ablate(expand(grid(ladder, options.out)), options.out / "evaluated", command=again)
+    except Nl2SqlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 130
+    data = done.to_dict() | {"held_out": {name: held_out(options.out / name) for name in ladder["rungs"]}}
+    print(json.dumps(data, indent=1) if options.json else markdown(data, next(iter(ladder["rungs"]))))
+    return 0
+
+
+def read_ladder(file: Path, only: list[str] | None) -> dict[str, Any]:
+    """The file as plain data, with the rungs asked for. Raises UsageError."""
+    try:
+        ladder = yaml.safe_load(file.read_text(encoding="utf-8"))
+        rungs = {name: rung or {} for name, rung in ladder["rungs"].items()}
+        unknown = [f"{key!r} in rung {name!r}" for name, rung in rungs.items() for key in rung if key not in PARTS]
+        given = {part: dict(ladder[part]) for part in PARTS}
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"--ladder {file} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    if unknown:
+        raise UsageError(f"--ladder {file}: {unknown[0]}; a rung changes {', '.join(PARTS)}")
+    if missing := [name for name in only or () if name not in rungs]:
+        raise UsageError(f"no rung {missing[0]!r}; --ladder {file} has {', '.join(rungs)}")
+    return given | {"rungs": {name: rung for name, rung in rungs.items() if not only or name in only}}
+
+
+def climb(out: Path, name: str, data: dict[str, Any], train: dict[str, Any]) -> None:
+    """Build the rung's data and train its adapter, as far as that is owed."""
+    built = out / "data" / content_key(data)[:12]
+    if not (built / "groups.jsonl").exists():
+        call("build_training_data.py", data | {"out": built})
+    if not (out / name / "release").exists():
+        print(f"rung {name}", file=sys.stderr)
+        call("train_adapter.py", train | {"data": built, "out": out / name})
+
+
+def call(script: str, options: dict[str, Any]) -> None:
+    """Raises UsageError where the script fails; it has said why."""
+    command = [sys.executable, str(SCRIPTS / script)]
+    for key, value in options.items():
+        for each in value if isinstance(value, list) else [value]:
+            command += [f"--{key.replace('_', '-')}", str(each)]
+    code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    if code == 130:
+        raise KeyboardInterrupt
+    if code:
+        raise UsageError(f"{script} failed with exit code {code}; the same command goes on once that is mended")
+
+
+def grid(ladder: dict[str, Any], out: Path) -> dict[str, Any]:
+    """The rungs as cells of an ablation, the first as its base."""
+    first, *others = ladder["rungs"]
+    cells = {
+        name: {"adapter": str((out / name / "release").absolute())} | ladder["rungs"][name].get("evaluate", {})
+        for name in others
+    }
+    base = ladder["evaluate"] | {"adapter": str((out / first / "release").absolute())}
+    return {"base": base, "cells": cells | {"untrained": {"adapter": "none"}}}
+
+
+def held_out(folder: Path) -> float | None:
+    """The last held-out loss that the training wrote."""
+    losses = [record["held_out"] for record in map(json.loads, (folder / "log.jsonl").open()) if "held_out" in record]
+    return losses[-1] if losses else None
+
+
+def markdown(data: dict[str, Any], first: str) -> str:
+    rows = [["rung", "held-out loss", *data["cells"][0]["metrics"], "EX won, lost", "p (Holm)"]]
+    for cell in data["cells"]:
+        name, test = first if cell["name"] == "base" else cell["name"], cell["test"]
+        loss = data["held_out"].get(name)
+        against = [f"{test['wins']}, {test['losses']}", f"{test['p_holm']:.2g}"] if test else ["", ""]
+        shown = map(percent, cell["metrics"].values())
+        rows.append([name, "" if loss is None else f"{loss:.3f}", *shown, *against])
+    return "\n\n".join([ablation_markdown(rows), "\n".join(f"- {note}" for note in ablation_notes(data))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
