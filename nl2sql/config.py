@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -286,9 +287,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def merge(into: dict[str, Any], other: dict[str, Any]) -> None:
-    """Lay ``other`` over ``into``, key by key, in place."""
+    """Lay ``other`` over ``into``, key by key, in place; ``other`` is copied, and stays as it is."""
     for key, value in other.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             merge(into[key], value)
         else:
-            into[key] = value
+            into[key] = deepcopy(value)
