@@ -18,6 +18,8 @@ from nl2sql.agent_tools import LINK_MAX_TABLES
 from nl2sql.grounding import with_values
 from nl2sql.interfaces import Database, Question
 from nl2sql.linking import link_schema
+from nl2sql.repair.analyzer import ErrorAnalyzer
+from nl2sql.repair.valid_part import valid_part
 from nl2sql.schema import Schema, focus, schema_to_text
 from nl2sql.training.sql_style import in_style, tables_of
 
@@ -98,9 +100,16 @@ def write_example(item: Asked, schema_text: str) -> Example:
     return Example("write", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))
 
 
-def repair_example(item: Asked, schema_text: str, bad_sql: str, error: str) -> Example:
-    """A query and its error -> the right one: ``repair_sql``'s own prompt."""
+def repair_example(
+    item: Asked, schema_text: str, bad_sql: str, error: str, guided_by: Database | None = None
+) -> Example:
+    """A query and its error -> the right one: ``repair_sql``'s own prompt, with the guidance of ``patterns`` where
+    the database is given."""
     messages = prompts.repair_messages(item.nlq, bad_sql, error, schema_text)
+    if guided_by is not None:
+        guidance = ErrorAnalyzer(guided_by.dialect).analyze_error(error, bad_sql, item.schema)
+        valid = valid_part(bad_sql, guided_by)
+        messages = prompts.guided_repair_messages(item.nlq, bad_sql, error, schema_text, guidance, valid_part=valid)
     return Example("repair", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))
 
 

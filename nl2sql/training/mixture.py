@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nl2sql.benchmarks import scorable
 from nl2sql.config import Config, SchemaConfig
 from nl2sql.errors import DatabaseError
-from nl2sql.interfaces import Benchmark, Question
+from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.training import examples
 from nl2sql.training.act import act_example
-from nl2sql.training.corruptions import corrupted
+from nl2sql.training.corruptions import corrupted, error_of
 from nl2sql.training.examples import Example
 
 logger = logging.getLogger(__name__)
 
 VALUES = 4  # cell values shown with a question
+LONGEST = 600  # characters of a model's failed query
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Shares:
     held_out: float = 0.05
     paraphrase: float = 0.4
     values: float = 0.75
+    guided: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,18 @@ class Group:
 
 
 def mixture(
-    benchmark: Benchmark, questions: Sequence[Question], shares: Shares, seed: int = 0, progress: bool = False
+    benchmark: Benchmark,
+    questions: Sequence[Question],
+    shares: Shares,
+    seed: int = 0,
+    progress: bool = False,
+    failures: Mapping[str, str] | None = None,
 ) -> Iterator[Group]:
-    """The groups, round by round; the same for the same arguments. Items that are not scorable are left out."""
+    """The groups, round by round; the same for the same arguments. Items that are not scorable are left out.
+
+    failures: question id -> what a model wrote; where a gate refuses it, it is repaired in place of a made-up mistake,
+    whatever ``shares.repair`` says.
+    """
     from tqdm.auto import tqdm
 
     sound = [question for question in questions if scorable(question) and question.gold]
@@ -65,7 +76,7 @@ def mixture(
             if part == "held_out" and number:
                 continue
             rng = random.Random(f"{seed}:{number}:{name}")
-            yield from _groups(benchmark, name, members[name], part, number, shares, rng)
+            yield from _groups(benchmark, name, members[name], part, number, shares, rng, failures or {})
     trained = [question for question in sound if question.db_id not in held_out]
     yield from _acts(benchmark, trained, shares, random.Random(f"{seed}:act"), progress)
 
@@ -78,6 +89,7 @@ def _groups(
     number: int,
     shares: Shares,
     rng: random.Random,
+    failures: Mapping[str, str],
 ) -> Iterator[Group]:
     database: Any = benchmark.database(name)
     try:
@@ -94,11 +106,30 @@ def _groups(
         text = examples.schema_text(shown)
         made = [examples.write_example(item, text) for item in group]
         for item in group:
-            if rng.random() < shares.repair:
+            wrong = _own_failure(item, failures.get(item.question.id, ""), database)
+            if rng.random() < shares.repair and wrong is None:
                 wrong = corrupted(item.sql, item.text, shown, database, rng)
-                if wrong is not None:
-                    made.append(examples.repair_example(item, text, *wrong))
+            if wrong is not None:
+                made.append(_repair(item, text, *wrong, database, shares, rng))
         yield Group(part, number, tuple(made))
+
+
+def _own_failure(item: examples.Asked, sql: str, database: Database) -> tuple[str, str] | None:
+    """(the query, why a gate refuses it); None where it passes them, or is longer than any right one."""
+    if not sql or len(sql) > LONGEST:
+        return None
+    error = error_of(sql, item.text, item.schema, database)
+    return (sql, error) if error is not None else None
+
+
+def _repair(
+    item: examples.Asked, text: str, bad: str, error: str, database: Database, shares: Shares, rng: random.Random
+) -> Example:
+    if not shares.guided or rng.random() >= shares.guided:
+        return examples.repair_example(item, text, bad, error)
+    refused = database.explain(bad)
+    said = error if refused.success or not refused.error else refused.error
+    return examples.repair_example(item, text, bad, said, guided_by=database)
 
 
 def _wording(question: Question, shares: Shares, rng: random.Random) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from nl2sql.agent_tools import State, link, open_task, repair_sql
 from nl2sql.benchmarks import load_benchmark
-from nl2sql.config import Config
+from nl2sql.config import Config, build_config
 from nl2sql.interfaces import Completion, Question, Resources, Usage
 from nl2sql.query_runner import SqliteDatabase
 from nl2sql.single_shot import single_shot
@@ -71,6 +72,34 @@ def test_a_write_example_is_what_single_shot_asks(database):
     assert model.asked == [(list(example.messages), example.pieces[0][0])]
     assert "".join(text for text, _ in example.pieces) == JOIN + ";"
     assert examples.Example.from_dict(example.to_dict()) == example
+
+
+@pytest.mark.parametrize("level", ["error", "patterns"])
+def test_a_repair_example_is_what_repair_sql_asks(database, level):
+    bad, model = JOIN.replace("customers.name", "customers.nam"), Noting()
+    state = State(open_task(ASKED, Resources(model, database), build_config({"repair": {"guidance": level}})))
+    link(state.task)
+    state.last_sql, state.pending_repair_error = bad, "no such column: customers.nam"
+    repair_sql(state, {})
+    item = examples.asked(ASKED, database)
+    assert item is not None
+    text = examples.schema_text(database.schema())
+    guided_by = database if level == "patterns" else None
+    example = examples.repair_example(item, text, bad, "no such column: customers.nam", guided_by)
+    assert model.asked == [(list(example.messages), example.pieces[0][0])]
+    assert ("Did you mean customers.name?" in example.messages[-1]["content"]) == (level == "patterns")
+
+
+def test_a_model_s_own_failures_are_repaired_in_place_of_made_up_ones():
+    benchmark = load_benchmark("packaged", split="dev")
+    right, wrong = benchmark.questions[0], benchmark.questions[1]
+    failures = {right.id: right.gold[0], wrong.id: "SELECT x FROM nowhere"}
+    shares = Shares(rounds=1, repair=0, act=0, held_out=0, guided=1.0)
+    groups = mixture(benchmark, benchmark.questions, shares, failures=failures)
+    (example,) = [e for group in groups for e in group.examples if e.task == "repair"]
+    asked = example.messages[-1]["content"]
+    assert example.id == wrong.id and failures[wrong.id] in asked
+    assert "no such table: nowhere" in asked and "VIOLATED CONSTRAINT" in asked
 
 
 def test_groups_show_every_table_that_their_answers_read():
