@@ -24,7 +24,7 @@ from nl2sql.interfaces import Database, Episode, EventSink, Model, Question, Res
 from nl2sql.repair import in_loop
 from nl2sql.trace import summarize_trace
 from nl2sql.transcript import failed, fit_window, parse_action, shown
-from nl2sql.transitions import AFTER, after_other, decide
+from nl2sql.transitions import AFTER, after_other, candidate_failed, decide
 
 ACTION_END = "]\n"
 NEEDS_SQL = ("validate_sql", "validate_constraints", "run_sql")
@@ -246,8 +246,8 @@ def fall_back(state: State) -> str:
     """Steps exhausted (7.4): ``vanilla_candidate`` from the schema summary, else ``last_sql``, else empty."""
     task = state.task
     task.flags["exhausted_after_success"] = task.best_sql is not None
-    if task.config.react.best_so_far and task.best_sql:  # react_plus
-        state.last_sql = task.best_sql
+    if task.config.react.best_so_far and (best := task.best_sql or waiting(state)):  # react_plus
+        state.last_sql = best
         return "best_so_far"
 
     def generate(_: str, schema_summary: str) -> str:
@@ -266,6 +266,12 @@ def fall_back(state: State) -> str:
             state.last_sql, task.raw_sql[vanilla] = vanilla, task.vanilla_raw
             return "vanilla"
     return "last_sql" if state.last_sql else "empty"
+
+
+def waiting(state: State) -> str | None:
+    """The current SQL, if no check has refused it and it runs: only the steps were missing."""
+    sql = state.last_sql
+    return sql if sql and not candidate_failed(state) and state.task.result_of(sql).success else None
 
 
 def close(state: State, finish: str, error: str | None, seconds: float) -> Episode:
