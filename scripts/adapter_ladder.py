@@ -60,7 +60,9 @@ def read_ladder(file: Path, only: list[str] | None) -> dict[str, Any]:
         rungs = {name: rung or {} for name, rung in ladder["rungs"].items()}
         unknown = [f"{key!r} in rung {name!r}" for name, rung in rungs.items() for key in rung if key not in PARTS]
         given = {part: dict(ladder[part]) for part in PARTS}
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except KeyError as error:
+        raise UsageError(f"--ladder {file} has no {error.args[0]}; an example: scripts/ladder.yaml") from None
+    except (OSError, yaml.YAMLError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"--ladder {file} cannot be read: {' '.join(str(error).split())[:200]}") from None
     if unknown:
         raise UsageError(f"--ladder {file}: {unknown[0]}; a rung changes {', '.join(PARTS)}")
