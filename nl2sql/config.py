@@ -61,9 +61,7 @@ class ReactConfig(_Frozen):
     repair: bool = True
     vanilla: bool = True
 
-    best_so_far: bool = (
-        False  # at exhaustion, before the vanilla fallback: the SQL that ran, or runs and was not refused
-    )
+    best_so_far: bool = False  # at exhaustion, before vanilla: the SQL that ran, or that runs and was not refused
     repeat_hint: bool = False  # a hint line after a repeated identical action
     skip_forced_calls: bool = False  # do not ask the model for an action that will be overridden
     auto_finish: bool = False  # no model call for ``finish`` after a successful run

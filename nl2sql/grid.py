@@ -179,7 +179,8 @@ def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cel
     try:
         _check_options(plan)
         plan = absolute(replace(plan, split=default_split(plan.benchmark, plan.split)))
-        data = json.loads(json.dumps(get_controller(plan.controller).preset))
+        data: dict[str, Any] = {}
+        merge(data, get_controller(plan.controller).preset)
         merge(data, _mapping(base.get("config") or {}, "base config"))
         for key, value in changed.items():
             if key not in PLAN_AXES:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +86,8 @@ def with_preset(named: NamedController, config: Config | None) -> Config:
     """The controller's preset, and over it what was set in ``config``."""
     if config is not None and not isinstance(config, Config):
         raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
-    data = json.loads(json.dumps(named.preset))
+    data: dict[str, Any] = {}
+    merge(data, named.preset)
     merge(data, config.model_dump(exclude_unset=True) if config else {})
     return build_config(data)
 

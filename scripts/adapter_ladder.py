@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from adapter_table import metric_rows
 
 from nl2sql.ablation import ablate, ablation_markdown, ablation_notes
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.grid import expand
-from nl2sql.runs import content_key
-from nl2sql.stats import percent
+from nl2sql.grid import BASE, expand
+from nl2sql.runs import content_key, iter_jsonl
 
 SCRIPTS = Path(__file__).resolve().parent
 PARTS = ("data", "train", "evaluate")
@@ -96,29 +96,25 @@ def call(script: str, options: dict[str, Any]) -> None:
 
 def grid(ladder: dict[str, Any], out: Path) -> dict[str, Any]:
     """The rungs as cells of an ablation, the first as its base."""
-    first, *others = ladder["rungs"]
-    cells = {
-        name: {"adapter": str((out / name / "release").absolute())} | ladder["rungs"][name].get("evaluate", {})
-        for name in others
-    }
-    base = ladder["evaluate"] | {"adapter": str((out / first / "release").absolute())}
-    return {"base": base, "cells": cells | {"untrained": {"adapter": "none"}}}
+    adapters = {name: {"adapter": str((out / name / "release").absolute())} for name in ladder["rungs"]}
+    first, *others = adapters
+    cells = {name: adapters[name] | ladder["rungs"][name].get("evaluate", {}) for name in others}
+    return {"base": ladder["evaluate"] | adapters[first], "cells": cells | {"untrained": {"adapter": "none"}}}
 
 
 def held_out(folder: Path) -> float | None:
     """The last held-out loss that the training wrote."""
-    losses = [record["held_out"] for record in map(json.loads, (folder / "log.jsonl").open()) if "held_out" in record]
+    losses = [record["held_out"] for record in iter_jsonl(folder / "log.jsonl") if "held_out" in record]
     return losses[-1] if losses else None
 
 
 def markdown(data: dict[str, Any], first: str) -> str:
-    rows = [["rung", "held-out loss", *data["cells"][0]["metrics"], "EX won, lost", "p (Holm)"]]
-    for cell in data["cells"]:
-        name, test = first if cell["name"] == "base" else cell["name"], cell["test"]
+    head, *cells = metric_rows(data)
+    rows = [["rung", "held-out loss", *head[1:]]]
+    for cell, *shown in cells:
+        name = first if cell == BASE else cell
         loss = data["held_out"].get(name)
-        against = [f"{test['wins']}, {test['losses']}", f"{test['p_holm']:.2g}"] if test else ["", ""]
-        shown = map(percent, cell["metrics"].values())
-        rows.append([name, "" if loss is None else f"{loss:.3f}", *shown, *against])
+        rows.append([name, "" if loss is None else f"{loss:.3f}", *shown])
     return "\n\n".join([ablation_markdown(rows), "\n".join(f"- {note}" for note in ablation_notes(data))])
 
 

@@ -66,12 +66,17 @@ def table(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def markdown(data: dict[str, Any]) -> str:
+    return ablation_markdown(metric_rows(data))
+
+
+def metric_rows(data: dict[str, Any]) -> list[list[str]]:
+    """Every metric of every cell, and the paired test of EX against the base; the first row is the header."""
     rows = [["cell", *data["cells"][0]["metrics"], "won, lost", "p (Holm)"]]
     for cell in data["cells"]:
         test = cell["test"]
         against = [f"{test['wins']}, {test['losses']}", f"{test['p_holm']:.2g}"] if test else ["", ""]
         rows.append([cell["name"], *map(percent, cell["metrics"].values()), *against])
-    return ablation_markdown(rows)
+    return rows
 
 
 if __name__ == "__main__":

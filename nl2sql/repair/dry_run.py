@@ -32,6 +32,12 @@ def explain_analyze(
     return ExplainAnalyzeResponse(valid=False, error=error, repair_guidance=guidance)
 
 
+def refusal(sql: str, database: Database) -> str:
+    """The engine's own words against ``sql``; "" where it compiles it, or says nothing."""
+    found = database.explain(sql)
+    return "" if found.success else found.error or ""
+
+
 def engine_version(database: Database) -> str:
     """The version of a database's engine; "" where it is not known."""
     return sqlite3.sqlite_version if database.dialect == "sqlite" else str(getattr(database, "version", ""))

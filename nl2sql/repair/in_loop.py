@@ -146,7 +146,7 @@ def messages(state: State, sql: str, error: str, question: str = "") -> list[dic
 
 def guidance(state: State, sql: str, error: str) -> Any:
     """Guidance for ``sql``: the engine's own words where it refuses the statement, else the loop's reason."""
-    from nl2sql.repair.dry_run import engine_version
+    from nl2sql.repair.dry_run import engine_version, refusal
     from nl2sql.repair.transfer import source_of
 
     task = state.task
@@ -154,11 +154,10 @@ def guidance(state: State, sql: str, error: str) -> Any:
     corpus = (task.resources.corpus or corpus_of(config)) if config.guidance == "patterns+corpus" else None
     dialect = config.patterns or database.dialect
     version = engine_version(database) if dialect == database.dialect else ""
-    compiled = database.explain(sql) if sql else None
-    refused = compiled is not None and not compiled.success and compiled.error
+    refused = refusal(sql, database) if sql else ""
     source = source_of(task.question.db_id, task.question.id)
     analyzer = _analyzer(dialect, corpus, config.threshold, version, config.across_dialects, config.search_s)
-    return analyzer.analyze_error(str(refused or error), sql, task.schema, exclude=source)
+    return analyzer.analyze_error(refused or error, sql, task.schema, exclude=source)
 
 
 @functools.lru_cache(maxsize=4)

@@ -105,9 +105,11 @@ def repair_example(
 ) -> Example:
     """A query and its error -> the right one: ``repair_sql``'s own prompt, with the guidance of ``patterns`` where
     the database is given."""
-    messages = prompts.repair_messages(item.nlq, bad_sql, error, schema_text)
-    if guided_by is not None:
-        guidance = ErrorAnalyzer(guided_by.dialect).analyze_error(error, bad_sql, item.schema)
+    if guided_by is None:
+        messages = prompts.repair_messages(item.nlq, bad_sql, error, schema_text)
+    else:
+        analyzer = ErrorAnalyzer(guided_by.dialect)
+        guidance = analyzer.analyze_error(error, bad_sql, item.schema)
         valid = valid_part(bad_sql, guided_by)
         messages = prompts.guided_repair_messages(item.nlq, bad_sql, error, schema_text, guidance, valid_part=valid)
     return Example("repair", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))

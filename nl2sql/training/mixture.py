@@ -12,6 +12,7 @@ from nl2sql.benchmarks import scorable
 from nl2sql.config import Config, SchemaConfig
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Benchmark, Database, Question
+from nl2sql.repair.dry_run import refusal
 from nl2sql.training import examples
 from nl2sql.training.act import act_example
 from nl2sql.training.corruptions import corrupted, error_of
@@ -127,9 +128,7 @@ def _repair(
 ) -> Example:
     if not shares.guided or rng.random() >= shares.guided:
         return examples.repair_example(item, text, bad, error)
-    refused = database.explain(bad)
-    said = error if refused.success or not refused.error else refused.error
-    return examples.repair_example(item, text, bad, said, guided_by=database)
+    return examples.repair_example(item, text, bad, refusal(bad, database) or error, guided_by=database)
 
 
 def _wording(question: Question, shares: Shares, rng: random.Random) -> str:
