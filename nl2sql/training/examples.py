@@ -19,6 +19,7 @@ from nl2sql.grounding import with_values
 from nl2sql.interfaces import Database, Question
 from nl2sql.linking import link_schema
 from nl2sql.repair.analyzer import ErrorAnalyzer
+from nl2sql.repair.dry_run import engine_version
 from nl2sql.repair.valid_part import valid_part
 from nl2sql.schema import Schema, focus, schema_to_text
 from nl2sql.training.sql_style import in_style, tables_of
@@ -108,7 +109,7 @@ def repair_example(
     if guided_by is None:
         messages = prompts.repair_messages(item.nlq, bad_sql, error, schema_text)
     else:
-        analyzer = ErrorAnalyzer(guided_by.dialect)
+        analyzer = ErrorAnalyzer(guided_by.dialect, version=engine_version(guided_by))
         guidance = analyzer.analyze_error(error, bad_sql, item.schema)
         valid = valid_part(bad_sql, guided_by)
         messages = prompts.guided_repair_messages(item.nlq, bad_sql, error, schema_text, guidance, valid_part=valid)
