@@ -18,7 +18,7 @@ from pathlib import Path
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.runs import Run
-from nl2sql.training.leaks import leaks
+from nl2sql.training.leaks import asked_keys, leaks
 from nl2sql.training.mixture import Shares, mixture
 
 
@@ -34,6 +34,8 @@ def main() -> int:
     parser.add_argument("--act", type=int, default=Shares.act, help="transcripts of the loop")
     parser.add_argument("--values", type=float, default=Shares.values, help="share of examples that show cell values")
     parser.add_argument("--paraphrase", type=float, default=Shares.paraphrase, help="chance of the other wording")
+    parser.add_argument("--swap", type=float, default=Shares.swap, help="chance of another column or value")
+    parser.add_argument("--synthetic", type=float, default=Shares.synthetic, help="made-up questions per question")
     parser.add_argument("--guided", type=float, default=Shares.guided, help="share of repairs that show guidance")
     parser.add_argument("--failures", type=Path, metavar="RUN", help="a run on the same questions: its own mistakes")
     parser.add_argument("--check", action="append", default=[], metavar="NAME[:SPLIT]", help="an evaluation set")
@@ -70,21 +72,23 @@ def build(options: argparse.Namespace) -> int:
         print(f"{len(found)} leaks; what they concern is left out ({len(questions)} questions stay)", file=sys.stderr)
     if not questions:
         raise UsageError(f"nothing is left of {options.benchmark}:{options.split} to learn from")
-    own = ("rounds", "repair", "act", "values", "paraphrase", "guided")
+    own = ("rounds", "repair", "act", "values", "paraphrase", "guided", "swap", "synthetic")
     shares = Shares(**{name: getattr(options, name) for name in own})
     failures = (
         {row["id"]: str(row["sql"] or "") for row in Run.load(options.failures).predictions()}
         if options.failures
         else {}
     )
+    forbidden = {key for _, _, theirs in checked for question in theirs for key in asked_keys(question)}
     options.out.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
     taught: set[str] = set()
+    ids = {question.id for question in questions}
     unfinished = options.out / "groups.jsonl.part"  # an interrupted build must not look like training data
     with unfinished.open("w", encoding="utf-8") as file:
-        for group in mixture(benchmark, questions, shares, options.seed, progress=True, failures=failures):
+        for group in mixture(benchmark, questions, shares, options.seed, True, failures, forbidden):
             counts.update(f"{group.part} {example.task}" for example in group.examples)
-            taught.update(example.id for example in group.examples)
+            taught.update(example.id for example in group.examples if example.id in ids)
             shown = {"part": group.part, "round": group.round, "examples": [e.to_dict() for e in group.examples]}
             file.write(json.dumps(shown, ensure_ascii=False) + "\n")
     card = {

@@ -62,16 +62,15 @@ class Asked:
 _NO_CONDITION = re.compile(r" ON TRUE\b| ON ([\w.]+) = \1(?![\w.])")  # a join that joins everything
 
 
-def asked(question: Question, database: Database, text: str | None = None, values: int = 0) -> Asked | None:
+def asked(question: Question, database: Database, values: int = 0) -> Asked | None:
     """None where the gold cannot be written in the taught style. ``values``: of cells that the question names."""
     schema = database.schema()
     sql = in_style(question.gold[0], schema)
     if sql is None or not sql.upper().startswith("SELECT ") or _NO_CONDITION.search(sql):
         return None
     tables = frozenset(tables_of(sql, schema))
-    wording = text or question.text
-    nlq = with_values(wording, database, values)[0] if values else wording
-    return Asked(question, wording, nlq, sql, schema, tables) if tables else None
+    nlq = with_values(question.text, database, values)[0] if values else question.text
+    return Asked(question, question.text, nlq, sql, schema, tables) if tables else None
 
 
 def groups(items: Sequence[Asked], rng: random.Random, size: int = GROUP) -> Iterator[tuple[Schema, list[Asked]]]:

@@ -34,7 +34,7 @@ def leaks(
     prints, shapes = _contents(benchmark, questions)
     asked: dict[tuple[str, str], list[str]] = {}
     for question in questions:
-        for key in _asked(question):
+        for key in asked_keys(question):
             asked.setdefault(key, []).append(question.id)
     found: dict[Leak, None] = {}
     for name, other, theirs in evaluated:
@@ -43,12 +43,12 @@ def leaks(
             pairs = [(db, e) for content in others if content in mine for db in mine[content] for e in others[content]]
             found |= dict.fromkeys(Leak(kind, db, f"{name}:{evaluated_db}") for db, evaluated_db in pairs)
         for question in theirs:
-            ids = [id_ for key in _asked(question) for id_ in asked.get(key, ())]
+            ids = [id_ for key in asked_keys(question) for id_ in asked.get(key, ())]
             found |= dict.fromkeys(Leak("question", id_, f"{name}:{question.id}") for id_ in ids)
     return list(found)
 
 
-def _asked(question: Question) -> set[tuple[str, str]]:
+def asked_keys(question: Question) -> set[tuple[str, str]]:
     """(words, SQL) of a question, in each of its wordings and for each accepted gold."""
     texts = {_words(str(text)) for text in (question.text, question.meta.get("question_syn")) if text}
     return {(text, normalise_sql(gold)) for text in texts for gold in question.gold}

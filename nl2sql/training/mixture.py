@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,9 @@ from nl2sql.training import examples
 from nl2sql.training.act import act_example
 from nl2sql.training.corruptions import corrupted, error_of
 from nl2sql.training.examples import Example
+from nl2sql.training.leaks import asked_keys
+from nl2sql.training.swaps import swapped
+from nl2sql.training.synthetic import synthetic
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +32,8 @@ class Shares:
     """rounds: passes over the questions, each grouped and worded anew. repair: repair examples per question and round.
 
     act: transcripts of the loop in all; wrong: share of these that begin with a wrong query. held_out: share of the
-    databases that only tell when to stop. paraphrase: chance of the other wording where a question has one.
+    databases that only tell when to stop. paraphrase: chance of the other wording where a question has one. swap:
+    chance that a question is asked about another column or value. synthetic: made-up questions per question and round.
     """
 
     rounds: int = 2
@@ -40,6 +44,8 @@ class Shares:
     paraphrase: float = 0.4
     values: float = 0.75
     guided: float = 0.0
+    swap: float = 0.0
+    synthetic: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,12 @@ def mixture(
     seed: int = 0,
     progress: bool = False,
     failures: Mapping[str, str] | None = None,
+    forbidden: Set[tuple[str, str]] = frozenset(),
 ) -> Iterator[Group]:
     """The groups, round by round; the same for the same arguments. Items that are not scorable are left out.
 
     failures: question id -> what a model wrote; where a gate refuses it, it is repaired in place of a made-up mistake,
-    whatever ``shares.repair`` says.
+    whatever ``shares.repair`` says. forbidden: ``asked_keys`` that no made-up question may have.
     """
     from tqdm.auto import tqdm
 
@@ -76,8 +83,8 @@ def mixture(
             part = "held_out" if name in held_out else "train"
             if part == "held_out" and number:
                 continue
-            rng = random.Random(f"{seed}:{number}:{name}")
-            yield from _groups(benchmark, name, members[name], part, number, shares, rng, failures or {})
+            key = f"{seed}:{number}:{name}"
+            yield from _groups(benchmark, name, members[name], part, number, shares, key, failures or {}, forbidden)
     trained = [question for question in sound if question.db_id not in held_out]
     yield from _acts(benchmark, trained, shares, random.Random(f"{seed}:act"), progress)
 
@@ -89,25 +96,33 @@ def _groups(
     part: str,
     number: int,
     shares: Shares,
-    rng: random.Random,
+    key: str,
     failures: Mapping[str, str],
+    forbidden: Set[tuple[str, str]],
 ) -> Iterator[Group]:
+    rng = random.Random(key)
     database: Any = benchmark.database(name)
     try:
         database.schema()
     except DatabaseError as error:
         logger.warning("nothing is learned from database %s: %s", name, error)
         return
+    made_up = synthetic(name, database, random.Random(f"{key}:synthetic"), round(shares.synthetic * len(questions)))
+    originals = {question.id: question.gold for question in questions}
     items = []
-    for question in questions:
+    for question in [*questions, *made_up]:
         values = VALUES if rng.random() < shares.values else 0
-        if (item := examples.asked(question, database, _wording(question, shares, rng), values)) is not None:
+        asked = _variant(question, database, shares, rng) if question.id in originals else question
+        if asked.gold != originals.get(asked.id) and asked_keys(asked) & forbidden:
+            continue
+        if (item := examples.asked(asked, database, values)) is not None:
             items.append(item)
     for shown, group in examples.groups(items, rng):
         text = examples.schema_text(shown)
         made = [examples.write_example(item, text) for item in group]
         for item in group:
-            wrong = _own_failure(item, failures.get(item.question.id, ""), database)
+            own = failures.get(item.question.id, "") if originals.get(item.question.id) == item.question.gold else ""
+            wrong = _own_failure(item, own, database)
             if rng.random() < shares.repair and wrong is None:
                 wrong = corrupted(item.sql, item.text, shown, database, rng)
             if wrong is not None:
@@ -131,9 +146,14 @@ def _repair(
     return examples.repair_example(item, text, bad, refusal(bad, database) or error, guided_by=database)
 
 
-def _wording(question: Question, shares: Shares, rng: random.Random) -> str:
+def _variant(question: Question, database: Database, shares: Shares, rng: random.Random) -> Question:
+    """The question in one of its wordings, or about another column or value."""
     other = question.meta.get("question_syn")
-    return str(other) if other and rng.random() < shares.paraphrase else question.text
+    if other and rng.random() < shares.paraphrase:
+        question = replace(question, text=str(other))
+    if shares.swap and rng.random() < shares.swap:
+        return swapped(question, database.schema(), database, rng) or question
+    return question
 
 
 def _acts(

@@ -1,0 +1,131 @@
+"""Made-up questions: what they ask is what their query answers, and no evaluation set asks it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.interfaces import Question
+from nl2sql.query_runner import SqliteDatabase
+from nl2sql.training.corruptions import error_of
+from nl2sql.training.examples import answer, asked
+from nl2sql.training.leaks import asked_keys
+from nl2sql.training.mixture import Shares, mixture
+from nl2sql.training.swaps import drawn_value, plural, swapped
+from nl2sql.training.synthetic import SHAPES, Draw, synthetic
+
+SHOW = """
+CREATE TABLE singer (singer_id INTEGER PRIMARY KEY, name TEXT, net_worth REAL, age INTEGER, home_city TEXT);
+INSERT INTO singer VALUES (1, 'Ada', 3.5, 30, 'Paris'), (2, 'Bo', 2.5, 40, 'Rome'), (3, 'Cy', 1.5, 50, 'Oslo');
+CREATE TABLE song (song_id INTEGER PRIMARY KEY, title TEXT, singer_id INTEGER REFERENCES singer, sales REAL);
+INSERT INTO song VALUES (1, 'Sea', 1, 10.0), (2, 'Sky', 1, 20.0), (3, 'Sun', 2, 30.0);
+"""
+
+
+@pytest.fixture
+def database(tmp_path):
+    from people import make_database
+
+    with SqliteDatabase(make_database(tmp_path / "show.sqlite", SHOW)) as database:
+        yield database
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "told", "query"),
+    [
+        ("What are the ages of singers?", "SELECT age FROM singer", "net worths", "SELECT net_worth FROM singer"),
+        ("Each name of a singer?", "SELECT T1.name FROM singer AS T1", "home city", "T1.home_city"),
+        ("Who lives in Paris?", "SELECT name FROM singer WHERE home_city = 'Paris'", "Rome|Oslo", "= 'Rome'|= 'Oslo'"),
+        ("Who is older than 30?", "SELECT name FROM singer WHERE age > 30", "than 40", "age > 40"),
+    ],
+)
+def test_a_question_is_asked_about_another_column_or_value(database, text, gold, told, query):
+    asked = Question(text, "show", "q", gold=(gold,))
+    drawn = [swapped(asked, database.schema(), database, random.Random(seed)) for seed in range(30)]
+    made = [each for each in drawn if each is not None]
+    assert made and all(each.id == "q" for each in made)
+    for each in made:
+        assert any(word in each.text for word in told.split("|")), each.text
+        assert any(part in each.gold[0] for part in query.split("|")), each.gold
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("Who is there?", "SELECT name FROM singer"),  # says no column
+        ("Which singer id?", "SELECT singer_id FROM singer"),  # keys stay
+        ("Which name has the home city Paris?", "SELECT age FROM singer WHERE home_city = 'Lima'"),  # not its value
+        ("What are the ages?", "SELECT age FROM ("),
+    ],
+)
+def test_what_cannot_be_swapped_is_left_alone(database, text, gold):
+    asked = Question(text, "show", "q", gold=(gold,))
+    assert all(swapped(asked, database.schema(), database, random.Random(seed)) is None for seed in range(10))
+
+
+@pytest.mark.parametrize("shape", dict.fromkeys(SHAPES), ids=lambda shape: shape.__name__)
+def test_every_shape_writes_queries_that_run(database, shape):
+    drafts = [shape(Draw(database, random.Random(seed))) for seed in range(40)]
+    made = [draft for draft in drafts if draft is not None]
+    assert made
+    for _, sql in made:
+        assert database.run(sql, timeout_s=5).success, sql
+
+
+def test_synthetic_questions_have_rows_pass_the_gates_and_come_out_the_same_again(database):
+    made = list(synthetic("show", database, random.Random(3), 30))
+    assert made == list(synthetic("show", database, random.Random(3), 30))
+    assert len(made) > 20 and len({question.id for question in made}) == len(made)
+    for question in made:
+        assert database.run(question.gold[0], timeout_s=5).rows
+        assert error_of(question.gold[0], question.text, database.schema(), database) is None
+
+
+def test_values_are_those_that_a_sentence_can_hold(tmp_path):
+    from people import make_database
+
+    rows = (
+        f"CREATE TABLE t (a); INSERT INTO t VALUES (NULL), (''), ('{'x' * 50}'), (1.2345678901), ('two\nlines'), ('ok')"
+    )
+    with SqliteDatabase(make_database(tmp_path / "t.sqlite", rows)) as database:
+        (table,) = database.schema().tables
+        assert drawn_value(table, table.columns[0], database, random.Random(0)) == "ok"
+
+
+def test_plurals():
+    names = {"home_city": "home cities", "name": "names", "box": "boxes", "wheels": "wheels", "birthDay": "birth days"}
+    assert {name: plural(name) for name in names} == names
+
+
+def test_no_made_up_question_is_one_of_an_evaluation_set():
+    benchmark = load_benchmark("packaged", split="dev")
+    questions = [q for q in benchmark.questions if q.db_id == benchmark.questions[0].db_id]
+    shares = Shares(rounds=1, repair=0, act=0, held_out=0, values=0, paraphrase=0, swap=0, synthetic=1.0)
+
+    def made(forbidden: frozenset[tuple[str, str]]) -> list[str]:
+        groups = mixture(benchmark, questions, shares, forbidden=forbidden)
+        return sorted(e.id for group in groups for e in group.examples if e.id.startswith("synthetic:"))
+
+    everything = made(frozenset())
+    database = benchmark.database(questions[0].db_id)
+    assert len(everything) > len(questions) / 2
+    again = list(synthetic(database.name, database, random.Random(f"0:0:{database.name}:synthetic"), len(questions)))
+    first = next(question for question in again if question.id == everything[0])
+    assert made(frozenset(asked_keys(first))) == everything[1:]
+
+
+def test_a_model_s_failure_is_not_repaired_towards_another_question():
+    benchmark = load_benchmark("packaged", split="dev")
+    failures = {question.id: "SELECT x FROM nowhere" for question in benchmark.questions}
+    shares = Shares(rounds=1, repair=0, act=0, held_out=0, values=0, swap=1.0)
+    groups = list(mixture(benchmark, benchmark.questions, shares, failures=failures))
+    examples = [example for group in groups for example in group.examples]
+    written = {e.id: e.pieces for e in examples if e.task == "write"}
+    repaired = {e.id: e.pieces for e in examples if e.task == "repair"}
+    golds = {question.id: question for question in benchmark.questions}
+    assert repaired and len(repaired) < len(written)
+    for id_, pieces in repaired.items():
+        item = asked(golds[id_], benchmark.database(golds[id_].db_id))
+        assert item is not None and answer(item.sql) == pieces == written[id_]
