@@ -103,9 +103,9 @@ def grid(ladder: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def held_out(folder: Path) -> float | None:
-    """The last held-out loss that the training wrote."""
+    """The lowest held-out loss, which is that of the adapter compared; of the rung's own data."""
     losses = [record["held_out"] for record in iter_jsonl(folder / "log.jsonl") if "held_out" in record]
-    return losses[-1] if losses else None
+    return min(losses, default=None)
 
 
 def markdown(data: dict[str, Any], first: str) -> str:
