@@ -5,7 +5,8 @@
 Writes into --out: ``best/`` (the adapter with the lowest held-out loss, PEFT format: use it with ``--adapter``),
 ``checkpoint.pt``, ``log.jsonl``, ``recipe.json`` and ``loss.png``. Interrupt it at will; the same command goes on.
 At the end ``release/`` holds the adapter in float16, as it is published. ``--start-from`` trains an adapter further, on
-other data or, with ``--skip-tokens``, on the part of the data that it has not seen.
+other data, with ``--skip-tokens`` on the part of the data that it has not seen, or at a higher rank;
+``--release-rank`` publishes the closest adapter of a lower one.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--skip-tokens", type=int, default=0, help="leave out about so many tokens at the beginning")
     parser.add_argument("--evaluate-every", type=int, default=50, help="updates between two held-out losses")
     parser.add_argument("--held-out-packs", type=int, default=24)
+    parser.add_argument("--release-rank", type=int, metavar="N", help="publish the closest adapter of this rank")
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command resumes")
     for field in fields(Recipe):
         kind = {"int": int, "float": float}.get(str(field.type), str)
@@ -59,6 +61,8 @@ def main() -> int:
 def run(options: argparse.Namespace, recipe: Any) -> int:
     import torch
 
+    if options.release_rank is not None and options.release_rank < 1:
+        raise UsageError(f"--release-rank {options.release_rank}: give a rank of at least 1")
     from nl2sql.models import resolve_spec
     from nl2sql.models.chat import Chat
     from nl2sql.models.local import load_parts
@@ -121,7 +125,7 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
         )
     best = options.out / "best"
     if best.is_dir():  # there is none before the first evaluation
-        lora.export(best, options.out / "release", about)
+        lora.export(best, options.out / "release", about, options.release_rank)
     plot(list(lora.read_log(options.out / "log.jsonl")), options.out / "loss.png")
     print(json.dumps({**outcome, "adapter": str(options.out / "release") if best.is_dir() else None}))
     return 0

@@ -50,18 +50,14 @@ class Recipe:
 def add_adapter(model: Any, recipe: Recipe, start: Path | None = None) -> Any:
     """The PEFT model around ``model``, adapters in float32: fresh ones, or those in folder ``start`` to go on with.
 
-    Raises UsageError without peft, or where ``start`` has another rank or alpha than the recipe.
+    Where ``start`` has a lower rank, directions that change nothing yet are added to it. Raises UsageError without
+    peft, or where ``start`` has a higher rank, or another alpha for its rank, than the recipe.
     """
     try:
-        from peft import LoraConfig, PeftModel, get_peft_model
+        from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
     except ImportError:
         raise UsageError("training needs peft: pip install -c constraints.txt 'nl2sql-harness[train]'") from None
     torch.manual_seed(recipe.seed)
-    if start is not None:
-        kept = json.loads((start / CONFIG).read_text(encoding="utf-8"))
-        if (kept["r"], kept["lora_alpha"]) != (recipe.rank, recipe.alpha):
-            raise UsageError(f"adapter {start} needs --rank {kept['r']} --alpha {kept['lora_alpha']}")
-        return PeftModel.from_pretrained(model, start, is_trainable=True)
     config = LoraConfig(
         r=recipe.rank,
         lora_alpha=recipe.alpha,
@@ -69,7 +65,29 @@ def add_adapter(model: Any, recipe: Recipe, start: Path | None = None) -> Any:
         target_modules=list(TARGETS),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)
+    adapted = get_peft_model(model, config)
+    if start is not None:
+        set_peft_model_state_dict(adapted, _widened(start, adapted, recipe))
+    return adapted
+
+
+def _widened(start: Path, adapted: Any, recipe: Recipe) -> dict[str, torch.Tensor]:
+    """The weights of ``start`` at the recipe's rank: A's new rows as they are in ``adapted``, B's new columns zero."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    kept = json.loads((start / CONFIG).read_text(encoding="utf-8"))
+    rank, alpha = kept["r"], kept["lora_alpha"]
+    if rank > recipe.rank or alpha * recipe.rank != recipe.alpha * rank:
+        raise UsageError(f"adapter {start} needs --rank {rank} --alpha {alpha}, or more of both in the same ratio")
+    weights = {name: tensor.clone() for name, tensor in get_peft_model_state_dict(adapted).items()}
+    known = load_file(start / WEIGHTS)
+    if set(known) != set(weights):
+        raise UsageError(f"adapter {start} changes other layers than {', '.join(TARGETS)}: train a fresh one")
+    for name, tensor in known.items():
+        part = weights[name][:rank] if "lora_A" in name else weights[name][:, :rank]
+        part.copy_(tensor)
+    return weights
 
 
 def pack_loss(model: Any, pack: Pack) -> torch.Tensor:
@@ -260,20 +278,36 @@ class _Progress:
         temporary.replace(self.file)
 
 
-def export(folder: Path, target: Path, about: dict[str, Any]) -> None:
+def export(folder: Path, target: Path, about: dict[str, Any], rank: int | None = None) -> None:
     """Write the adapter in ``folder`` to ``target`` as it is published: in float16, half the size, without local paths.
 
-    ``about`` goes beside it as ``recipe.json``. Rounding changes weights by at most 0.05%.
+    ``about`` goes beside it as ``recipe.json``. Rounding changes weights by at most 0.05%. ``rank``: the closest
+    adapter of that rank instead (Eckart and Young: the largest singular values of every layer's change).
     """
     from safetensors.torch import load_file, save_file
 
     target.mkdir(parents=True, exist_ok=True)
     tensors = load_file(folder / WEIGHTS)
-    save_file({name: tensor.half().contiguous() for name, tensor in tensors.items()}, target / WEIGHTS)
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    if rank is not None and rank < config["r"]:
+        for name in [name for name in tensors if "lora_A" in name]:
+            other = name.replace("lora_A", "lora_B")
+            tensors[name], tensors[other] = _closest(tensors[name], tensors[other], rank)
+        config["lora_alpha"] = config["lora_alpha"] * rank / config["r"]
+        config["r"] = rank
+    save_file({name: tensor.half().contiguous() for name, tensor in tensors.items()}, target / WEIGHTS)
     config["base_model_name_or_path"] = about["model"]["name"]
     (target / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     (target / "recipe.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def _closest(a: torch.Tensor, b: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(A, B) of ``rank`` whose product is closest to ``b @ a``."""
+    left, upper = torch.linalg.qr(b.float())
+    right, lower = torch.linalg.qr(a.float().T)
+    u, sizes, v = torch.linalg.svd(upper @ lower.T)
+    roots = sizes[:rank].sqrt()
+    return roots[:, None] * (right @ v[:rank].T).T, (left @ u[:, :rank]) * roots
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,8 +135,33 @@ def test_a_training_goes_on_with_another_s_adapter(tmp_path):
         assert torch.allclose(started(input_ids=ids).logits, merged(input_ids=ids).logits, atol=1e-4)
     assert all(p.dtype == torch.float32 for p in started.parameters() if p.requires_grad)
     assert any(p.requires_grad for p in started.parameters())
-    with pytest.raises(UsageError, match="needs --rank 4 --alpha 8"):
-        lora.add_adapter(tiny_model(), lora.Recipe(rank=8), tmp_path / "best")
+    for other in (lora.Recipe(rank=8, alpha=8), lora.Recipe(rank=2, alpha=4)):
+        with pytest.raises(UsageError, match="needs --rank 4 --alpha 8"):
+            lora.add_adapter(tiny_model(), other, tmp_path / "best")
+
+
+def test_an_adapter_may_grow_in_rank_and_is_published_in_fewer(tmp_path):
+    """Widened it computes the same; cut to the rank that it needs too; cut further it is the closest there is."""
+    trained(tmp_path)
+    grown = lora.add_adapter(tiny_model(), replace(RECIPE, rank=6, alpha=12), tmp_path / "best")
+    grown.save_pretrained(tmp_path / "grown")
+    for name, rank in (("again", 4), ("small", 2)):
+        lora.export(tmp_path / "grown", tmp_path / name, {"model": {"name": "tiny"}}, rank)
+        assert json.loads((tmp_path / name / CONFIG).read_text())["r"] == rank
+    found = {}
+    for name in ("best", "grown", "again", "small"):
+        model = tiny_model()
+        before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+        merge_adapter(model, tmp_path / name)
+        found[name] = {key: tensor - before[key] for key, tensor in model.state_dict().items()}
+    changed = [key for key, tensor in found["best"].items() if tensor.abs().max() > 1e-4]
+    assert changed
+    for key in changed:
+        assert torch.allclose(found["grown"][key], found["best"][key], atol=1e-6)
+        assert torch.allclose(found["again"][key], found["best"][key], rtol=1e-2, atol=1e-4)
+        u, sizes, v = torch.linalg.svd(found["best"][key])
+        closest = (u[:, :2] * sizes[:2]) @ v[:2]
+        assert torch.allclose(found["small"][key], closest, rtol=1e-2, atol=1e-3)
 
 
 def test_a_published_adapter_is_half_as_large_and_computes_nearly_the_same(tmp_path):
