@@ -168,8 +168,9 @@ def train(
     """Train the adapter of ``model`` (from ``add_adapter``) through ``plan``; resumes where ``folder`` stopped.
 
     Every ``evaluate_every`` updates: the held-out loss, a checkpoint, and the adapter if the loss is the best so far
-    (``folder/best``); three evaluations without a better one stop the training. ``minutes``: stop after so many, to
-    be resumed. Returns ``{"step", "steps", "best", "finished"}``. ``log`` gets a record per update and evaluation.
+    (``folder/best``); three evaluations without a better one stop the training. An interrupt leaves a checkpoint of the
+    updates that are done. ``minutes``: stop after so many, to be resumed. Returns
+    ``{"step", "steps", "best", "finished"}``. ``log`` gets a record per update and evaluation.
     """
     from tqdm.auto import tqdm
 
@@ -182,8 +183,12 @@ def train(
         while state.step < len(plan) and not state.patience_over:
             if minutes is not None and time.monotonic() - began > minutes * 60:
                 break
-            loss, tokens, seconds = _update(model, weights, optimizer, plan[state.step], state.step, len(plan), recipe)
-            state.step += 1
+            try:
+                loss, tokens, seconds = _update(model, weights, optimizer, plan[state.step], state, recipe)
+            except KeyboardInterrupt:
+                if state.whole:
+                    state.save()
+                raise
             bar.update()
             bar.set_postfix(loss=f"{loss:.3f}", tokens_s=f"{tokens / seconds:.0f}")
             note({"step": state.step, "loss": loss, "tokens": tokens, "seconds": seconds})
@@ -197,7 +202,7 @@ def train(
 
 
 def _update(
-    model: Any, weights: Any, optimizer: Any, batch: Sequence[Pack], step: int, steps: int, recipe: Recipe
+    model: Any, weights: Any, optimizer: Any, batch: Sequence[Pack], state: _Progress, recipe: Recipe
 ) -> tuple[float, int, float]:
     """(mean loss per learned token, tokens, seconds) of one update."""
     started = time.monotonic()
@@ -211,8 +216,11 @@ def _update(
         total += float(loss.detach())
     torch.nn.utils.clip_grad_norm_(weights, 1.0)
     for group in optimizer.param_groups:
-        group["lr"] = rate_at(step, steps, recipe)
+        group["lr"] = rate_at(state.step, state.steps, recipe)
+    state.whole = False
     optimizer.step()
+    state.step += 1
+    state.whole = True
     optimizer.zero_grad(set_to_none=True)
     return total / learned, sum(len(pack.ids) for pack in batch), time.monotonic() - started
 
@@ -230,6 +238,7 @@ class _Progress:
         self.folder, self.model, self.optimizer = folder, model, optimizer
         self.recipe, self.steps = asdict(recipe), steps
         self.step, self.best, self.worse = 0, math.inf, 0
+        self.whole = True  # False while the optimizer changes the weights
         folder.mkdir(parents=True, exist_ok=True)
         if self.file.is_file():
             self._resume()

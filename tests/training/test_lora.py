@@ -91,7 +91,8 @@ def trained(folder: Path, stops: tuple[int, ...] = (), steps: int = 8) -> tuple[
         try:
             outcome = lora.train(model, plan, found[:2], RECIPE, folder, evaluate_every=2, log=log)
         except KeyboardInterrupt:
-            continue
+            if stop == steps:
+                raise
     return model, outcome
 
 
@@ -100,6 +101,26 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(tmp_path):
     resumed, again = trained(tmp_path / "resumed", stops=(4,))
     assert outcome["finished"] and again["finished"]
     assert again["best"] == pytest.approx(outcome["best"], rel=1e-5)
+    for (name, weight), (_, other) in zip(straight.named_parameters(), resumed.named_parameters(), strict=True):
+        assert torch.allclose(weight, other, atol=1e-5), name
+
+
+def test_an_interrupt_within_an_update_loses_that_update_only(tmp_path, monkeypatch):
+    straight, _ = trained(tmp_path / "straight")
+    whole, calls = lora.pack_loss, []
+
+    def interrupted(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(*given)
+
+    monkeypatch.setattr(lora, "pack_loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "stopped")
+    assert torch.load(tmp_path / "stopped" / "checkpoint.pt", weights_only=True)["step"] == 1
+    resumed, outcome = trained(tmp_path / "stopped")
+    assert outcome["finished"]
     for (name, weight), (_, other) in zip(straight.named_parameters(), resumed.named_parameters(), strict=True):
         assert torch.allclose(weight, other, atol=1e-5), name
 
