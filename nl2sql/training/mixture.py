@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from nl2sql.benchmarks import scorable
 from nl2sql.config import Config, SchemaConfig
-from nl2sql.errors import DatabaseError
+from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair.dry_run import refusal
 from nl2sql.training import examples
@@ -46,6 +47,13 @@ class Shares:
     guided: float = 0.0
     swap: float = 0.0
     synthetic: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a share that cannot be."""
+        for name, value in asdict(self).items():
+            most = 1.0 if name in ("wrong", "held_out", "paraphrase", "values", "guided", "swap") else math.inf
+            if not 0 <= value <= most:
+                raise UsageError(f"{name} {value}: give {'a share from 0 to 1' if most == 1 else '0 or more'}")
 
 
 @dataclass(frozen=True)

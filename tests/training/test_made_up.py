@@ -7,6 +7,7 @@ import random
 import pytest
 
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question
 from nl2sql.query_runner import SqliteDatabase
 from nl2sql.training.corruptions import error_of
@@ -129,3 +130,9 @@ def test_a_model_s_failure_is_not_repaired_towards_another_question():
     for id_, pieces in repaired.items():
         item = asked(golds[id_], benchmark.database(golds[id_].db_id))
         assert item is not None and answer(item.sql) == pieces == written[id_]
+
+
+@pytest.mark.parametrize(("given", "said"), [({"swap": 5}, "swap 5: .* 0 to 1"), ({"synthetic": -1}, "0 or more")])
+def test_a_share_that_cannot_be_is_refused(given, said):
+    with pytest.raises(UsageError, match=said):
+        Shares(**given)
