@@ -95,18 +95,16 @@ def _swap_column(tree: Any, text: str, schema: Schema, database: Database, rng: 
     """``text`` with another column's name; ``tree`` is changed along. None where no column can be swapped."""
     from sqlglot import expressions as exp
 
-    uses: dict[tuple[str, str], list[Any]] = {}
+    uses: dict[tuple[Table, Column], list[Any]] = {}
     for node in tree.find_all(exp.Column):
         if (owner := _owner(node, tree, schema)) is not None:
-            uses.setdefault((owner[0].name, owner[1].name), []).append(node)
-    said = [key for key in uses if _phrase(key[1]).search(text)]
+            uses.setdefault(owner, []).append(node)
+    said = [owner for owner in uses if _phrase(owner[1].name).search(text)]
     rng.shuffle(said)
-    for table_name, column_name in said:
-        table = schema.table(table_name)
-        old = table and _column(table, column_name)
-        if not table or not old or is_key(table, old) or _part_of_another(old.name, text, schema):
+    for table, old in said:
+        if is_key(table, old) or _part_of_another(old.name, text, schema):
             continue
-        nodes = uses[table_name, column_name]
+        nodes = uses[table, old]
         if any(isinstance(n.parent, exp.Binary) and _literal_beside(n) is not None for n in nodes):
             continue  # its values would have to change too
         others = [
@@ -114,7 +112,7 @@ def _swap_column(tree: Any, text: str, schema: Schema, database: Database, rng: 
             for column in table.columns
             if kind_of(column) == kind_of(old)
             and not is_key(table, column)
-            and (table_name, column.name) not in uses
+            and (table, column) not in uses
             and words(column.name)
             and not _phrase(column.name).search(text)
         ]

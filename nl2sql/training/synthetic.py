@@ -58,7 +58,7 @@ class Draw:
         value = column and drawn_value(table, column, self.database, self.rng)
         if column is None or value is None:
             return None
-        said, name = f"{self.rng.choice(('whose', 'where the'))} {spoken(column.name)}", place(table, column)
+        said, name = f"{self.rng.choice(('whose', 'where the'))} {spoken(column.name)}", place(table, column.name)
         if isinstance(value, str):
             shown = self.rng.choice((value, f"'{value}'", f'"{value}"'))
             if self.rng.random() < 0.12:
@@ -67,23 +67,25 @@ class Draw:
         phrase, operator = self.rng.choice(COMPARED)
         return f"{said} is {phrase} {value}", f"{name} {operator} {literal(value)}"
 
-    def link(self) -> tuple[Table, Table, str] | None:
-        """(the table that refers, the one referred to, the join's condition)."""
+    def link(self) -> tuple[Table, Table, str, str] | None:
+        """(the table that refers, the one referred to, the column of each that a join compares)."""
         found = []
         for table in self.tables:
             for key in table.foreign_keys:
                 other = self.schema.table(key.ref_table)
                 if other is not None and other is not table and len(key.columns) == 1:
-                    condition = (
-                        f"{quote_name(table.name)}.{quote_name(key.columns[0])}"
-                        f" = {quote_name(other.name)}.{quote_name(key.ref_columns[0])}"
-                    )
-                    found.append((table, other, condition))
+                    refers = place(table, key.columns[0])
+                    found.append((table, other, refers, place(other, key.ref_columns[0])))
         return self.rng.choice(found) if found else None
 
 
-def place(table: Table, column: Column) -> str:
-    return f"{quote_name(table.name)}.{quote_name(column.name)}"
+def place(table: Table, column: str) -> str:
+    return f"{quote_name(table.name)}.{quote_name(column)}"
+
+
+def select(table: Table, columns: list[Column]) -> Draft:
+    """The columns in a sentence, and the SELECT that shows them, without FROM."""
+    return listed([spoken(c.name) for c in columns]), "SELECT " + ", ".join(place(table, c.name) for c in columns)
 
 
 def literal(value: Any) -> str:
@@ -113,8 +115,8 @@ def projection(draw: Draw) -> Draft | None:
     columns = draw.columns(table, 3) if table else []
     if not table or not columns:
         return None
-    said, shown = listed([spoken(c.name) for c in columns]), ", ".join(place(table, c) for c in columns)
-    text, sql = f"{said} of all {plural(table.name)}", f"SELECT {shown} FROM {quote_name(table.name)}"
+    said, shown = select(table, columns)
+    text, sql = f"{said} of all {plural(table.name)}", f"{shown} FROM {quote_name(table.name)}"
     filtered = draw.rng.random() < 0.6 and draw.condition(table)
     if filtered:
         text = f"{said} of {plural(table.name)} {filtered[0]}"
@@ -131,7 +133,7 @@ def projection(draw: Draw) -> Draft | None:
     if ordered:
         direction = draw.rng.choice(("ascending", "descending"))
         text += f", sorted by {spoken(ordered.name)} in {direction} order"
-        sql += f" ORDER BY {place(table, ordered)} {'DESC' if direction == 'descending' else 'ASC'}"
+        sql += f" ORDER BY {place(table, ordered.name)} {'DESC' if direction == 'descending' else 'ASC'}"
     return draw.rng.choice(ASK).format(text), sql
 
 
@@ -154,7 +156,7 @@ def aggregate(draw: Draw) -> Draft | None:
         return None
     chosen = draw.rng.sample(AGGREGATES, draw.rng.choice((1, 1, 2)))
     said = listed([word for word, _ in chosen])
-    shown = ", ".join(f"{function}({place(table, column)})" for _, function in chosen)
+    shown = ", ".join(f"{function}({place(table, column.name)})" for _, function in chosen)
     text = f"{said} {spoken(column.name)} of {plural(table.name)}"
     sql = f"SELECT {shown} FROM {quote_name(table.name)}"
     filtered = draw.rng.random() < 0.5 and draw.condition(table)
@@ -166,19 +168,17 @@ def aggregate(draw: Draw) -> Draft | None:
 def superlative(draw: Draw) -> Draft | None:
     table = draw.table()
     by = draw.column(table, "number", "date") if table else None
-    shown = [c for c in draw.columns(table, 2) if c is not by] if table and by else []
-    if not table or not by or not shown:
+    columns = [c for c in draw.columns(table, 2) if c is not by] if table and by else []
+    if not table or not by or not columns:
         return None
     highest = draw.rng.random() < 0.6
     number = draw.rng.choice((1, 1, 1, 3, 5))
     word = draw.rng.choice(("highest", "largest") if highest else ("lowest", "smallest"))
     whose = f"the {spoken(table.name)}" if number == 1 else f"the {number} {plural(table.name)}"
-    text = f"{listed([spoken(c.name) for c in shown])} of {whose} with the {word} {spoken(by.name)}"
-    sql = (
-        f"SELECT {', '.join(place(table, c) for c in shown)} FROM {quote_name(table.name)}"
-        f" ORDER BY {place(table, by)} {'DESC' if highest else 'ASC'} LIMIT {number}"
-    )
-    return draw.rng.choice(ASK).format(text), sql
+    said, shown = select(table, columns)
+    text = f"{said} of {whose} with the {word} {spoken(by.name)}"
+    order = f"ORDER BY {place(table, by.name)} {'DESC' if highest else 'ASC'} LIMIT {number}"
+    return draw.rng.choice(ASK).format(text), f"{shown} FROM {quote_name(table.name)} {order}"
 
 
 def groups(draw: Draw) -> Draft | None:
@@ -187,7 +187,7 @@ def groups(draw: Draw) -> Draft | None:
     by = draw.column(table, "text", "date") if table else None
     if not table or not by:
         return None
-    name, many, key = quote_name(table.name), plural(table.name), place(table, by)
+    name, many, key = quote_name(table.name), plural(table.name), place(table, by.name)
     kind = draw.rng.choice(("count", "aggregate", "most", "having"))
     if kind == "most":
         word, direction = draw.rng.choice((("most", "DESC"), ("fewest", "ASC")))
@@ -206,7 +206,7 @@ def groups(draw: Draw) -> Draft | None:
             return None
         word, function = draw.rng.choice(AGGREGATES)
         text = f"{word} {spoken(column.name)} of {many} for each {spoken(by.name)}"
-        shown = f"{key}, {function}({place(table, column)})"
+        shown = f"{key}, {function}({place(table, column.name)})"
     return draw.rng.choice(("Show the {}.", "What is the {}?", "Find the {}.")).format(text), (
         f"SELECT {shown} FROM {name} GROUP BY {key}"
     )
@@ -217,21 +217,20 @@ def joined(draw: Draw) -> Draft | None:
     link = draw.link()
     if not link:
         return None
-    first, other, on = link
+    first, other, refers, referred = link
     if draw.rng.random() < 0.5:
         first, other = other, first
-    shown = draw.columns(first, 2)
+    columns = draw.columns(first, 2)
     filtered = draw.condition(other)
-    if not shown or not filtered:
+    if not columns or not filtered:
         return None
-    said = listed([spoken(c.name) for c in shown])
-    tables = f"{quote_name(first.name)} JOIN {quote_name(other.name)} ON {on}"
-    columns = ", ".join(place(first, c) for c in shown)
+    said, shown = select(first, columns)
+    tables = f"{quote_name(first.name)} JOIN {quote_name(other.name)} ON {refers} = {referred}"
     if draw.rng.random() < 0.3 and (pair := draw.column(other)) is not None:
         text = f"{said} of {plural(first.name)} and the {spoken(pair.name)} of their {spoken(other.name)}"
-        return draw.rng.choice(ASK).format(text), f"SELECT {columns}, {place(other, pair)} FROM {tables}"
+        return draw.rng.choice(ASK).format(text), f"{shown}, {place(other, pair.name)} FROM {tables}"
     text = f"{said} of {plural(first.name)} that have a {spoken(other.name)} {filtered[0]}"
-    return draw.rng.choice(ASK).format(text), f"SELECT {columns} FROM {tables} WHERE {filtered[1]}"
+    return draw.rng.choice(ASK).format(text), f"{shown} FROM {tables} WHERE {filtered[1]}"
 
 
 def joined_count(draw: Draw) -> Draft | None:
@@ -240,46 +239,40 @@ def joined_count(draw: Draw) -> Draft | None:
     name = draw.column(link[1], "text") if link else None
     if not link or not name:
         return None
-    first, other, on = link
-    key = on.split(" = ")[1]
-    tables = f"{quote_name(other.name)} JOIN {quote_name(first.name)} ON {on} GROUP BY {key}"
+    first, other, refers, referred = link
+    joined_by = f"{refers} = {referred} GROUP BY {referred}"
+    tables = f"{quote_name(other.name)} JOIN {quote_name(first.name)} ON {joined_by}"
     if draw.rng.random() < 0.5:
         text = f"What is the {spoken(name.name)} of the {spoken(other.name)} with the most {plural(first.name)}?"
-        return text, f"SELECT {place(other, name)} FROM {tables} ORDER BY COUNT(*) DESC LIMIT 1"
+        return text, f"SELECT {place(other, name.name)} FROM {tables} ORDER BY COUNT(*) DESC LIMIT 1"
     text = f"Show the {spoken(name.name)} of each {spoken(other.name)} and the number of its {plural(first.name)}."
-    return text, f"SELECT {place(other, name)}, COUNT(*) FROM {tables}"
+    return text, f"SELECT {place(other, name.name)}, COUNT(*) FROM {tables}"
 
 
 def without(draw: Draw) -> Draft | None:
     link = draw.link()
-    shown = draw.columns(link[1], 2) if link else []
-    if not link or not shown:
+    columns = draw.columns(link[1], 2) if link else []
+    if not link or not columns:
         return None
-    first, other, on = link
-    inner, outer = on.split(" = ")
-    text = (
-        f"{listed([spoken(c.name) for c in shown])} of {plural(other.name)} that do not have any {plural(first.name)}"
-    )
-    sql = (
-        f"SELECT {', '.join(place(other, c) for c in shown)} FROM {quote_name(other.name)}"
-        f" WHERE {outer} NOT IN (SELECT {inner} FROM {quote_name(first.name)})"
-    )
+    first, other, refers, referred = link
+    said, shown = select(other, columns)
+    text = f"{said} of {plural(other.name)} that do not have any {plural(first.name)}"
+    inner = f"SELECT {refers} FROM {quote_name(first.name)}"
+    sql = f"{shown} FROM {quote_name(other.name)} WHERE {referred} NOT IN ({inner})"
     return draw.rng.choice(ASK).format(text), sql
 
 
 def beyond_average(draw: Draw) -> Draft | None:
     table = draw.table()
     by = draw.column(table, "number") if table else None
-    shown = draw.columns(table, 2) if table and by else []
-    if not table or not by or not shown:
+    columns = draw.columns(table, 2) if table and by else []
+    if not table or not by or not columns:
         return None
     word, operator = draw.rng.choice((("above", ">"), ("below", "<")))
-    said, name = listed([spoken(c.name) for c in shown]), quote_name(table.name)
+    said, shown = select(table, columns)
+    name, compared = quote_name(table.name), place(table, by.name)
     text = f"{said} of {plural(table.name)} whose {spoken(by.name)} is {word} the average"
-    sql = (
-        f"SELECT {', '.join(place(table, c) for c in shown)} FROM {name}"
-        f" WHERE {place(table, by)} {operator} (SELECT AVG({place(table, by)}) FROM {name})"
-    )
+    sql = f"{shown} FROM {name} WHERE {compared} {operator} (SELECT AVG({compared}) FROM {name})"
     return draw.rng.choice(ASK).format(text), sql
 
 
