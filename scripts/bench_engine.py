@@ -30,7 +30,8 @@ from engine_bench.transcripts import Recording, record
 from nl2sql.cache import cache_dir
 from nl2sql.models import load_model
 from nl2sql.models.embedded import pull
-from nl2sql.models.local import LocalModel, set_threads
+from nl2sql.models.load import set_threads
+from nl2sql.models.local import LocalModel
 
 CACHE_BYTES = 6 * 10**9
 # Small models write on and on: shorter turns make the simpler variants bearable, and favour none of the others.

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
         raise UsageError(f"--release-rank {options.release_rank}: give a rank of at least 1")
     from nl2sql.models import resolve_spec
     from nl2sql.models.chat import Chat
-    from nl2sql.models.local import load_parts
+    from nl2sql.models.load import load_parts
     from nl2sql.training import lora
 
     loaded = load_parts(resolve_spec(options.model), device=options.device, dtype=recipe.dtype)

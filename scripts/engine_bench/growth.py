@@ -13,7 +13,7 @@ from typing import Any
 from engine_bench import variants
 from engine_bench.transcripts import Call, Episode, truncated
 from nl2sql.models.embedded import pull
-from nl2sql.models.local import set_threads
+from nl2sql.models.load import set_threads
 
 EPISODES, STEPS, COLUMNS = (1, 4, 16, 64), (2, 4, 8), (10, 100, 300)
 CACHE_BYTES = 4 * 10**9

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from models.standin import StandIn
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: see nl2sql.models.local.sleep_at_barriers
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: see nl2sql.models.load.sleep_at_barriers
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 

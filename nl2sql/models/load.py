@@ -1,0 +1,152 @@
+"""From what a model spec names to transformers objects: where the weights lie, device and dtype, threads, adapter.
+
+Not here: quantised weights, weights over several devices.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nl2sql.errors import ModelError, UsageError, one_line
+from nl2sql.machine import cores
+from nl2sql.models import Source
+from nl2sql.models.adapters import find_adapter, merge_adapter
+from nl2sql.models.convert import convert_gguf, quiet_transformers
+from nl2sql.models.embedded import embedded_model, into_cache, pull
+from nl2sql.models.hashes import content_hash, folder_files, weights_revision
+
+logger = logging.getLogger(__name__)
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+DTYPES = ("float32", "bfloat16", "float16")
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError, AttributeError)
+
+
+class Loaded(NamedTuple):
+    """parts: the transformers model in eval mode on its device, and its tokenizer."""
+
+    parts: tuple[Any, Any]
+    name: str
+    revision: str
+
+
+def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None, adapter: str = "none") -> Loaded:
+    """The transformers objects that ``source`` names, ``adapter`` merged in; ``Loaded.name`` says so.
+
+    Raises UsageError for a bad device, dtype or adapter, else ModelError.
+    """
+    folder = find_adapter(adapter, embedded_model(source.value).adapter if source.kind == "embedded" else "none")
+    sleep_at_barriers()
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = _pick_device(device)
+    dtype = _pick_dtype(dtype, device)
+    where, kind = _locate(source), source.kind
+    if device == "cpu":
+        set_threads()
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(where)
+            model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    except _LOAD_ERRORS as error:
+        raise _load_error(source, where, error) from None
+    model = model.to(device).eval()
+    merged = merge_adapter(model, folder) if folder else ""
+    revision = str(model.config._commit_hash or "") if kind == "hub" else _revision(source, Path(where))
+    name = Path(where).name if kind == "folder" else Path(source.value).name if kind == "gguf" else source.value
+    if folder:
+        name, revision = f"{name}+{folder.resolve().name}", f"{revision}+{merged}"
+    return Loaded((model, tokenizer), name, revision)
+
+
+def sleep_at_barriers() -> None:
+    """Let OpenMP's threads sleep where they wait for each other; works only before torch is first imported.
+
+    By default they spin, and beside any other busy process two threads then collapse: 0.8 to 5.1 s for a step of 16
+    rows against 0.5 s (measured on 2 shared cores; docs/models.md). OMP_WAIT_POLICY in the environment wins.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def set_threads() -> int:
+    """Give torch one thread per core this process may use, or NL2SQL_THREADS; returns the number."""
+    import torch
+
+    text = os.environ.get("NL2SQL_THREADS", "")
+    if text and not (text.isdigit() and int(text) > 0):
+        raise UsageError(f"NL2SQL_THREADS={text!r} is not a positive whole number; example: NL2SQL_THREADS=2")
+    count = int(text) if text else cores()
+    torch.set_num_threads(count)
+    return count
+
+
+def _pick_device(device: str) -> str:
+    import torch
+
+    if device not in DEVICES:
+        raise UsageError(f"unknown device {device!r}; choose one of {', '.join(DEVICES)}")
+    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if has[name])
+    if not has[device]:
+        raise UsageError(f"device {device!r} is not available to this torch ({torch.__version__}); use --device cpu")
+    return device
+
+
+def _pick_dtype(dtype: str | None, device: str) -> str:
+    if dtype is None or dtype == "auto":
+        return "bfloat16" if device == "cuda" else "float32"
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def _locate(source: Source) -> str:
+    """The folder (or hub id) that transformers loads from; pulls or converts when the cache lacks it."""
+    if source.kind == "embedded":
+        if not embedded_model(source.value).cached:
+            logger.warning("%s is not in the cache yet; fetching it once (`nl2sql models pull`)", source.value)
+        return str(pull(source.value))
+    if source.kind == "gguf":
+        return str(_converted(Path(source.value)))
+    if source.kind == "folder" and not (Path(source.value) / "config.json").is_file():
+        raise UsageError(f"folder {source.value!r} has no config.json; expected a transformers model folder")
+    if source.kind == "hub":
+        logger.warning("looking for %s on the Hugging Face hub and in its cache", source.value)
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries are told once, by our own error
+    return source.value
+
+
+def _converted(gguf: Path) -> Path:
+    """The safetensors folder of a user's .gguf file, made in the cache on first use and known by its hash."""
+    digest = content_hash(gguf)
+    try:
+        return into_cache(f"gguf-{digest[:24]}", lambda target: convert_gguf(gguf, target), what=str(gguf))
+    except _LOAD_ERRORS as error:
+        raise _load_error(Source("gguf", str(gguf)), str(gguf), error) from None
+
+
+def _revision(source: Source, folder: Path) -> str:
+    if source.kind == "embedded":
+        return f"sha256:{embedded_model(source.value).gguf_sha256}"
+    return weights_revision([Path(source.value)] if source.kind == "gguf" else folder_files(folder))
+
+
+def _load_error(source: Source, where: str, error: Exception) -> ModelError:
+    first = one_line(error, 240)
+    if source.kind == "hub":
+        return ModelError(
+            f"hub model {source.value!r} could not be loaded ({first}); check the name and the network, or give a "
+            "local folder: --model /path/to/folder, or --model smollm2-135m"
+        )
+    if source.kind == "embedded":
+        again = f"run `nl2sql models pull {source.value} --force` to make it anew"
+        return ModelError(f"the cached weights in {where} cannot be loaded ({first}); {again}")
+    return ModelError(f"model {source.value!r} cannot be loaded ({type(error).__name__}: {first}); {_FORMS}")
+
+
+_FORMS = "expected a transformers causal LM folder or a .gguf file of a supported architecture"
