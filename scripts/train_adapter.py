@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     from nl2sql.models import resolve_spec
     from nl2sql.models.chat import Chat
     from nl2sql.models.load import load_parts
-    from nl2sql.training import lora
+    from nl2sql.training import lora, publish
 
     loaded = load_parts(resolve_spec(options.model), device=options.device, dtype=recipe.dtype)
     model, tokenizer = loaded.parts
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
         )
     best = options.out / "best"
     if best.is_dir():  # there is none before the first evaluation
-        lora.export(best, options.out / "release", about, options.release_rank)
+        publish.export(best, options.out / "release", about, options.release_rank)
     plot(list(lora.read_log(options.out / "log.jsonl")), options.out / "loss.png")
     print(json.dumps({**outcome, "adapter": str(options.out / "release") if best.is_dir() else None}))
     return 0

@@ -54,7 +54,7 @@ def merge_adapter(model: Any, folder: Path) -> str:
     from safetensors.torch import load_file
 
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    scale = _scale(config, folder)
+    scale = adapter_scale(config, folder)
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RuntimeError) as error:
@@ -85,7 +85,8 @@ def adapter_revision(folder: Path) -> str:
     return weights_revision([folder / CONFIG, folder / WEIGHTS])
 
 
-def _scale(config: dict[str, Any], folder: Path) -> float:
+def adapter_scale(config: dict[str, Any], folder: Path) -> float:
+    """What the product of an adapter's matrices is multiplied with. Raises ModelError for another kind than LoRA."""
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelError(f"adapter {folder} is a {kind!r}; only LORA is merged")

@@ -287,38 +287,6 @@ class _Progress:
         temporary.replace(self.file)
 
 
-def export(folder: Path, target: Path, about: dict[str, Any], rank: int | None = None) -> None:
-    """Write the adapter in ``folder`` to ``target`` as it is published: in float16, half the size, without local paths.
-
-    ``about`` goes beside it as ``recipe.json``. Rounding changes weights by at most 0.05%. ``rank``: the closest
-    adapter of that rank instead (Eckart and Young: the largest singular values of every layer's change).
-    """
-    from safetensors.torch import load_file, save_file
-
-    target.mkdir(parents=True, exist_ok=True)
-    tensors = load_file(folder / WEIGHTS)
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    if rank is not None and rank < config["r"]:
-        for name in [name for name in tensors if "lora_A" in name]:
-            other = name.replace("lora_A", "lora_B")
-            tensors[name], tensors[other] = _closest(tensors[name], tensors[other], rank)
-        config["lora_alpha"] = config["lora_alpha"] * rank / config["r"]
-        config["r"] = rank
-    save_file({name: tensor.half().contiguous() for name, tensor in tensors.items()}, target / WEIGHTS)
-    config["base_model_name_or_path"] = about["model"]["name"]
-    (target / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    (target / "recipe.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-
-
-def _closest(a: torch.Tensor, b: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(A, B) of ``rank`` whose product is closest to ``b @ a``."""
-    left, upper = torch.linalg.qr(b.float())
-    right, lower = torch.linalg.qr(a.float().T)
-    u, sizes, v = torch.linalg.svd(upper @ lower.T)
-    roots = sizes[:rank].sqrt()
-    return roots[:, None] * (right @ v[:rank].T).T, (left @ u[:, :rank]) * roots
-
-
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """The records of ``log.jsonl``."""
     for line in path.read_text(encoding="utf-8").splitlines():

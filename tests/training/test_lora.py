@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from models.tiny import tiny_model, tiny_tokenizer
+from safetensors.torch import load_file, save_file
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.models import load_model
@@ -19,6 +20,7 @@ from nl2sql.models.adapters import CONFIG, WEIGHTS, find_adapter, merge_adapter,
 from nl2sql.models.embedded import embedded_models
 from nl2sql.training import lora
 from nl2sql.training.packing import IGNORED, Row, common_prefix, packs
+from nl2sql.training.publish import average, export
 
 pytest.importorskip("peft", reason="pip install 'nl2sql-harness[train]'")
 
@@ -167,7 +169,7 @@ def test_an_adapter_may_grow_in_rank_and_is_published_in_fewer(tmp_path):
     grown = lora.add_adapter(tiny_model(), replace(RECIPE, rank=6, alpha=12), tmp_path / "best")
     grown.save_pretrained(tmp_path / "grown")
     for name, rank in (("again", 4), ("small", 2)):
-        lora.export(tmp_path / "grown", tmp_path / name, {"model": {"name": "tiny"}}, rank)
+        export(tmp_path / "grown", tmp_path / name, {"model": {"name": "tiny"}}, rank)
         assert json.loads((tmp_path / name / CONFIG).read_text())["r"] == rank
     found = {}
     for name in ("best", "grown", "again", "small"):
@@ -185,9 +187,46 @@ def test_an_adapter_may_grow_in_rank_and_is_published_in_fewer(tmp_path):
         assert torch.allclose(found["small"][key], closest, rtol=1e-2, atol=1e-3)
 
 
+def test_the_mean_of_two_adapters_changes_weights_by_the_mean_of_their_changes(tmp_path):
+    """Their ranks and scales differ; what is known of both stays with the mean, and the mean of one is refused."""
+    trained(tmp_path)
+    export(tmp_path / "best", tmp_path / "one", {"model": {"name": "tiny"}, "data": {"checked": ["a", "b"]}})
+    other = lora.add_adapter(tiny_model(), replace(RECIPE, rank=2, alpha=16))
+    for name, weight in other.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.02, generator=torch.Generator().manual_seed(len(name)))
+    other.save_pretrained(tmp_path / "other")
+    average([tmp_path / "one", tmp_path / "other"], tmp_path / "mean")
+    average([tmp_path / "one", tmp_path / "other"], tmp_path / "small", rank=3)
+    found = {}
+    for name in ("one", "other", "mean"):
+        model = tiny_model()
+        before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+        merge_adapter(model, tmp_path / name)
+        found[name] = {key: tensor - before[key] for key, tensor in model.state_dict().items()}
+    assert any(tensor.abs().max() > 1e-3 for tensor in found["mean"].values())
+    for key, tensor in found["mean"].items():
+        assert torch.allclose(tensor, (found["one"][key] + found["other"][key]) / 2, rtol=1e-2, atol=1e-4), key
+    known = json.loads((tmp_path / "mean" / "recipe.json").read_text())
+    assert [len(known["average_of"]), known["rank"], known["model"]["name"]] == [2, 6, "tiny"]
+    assert known["data"]["checked"] == []  # nothing is known of the other's data
+    assert json.loads((tmp_path / "small" / CONFIG).read_text())["r"] == 3
+    with pytest.raises(UsageError, match="two adapters or more"):
+        average([tmp_path / "one"], tmp_path / "none")
+    tensors = load_file(tmp_path / "other" / WEIGHTS)
+    save_file(
+        {name: tensor for name, tensor in tensors.items() if "layers.0." not in name}, tmp_path / "other" / WEIGHTS
+    )
+    with pytest.raises(UsageError, match="same layers"):
+        average([tmp_path / "one", tmp_path / "other"], tmp_path / "none")
+    script = [sys.executable, SCRIPTS / "average_adapters.py", tmp_path / "one", tmp_path / "missing"]
+    wrong = subprocess.run([*script, "--out", tmp_path / "none"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "does not exist" in wrong.stderr and not (tmp_path / "none").exists()
+
+
 def test_a_published_adapter_is_half_as_large_and_computes_nearly_the_same(tmp_path):
     trained(tmp_path)
-    lora.export(tmp_path / "best", tmp_path / "release", {"model": {"name": "tiny"}})
+    export(tmp_path / "best", tmp_path / "release", {"model": {"name": "tiny"}})
     sizes = [(tmp_path / part / WEIGHTS).stat().st_size for part in ("best", "release")]
     assert sizes[1] < 0.6 * sizes[0]
     assert str(tmp_path) not in (tmp_path / "release" / CONFIG).read_text()
