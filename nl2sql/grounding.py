@@ -22,7 +22,7 @@ from pathlib import Path
 from nl2sql.cache import cache_dir
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
-from nl2sql.linking import STOP_WORDS, stem, words
+from nl2sql.linking import NAME_WEIGHT, STOP_WORDS, rank_tables, stem, words
 from nl2sql.schema import Schema, quote_always, quote_name
 
 LONGEST = 60  # characters of a value
@@ -49,12 +49,18 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
     """At most ``k`` values of ``database`` that ``question`` names, best first; the index is built on first use.
 
     Of matches that lie within a longer one only the longer counts ("York" in "New York"). A value that several
-    columns hold is given with at most three of them. Raises DatabaseError when the database cannot be read.
+    columns hold is given with at most three of them, those in tables and of names that the question is about first.
+    Raises DatabaseError when the database cannot be read.
     """
     schema = database.schema()
     found = list(_matches(question, _index(database, schema), schema))
     kept = [m for m in found if not any(_within(m, other) for other in found)]
-    kept.sort(key=lambda m: (-m.score, m.start - m.end, m.table, m.column, m.value))
+    tables, asked = dict(rank_tables(question, schema)), {stem(word) for word in words(question)} - STOP_WORDS
+
+    def about(match: Match) -> float:
+        return tables[match.table] + NAME_WEIGHT * sum(stem(word) in asked for word in words(match.column))
+
+    kept.sort(key=lambda m: (-m.score, m.start - m.end, -about(m), m.table, m.column, m.value))
     chosen: list[Match] = []
     for match in kept:
         if sum((m.start, m.end) == (match.start, match.end) for m in chosen) < 3:

@@ -53,6 +53,24 @@ def test_k_limits_the_values_and_the_best_come_first(harbour):
     assert [m.value for m in found] == ["Ocean Liner", "New York"]
 
 
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [("How long is the track in Utah?", "track.state"), ("Which region is Utah in?", "region.state")],
+)
+def test_of_many_columns_with_a_value_those_come_first_that_the_question_is_about(
+    tmp_path, monkeypatch, question, first
+):
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    names = ("border", "camp", "depot", "region", "track")
+    with sqlite3.connect(tmp_path / "many.sqlite") as connection:
+        for name in names:
+            connection.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, state TEXT, size REAL)")
+            connection.execute(f"INSERT INTO {name} VALUES (1, 'Utah', 7)")
+    with SqliteDatabase(tmp_path / "many.sqlite") as database:
+        found = [f"{match.table}.{match.column}" for match in ground(question, database)]
+    assert found[0] == first and len(found) == 3
+
+
 def test_prompts_show_values_only_where_asked_for(harbour):
     question = Question("Name the ports in New York.", id="q", db_id="harbour", gold=("SELECT 1",))
     shown = []
