@@ -53,9 +53,9 @@ def average(folders: Sequence[Path], target: Path, rank: int | None = None) -> N
         raise UsageError(f"an average takes two adapters or more, not {len(folders)}")
     configs = [json.loads((folder / CONFIG).read_text(encoding="utf-8")) for folder in folders]
     found = [load_file(folder / WEIGHTS) for folder in folders]
-    shapes = [{name: (t.shape[1] if _DOWN in name else t.shape[0]) for name, t in each.items()} for each in found]
-    for folder, shape in zip(folders[1:], shapes[1:], strict=True):
-        if shape != shapes[0]:
+    sizes = [{name: (t.shape[1] if _DOWN in name else t.shape[0]) for name, t in each.items()} for each in found]
+    for folder, size in zip(folders[1:], sizes[1:], strict=True):
+        if size != sizes[0]:
             raise UsageError(f"{folders[0]} and {folder} do not change the same layers of one model: no average")
     most = sum(config["r"] for config in configs)
     rank = most if rank is None else min(rank, most)
