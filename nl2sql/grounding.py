@@ -22,7 +22,7 @@ from pathlib import Path
 from nl2sql.cache import cache_dir
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
-from nl2sql.linking import NAME_WEIGHT, STOP_WORDS, rank_tables, stem, words
+from nl2sql.linking import NAME_WEIGHT, STOP_WORDS, question_stems, rank_tables, stem, words
 from nl2sql.schema import Schema, quote_always, quote_name
 
 LONGEST = 60  # characters of a value
@@ -55,7 +55,7 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
     schema = database.schema()
     found = list(_matches(question, _index(database, schema), schema))
     kept = [m for m in found if not any(_within(m, other) for other in found)]
-    tables, asked = dict(rank_tables(question, schema)), {stem(word) for word in words(question)} - STOP_WORDS
+    tables, asked = dict(rank_tables(question, schema)), question_stems(question)
 
     def about(match: Match) -> float:
         return tables[match.table] + NAME_WEIGHT * sum(stem(word) in asked for word in words(match.column))

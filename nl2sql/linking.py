@@ -72,7 +72,7 @@ def rank_tables(nlq: str, schema: Schema) -> list[tuple[str, float]]:
     scores, and a little for its size and connections, which decides only where words do not. Without any matching
     word all scores are 0.
     """
-    asked = _question_stems(nlq)
+    asked = question_stems(nlq)
     own = _own_scores(asked, schema.tables)
     matched = any(own)
     near = neighbours(schema)
@@ -86,7 +86,8 @@ def rank_tables(nlq: str, schema: Schema) -> list[tuple[str, float]]:
     return [(schema.tables[i].name, round(scores[i], 6)) for i in order]
 
 
-def _question_stems(nlq: str) -> list[str]:
+def question_stems(nlq: str) -> list[str]:
+    """The stems of the words of a question that may name a table or a column, and of two words written as one."""
     plain = words(nlq)
     kept = [stem(word) for word in plain if word not in STOP_WORDS]
     joined = [stem(a + b) for a, b in pairwise(plain) if not {a, b} & STOP_WORDS]

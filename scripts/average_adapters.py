@@ -1,6 +1,6 @@
 """The mean of two or more LoRA adapters of one model, as one adapter of a lower rank.
 
-    python scripts/average_adapters.py training/first/release training/second/best --out training/average --rank 40
+    python scripts/average_adapters.py training/first/release training/second/release --out training/average --rank 40
 
 Each is a packaged name or a folder. Use it on adapters that were trained on from one another (``--start-from``):
 the mean of two that know nothing of each other is neither.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.models.adapters import adapter_revision, find_adapter
+from nl2sql.models.adapters import find_adapter
 from nl2sql.training.examples import Example
 from nl2sql.training.packing import Pack, packs, row
 
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     start = find_adapter(options.start_from or "none")
     options.out.mkdir(parents=True, exist_ok=True)
     about = {
-        "started_from": started_from(start),
+        "started_from": publish.origin(start) if start else None,
         "recipe": asdict(recipe),
         "data": json.loads((options.data / "card.json").read_text(encoding="utf-8")),
         "model": {"name": loaded.name, "revision": loaded.revision},
@@ -129,15 +129,6 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     plot(list(lora.read_log(options.out / "log.jsonl")), options.out / "loss.png")
     print(json.dumps({**outcome, "adapter": str(options.out / "release") if best.is_dir() else None}))
     return 0
-
-
-def started_from(adapter: Path | None) -> dict[str, Any] | None:
-    """The weights' hash and, where it is beside them, the recipe of the adapter that a training goes on with."""
-    if adapter is None:
-        return None
-    recipe = adapter / "recipe.json"
-    known = json.loads(recipe.read_text(encoding="utf-8")) if recipe.is_file() else None
-    return {"revision": adapter_revision(adapter), "recipe": known}
 
 
 def read_groups(folder: Path, fraction: float) -> tuple[list[list[list[Example]]], list[list[Example]]]:

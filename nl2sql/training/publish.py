@@ -70,14 +70,20 @@ def average(folders: Sequence[Path], target: Path, rank: int | None = None) -> N
     _write(target, tensors, config, _averaged(folders, rank))
 
 
+def origin(folder: Path) -> dict[str, Any]:
+    """The hash of the adapter in ``folder`` and, where it is beside it, its recipe: for what is made of it."""
+    file = folder / RECIPE
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return {"revision": adapter_revision(folder), "recipe": known}
+
+
 def _averaged(folders: Sequence[Path], rank: int) -> dict[str, Any]:
     """What goes beside an average: the parts, and against which evaluation sets all of their data were checked."""
-    files = [folder / RECIPE for folder in folders]
-    known = [json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {} for file in files]
+    parts = [origin(folder) for folder in folders]
+    known = [part["recipe"] or {} for part in parts]
     checked = [recipe.get("data", {}).get("checked", []) for recipe in known]
-    revisions = [adapter_revision(folder) for folder in folders]
     return {
-        "average_of": [{"revision": r, "recipe": recipe} for r, recipe in zip(revisions, known, strict=True)],
+        "average_of": parts,
         "rank": rank,
         "data": {"checked": [name for name in checked[0] if all(name in others for others in checked)]},
         "model": next((recipe["model"] for recipe in known if "model" in recipe), {"name": ""}),
