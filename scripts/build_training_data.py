@@ -79,15 +79,19 @@ def build(options: argparse.Namespace) -> int:
         if options.failures
         else {}
     )
+    ids = {question.id for question in questions}
+    if options.failures and not ids & set(failures):
+        raise UsageError(f"--failures {options.failures} holds no answer to these questions: run them first")
     forbidden = {key for _, _, theirs in checked for question in theirs for key in asked_keys(question)}
     options.out.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
     taught: set[str] = set()
-    ids = {question.id for question in questions}
+    held_out: set[str] = set()
     unfinished = options.out / "groups.jsonl.part"  # an interrupted build must not look like training data
     with unfinished.open("w", encoding="utf-8") as file:
         for group in mixture(benchmark, questions, shares, options.seed, True, failures, forbidden):
             counts.update(f"{group.part} {example.task}" for example in group.examples)
+            held_out.update(example.db_id for example in group.examples if group.part == "held_out")
             taught.update(example.id for example in group.examples if example.id in ids)
             shown = {"part": group.part, "round": group.round, "examples": [e.to_dict() for e in group.examples]}
             file.write(json.dumps(shown, ensure_ascii=False) + "\n")
@@ -104,7 +108,8 @@ def build(options: argparse.Namespace) -> int:
         },
         "shares": asdict(shares),
         "examples": dict(sorted(counts.items())),
-        "failures": len(failures),
+        "answers_searched_for_failures": len(ids & set(failures)),
+        "held_out_databases": sorted(held_out),
         "checked": options.check,
         "leaks_left_out": len(found),
     }

@@ -53,7 +53,7 @@ class Asked:
 
     question: Question
     text: str  # the question's wording in this group
-    nlq: str  # the same with the values that it names, as prompts show it
+    nlq: str  # the same with its evidence and the values that it names, as prompts show it
     sql: str
     schema: Schema
     tables: frozenset[str]
@@ -69,7 +69,9 @@ def asked(question: Question, database: Database, values: int = 0) -> Asked | No
     if sql is None or not sql.upper().startswith("SELECT ") or _NO_CONDITION.search(sql):
         return None
     tables = frozenset(tables_of(sql, schema))
-    nlq = with_values(question.text, database, values)[0] if values else question.text
+    nlq = prompts.question_text(question.text, question.evidence)
+    if values:
+        nlq = with_values(nlq, database, values)[0]
     return Asked(question, question.text, nlq, sql, schema, tables) if tables else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nl2sql.errors import Nl2SqlError
+from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.exact import normalise_sql
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.linking import words
@@ -14,7 +14,7 @@ from nl2sql.schema import Schema
 
 @dataclass(frozen=True)
 class Leak:
-    """kind: database (same rows), schema (same tables and columns), or question (same words, or same SQL text)."""
+    """kind: database (same rows), schema (same tables and columns), or question (same words and same SQL text)."""
 
     kind: str
     trained: str
@@ -28,17 +28,20 @@ def leaks(
 
     The same SQL text over another schema (``SELECT COUNT(*) FROM student``) is no leak unless the question has the
     same words too. Every training question and database that is concerned is named, twins too; a question's other
-    wording and its other accepted golds count as well.
+    wording and its other accepted golds count as well. Raises UsageError where an evaluated database cannot be read:
+    nothing can be said of it.
     """
     benchmark, questions = trained
-    prints, shapes = _contents(benchmark, questions)
+    prints, shapes, _ = _contents(benchmark, questions)  # what cannot be read is not trained on
     asked: dict[tuple[str, str], list[str]] = {}
     for question in questions:
         for key in asked_keys(question):
             asked.setdefault(key, []).append(question.id)
     found: dict[Leak, None] = {}
     for name, other, theirs in evaluated:
-        theirs_prints, theirs_shapes = _contents(other, theirs)
+        theirs_prints, theirs_shapes, unread = _contents(other, theirs)
+        if unread:
+            raise UsageError(f"{name} cannot be checked for leaks: database {unread[0]}; mend it, or leave {name} out")
         for kind, mine, others in (("database", prints, theirs_prints), ("schema", shapes, theirs_shapes)):
             pairs = [(db, e) for content in others if content in mine for db in mine[content] for e in others[content]]
             found |= dict.fromkeys(Leak(kind, db, f"{name}:{evaluated_db}") for db, evaluated_db in pairs)
@@ -58,19 +61,23 @@ def _words(text: str) -> str:
     return " ".join(words(text))
 
 
-def _contents(benchmark: Benchmark, questions: Sequence[Question]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """(fingerprint of the rows -> databases, tables and columns -> databases)."""
+def _contents(
+    benchmark: Benchmark, questions: Sequence[Question]
+) -> tuple[dict[str, list[str]], dict[str, list[str]], list[str]]:
+    """(fingerprint of the rows -> databases, tables and columns -> databases, what cannot be read and why)."""
     prints: dict[str, list[str]] = {}
     shapes: dict[str, list[str]] = {}
+    unread = []
     for name in sorted({question.db_id for question in questions}):
         try:
             database = benchmark.database(name)
             fingerprint, shape = database.fingerprint, _shape(database.schema())
-        except Nl2SqlError:
-            continue  # a database that is missing is trained on by nobody
+        except Nl2SqlError as error:
+            unread.append(f"{name}: {error}")
+            continue
         prints.setdefault(fingerprint, []).append(name)
         shapes.setdefault(shape, []).append(name)
-    return prints, shapes
+    return prints, shapes, unread
 
 
 def _shape(schema: Schema) -> str:

@@ -82,6 +82,8 @@ def mixture(
     from tqdm.auto import tqdm
 
     sound = [question for question in questions if scorable(question) and question.gold]
+    unread = _unread(benchmark, {question.db_id for question in sound})
+    sound = [question for question in sound if question.db_id not in unread]
     names = sorted({question.db_id for question in sound})
     random.Random(seed).shuffle(names)
     held_out = set(names[: max(1, round(len(names) * shares.held_out))]) if shares.held_out else set()
@@ -97,6 +99,18 @@ def mixture(
     yield from _acts(benchmark, trained, shares, random.Random(f"{seed}:act"), progress)
 
 
+def _unread(benchmark: Benchmark, names: Set[str]) -> set[str]:
+    """The databases that cannot be opened; each is named in a warning."""
+    found = set()
+    for name in sorted(names):
+        try:
+            benchmark.database(name).schema()
+        except DatabaseError as error:
+            logger.warning("nothing is learned from database %s: %s", name, error)
+            found.add(name)
+    return found
+
+
 def _groups(
     benchmark: Benchmark,
     name: str,
@@ -110,11 +124,6 @@ def _groups(
 ) -> Iterator[Group]:
     rng = random.Random(key)
     database: Any = benchmark.database(name)
-    try:
-        database.schema()
-    except DatabaseError as error:
-        logger.warning("nothing is learned from database %s: %s", name, error)
-        return
     made_up = synthetic(name, database, random.Random(f"{key}:synthetic"), round(shares.synthetic * len(questions)))
     originals = {question.id: question.gold for question in questions}
     items = []
@@ -183,8 +192,7 @@ def _acts(
             wrong = None
             if rng.random() < shares.wrong:
                 wrong = corrupted(item.sql, item.text, item.schema, database, rng)
-            asked = replace(question, evidence="")
-            example = act_example(asked, item.sql, database, wrong[0] if wrong else None, config)
+            example = act_example(question, item.sql, database, wrong[0] if wrong else None, config)
             if example is not None:
                 made += 1
                 bar.update()

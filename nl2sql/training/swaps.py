@@ -105,6 +105,8 @@ def _swap_column(tree: Any, text: str, schema: Schema, database: Database, rng: 
         if is_key(table, old) or _part_of_another(old.name, text, schema):
             continue
         nodes = uses[table, old]
+        if len(nodes) < sum(node.name.lower() == old.name.lower() for node in tree.find_all(exp.Column)):
+            continue  # the question may say the name for another table's column as well
         if any(isinstance(n.parent, exp.Binary) and _literal_beside(n) is not None for n in nodes):
             continue  # its values would have to change too
         others = [

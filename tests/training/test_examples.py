@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from nl2sql.agent_tools import State, link, open_task, repair_sql
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import Config, build_config
 from nl2sql.interfaces import Completion, Question, Resources, Usage
 from nl2sql.query_runner import SqliteDatabase
@@ -63,10 +65,11 @@ class Noting:
         return 10
 
 
-def test_a_write_example_is_what_single_shot_asks(database):
-    model = Noting()
-    single_shot(ASKED, Resources(model, database), Config())
-    item = examples.asked(ASKED, database)
+@pytest.mark.parametrize("evidence", ["", "An order belongs to a customer."])
+def test_a_write_example_is_what_single_shot_asks(database, evidence):
+    model, question = Noting(), replace(ASKED, evidence=evidence)
+    single_shot(question, Resources(model, database), Config())
+    item = examples.asked(question, database)
     assert item is not None
     example = examples.write_example(item, examples.schema_text(database.schema()))
     assert model.asked == [(list(example.messages), example.pieces[0][0])]
@@ -180,6 +183,16 @@ def test_held_out_databases_teach_nothing():
     assert not databases["train"] & databases["held_out"]
     assert {e.task for g in groups for e in g.examples} == {"write", "repair", "act"}
     assert sum(e.task == "act" for g in groups for e in g.examples) == 2
+
+
+def test_a_database_that_cannot_be_opened_is_left_out_and_the_others_are_learned(tmp_path, shop, caplog):
+    empty = tmp_path / "empty.sqlite"
+    empty.write_bytes(b"not a database at all" * 50)
+    questions = [ASKED, replace(ASKED, id="other", db_id="empty")]
+    benchmark = FolderBenchmark("two", questions, {}, {"shop": shop, "empty": empty})
+    made = list(mixture(benchmark, questions, Shares(rounds=1, repair=0, act=1, held_out=0)))
+    assert {example.db_id for group in made for example in group.examples} == {"shop"}
+    assert "nothing is learned from database empty" in caplog.text
 
 
 def test_an_interrupted_build_leaves_the_data_that_were_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-
 import pytest
 from people import make_database
 
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.benchmarks.core import FolderBenchmark
-from nl2sql.errors import Nl2SqlError
+from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Question
 from nl2sql.training.leaks import leaks
 
@@ -58,12 +55,13 @@ def test_every_training_question_and_database_that_an_evaluation_holds_is_named(
     assert named["question"] == set(texts)
 
 
-def test_a_database_that_cannot_be_read_leaks_nothing(tmp_path):
-    trained = made(tmp_path, "trained", ROWS, "q", "SELECT a FROM t")
-    with closing(sqlite3.connect(tmp_path / "other.sqlite")):
-        pass
-    other = FolderBenchmark("other", [Question("q", id="o", db_id="gone", gold=("SELECT 2",))], {}, {})
-    assert leaks(trained, [("other", other, other.questions)]) == []
+def test_of_an_evaluated_database_that_cannot_be_read_nothing_is_claimed(tmp_path):
+    """A training database that cannot be read teaches nothing; an evaluated one may hold anything."""
+    sound = made(tmp_path, "trained", ROWS, "q", "SELECT a FROM t")
+    gone = FolderBenchmark("other", [Question("q", id="o", db_id="gone", gold=("SELECT 2",))], {}, {})
+    assert leaks((gone, gone.questions), [("other", *sound)]) == []
+    with pytest.raises(UsageError, match="other cannot be checked for leaks: database gone"):
+        leaks(sound, [("other", gone, gone.questions)])
 
 
 def test_the_packaged_questions_do_not_leak_between_databases():

@@ -22,6 +22,8 @@ CREATE TABLE singer (singer_id INTEGER PRIMARY KEY, name TEXT, net_worth REAL, a
 INSERT INTO singer VALUES (1, 'Ada', 3.5, 30, 'Paris'), (2, 'Bo', 2.5, 40, 'Rome'), (3, 'Cy', 1.5, 50, 'Oslo');
 CREATE TABLE song (song_id INTEGER PRIMARY KEY, title TEXT, singer_id INTEGER REFERENCES singer, sales REAL);
 INSERT INTO song VALUES (1, 'Sea', 1, 10.0), (2, 'Sky', 1, 20.0), (3, 'Sun', 2, 30.0);
+CREATE TABLE album (album_id INTEGER PRIMARY KEY, title TEXT, song_id INTEGER REFERENCES song, label TEXT);
+INSERT INTO album VALUES (1, 'Low', 1, 'Blue'), (2, 'High', 2, 'Red');
 """
 
 
@@ -59,6 +61,8 @@ def test_a_question_is_asked_about_another_column_or_value(database, text, gold,
         ("Which singer id?", "SELECT singer_id FROM singer"),  # keys stay
         ("Which name has the home city Paris?", "SELECT age FROM singer WHERE home_city = 'Lima'"),  # not its value
         ("What are the ages?", "SELECT age FROM ("),
+        # one word, two columns
+        ("Each title of songs, and of albums?", "SELECT song.title, album.title FROM song JOIN album USING (song_id)"),
     ],
 )
 def test_what_cannot_be_swapped_is_left_alone(database, text, gold):
