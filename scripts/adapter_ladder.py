@@ -27,6 +27,7 @@ from nl2sql.runs import content_key, iter_jsonl
 
 SCRIPTS = Path(__file__).resolve().parent
 PARTS = ("data", "train", "evaluate")
+TAKEN = ("data", "evaluated", "untrained")  # folders and a cell beside the rungs
 
 
 def main() -> int:
@@ -57,7 +58,9 @@ def read_ladder(file: Path, only: list[str] | None) -> dict[str, Any]:
     """The file as plain data, with the rungs asked for. Raises UsageError."""
     try:
         ladder = yaml.safe_load(file.read_text(encoding="utf-8"))
-        rungs = {name: rung or {} for name, rung in ladder["rungs"].items()}
+        rungs = {
+            name: {part: given or {} for part, given in (rung or {}).items()} for name, rung in ladder["rungs"].items()
+        }
         unknown = [f"{key!r} in rung {name!r}" for name, rung in rungs.items() for key in rung if key not in PARTS]
         given = {part: dict(ladder[part]) for part in PARTS}
     except KeyError as error:
@@ -68,26 +71,45 @@ def read_ladder(file: Path, only: list[str] | None) -> dict[str, Any]:
         raise UsageError(f"--ladder {file}: {unknown[0]}; a rung changes {', '.join(PARTS)}")
     if missing := [name for name in only or () if name not in rungs]:
         raise UsageError(f"no rung {missing[0]!r}; --ladder {file} has {', '.join(rungs)}")
-    return given | {"rungs": {name: rung for name, rung in rungs.items() if not only or name in only}}
+    chosen = {name: rung for name, rung in rungs.items() if not only or name in only}
+    if not chosen:
+        raise UsageError(f"--ladder {file} has no rungs")
+    if taken := [name for name in chosen if name in TAKEN]:
+        raise UsageError(f"--ladder {file}: a rung cannot be called {taken[0]!r}")
+    if (first := next(iter(chosen))) and chosen[first].get("evaluate"):
+        raise UsageError(f"rung {first!r} is evaluated in its own way: begin with one that is not, for the comparison")
+    return given | {"rungs": chosen}
 
 
 def climb(out: Path, name: str, data: dict[str, Any], train: dict[str, Any]) -> None:
     """Build the rung's data and train its adapter, as far as that is owed."""
-    built = out / "data" / content_key(data)[:12]
+    built, folder, key = out / "data" / content_key(data)[:12], out / name, content_key(data, train)
+    done = folder / "rung.json"
+    if done.exists() and json.loads(done.read_text(encoding="utf-8")) != key:
+        raise UsageError(f"{folder} holds another recipe of that name: rename the rung, or remove the folder")
+    if done.exists():
+        return
     if not (built / "groups.jsonl").exists():
         call("build_training_data.py", data | {"out": built})
-    if not (out / name / "release").exists():
-        print(f"rung {name}", file=sys.stderr)
-        call("train_adapter.py", train | {"data": built, "out": out / name})
+    print(f"rung {name}", file=sys.stderr)
+    call("train_adapter.py", train | {"data": built, "out": folder})
+    if not json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["outcome"]["finished"]:
+        raise UsageError(f"rung {name} is half trained (its minutes are over); the same command goes on")
+    done.write_text(json.dumps(key), encoding="utf-8")
 
 
 def call(script: str, options: dict[str, Any]) -> None:
-    """Raises UsageError where the script fails; it has said why."""
+    """Raises UsageError where the script fails; it has said why. An interrupt waits until the script has saved."""
     command = [sys.executable, str(SCRIPTS / script)]
     for key, value in options.items():
         for each in value if isinstance(value, list) else [value]:
             command += [f"--{key.replace('_', '-')}", str(each)]
-    code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    with subprocess.Popen(command, stdout=sys.stderr) as child:
+        try:
+            code = child.wait()
+        except KeyboardInterrupt:  # the terminal interrupts both
+            child.wait()
+            raise
     if code == 130:
         raise KeyboardInterrupt
     if code:
@@ -103,8 +125,8 @@ def grid(ladder: dict[str, Any], out: Path) -> dict[str, Any]:
 
 
 def held_out(folder: Path) -> float | None:
-    """The lowest held-out loss, which is that of the adapter compared; of the rung's own data."""
-    losses = [record["held_out"] for record in iter_jsonl(folder / "log.jsonl") if "held_out" in record]
+    """The lowest held-out loss after an update, which is that of the adapter compared; of the rung's own data."""
+    losses = [r["held_out"] for r in iter_jsonl(folder / "log.jsonl") if "held_out" in r and r["step"]]
     return min(losses, default=None)
 
 

@@ -19,7 +19,7 @@ import yaml
 
 from nl2sql.ablation import ablate, ablation_markdown
 from nl2sql.benchmarks import available_benchmarks
-from nl2sql.errors import Nl2SqlError
+from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.grid import expand
 from nl2sql.stats import percent
 
@@ -56,6 +56,8 @@ def table(name: str, options: argparse.Namespace) -> dict[str, Any]:
     grid["base"] |= {"benchmark": benchmark, **({"split": split} if split else {})}
     if options.limit:
         grid["base"]["limit"] = options.limit
+    if unknown := [cell for cell in options.cells or () if cell not in grid["cells"]]:
+        raise UsageError(f"--cells {unknown[0]}: there are {', '.join(grid['cells'])}")
     if options.cells is not None:
         grid["cells"] = {cell: grid["cells"][cell] for cell in options.cells}
     if options.adapter:

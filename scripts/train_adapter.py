@@ -3,10 +3,10 @@
     python scripts/train_adapter.py --data training/spider --out training/run [--minutes 60]
 
 Writes into --out: ``best/`` (the adapter with the lowest held-out loss, PEFT format: use it with ``--adapter``),
-``checkpoint.pt``, ``log.jsonl``, ``recipe.json`` and ``loss.png``. Interrupt it at will; the same command goes on.
-At the end ``release/`` holds the adapter in float16, as it is published. ``--start-from`` trains an adapter further, on
-other data, with ``--skip-tokens`` on the part of the data that it has not seen, or at a higher rank;
-``--release-rank`` publishes the closest adapter of a lower one.
+``checkpoint.pt``, ``log.jsonl``, and at the end, or after ``--minutes``, ``recipe.json`` and ``loss.png``. Interrupt
+it at will; the same command goes on. At the end ``release/`` holds the adapter in float16, as it is published.
+``--start-from`` trains an adapter further, on other data, with ``--skip-tokens`` on the part of the data that it has
+not seen, or at a higher rank; ``--release-rank`` publishes the closest adapter of a lower one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.models.adapters import find_adapter
+from nl2sql.models.adapters import adapter_revision, find_adapter
+from nl2sql.models.embedded import embedded_models
+from nl2sql.runs import iter_jsonl
 from nl2sql.training.examples import Example
 from nl2sql.training.packing import Pack, packs, row
+
+OF_THE_PLAN = ("pack_tokens", "fraction", "tokens", "skip_tokens", "evaluate_every", "held_out_packs", "release_rank")
 
 
 def main() -> int:
@@ -37,7 +41,7 @@ def main() -> int:
     parser.add_argument("--pack-tokens", type=int, default=1024, help="tokens of a pack at most")
     parser.add_argument("--fraction", type=float, default=1.0, help="of the groups; default: all")
     parser.add_argument("--tokens", type=int, help="end after about so many tokens of the data; default: all of it")
-    parser.add_argument("--start-from", metavar="ADAPTER", help="a packaged name or a folder; default: a fresh one")
+    parser.add_argument("--start-from", default="none", metavar="ADAPTER", help="a packaged name or a folder")
     parser.add_argument("--skip-tokens", type=int, default=0, help="leave out about so many tokens at the beginning")
     parser.add_argument("--evaluate-every", type=int, default=50, help="updates between two held-out losses")
     parser.add_argument("--held-out-packs", type=int, default=24)
@@ -61,8 +65,13 @@ def main() -> int:
 def run(options: argparse.Namespace, recipe: Any) -> int:
     import torch
 
-    if options.release_rank is not None and options.release_rank < 1:
-        raise UsageError(f"--release-rank {options.release_rank}: give a rank of at least 1")
+    for name in ("release_rank", "evaluate_every", "held_out_packs", "pack_tokens", "tokens"):
+        if (given := getattr(options, name)) is not None and given < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {given}: give 1 or more")
+    if not 0 < options.fraction <= 1:
+        raise UsageError(f"--fraction {options.fraction}: give a share above 0 and at most 1")
+    known = embedded_models().get(options.model)
+    start = find_adapter(options.start_from, known.adapter if known else "none")
     from nl2sql.models import resolve_spec
     from nl2sql.models.chat import Chat
     from nl2sql.models.load import load_parts
@@ -90,9 +99,13 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     sizes = list(itertools.accumulate(sum(len(pack.ids) for pack in batch) for batch in plan))
     last = options.skip_tokens + options.tokens if options.tokens else math.inf
     plan = [batch for batch, size in zip(plan, sizes, strict=True) if options.skip_tokens < size <= last]
-    if not plan or not held_out:
-        raise UsageError(f"{options.data} holds no training groups, or none held out; build it anew with more --limit")
-    start = find_adapter(options.start_from or "none")
+    if not sizes or not held_out:
+        raise UsageError(
+            f"{options.data} holds no training groups, or none held out: build it anew, with a larger --limit or from "
+            "questions over two databases at least"
+        )
+    if not plan:
+        raise UsageError(f"--skip-tokens and --tokens leave nothing of the {sizes[-1]:,} tokens of {options.data}")
     options.out.mkdir(parents=True, exist_ok=True)
     about = {
         "started_from": publish.origin(start) if start else None,
@@ -102,9 +115,10 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
         "updates": len(plan),
         "tokens": sum(len(pack.ids) for batch in plan for pack in batch),
         "examples": sum(len(pack.spans) for batch in plan for pack in batch),
+        "options": {name: getattr(options, name) for name in OF_THE_PLAN},
         "torch": torch.__version__,
     }
-    (options.out / "recipe.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    about["checked"] = publish.checked(about)
     print(json.dumps({k: about[k] for k in ("updates", "tokens", "examples")}))
     trained = lora.add_adapter(model, recipe, start)
     with (options.out / "log.jsonl").open("a", encoding="utf-8") as file:
@@ -119,14 +133,19 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
             held_out,
             recipe,
             options.out,
+            origin=f"{loaded.revision} {adapter_revision(start) if start else 'none'}",
             evaluate_every=options.evaluate_every,
             minutes=options.minutes,
             log=log,
         )
+    about["outcome"] = outcome
+    (options.out / "recipe.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     best = options.out / "best"
-    if best.is_dir():  # there is none before the first evaluation
+    if best.is_dir():  # there is none before the first evaluation after an update
         publish.export(best, options.out / "release", about, options.release_rank)
-    plot(list(lora.read_log(options.out / "log.jsonl")), options.out / "loss.png")
+        if outcome["best"] >= outcome["before"]:
+            print("on the held-out examples it is no better than what it started from", file=sys.stderr)
+    plot(list(iter_jsonl(options.out / "log.jsonl")), options.out / "loss.png")
     print(json.dumps({**outcome, "adapter": str(options.out / "release") if best.is_dir() else None}))
     return 0
 

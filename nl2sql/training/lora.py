@@ -7,12 +7,13 @@ Not covered: several devices.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,13 @@ from typing import Any
 import torch
 
 from nl2sql.errors import UsageError
-from nl2sql.models.adapters import CONFIG, WEIGHTS
+from nl2sql.models.adapters import CONFIG, WEIGHTS, adapter_scale
 from nl2sql.training.packed_attention import ATTENTION
 from nl2sql.training.packing import IGNORED, Pack
 
-logger = logging.getLogger(__name__)
-
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+PATIENCE = 3  # evaluations
+_COUNTED = ("step", "evaluated_at", "before", "best", "worse")
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,10 @@ def _widened(start: Path, adapted: Any, recipe: Recipe) -> dict[str, torch.Tenso
     from safetensors.torch import load_file
 
     kept = json.loads((start / CONFIG).read_text(encoding="utf-8"))
-    rank, alpha = kept["r"], kept["lora_alpha"]
-    if rank > recipe.rank or alpha * recipe.rank != recipe.alpha * rank:
-        raise UsageError(f"adapter {start} needs --rank {rank} --alpha {alpha}, or more of both in the same ratio")
+    rank, scale = kept["r"], adapter_scale(kept, start)
+    if rank > recipe.rank or not math.isclose(scale, recipe.alpha / recipe.rank):
+        needed = f"--rank {rank} --alpha {scale * rank:g}"
+        raise UsageError(f"adapter {start} needs {needed}, or more of both in the same ratio")
     weights = {name: tensor.clone() for name, tensor in get_peft_model_state_dict(adapted).items()}
     known = load_file(start / WEIGHTS)
     if set(known) != set(weights):
@@ -161,44 +163,49 @@ def train(
     recipe: Recipe,
     folder: Path,
     *,
+    origin: str = "",
     evaluate_every: int = 50,
     minutes: float | None = None,
     log: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Train the adapter of ``model`` (from ``add_adapter``) through ``plan``; resumes where ``folder`` stopped.
 
-    Every ``evaluate_every`` updates: the held-out loss, a checkpoint, and the adapter if the loss is the best so far
-    (``folder/best``); three evaluations without a better one stop the training. An interrupt leaves a checkpoint of the
-    updates that are done. ``minutes``: stop after so many, to be resumed. Returns
-    ``{"step", "steps", "best", "finished"}``. ``log`` gets a record per update and evaluation.
+    Before the first update and after every ``evaluate_every``: the held-out loss, a checkpoint, and the adapter if the
+    loss is the best of those after an update (``folder/best``). Early stop: three evaluations in a row without a better
+    one, in the second half; before it the rate is high, and a loss that goes up may come down again. An interrupt
+    leaves a checkpoint of the updates that are done. ``minutes``: stop after so many, to be resumed. ``origin``: names
+    the weights that are trained. ``log`` gets a record per update and evaluation. Returns ``{"step", "steps",
+    "before", "best", "finished"}``; before and best are held-out losses. Raises UsageError where ``folder`` holds the
+    checkpoint of another recipe, plan or origin.
     """
     from tqdm.auto import tqdm
 
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=recipe.rate, weight_decay=0.0, betas=(0.9, 0.99))
-    state = _Progress(folder, model, optimizer, recipe, len(plan))
+    state = _Progress(folder, model, optimizer, recipe, plan, origin)
     began = time.monotonic()
     note = log or (lambda record: None)
     with tqdm(total=len(plan), initial=state.step, desc="training", unit="update") as bar:
-        while state.step < len(plan) and not state.patience_over:
-            if minutes is not None and time.monotonic() - began > minutes * 60:
-                break
-            try:
+        try:
+            while True:
+                if state.owes_evaluation(evaluate_every):
+                    found = held_out_loss(model, held_out)
+                    note({"step": state.step, "held_out": found})
+                    state.evaluated(found)
+                if state.finished or (minutes is not None and time.monotonic() - began > minutes * 60):
+                    break
                 loss, tokens, seconds = _update(model, weights, optimizer, plan[state.step], state, recipe)
-            except KeyboardInterrupt:
-                if state.whole:
-                    state.save()
-                raise
-            bar.update()
-            bar.set_postfix(loss=f"{loss:.3f}", tokens_s=f"{tokens / seconds:.0f}")
-            note({"step": state.step, "loss": loss, "tokens": tokens, "seconds": seconds})
-            if state.step % evaluate_every == 0 or state.step == len(plan):
-                found = held_out_loss(model, held_out)
-                note({"step": state.step, "held_out": found})
-                state.evaluated(found)
+                bar.update()
+                bar.set_postfix(loss=f"{loss:.3f}", tokens_s=f"{tokens / seconds:.0f}")
+                note({"step": state.step, "loss": loss, "tokens": tokens, "seconds": seconds})
+        except KeyboardInterrupt:
+            if state.whole:
+                state.save()
+            raise
     state.save()
-    finished = state.step >= len(plan) or state.patience_over
-    return {"step": state.step, "steps": len(plan), "best": state.best, "finished": finished}
+    best = None if math.isinf(state.best) else state.best  # None: no evaluation after an update yet
+    outcome = {"step": state.step, "steps": len(plan), "before": state.before, "best": best}
+    return outcome | {"finished": state.finished}
 
 
 def _update(
@@ -234,10 +241,19 @@ def _autocast(model: Any) -> Any:
 class _Progress:
     """Where the training stands; on disk after every evaluation."""
 
-    def __init__(self, folder: Path, model: Any, optimizer: Any, recipe: Recipe, steps: int) -> None:
-        self.folder, self.model, self.optimizer = folder, model, optimizer
-        self.recipe, self.steps = asdict(recipe), steps
-        self.step, self.best, self.worse = 0, math.inf, 0
+    def __init__(
+        self,
+        folder: Path,
+        model: Any,
+        optimizer: Any,
+        recipe: Recipe,
+        plan: Sequence[Sequence[Pack]],
+        origin: str,
+    ) -> None:
+        self.folder, self.model, self.optimizer, self.steps = folder, model, optimizer, len(plan)
+        self.identity = {"recipe": asdict(recipe), "plan": _fingerprint(plan), "origin": origin}
+        self.step, self.evaluated_at = 0, -1
+        self.before, self.best, self.worse = math.inf, math.inf, 0  # before: the held-out loss at step 0
         self.whole = True  # False while the optimizer changes the weights
         folder.mkdir(parents=True, exist_ok=True)
         if self.file.is_file():
@@ -248,37 +264,42 @@ class _Progress:
         return self.folder / "checkpoint.pt"
 
     @property
-    def patience_over(self) -> bool:
-        return self.worse >= 3
+    def finished(self) -> bool:
+        return self.step >= self.steps or self.worse >= PATIENCE
 
     def _resume(self) -> None:
         from peft import set_peft_model_state_dict
 
         saved = torch.load(self.file, weights_only=True)
-        if (saved["recipe"], saved["steps"]) != (self.recipe, self.steps):
+        if saved.get("identity") != self.identity:
             raise UsageError(
-                f"{self.folder} holds a training of another recipe or data; give another --out, or remove it"
+                f"{self.folder} holds a training of another recipe, data or model; give another --out, or remove it"
             )
         set_peft_model_state_dict(self.model, saved["adapter"])
         self.optimizer.load_state_dict(saved["optimizer"])
-        self.step, self.best, self.worse = saved["step"], saved["best"], saved["worse"]
+        for name in _COUNTED:
+            setattr(self, name, saved[name])
+
+    def owes_evaluation(self, every: int) -> bool:
+        return self.step > self.evaluated_at and (self.step % every == 0 or self.step == self.steps)
 
     def evaluated(self, loss: float) -> None:
-        self.worse = 0 if loss < self.best else self.worse + 1
-        if loss < self.best:
-            self.best = loss
+        if self.step == 0:
+            self.before = loss
+        elif loss < self.best:
             self.model.save_pretrained(self.folder / "best")
+            self.best, self.worse = loss, 0
+        elif 2 * self.step > self.steps:
+            self.worse += 1
+        self.evaluated_at = self.step
         self.save()
 
     def save(self) -> None:
         from peft import get_peft_model_state_dict
 
         saved = {
-            "recipe": self.recipe,
-            "steps": self.steps,
-            "step": self.step,
-            "best": self.best,
-            "worse": self.worse,
+            "identity": self.identity,
+            **{name: getattr(self, name) for name in _COUNTED},
             "adapter": get_peft_model_state_dict(self.model),
             "optimizer": self.optimizer.state_dict(),
         }
@@ -287,7 +308,10 @@ class _Progress:
         temporary.replace(self.file)
 
 
-def read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of ``log.jsonl``."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        yield json.loads(line)
+def _fingerprint(plan: Sequence[Sequence[Pack]]) -> str:
+    """A hash of every token that is seen, in order."""
+    digest = hashlib.sha256()
+    for batch in plan:
+        for pack in batch:
+            digest.update(array("q", pack.ids).tobytes())
+    return digest.hexdigest()

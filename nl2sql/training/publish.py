@@ -9,7 +9,7 @@ the largest singular values (Eckart and Young).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +77,25 @@ def origin(folder: Path) -> dict[str, Any]:
     return {"revision": adapter_revision(folder), "recipe": known}
 
 
+def checked(recipe: Mapping[str, Any] | None) -> list[str]:
+    """The evaluation sets against which all data behind an adapter was checked, that of its predecessors too.
+
+    recipe: what ``recipe.json`` says, as ``origin`` gives it. What is not known was not checked.
+    """
+    if not recipe:
+        return []
+    before = [*recipe.get("average_of", ()), *filter(None, [recipe.get("started_from")])]
+    found = [checked(part.get("recipe")) for part in before]
+    if "average_of" not in recipe:
+        found.append(recipe.get("data", {}).get("checked", []))
+    return [name for name in found[0] if all(name in others for others in found[1:])]
+
+
 def _averaged(folders: Sequence[Path], rank: int) -> dict[str, Any]:
-    """What goes beside an average: the parts, and against which evaluation sets all of their data were checked."""
+    """What goes beside an average."""
     parts = [origin(folder) for folder in folders]
-    known = [part["recipe"] or {} for part in parts]
-    checked = [recipe.get("data", {}).get("checked", []) for recipe in known]
-    return {
-        "average_of": parts,
-        "rank": rank,
-        "data": {"checked": [name for name in checked[0] if all(name in others for others in checked)]},
-        "model": next((recipe["model"] for recipe in known if "model" in recipe), {"name": ""}),
-    }
+    model = next((part["recipe"]["model"] for part in parts if "model" in (part["recipe"] or {})), {"name": ""})
+    return {"average_of": parts, "rank": rank, "model": model}
 
 
 def _write(target: Path, tensors: dict[str, torch.Tensor], config: dict[str, Any], about: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from nl2sql.models.adapters import CONFIG, WEIGHTS, find_adapter, merge_adapter,
 from nl2sql.models.embedded import embedded_models
 from nl2sql.training import lora
 from nl2sql.training.packing import IGNORED, Row, common_prefix, packs
-from nl2sql.training.publish import average, export
+from nl2sql.training.publish import average, checked, export
 
 pytest.importorskip("peft", reason="pip install 'nl2sql-harness[train]'")
 
@@ -107,30 +107,49 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(tmp_path):
         assert torch.allclose(weight, other, atol=1e-5), name
 
 
-def test_an_interrupt_within_an_update_loses_that_update_only(tmp_path, monkeypatch):
-    straight, _ = trained(tmp_path / "straight")
+@pytest.mark.parametrize(("call", "kept"), [(4, 1), (6, 2)], ids=["update", "evaluation"])
+def test_an_interrupt_loses_only_what_it_fell_into(tmp_path, monkeypatch, call, kept):
+    """Two held-out packs before the first update, two updates, two held-out packs."""
+    straight, whole_outcome = trained(tmp_path / "straight")
     whole, calls = lora.pack_loss, []
 
     def interrupted(*given):
         calls.append(given)
-        if len(calls) == 2:
+        if len(calls) == call:
             raise KeyboardInterrupt
         return whole(*given)
 
     monkeypatch.setattr(lora, "pack_loss", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "stopped")
-    assert torch.load(tmp_path / "stopped" / "checkpoint.pt", weights_only=True)["step"] == 1
+    assert torch.load(tmp_path / "stopped" / "checkpoint.pt", weights_only=True)["step"] == kept
     resumed, outcome = trained(tmp_path / "stopped")
-    assert outcome["finished"]
+    assert outcome["finished"] and outcome["best"] == pytest.approx(whole_outcome["best"], rel=1e-5)
     for (name, weight), (_, other) in zip(straight.named_parameters(), resumed.named_parameters(), strict=True):
         assert torch.allclose(weight, other, atol=1e-5), name
 
 
-def test_a_folder_of_another_recipe_is_refused(tmp_path):
+def test_a_folder_of_another_training_is_refused(tmp_path):
+    """Another recipe, as many updates of other data, other weights to begin with."""
     trained(tmp_path)
-    with pytest.raises(UsageError, match="another recipe"):
-        lora.train(lora.add_adapter(tiny_model(), RECIPE), [], [], lora.Recipe(), tmp_path)
+    found = packs([rows(3, seed=n) for n in range(8)], 400)
+    plan, others = [[pack] for pack in found], [[pack] for pack in reversed(found)]
+    cases = [(plan, replace(RECIPE, rate=0.02), ""), (others, RECIPE, ""), (plan, RECIPE, "other weights")]
+    for steps, recipe, origin in cases:
+        with pytest.raises(UsageError, match="another recipe, data or model"):
+            lora.train(lora.add_adapter(tiny_model(), recipe), steps, found[:2], recipe, tmp_path, origin=origin)
+
+
+@pytest.mark.parametrize(("losses", "steps"), [([5, 6, 7, 8, 4, 3, 2, 1], 8), ([5, 4, 3, 2, 3, 3, 3, 9], 7)])
+def test_a_training_stops_early_in_its_second_half_only(tmp_path, monkeypatch, losses, steps):
+    """A high rate may raise the loss for a while; ``best`` is the lowest after an update."""
+    found = packs([rows(3, seed=n) for n in range(8)], 400)
+    given = iter([0.5, *losses])
+    monkeypatch.setattr(lora, "held_out_loss", lambda model, packs: next(given))
+    model = lora.add_adapter(tiny_model(), RECIPE)
+    outcome = lora.train(model, [[pack] for pack in found], found[:2], RECIPE, tmp_path, evaluate_every=1)
+    best = min(losses[:steps])
+    assert outcome == {"step": steps, "steps": 8, "before": 0.5, "best": best, "finished": True}
 
 
 def test_a_merged_adapter_computes_what_the_adapted_model_does(tmp_path):
@@ -209,7 +228,7 @@ def test_the_mean_of_two_adapters_changes_weights_by_the_mean_of_their_changes(t
         assert torch.allclose(tensor, (found["one"][key] + found["other"][key]) / 2, rtol=1e-2, atol=1e-4), key
     known = json.loads((tmp_path / "mean" / "recipe.json").read_text())
     assert [len(known["average_of"]), known["rank"], known["model"]["name"]] == [2, 6, "tiny"]
-    assert known["data"]["checked"] == []  # nothing is known of the other's data
+    assert checked(known) == []  # nothing is known of the other's data
     assert json.loads((tmp_path / "small" / CONFIG).read_text())["r"] == 3
     with pytest.raises(UsageError, match="two adapters or more"):
         average([tmp_path / "one"], tmp_path / "none")
@@ -222,6 +241,14 @@ def test_the_mean_of_two_adapters_changes_weights_by_the_mean_of_their_changes(t
     script = [sys.executable, SCRIPTS / "average_adapters.py", tmp_path / "one", tmp_path / "missing"]
     wrong = subprocess.run([*script, "--out", tmp_path / "none"], capture_output=True, text=True)
     assert wrong.returncode == 2 and "does not exist" in wrong.stderr and not (tmp_path / "none").exists()
+
+
+def test_what_was_checked_holds_for_all_data_behind_an_adapter():
+    first, second = {"data": {"checked": ["a", "b"]}}, {"data": {"checked": ["b", "c"]}}
+    later = second | {"started_from": {"recipe": first}}
+    assert [checked(recipe) for recipe in (first, later, {}, None)] == [["a", "b"], ["b"], [], []]
+    assert checked(second | {"started_from": {"recipe": None}}) == []  # of an adapter of which nothing is known
+    assert checked({"average_of": [{"recipe": first}, {"recipe": later}]}) == ["b"]
 
 
 def test_a_published_adapter_is_half_as_large_and_computes_nearly_the_same(tmp_path):
@@ -274,7 +301,7 @@ def test_auto_is_the_models_own_adapter_and_packaged_ones_go_by_name():
     for name, folder in packaged_adapters().items():
         assert find_adapter(name) == find_adapter("auto", default=name) == folder
         assert (folder / WEIGHTS).stat().st_size <= 25_000_000
-        assert json.loads((folder / "recipe.json").read_text())["data"]["checked"]  # against what was it checked?
+        assert checked(json.loads((folder / "recipe.json").read_text()))  # against what was it checked?
     for model in embedded_models().values():
         assert model.adapter in ("none", *packaged_adapters())
 
@@ -339,7 +366,14 @@ def test_a_ladder_trains_its_rungs_and_compares_them_with_the_first(tmp_path):
     assert len(list((out / "data").iterdir())) == 2  # rungs with the same data share it
     sizes = {name: (out / name / "release" / WEIGHTS).stat().st_size for name in ("recipe", "rank-2")}
     assert sizes["rank-2"] < sizes["recipe"]
-    for options, said in ((["--rungs", "x"], "no rung 'x'"), (["--ladder", "nowhere"], "cannot be read")):
+    other = tmp_path / "other.yaml"
+    other.write_text(file.read_text().replace("rank: 2", "rank: 3"))
+    for options, said in (
+        (["--rungs", "x"], "no rung 'x'"),
+        (["--ladder", "nowhere"], "cannot be read"),
+        (["--rungs", "no-values"], "evaluated in its own way"),
+        (["--ladder", other], "another recipe of that name"),
+    ):
         wrong = run("adapter_ladder.py", "--ladder", file, "--out", out, *options)
         assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and said in wrong.stderr
 
@@ -354,6 +388,9 @@ def test_training_without_data_says_how_to_make_it(tmp_path):
     found = run("train_adapter.py", "--data", tmp_path, "--out", tmp_path / "out", "--model", base)
     assert found.returncode == 2
     assert "build_training_data.py" in found.stderr
+    for option, said in (("--evaluate-every", "give 1 or more"), ("--fraction", "a share above 0")):
+        found = run("train_adapter.py", "--data", tmp_path, "--out", tmp_path / "out", "--model", base, option, "0")
+        assert (found.returncode, found.stderr.count("\n")) == (2, 1) and said in found.stderr
 
 
 def run(script: str, *options: object) -> subprocess.CompletedProcess[str]:
