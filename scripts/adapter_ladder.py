@@ -76,7 +76,8 @@ def read_ladder(file: Path, only: list[str] | None) -> dict[str, Any]:
         raise UsageError(f"--ladder {file} has no rungs")
     if taken := [name for name in chosen if name in TAKEN]:
         raise UsageError(f"--ladder {file}: a rung cannot be called {taken[0]!r}")
-    if (first := next(iter(chosen))) and chosen[first].get("evaluate"):
+    first = next(iter(chosen))
+    if chosen[first].get("evaluate"):
         raise UsageError(f"rung {first!r} is evaluated in its own way: begin with one that is not, for the comparison")
     return given | {"rungs": chosen}
 
@@ -85,9 +86,9 @@ def climb(out: Path, name: str, data: dict[str, Any], train: dict[str, Any]) -> 
     """Build the rung's data and train its adapter, as far as that is owed."""
     built, folder, key = out / "data" / content_key(data)[:12], out / name, content_key(data, train)
     done = folder / "rung.json"
-    if done.exists() and json.loads(done.read_text(encoding="utf-8")) != key:
-        raise UsageError(f"{folder} holds another recipe of that name: rename the rung, or remove the folder")
     if done.exists():
+        if json.loads(done.read_text(encoding="utf-8")) != key:
+            raise UsageError(f"{folder} holds another recipe of that name: rename the rung, or remove the folder")
         return
     if not (built / "groups.jsonl").exists():
         call("build_training_data.py", data | {"out": built})

@@ -25,9 +25,9 @@ def main() -> int:
     try:
         if options.rank is not None and options.rank < 1:
             raise UsageError(f"--rank {options.rank}: give a rank of at least 1")
-        if {"auto", "none"} & set(options.adapters):
-            raise UsageError("an average is of adapters: give packaged names or folders")
         folders = [folder for spec in options.adapters if (folder := find_adapter(spec))]
+        if len(folders) < len(options.adapters):
+            raise UsageError("an average is of adapters: give packaged names or folders")
         from nl2sql.training.publish import average
 
         average(folders, options.out, options.rank)

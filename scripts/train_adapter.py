@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.models.adapters import adapter_revision, find_adapter
+from nl2sql.models.adapters import find_adapter
 from nl2sql.models.embedded import embedded_models
 from nl2sql.runs import iter_jsonl
 from nl2sql.training.examples import Example
 from nl2sql.training.packing import Pack, packs, row
 
-OF_THE_PLAN = ("pack_tokens", "fraction", "tokens", "skip_tokens", "evaluate_every", "held_out_packs", "release_rank")
+RECORDED = ("pack_tokens", "fraction", "tokens", "skip_tokens", "evaluate_every", "held_out_packs", "release_rank")
 
 
 def main() -> int:
@@ -107,18 +107,18 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     if not plan:
         raise UsageError(f"--skip-tokens and --tokens leave nothing of the {sizes[-1]:,} tokens of {options.data}")
     options.out.mkdir(parents=True, exist_ok=True)
+    started_from = publish.origin(start) if start else None
     about = {
-        "started_from": publish.origin(start) if start else None,
+        "started_from": started_from,
         "recipe": asdict(recipe),
         "data": json.loads((options.data / "card.json").read_text(encoding="utf-8")),
         "model": {"name": loaded.name, "revision": loaded.revision},
         "updates": len(plan),
         "tokens": sum(len(pack.ids) for batch in plan for pack in batch),
         "examples": sum(len(pack.spans) for batch in plan for pack in batch),
-        "options": {name: getattr(options, name) for name in OF_THE_PLAN},
+        "options": {name: getattr(options, name) for name in RECORDED},
         "torch": torch.__version__,
     }
-    about["checked"] = publish.checked(about)
     print(json.dumps({k: about[k] for k in ("updates", "tokens", "examples")}))
     trained = lora.add_adapter(model, recipe, start)
     with (options.out / "log.jsonl").open("a", encoding="utf-8") as file:
@@ -133,7 +133,7 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
             held_out,
             recipe,
             options.out,
-            origin=f"{loaded.revision} {adapter_revision(start) if start else 'none'}",
+            origin=f"{loaded.revision} {started_from['revision'] if started_from else 'none'}",
             evaluate_every=options.evaluate_every,
             minutes=options.minutes,
             log=log,
