@@ -3,8 +3,9 @@
     NL2SQL_BENCHMARKS=... python scripts/adapter_table.py --out runs/adapter [--limit 100] [--adapter DIR] [--json]
 
 Every cell of ``scripts/adapter.yaml`` on Spider holdout, the packaged test split, GeoQuery and Chinook (those at
-hand): EX, VA and TS with intervals clustered by database, and a paired test against the stock model. Interrupt it at
-will; the same command goes on. ``--adapter`` puts a folder in place of the packaged adapter.
+hand): EX, VA and TS with intervals clustered by database, and a paired test against the stock model. A second table
+has the cells that ask in a loop: how their episodes end, and a paired test against the same model asked once. Interrupt
+it at will; the same command goes on. ``--adapter`` puts a folder in place of the packaged adapter.
 """
 
 from __future__ import annotations
@@ -17,13 +18,20 @@ from typing import Any
 
 import yaml
 
-from nl2sql.ablation import ablate, ablation_markdown
+from nl2sql.ablation import Ablation, ablate, ablation_markdown
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.grid import expand
-from nl2sql.stats import percent
+from nl2sql.grid import expand, read_grid
+from nl2sql.stats import mcnemar, percent
 
+GRID = Path(__file__).resolve().parent / "adapter.yaml"
 SETS = ("spider:holdout", "packaged:test", "geoquery", "chinook_deepagents")
+ASKED_ONCE = {  # a cell that asks in a loop: the cell that asks the same model once
+    "stock-react": "base",
+    "adapter-react": "adapter",
+    "grammar-react": "adapter-plain",
+    "best-react": "values",
+}
 
 
 def main() -> int:
@@ -33,6 +41,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="questions of each benchmark; default: scripts/adapter.yaml's")
     parser.add_argument("--cells", nargs="*", help="only these, and the base")
     parser.add_argument("--adapter", help="a folder in place of the packaged adapter")
+    parser.add_argument("--grid", type=Path, default=GRID, help="cells of your own in place of scripts/adapter.yaml")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     sets = options.sets or [name for name in SETS if name.partition(":")[0] in available_benchmarks()]
@@ -51,7 +60,8 @@ def main() -> int:
 
 def table(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """The finished cells on one benchmark."""
-    grid = yaml.safe_load(Path(__file__).with_name("adapter.yaml").read_text(encoding="utf-8"))
+    read_grid(options.grid)  # refuses what is wrong with it, by name
+    grid = yaml.safe_load(options.grid.read_text(encoding="utf-8"))
     benchmark, _, split = name.partition(":")
     grid["base"] |= {"benchmark": benchmark, **({"split": split} if split else {})}
     if options.limit:
@@ -64,11 +74,40 @@ def table(name: str, options: argparse.Namespace) -> dict[str, Any]:
         for changed in grid["cells"].values():
             changed |= {"adapter": options.adapter} if changed.get("adapter") == "auto" else {}
     place = options.out / name.replace(":", "-")
-    return ablate(expand(grid), place, command=f"python {' '.join(sys.argv)}").to_dict()
+    done = ablate(expand(grid), place, command=f"python {' '.join(sys.argv)}")
+    return done.to_dict() | {"loops": loops(done)}
+
+
+def loops(done: Ablation) -> list[dict[str, Any]]:
+    """How the episodes of each loop ended, and EX won and lost against the cell that asks once (McNemar, exact)."""
+    found = []
+    for name, once in ASKED_ONCE.items():
+        if name not in done.runs or once not in done.runs:
+            continue
+        report = done.runs[name].report
+        before = {item["id"]: item["ex"] for item in done.runs[once].report["items"]}
+        test = mcnemar((item["ex"], before[item["id"]]) for item in report["items"])
+        counts = {key: report["counts"][key] for key in ("finish", "format_errors", "steps")}
+        found.append({"cell": name, "against": once, "n": report["n"], **counts, **test.to_dict()})
+    return found
 
 
 def markdown(data: dict[str, Any]) -> str:
-    return ablation_markdown(metric_rows(data))
+    tables = [metric_rows(data), *([loop_rows(data)] if data["loops"] else [])]
+    return "\n\n".join(map(ablation_markdown, tables))
+
+
+def loop_rows(data: dict[str, Any]) -> list[list[str]]:
+    """The loops' endings and paired tests; the first row is the header."""
+    rows = [["loop", "ended by finish", "otherwise", "format errors", "steps", "against", "won, lost", "p"]]
+    for loop in data["loops"]:
+        n = loop["n"]
+        otherwise = ", ".join(f"{how} {count}" for how, count in loop["finish"].items() if how != "finish")
+        ended = f"{100 * loop['finish'].get('finish', 0) / n:.0f}%"
+        steps = f"{loop['steps'] / n:.1f}"
+        test = [f"{loop['wins']}, {loop['losses']}", f"{loop['p']:.2g}"]
+        rows.append([loop["cell"], ended, otherwise, str(loop["format_errors"]), steps, loop["against"], *test])
+    return rows
 
 
 def metric_rows(data: dict[str, Any]) -> list[list[str]]:

@@ -110,3 +110,49 @@ def test_what_reflection_saves_is_counted_against_the_first_attempt(
     assert rows["base"][5] == f"0 of {0 if saved != '0 of 0' else 2}" and rows["one-attempt"][3] == "1.00"
     missing = subprocess.run([*command[:2], "nowhere"], cwd=place, capture_output=True, text=True, check=False)
     assert missing.returncode == 2 and missing.stderr.startswith("error: nowhere holds no finished cells")
+
+
+TOOLS = ("extract_constraints", "generate_sql", "validate_sql", "validate_constraints", "run_sql", "finish")
+LOOPS = """
+base: {controller: single_shot, model: "scripted:l.json", config: {eval: {replicas: 0}}}
+cells:
+  stock-react: {controller: react}
+  stock-plain: {schema_text.values: 1}
+"""
+
+
+def test_the_adapters_table_holds_each_loop_against_the_model_asked_once(place: Path) -> None:
+    count, names = "SELECT count(*) FROM orders", "SELECT name FROM customers"
+    in_loop = [f"Action: {tool}[{{}}]" for tool in TOOLS]
+    replies = {  # asked once: the first is right; in the loop: the second, and the first never ends
+        count: {"react": ["Thought: hm"], "*": [count]},
+        names: {"react": [in_loop[0], in_loop[1], names, *in_loop[2:]], "*": [count]},
+    }
+    (place / "l.json").write_text(json.dumps({"on_exhausted": "repeat", "replies": replies}), encoding="utf-8")
+    (place / "loops.yaml").write_text(LOOPS, encoding="utf-8")
+    command = [sys.executable, str(SCRIPTS / "adapter_table.py"), "--grid", "loops.yaml", "--sets", "spider:holdout"]
+    environment = os.environ | {"NL2SQL_BENCHMARKS": str(place / "benchmarks")}
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        given = [*command, "--out", "out", *more]
+        return subprocess.run(given, cwd=place, env=environment, capture_output=True, text=True, check=False)
+
+    done = run("--json")
+    assert done.returncode == 0, done.stderr
+    (loop,) = json.loads(done.stdout)["spider:holdout"]["loops"]
+    assert (loop["cell"], loop["against"], loop["n"], loop["wins"], loop["losses"]) == ("stock-react", "base", 2, 1, 1)
+    assert loop["finish"]["finish"] == 1 and loop["format_errors"] > 0
+    rows = [line.strip("| ").split(" | ") for line in run().stdout.splitlines() if line.startswith("|")]
+    assert [row[0] for row in rows] == [
+        "cell",
+        "---",
+        "base",
+        "stock-react",
+        "stock-plain",
+        "loop",
+        "---",
+        "stock-react",
+    ]
+    assert rows[-1][1] == "50%" and rows[-1][-3:] == ["base", "1, 1", "1"]
+    wrong = run("--cells", "nothing")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "--cells nothing: there are" in wrong.stderr
