@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nl2sql import constraints
-from nl2sql.agent_tools import EpisodeFailed, State, guard, link, open_task
+from nl2sql.agent_tools import EpisodeFailed, State, guard, link, open_task, other_orders
 from nl2sql.config import CandidatesConfig, Config, ScoreWeights
 from nl2sql.grounding import share_used
 from nl2sql.interfaces import (
@@ -127,22 +127,27 @@ class Search:
         self.note("extract_constraints", state.constraints, step=0)
         self.messages = task.sql_messages(state.constraints)
         for origin, raw_sql, completion in self.written():
-            self.take("generate_sql", origin, raw_sql, probability(completion))
+            self.take("generate_sql", origin, raw_sql, probability(completion, self.settings.length_penalty))
 
     def written(self) -> Iterator[tuple[str, str, Completion]]:
-        """(origin, raw SQL, completion): the greedy answer, the sampled ones, the one under a grammar."""
+        """(origin, raw SQL, completion): of each view the greedy answer and sampled ones; last one under a grammar."""
         settings, task = self.settings, self.state.task
         grammars = not task.config.constrains_sql and task.resources.database.dialect == "sqlite"
-        greedy = int(settings.greedy)
-        constrained = int(settings.constrained and grammars and settings.n > greedy)
-        sampled = settings.n - greedy - constrained
+        constrained = int(settings.constrained and grammars and settings.n > settings.greedy)
         limit = task.config.react.max_new_tokens
-        if greedy:
-            yield from (("greedy", *one) for one in task.complete_sql(self.messages, limit, n=1))
-        if sampled:
-            sampling = Sampling(settings.temperature, settings.top_p)
-            many = task.complete_sql(self.messages, limit, sampling=sampling, n=sampled)
-            yield from (("sampled", *one) for one in many)
+        views = [self.messages]
+        for text in other_orders(task, settings.views - 1):
+            views.append(task.sql_messages(self.state.constraints, text))
+        for view, messages in enumerate(views):
+            left = settings.n - constrained - view  # shared out evenly, the first views take what is over
+            share = -(-left // len(views))
+            greedy = int(settings.greedy and share > 0)
+            if greedy:
+                yield from (("greedy", *one) for one in task.complete_sql(messages, limit, n=1))
+            if share > greedy:
+                sampling = Sampling(settings.temperature, settings.top_p)
+                many = task.complete_sql(messages, limit, sampling=sampling, n=share - greedy)
+                yield from (("sampled", *one) for one in many)
         if constrained:
             try:
                 one = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
@@ -167,6 +172,8 @@ class Search:
         twin = next((one for one in self.found if one.key == key), None)
         if twin is not None:
             twin.steps.append(self.step)
+            if sql and likely is not None:  # another view may hold the same query for likelier
+                twin.parts["probability"] = max(likely, twin.parts["probability"] or 0.0)
             return
         made = Candidate(sql, raw_sql, origin, key, [self.step], reason)
         if sql:
@@ -295,11 +302,14 @@ def score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:
     return sum(getattr(weights, name) * value for name, value in known.items()) / total if total else 0.0
 
 
-def probability(completion: Completion) -> float | None:
-    """The geometric mean of the tokens' probabilities, from 0 to 1; None where the back end does not know it."""
+def probability(completion: Completion, length_penalty: float = 1.0) -> float | None:
+    """exp(log-probability / tokens ** length_penalty), from 0 to 1; None where the back end does not know it.
+
+    length_penalty: 1 for the geometric mean of the tokens' probabilities, 0 for the probability of the whole text.
+    """
     if completion.logprob is None:
         return None
-    return math.exp(min(0.0, completion.logprob / max(1, completion.usage.completion_tokens)))
+    return math.exp(min(0.0, completion.logprob / max(1, completion.usage.completion_tokens) ** length_penalty))
 
 
 def tells(result: RunResult) -> bool:

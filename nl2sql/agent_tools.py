@@ -8,10 +8,12 @@ attribute ``parameters`` of the function, the JSON Schema of its arguments, is w
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from nl2sql import agent_utils, constraints, grammars, grounding, linking, prompts, schema, validation
@@ -76,10 +78,13 @@ class Task:
             self.results[sql] = found
         return self.results[sql]
 
-    def sql_messages(self, constraints: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    def sql_messages(
+        self, constraints: Mapping[str, Any] | None, schema_text: str | None = None
+    ) -> list[dict[str, str]]:
         """The prompt of ``generate_sql`` and of every baseline: the focused schema, and what the question demands."""
         demanded = constraints if self.config.react.constraints_gate else None
-        return prompts.generate_messages(self.nlq, self.schema_text_focus, demanded, self.config.prompts, self.examples)
+        shown = self.schema_text_focus if schema_text is None else schema_text
+        return prompts.generate_messages(self.nlq, shown, demanded, self.config.prompts, self.examples)
 
     def write_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[str]:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
@@ -278,18 +283,44 @@ def link(task: Task) -> dict[str, Any]:
 def focus_text(task: Task, keep: int) -> tuple[str, bool]:
     """The schema text of the ``keep`` tables that matter most (0: of all), and whether any is left out."""
     focus = linking.link_schema(task.nlq, task.schema, keep)
-    changed = len(focus.tables) < len(task.schema.tables)
-    text_config, model = task.config.schema_text, task.resources.model
-    if not changed or text_config.form == "none":
+    changed, form = len(focus.tables) < len(task.schema.tables), task.config.schema_text.form
+    if not changed or form == "none":
         return task.schema_text_full, changed
-    text = schema.budget_schema(
-        focus,
+    return _within_budget(task, focus, form), changed
+
+
+def other_orders(task: Task, count: int) -> list[str]:
+    """Up to ``count`` further texts of the focused tables, in other orders of them, drawn by the question's words.
+
+    Fewer where the tables have fewer orders, none without a schema text. Where not all tables fit into
+    ``schema_text.max_tokens``, another order shows other tables.
+    """
+    form = task.config.schema_text.form
+    if form == "none":
+        return []
+    focus = linking.link_schema(task.nlq, task.schema, LINK_MAX_TABLES if task.config.react.use_link_schema else 0)
+    tables, random = list(focus.tables), Random(task.question.text)
+    seen = {tuple(table.name for table in tables)}
+    wanted = min(count + 1, math.factorial(len(tables)))
+    found = []
+    while len(seen) < wanted:
+        random.shuffle(tables)
+        names = tuple(table.name for table in tables)
+        if names not in seen:
+            seen.add(names)
+            found.append(_within_budget(task, schema.Schema(tuple(tables), focus.dialect), form))
+    return found
+
+
+def _within_budget(task: Task, shown: schema.Schema, form: schema.Form) -> str:
+    model = task.resources.model
+    return schema.budget_schema(
+        shown,
         lambda text: model.count_tokens([{"role": "user", "content": text}]),
-        min(text_config.max_tokens, model.context_window // 4),
-        text_config.form,
+        min(task.config.schema_text.max_tokens, model.context_window // 4),
+        form,
         task.samples,
     )
-    return text, changed
 
 
 def extract_constraints(state: State, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,9 +126,13 @@ class CandidatesConfig(_Frozen):
     n: int = Field(8, ge=1, le=256)
     greedy: bool = True  # the first is the control's own greedy answer
     constrained: bool = True  # the last is written under the schema's grammar, where the model takes grammars
+    views: int = Field(
+        1, ge=1, le=64
+    )  # prompts that the candidates are shared out to, each with another order of tables
     temperature: float = Field(0.8, gt=0)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)
     choose: Literal["first_executable", "vote", "logprob", "score"] = "score"
+    length_penalty: float = Field(1.0, ge=0, le=1)  # of probability: 1 the mean per token, 0 the whole query's
     weights: ScoreWeights = ScoreWeights()
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
     reflection: bool = False  # one repair, where the best candidate runs and a gate refuses it

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -142,6 +144,57 @@ def test_the_likelier_query_is_chosen_by_logprob_per_token(shop: Path) -> None:
     shares = {one["sql"]: one["parts"]["probability"] for one in ranking(episode)}
     assert 0 < shares[WRONG] < shares[ALSO_RIGHT] < shares[FAILS] < 1
     assert all(one["parts"]["probability"] is None for one in ranking(ask(shop, [WRONG, RIGHT], n=2)))
+
+
+@pytest.mark.parametrize(("length_penalty", "chosen"), [(1.0, ALSO_RIGHT), (0.0, WRONG)])
+def test_without_a_length_penalty_the_whole_query_s_probability_decides(
+    length_penalty: float, chosen: str, shop: Path
+) -> None:
+    told = Told([WRONG, ALSO_RIGHT], [-9.0, -9.5])  # the second has more tokens
+    assert ask(shop, told, n=2, choose="logprob", length_penalty=length_penalty).sql == chosen
+
+
+class Prompted(ScriptedModel):
+    """Keeps what it was asked: the schema's tables in the order of each prompt, and how many answers."""
+
+    def __init__(self, replies: Sequence[str]) -> None:
+        super().__init__(replies)
+        self.asked: list[tuple[tuple[str, ...], int]] = []
+
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        text = "\n".join(str(message["content"]) for message in messages)
+        self.asked.append((tuple(re.findall(r"^(\w+)\(", text, flags=re.MULTILINE)), options.get("n", 1)))
+        return super().generate(messages, **options)
+
+
+def test_views_share_the_candidates_and_each_shows_the_tables_in_another_order(shop: Path) -> None:
+    model = Prompted([RIGHT] * 7)
+    ask(shop, model, n=7, views=2)
+    assert [n for _, n in model.asked] == [1, 3, 1, 2]  # greedy and sampled ones of each view
+    orders = [order for order, _ in model.asked[::2]]
+    assert len(set(orders)) == 2 and len({frozenset(order) for order in orders}) == 1
+    again, one = Prompted([RIGHT] * 7), Prompted([RIGHT] * 7)
+    ask(shop, again, n=7, views=2)
+    ask(shop, one, n=7)
+    assert again.asked == model.asked and one.asked == [(orders[0], 1), (orders[0], 6)]
+
+
+def test_there_are_no_more_views_than_orders_of_the_tables_and_candidates(tmp_path: Path, shop: Path) -> None:
+    lone = tmp_path / "lone.sqlite"
+    with contextlib.closing(sqlite3.connect(lone)) as connection:
+        connection.execute("CREATE TABLE customers (name TEXT, city TEXT)")
+    model = Prompted([RIGHT] * 4)
+    assert ask(lone, model, n=4, views=9).steps == 4 and [n for _, n in model.asked] == [1, 3]
+    few = Prompted([RIGHT])
+    assert ask(shop, few, n=1, views=2).steps == 1 and [n for _, n in few.asked] == [1]
+
+
+def test_a_query_is_as_likely_as_the_view_that_likes_it_most_says(shop: Path) -> None:
+    told = Told([WRONG, RIGHT, RIGHT], [-5.0, -9.0, -0.5])
+    assert ask(shop, told, n=3, views=2, choose="logprob").sql == RIGHT
+    assert (
+        ask(shop, Told([FAILS, "DROP TABLE customers", "DROP TABLE customers"], [-5.0] * 3), n=3, retry=0).sql == FAILS
+    )
 
 
 def test_a_gate_s_part_decides_between_queries_that_run_and_can_be_cut(shop: Path) -> None:
