@@ -134,10 +134,9 @@ class Search:
         settings, task = self.settings, self.state.task
         grammars = not task.config.constrains_sql and task.resources.database.dialect == "sqlite"
         constrained = int(settings.constrained and grammars and settings.n > settings.greedy)
-        limit = task.config.react.max_new_tokens
-        views = [self.messages]
-        for text in other_orders(task, settings.views - 1):
-            views.append(task.sql_messages(self.state.constraints, text))
+        limit, sampling = task.config.react.max_new_tokens, Sampling(settings.temperature, settings.top_p)
+        texts = other_orders(task, settings.views - 1)
+        views = [self.messages, *(task.sql_messages(self.state.constraints, text) for text in texts)]
         for view, messages in enumerate(views):
             left = settings.n - constrained - view  # shared out evenly, the first views take what is over
             share = -(-left // len(views))
@@ -145,7 +144,6 @@ class Search:
             if greedy:
                 yield from (("greedy", *one) for one in task.complete_sql(messages, limit, n=1))
             if share > greedy:
-                sampling = Sampling(settings.temperature, settings.top_p)
                 many = task.complete_sql(messages, limit, sampling=sampling, n=share - greedy)
                 yield from (("sampled", *one) for one in many)
         if constrained:
@@ -302,7 +300,7 @@ def score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:
     return sum(getattr(weights, name) * value for name, value in known.items()) / total if total else 0.0
 
 
-def probability(completion: Completion, length_penalty: float = 1.0) -> float | None:
+def probability(completion: Completion, length_penalty: float) -> float | None:
     """exp(log-probability / tokens ** length_penalty), from 0 to 1; None where the back end does not know it.
 
     length_penalty: 1 for the geometric mean of the tokens' probabilities, 0 for the probability of the whole text.

@@ -78,6 +78,11 @@ class Task:
             self.results[sql] = found
         return self.results[sql]
 
+    @property
+    def tables_kept(self) -> int:
+        """How many tables schema linking keeps; 0: all."""
+        return LINK_MAX_TABLES if self.config.react.use_link_schema else 0
+
     def sql_messages(
         self, constraints: Mapping[str, Any] | None, schema_text: str | None = None
     ) -> list[dict[str, str]]:
@@ -276,7 +281,7 @@ def link_schema(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
 
 def link(task: Task) -> dict[str, Any]:
     """``{schema_text, changed}``: the focus text; sets ``task.schema_text_focus``."""
-    task.schema_text_focus, changed = focus_text(task, LINK_MAX_TABLES if task.config.react.use_link_schema else 0)
+    task.schema_text_focus, changed = focus_text(task, task.tables_kept)
     return {"schema_text": task.schema_text_focus, "changed": changed}
 
 
@@ -296,9 +301,9 @@ def other_orders(task: Task, count: int) -> list[str]:
     ``schema_text.max_tokens``, another order shows other tables.
     """
     form = task.config.schema_text.form
-    if form == "none":
+    if form == "none" or not count:
         return []
-    focus = linking.link_schema(task.nlq, task.schema, LINK_MAX_TABLES if task.config.react.use_link_schema else 0)
+    focus = linking.link_schema(task.nlq, task.schema, task.tables_kept)
     tables, random = list(focus.tables), Random(task.question.text)
     seen = {tuple(table.name for table in tables)}
     wanted = min(count + 1, math.factorial(len(tables)))

@@ -126,9 +126,7 @@ class CandidatesConfig(_Frozen):
     n: int = Field(8, ge=1, le=256)
     greedy: bool = True  # the first is the control's own greedy answer
     constrained: bool = True  # the last is written under the schema's grammar, where the model takes grammars
-    views: int = Field(
-        1, ge=1, le=64
-    )  # prompts that the candidates are shared out to, each with another order of tables
+    views: int = Field(1, ge=1, le=64)  # prompts that share them, each with the tables in another order
     temperature: float = Field(0.8, gt=0)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)
     choose: Literal["first_executable", "vote", "logprob", "score"] = "score"

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nl2sql import agent_utils, native_tools, prompts
-from nl2sql.agent_tools import LINK_MAX_TABLES, TOOLS, EpisodeFailed, State, open_task
+from nl2sql.agent_tools import TOOLS, EpisodeFailed, State, open_task
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, DatabaseError
 from nl2sql.interfaces import Database, Episode, EventSink, Model, Question, Resources, Tool, no_sink
@@ -86,11 +86,10 @@ def bootstrap(question: Question, resources: Resources, config: Config) -> State
     else:
         lines = [prompts.action_line("get_schema", {}), f"Observation: {task.schema_text_full}"]
         state = State(task, history=[opening, *lines])
-    tables = LINK_MAX_TABLES if config.react.use_link_schema else 0
-    observation = dispatch(state, "link_schema", {"max_tables": tables})
+    observation = dispatch(state, "link_schema", {"max_tables": task.tables_kept})
     task.schema_text_focus = observation["schema_text"] or task.schema_text_full
     state.history += [
-        prompts.action_line("link_schema", {"max_tables": tables}),
+        prompts.action_line("link_schema", {"max_tables": task.tables_kept}),
         f"Observation: {task.schema_text_focus}",
     ]
     task.bootstrap_lines = len(state.history)

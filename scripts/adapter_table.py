@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from nl2sql.ablation import Ablation, ablate, ablation_markdown
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.grid import expand, read_grid
-from nl2sql.stats import mcnemar, percent
+from nl2sql.stats import paired_test, percent
 
 GRID = Path(__file__).resolve().parent / "adapter.yaml"
 SETS = ("spider:holdout", "packaged:test", "geoquery", "chinook_deepagents")
@@ -85,10 +86,10 @@ def loops(done: Ablation) -> list[dict[str, Any]]:
         if name not in done.runs or once not in done.runs:
             continue
         report = done.runs[name].report
-        before = {item["id"]: item["ex"] for item in done.runs[once].report["items"]}
-        test = mcnemar((item["ex"], before[item["id"]]) for item in report["items"])
+        ours, theirs = ({item["id"]: item["ex"] for item in done.runs[cell].report["items"]} for cell in (name, once))
+        test = paired_test(once, ours, theirs)
         counts = {key: report["counts"][key] for key in ("finish", "format_errors", "steps")}
-        found.append({"cell": name, "against": once, "n": report["n"], **counts, **test.to_dict()})
+        found.append({"cell": name, **counts, **asdict(test)})
     return found
 
 

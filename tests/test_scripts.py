@@ -37,8 +37,13 @@ def place(tmp_path: Path, shop: Path) -> Path:
 
 
 def python(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return aloud(script, *arguments, "--quiet", cwd=cwd)
+
+
+def aloud(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """For a script without ``--quiet``."""
     environment = os.environ | {"NL2SQL_BENCHMARKS": str(cwd / "benchmarks")}
-    command = [sys.executable, str(SCRIPTS / script), *arguments, "--quiet"]
+    command = [sys.executable, str(SCRIPTS / script), *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -130,12 +135,10 @@ def test_the_adapters_table_holds_each_loop_against_the_model_asked_once(place: 
     }
     (place / "l.json").write_text(json.dumps({"on_exhausted": "repeat", "replies": replies}), encoding="utf-8")
     (place / "loops.yaml").write_text(LOOPS, encoding="utf-8")
-    command = [sys.executable, str(SCRIPTS / "adapter_table.py"), "--grid", "loops.yaml", "--sets", "spider:holdout"]
-    environment = os.environ | {"NL2SQL_BENCHMARKS": str(place / "benchmarks")}
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
-        given = [*command, "--out", "out", *more]
-        return subprocess.run(given, cwd=place, env=environment, capture_output=True, text=True, check=False)
+        given = ["--grid", "loops.yaml", "--sets", "spider:holdout", "--out", "out", *more]
+        return aloud("adapter_table.py", *given, cwd=place)
 
     done = run("--json")
     assert done.returncode == 0, done.stderr
