@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from nl2sql import __version__
-from nl2sql.controllers import check_model, get_controller
+from nl2sql.controllers import get_controller
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
-from nl2sql.few_shot import check_few_shot
 from nl2sql.grid import BASE, TABLE, Cell
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.jobs import Job, carry_out
 from nl2sql.models import resolve_spec
-from nl2sql.plan import MODEL_OPTIONS, Plan, open_benchmark, open_model, pick, read_plan, weights_of
+from nl2sql.plan import MODEL_OPTIONS, Plan, check_config, open_benchmark, open_model, pick, read_plan, weights_of
 from nl2sql.prompts import prompt_hashes
 from nl2sql.rescore import owed_of
 from nl2sql.runs import Run, exclusive, item_field, locked, read_manifest, write_json
@@ -276,8 +275,7 @@ class _Work:
                         stack.close()
                         model, opened = open_model(cell.plan), _model_of(cell.plan)
                         stack.callback(model.close)
-                    check_model(model, cell.config)
-                    check_few_shot(cell.config.few_shot)
+                    check_config(model, cell.config)
                     if not found:
                         begin()
                     found[cell.name] = self._run(cell, benchmark, questions, model, bar.update)

@@ -20,6 +20,7 @@ from typing import Any
 from nl2sql import constraints
 from nl2sql.agent_tools import EpisodeFailed, State, guard, link, open_task, other_orders
 from nl2sql.config import CandidatesConfig, Config, ScoreWeights
+from nl2sql.errors import ModelError
 from nl2sql.grounding import share_used
 from nl2sql.interfaces import (
     Completion,
@@ -34,12 +35,14 @@ from nl2sql.interfaces import (
     Tool,
     no_sink,
 )
+from nl2sql.question_model import question_model
 from nl2sql.react import dispatch, record
 from nl2sql.trace import summarize_trace
 from nl2sql.transitions import decide, refuse
 from nl2sql.voting import agreement, query_key
 
 PARTS = tuple(ScoreWeights.model_fields)
+_LEAST = 1e-300  # a probability whose logarithm can be taken, for those that are not known
 
 
 @dataclass
@@ -47,7 +50,8 @@ class Candidate:
     """One distinct query, or (``sql`` empty) all that the guardrails refused.
 
     steps: where it was written. parts: each from 0 to 1, None where it is not known; ``vote`` is set by ``rank``.
-    refusal: why it failed, or the first gate's reason against one that runs.
+    refusal: why it failed, or the first gate's reason against one that runs. question: log-probability of the question
+    after this query, where the question model was asked.
     """
 
     sql: str
@@ -58,6 +62,7 @@ class Candidate:
     refusal: str | None = None
     parts: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     score: float = 0.0
+    question: float | None = None
     repaired: bool = False  # a repair of it was tried
 
     @property
@@ -67,7 +72,8 @@ class Candidate:
     def to_dict(self) -> dict[str, Any]:
         parts = {name: value if value is None else round(value, 4) for name, value in self.parts.items()}
         about = {"sql": self.sql, "origin": self.origin, "steps": self.steps, "refusal": self.refusal}
-        return {**about, "score": round(self.score, 4), "parts": parts}
+        read_back = {} if self.question is None else {"question": round(self.question, 2)}
+        return {**about, "score": round(self.score, 4), **read_back, "parts": parts}
 
 
 class ReactSqlAgent:
@@ -128,6 +134,24 @@ class Search:
         self.messages = task.sql_messages(state.constraints)
         for origin, raw_sql, completion in self.written():
             self.take("generate_sql", origin, raw_sql, probability(completion, self.settings.length_penalty))
+        self.read_back()
+
+    def read_back(self) -> None:
+        """With ``choose: question``: how likely the question is after each query that was not asked about yet."""
+        waiting = [one for one in self.found if one.sql and one.question is None]
+        if self.settings.choose != "question" or not waiting:
+            return
+        task = self.state.task
+        try:
+            model = question_model(self.settings, task.resources.model)
+            likely, usage = model.logprobs(task.question.text, [one.sql for one in waiting], task.config.prompts)
+        except ModelError as error:
+            raise EpisodeFailed("model", str(error)) from error
+        task.usage = task.usage + usage
+        if charge := getattr(task.resources.model, "charge", None):  # in a run, where the model is metered
+            charge(usage)
+        for one, question in zip(waiting, likely, strict=True):
+            one.question = question
 
     def written(self) -> Iterator[tuple[str, str, Completion]]:
         """(origin, raw SQL, completion): of each view the greedy answer and sampled ones; last one under a grammar."""
@@ -228,6 +252,7 @@ class Search:
         candidate.repaired = True
         state.task.count("repairs")
         self.take("repair_sql", "repaired", str(dispatch(state, "repair_sql", {})), None)
+        self.read_back()
 
     def note(self, action: str, observation: Any, step: int | None = None) -> None:
         at = self.step if step is None else step
@@ -281,16 +306,22 @@ def rank(found: Sequence[Candidate], results: Sequence[RunResult], settings: Can
     for one, count in zip(found, votes, strict=True):
         one.parts["vote"] = count / sum(copies)
         one.score = score(one.parts, settings.weights)
-    return sorted(found, key=lambda one: (not one.sql, *_place(one, settings.choose)))
+    return sorted(found, key=lambda one: (not one.sql, *_place(one, settings)))
 
 
-def _place(candidate: Candidate, choose: str) -> tuple[float, ...]:
+def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...]:
     """What decides between candidates; the smallest is the best."""
-    if choose == "score":
+    parts = {name: value or 0.0 for name, value in candidate.parts.items()}
+    if settings.choose == "score":
         return (-candidate.score,)
-    if choose == "logprob":  # execution-guided decoding leaves out what fails and what gives nothing [42]
-        return (not candidate.runs, -(candidate.parts["rows"] or 0.0), -(candidate.parts["probability"] or 0.0))
-    return (not candidate.runs, -(candidate.parts["vote"] or 0.0) if choose == "vote" else 0.0)
+    if settings.choose == "vote":
+        return (not candidate.runs, -parts["vote"])
+    if settings.choose == "first_executable":
+        return (not candidate.runs,)
+    likely = parts["probability"]
+    if settings.choose == "question":  # both directions [45]
+        likely = math.log(max(likely, _LEAST)) + settings.question_weight * (candidate.question or 0.0)
+    return (not candidate.runs, -parts["rows"], -likely)  # what fails and what gives nothing comes last [42]
 
 
 def score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:

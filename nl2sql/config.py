@@ -129,8 +129,11 @@ class CandidatesConfig(_Frozen):
     views: int = Field(1, ge=1, le=64)  # prompts that share them, each with the tables in another order
     temperature: float = Field(0.8, gt=0)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)
-    choose: Literal["first_executable", "vote", "logprob", "score"] = "score"
+    choose: Literal["first_executable", "vote", "logprob", "question", "score"] = "score"
     length_penalty: float = Field(1.0, ge=0, le=1)  # of probability: 1 the mean per token, 0 the whole query's
+    question_model: str = "smollm2-135m"  # of choose question: a local model
+    question_adapter: str = "smollm2-135m-question"  # a packaged one, a folder, or none
+    question_weight: float = Field(2.0, ge=0)  # of the question's log-probability beside the query's
     weights: ScoreWeights = ScoreWeights()
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
     reflection: bool = False  # one repair, where the best candidate runs and a gate refuses it

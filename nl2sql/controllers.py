@@ -102,6 +102,11 @@ class Meter:
             self.usage = sum((completion.usage for completion in found), self.usage)
         return found
 
+    def charge(self, usage: Usage) -> None:
+        """Count what the episode had another model compute."""
+        with self._lock:
+            self.usage = self.usage + usage
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 

@@ -58,6 +58,11 @@ class Cell:
 
 def read_grid(path: str | Path) -> list[Cell]:
     """The cells of a grid file, base first. Raises UsageError with one line that names what is wrong and where."""
+    return expand(grid_data(path))
+
+
+def grid_data(path: str | Path) -> dict[str, Any]:
+    """A grid file's contents as plain data, checked, for scripts that change the base. Raises UsageError likewise."""
     file = Path(path)
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -66,9 +71,10 @@ def read_grid(path: str | Path) -> list[Cell]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"grid {file} cannot be read: {' '.join(str(error).split())[:200]}") from None
     try:
-        return expand(data)
+        expand(data)
     except UsageError as error:
         raise UsageError(f"grid {file}: {error}") from None
+    return _mapping(data, "the grid")
 
 
 def expand(data: Any) -> list[Cell]:

@@ -24,6 +24,7 @@ from nl2sql.controllers import SAMPLERS, NamedController, episode_model, get_con
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Benchmark, Episode, Model, Question, Resources, Tool
 from nl2sql.plan import Plan, few_shot_pool, fingerprints, run_key
+from nl2sql.question_model import question_model_print
 from nl2sql.repair.in_loop import corpus_print
 from nl2sql.runs import FORMAT, Run, RunFolder, environment, iter_jsonl, write_json
 from nl2sql.summary import pool_seeds, summarise
@@ -92,6 +93,8 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
     }
     if fixes := corpus_print(config.repair):
         manifest["corpus"] = fixes
+    if reader := question_model_print(config.candidates):
+        manifest["question_model"] = reader
     _keep_manifest(folder, manifest)
     try:
         main = _phase(job, job.controller, config, folder, main_key)
@@ -141,7 +144,7 @@ def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     before = json.loads(path.read_text(encoding="utf-8"))
     if before.get("key") == manifest["key"]:
         return
-    parts = ("config", "controller", "model", "prompts", "few_shot_pool", "corpus")
+    parts = ("config", "controller", "model", "prompts", "few_shot_pool", "corpus", "question_model")
     now = json.loads(json_text(manifest))
     changed = [part for part in parts if before.get(part) != now.get(part)]
     old, new = before.get("fingerprints", {}), now["fingerprints"]

@@ -14,10 +14,11 @@ from typing import Any
 from nl2sql import prompts
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.config import Config, build_config
-from nl2sql.controllers import NamedController
+from nl2sql.controllers import NamedController, check_model
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question
-from nl2sql.repair.in_loop import corpus_print
+from nl2sql.question_model import question_model_print
+from nl2sql.repair.in_loop import check_corpus, corpus_print
 from nl2sql.runs import content_key, question_key, read_manifest
 
 MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
@@ -129,15 +130,26 @@ def given_model(plan: Plan, model: Model) -> Model:
     return cached(model)
 
 
+def check_config(model: Model, config: Config) -> None:
+    """Before a run: raises ModelError or UsageError where the model cannot do what ``config`` wants, or where a corpus,
+    a few-shot pool or a question model that it names is not there."""
+    from nl2sql.few_shot import check_few_shot
+
+    check_model(model, config)
+    check_corpus(config.repair)
+    check_few_shot(config.few_shot)
+    question_model_print(config.candidates)
+
+
 def run_key(named: NamedController, config: Config, model: Mapping[str, Any], prints: Mapping[str, str]) -> str:
     """Content key of one controller under one config on one model over these questions and databases, over the examples
-    that prompts are given and over the fixes that guidance draws on."""
+    that prompts are given, over the fixes that guidance draws on and the question model's weights."""
     weights = weights_of(model)
     hashes = prompts.prompt_hashes(config.prompts)
     seen = {**prints, **({"few-shot pool": pool} if (pool := few_shot_pool(config)) else {})}
     settings = config.model_dump(exclude={"eval"})
-    fixes = [found] if (found := corpus_print(config.repair)) else []
-    return content_key(named.name, named.identity, settings, weights, hashes, seen, *fixes)
+    others = [found for found in (corpus_print(config.repair), question_model_print(config.candidates)) if found]
+    return content_key(named.name, named.identity, settings, weights, hashes, seen, *others)
 
 
 def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -151,6 +151,13 @@ Its result: {result}
 
 OK or WRONG?"""
 
+# A query's question: how likely it is ranks candidates (candidates.choose question).
+QUESTION_USER_PROMPT = """\
+SQL query:
+{sql}
+
+What question does this query answer?"""
+
 # The open assistant turn that the SQL prompts are continued from. It keeps a small model from answering in prose
 # (VA of the stock 135M model 0% without, 20% with it, on 60 packaged questions) and rules out WITH; a larger model is
 # better off with -c prompts.generate_prefill= (empty).
@@ -171,6 +178,7 @@ PROMPTS: dict[str, str] = {
     "retry_exemplar": RETRY_EXEMPLAR,
     "critique_system": CRITIQUE_SYSTEM_PROMPT,
     "critique_user": CRITIQUE_USER_PROMPT,
+    "question_user": QUESTION_USER_PROMPT,
 }
 
 
@@ -322,6 +330,11 @@ def critique_messages(
             "content": prompt("critique_user", overrides, schema=schema, question=question, sql=sql, result=result),
         },
     ]
+
+
+def question_messages(sql: str, overrides: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+    """The messages that a query's question follows: the query alone, without its schema."""
+    return [{"role": "user", "content": prompt("question_user", overrides, sql=sql)}]
 
 
 def react_messages(opening: str, overrides: Mapping[str, str] | None = None) -> list[dict[str, str]]:

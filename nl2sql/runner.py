@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.config import Config, build_config, merge
-from nl2sql.controllers import NamedController, check_model, get_controller
+from nl2sql.controllers import NamedController, get_controller
 from nl2sql.errors import UsageError
-from nl2sql.few_shot import check_few_shot
 from nl2sql.interfaces import Benchmark, Episode, Model, Tool
 from nl2sql.jobs import Job, carry_out, carry_out_seeds
-from nl2sql.plan import Plan, given_model, open_benchmark, open_model, pick, read_plan
-from nl2sql.repair.in_loop import check_corpus
+from nl2sql.plan import Plan, check_config, given_model, open_benchmark, open_model, pick, read_plan
 from nl2sql.runs import Run, exclusive, new_folder
 
 if TYPE_CHECKING:
@@ -111,9 +109,7 @@ def start(
     benchmark = open_benchmark(plan, objects)
     questions = pick(benchmark, plan)
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
-    check_model(model, config)
-    check_corpus(config.repair)
-    check_few_shot(config.few_shot)
+    check_config(model, config)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
     job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress, cluster=cluster)
     with exclusive(folder):
@@ -146,9 +142,7 @@ def resume(
     named = get_controller(controller or plan.controller)
     opened = open_benchmark(plan, objects)
     backend = given_model(plan, model) if model is not None else open_model(plan)
-    check_model(backend, config)
-    check_corpus(config.repair)
-    check_few_shot(config.few_shot)
+    check_config(backend, config)
     job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress, cluster=cluster)
     with exclusive(path):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)

@@ -17,12 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nl2sql.ablation import Ablation, ablate, ablation_markdown
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.grid import expand, read_grid
+from nl2sql.grid import expand, grid_data
 from nl2sql.stats import paired_test, percent
 
 GRID = Path(__file__).resolve().parent / "adapter.yaml"
@@ -61,18 +59,18 @@ def main() -> int:
 
 def table(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """The finished cells on one benchmark."""
-    read_grid(options.grid)  # refuses what is wrong with it, by name
-    grid = yaml.safe_load(options.grid.read_text(encoding="utf-8"))
+    grid = grid_data(options.grid)
     benchmark, _, split = name.partition(":")
-    grid["base"] |= {"benchmark": benchmark, **({"split": split} if split else {})}
+    grid["base"] = {**(grid.get("base") or {}), "benchmark": benchmark, **({"split": split} if split else {})}
     if options.limit:
         grid["base"]["limit"] = options.limit
-    if unknown := [cell for cell in options.cells or () if cell not in grid["cells"]]:
-        raise UsageError(f"--cells {unknown[0]}: there are {', '.join(grid['cells'])}")
+    named = grid.get("cells") or {}
+    if unknown := [cell for cell in options.cells or () if cell not in named]:
+        raise UsageError(f"--cells {unknown[0]}: there are {', '.join(named)}")
     if options.cells is not None:
-        grid["cells"] = {cell: grid["cells"][cell] for cell in options.cells}
+        grid["cells"] = named = {cell: named[cell] for cell in options.cells}
     if options.adapter:
-        for changed in grid["cells"].values():
+        for changed in named.values():
             changed |= {"adapter": options.adapter} if changed.get("adapter") == "auto" else {}
     place = options.out / name.replace(":", "-")
     done = ablate(expand(grid), place, command=f"python {' '.join(sys.argv)}")

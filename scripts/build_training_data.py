@@ -30,6 +30,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, help="so many questions, the first ones of each database in turn")
     parser.add_argument("--rounds", type=int, default=Shares.rounds, help="passes over the questions, each worded anew")
+    parser.add_argument("--write", type=float, default=Shares.write, help="share of the questions to be answered")
+    parser.add_argument("--question", type=float, default=Shares.question, help="share of the answers to be read back")
     parser.add_argument("--repair", type=float, default=Shares.repair, help="repair examples per question and round")
     parser.add_argument("--act", type=int, default=Shares.act, help="transcripts of the loop")
     parser.add_argument("--values", type=float, default=Shares.values, help="share of examples that show cell values")
@@ -72,7 +74,7 @@ def build(options: argparse.Namespace) -> int:
         print(f"{len(found)} leaks; what they concern is left out ({len(questions)} questions stay)", file=sys.stderr)
     if not questions:
         raise UsageError(f"nothing is left of {options.benchmark}:{options.split} to learn from")
-    own = ("rounds", "repair", "act", "values", "paraphrase", "guided", "swap", "synthetic")
+    own = ("rounds", "write", "question", "repair", "act", "values", "paraphrase", "guided", "swap", "synthetic")
     shares = Shares(**{name: getattr(options, name) for name in own})
     failures = (
         {row["id"]: str(row["sql"] or "") for row in Run.load(options.failures).predictions()}

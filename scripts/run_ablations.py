@@ -12,23 +12,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nl2sql.ablation import Ablation, ablate, ablation_markdown, ablation_notes, ablation_rows
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.cli.executor import opened
 from nl2sql.errors import Nl2SqlError
-from nl2sql.grid import expand, read_grid
+from nl2sql.grid import expand, grid_data
 
 GRID = Path(__file__).resolve().parent / "ablation.yaml"
 
 
 def grids(file: Path, model: str | None, limit: int | None, device: str) -> dict[str, dict[str, Any]]:
     """Folder name -> grid as plain data: the file's own, and Spider's holdout where it is at hand."""
-    read_grid(file)  # refuses what is wrong with it, by name
-    grid: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    grid = grid_data(file)
     given = {"model": model, "limit": limit, "device": device}
-    base = grid["base"] | {key: value for key, value in given.items() if value is not None}
+    base = (grid.get("base") or {}) | {key: value for key, value in given.items() if value is not None}
     found = {str(base.get("benchmark", "packaged")): grid | {"base": base}}
     if "spider" in available_benchmarks():
         found["spider"] = grid | {"base": base | {"benchmark": "spider", "split": "holdout"}}

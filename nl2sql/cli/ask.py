@@ -90,12 +90,11 @@ def ask(
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
 
     from nl2sql.config import load_config
-    from nl2sql.controllers import check_model, episode_model, get_controller
-    from nl2sql.few_shot import check_few_shot
+    from nl2sql.controllers import episode_model, get_controller
     from nl2sql.interfaces import Question, Resources, no_sink
     from nl2sql.models import load_model
+    from nl2sql.plan import check_config
     from nl2sql.query_runner import SqliteDatabase
-    from nl2sql.repair.in_loop import check_corpus
 
     named = get_controller(controller)
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
@@ -103,9 +102,7 @@ def ask(
     with SqliteDatabase(_file(db)) as database:
         where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
         loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
-        check_model(loaded, settings)
-        check_corpus(settings.repair)
-        check_few_shot(settings.few_shot)
+        check_config(loaded, settings)
         asked = Question(text, db_id=database.name)
         mine = episode_model(loaded, asked, named.name)
         resources = Resources(mine, database, sink=_print_step if trace else no_sink)

@@ -11,15 +11,13 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from nl2sql.config import Config
-from nl2sql.controllers import NamedController, check_model, get_controller
+from nl2sql.controllers import NamedController, get_controller
 from nl2sql.distributed.cluster import Cluster
 from nl2sql.distributed.shards import Shard, cut
 from nl2sql.errors import UsageError
-from nl2sql.few_shot import check_few_shot
 from nl2sql.interfaces import Episode, Model, Question, Tool
 from nl2sql.jobs import Job, run_questions
-from nl2sql.plan import MODEL_OPTIONS, Plan, few_shot_pool, open_model, weights_of
-from nl2sql.repair.in_loop import check_corpus
+from nl2sql.plan import MODEL_OPTIONS, Plan, check_config, few_shot_pool, open_model, weights_of
 
 
 @dataclass(frozen=True)
@@ -85,9 +83,7 @@ def run_shard(order: Order, shard: Shard) -> list[Episode]:
     ):
         if ours != wanted:
             raise UsageError(f"the worker on {platform.node()} has another {what} than this process")
-    check_model(model, order.config)
-    check_corpus(order.config.repair)
-    check_few_shot(order.config.few_shot)
+    check_config(model, order.config)
     benchmark = shard.open()
     job = Job(order.plan, named, benchmark, shard.questions, model, Path(), order.tools, progress=False)
     episodes: list[Episode] = []

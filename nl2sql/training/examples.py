@@ -29,7 +29,8 @@ GROUP = 12  # examples behind one schema text
 
 @dataclass(frozen=True)
 class Example:
-    """task: write, repair or act. pieces: the assistant's turn as (text, learned); ``closed``: the turn ends there."""
+    """task: write, question, repair or act. pieces: the assistant's turn as (text, learned), which ends there if
+    ``closed``."""
 
     task: str
     id: str
@@ -100,6 +101,12 @@ def write_example(item: Asked, schema_text: str) -> Example:
     """Question and schema -> SQL: ``generate_sql``'s own prompt."""
     messages = prompts.generate_messages(item.nlq, schema_text, constraints.extract_constraints(item.text))
     return Example("write", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))
+
+
+def question_example(item: Asked) -> Example:
+    """SQL -> its question: what ranks candidates (``nl2sql.question_model``)."""
+    messages = prompts.question_messages(item.sql + ";")
+    return Example("question", item.question.id, item.question.db_id, tuple(messages), ((item.text, True),))
 
 
 def repair_example(

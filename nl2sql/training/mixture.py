@@ -30,7 +30,9 @@ LONGEST = 600  # characters of a model's failed query
 
 @dataclass(frozen=True)
 class Shares:
-    """rounds: passes over the questions, each grouped and worded anew. repair: repair examples per question and round.
+    """rounds: passes over the questions, each grouped and worded anew. write: share of the questions that are to be
+    answered, question: share whose answers are to be read back as the question. repair: repair examples per question
+    and round.
 
     act: transcripts of the loop in all; wrong: share of these that begin with a wrong query. held_out: share of the
     databases that only tell when to stop. paraphrase: chance of the other wording where a question has one. swap:
@@ -38,6 +40,8 @@ class Shares:
     """
 
     rounds: int = 2
+    write: float = 1.0
+    question: float = 0.0
     repair: float = 0.2
     act: int = 150
     wrong: float = 0.4
@@ -51,7 +55,7 @@ class Shares:
     def __post_init__(self) -> None:
         """Raises UsageError for a share that cannot be."""
         for name, value in asdict(self).items():
-            most = 1.0 if name in ("wrong", "held_out", "paraphrase", "values", "guided", "swap") else math.inf
+            most = math.inf if name in ("rounds", "repair", "act", "synthetic") else 1.0
             if not 0 <= value <= most:
                 raise UsageError(f"{name} {value}: give {'a share from 0 to 1' if most == 1 else '0 or more'}")
 
@@ -136,7 +140,7 @@ def _groups(
             items.append(item)
     for shown, group in examples.groups(items, rng):
         text = examples.schema_text(shown)
-        made = [examples.write_example(item, text) for item in group]
+        made = [examples.write_example(item, text) for item in group if _drawn(shares.write, rng)]
         for item in group:
             own = failures.get(item.question.id, "") if originals.get(item.question.id) == item.question.gold else ""
             wrong = _own_failure(item, own, database)
@@ -144,7 +148,13 @@ def _groups(
                 wrong = corrupted(item.sql, item.text, shown, database, rng)
             if wrong is not None:
                 made.append(_repair(item, text, *wrong, database, shares, rng))
-        yield Group(part, number, tuple(made))
+        read_back = [examples.question_example(item) for item in group if _drawn(shares.question, rng)]
+        yield from (Group(part, number, tuple(some)) for some in (made, read_back) if some)
+
+
+def _drawn(share: float, rng: random.Random) -> bool:
+    """True for this share of the calls; all and none cost no draw, so that other draws stay what they were."""
+    return share >= 1 or (share > 0 and rng.random() < share)
 
 
 def _own_failure(item: examples.Asked, sql: str, database: Database) -> tuple[str, str] | None:

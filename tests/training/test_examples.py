@@ -185,6 +185,25 @@ def test_held_out_databases_teach_nothing():
     assert sum(e.task == "act" for g in groups for e in g.examples) == 2
 
 
+def test_answers_are_read_back_as_the_questions_in_groups_of_their_own():
+    benchmark = load_benchmark("packaged", split="dev")
+    plain = {"rounds": 1, "repair": 0, "act": 0, "held_out": 0, "paraphrase": 0}
+    written = list(mixture(benchmark, benchmark.questions, Shares(**plain)))
+    both = list(mixture(benchmark, benchmark.questions, Shares(**plain, question=1.0)))
+    assert [g for g in both if g.examples[0].task == "write"][:1] == written[:1]
+    assert all(len({e.task for e in g.examples}) == 1 for g in both)
+    only = list(mixture(benchmark, benchmark.questions, Shares(**plain, write=0.0, question=1.0)))
+    asked = {question.id: question.text for question in benchmark.questions}
+    made = [example for group in only for example in group.examples]
+    assert {e.task for e in made} == {"question"}
+    assert {e.id for e in made} == {e.id for group in written for e in group.examples}
+    for example in made:
+        assert example.pieces == ((asked[example.id], True),)
+        assert example.messages[0]["content"].startswith("SQL query:\nSELECT ")
+    half = sum(len(g.examples) for g in mixture(benchmark, benchmark.questions, Shares(**plain, write=0.5)))
+    assert 0 < half < len(made)
+
+
 def test_a_database_that_cannot_be_opened_is_left_out_and_the_others_are_learned(tmp_path, shop, caplog):
     empty = tmp_path / "empty.sqlite"
     empty.write_bytes(b"not a database at all" * 50)
