@@ -58,11 +58,15 @@ class Cell:
 
 def read_grid(path: str | Path) -> list[Cell]:
     """The cells of a grid file, base first. Raises UsageError with one line that names what is wrong and where."""
-    return expand(grid_data(path))
+    return _read(path)[1]
 
 
 def grid_data(path: str | Path) -> dict[str, Any]:
     """A grid file's contents as plain data, checked, for scripts that change the base. Raises UsageError likewise."""
+    return _read(path)[0]
+
+
+def _read(path: str | Path) -> tuple[dict[str, Any], list[Cell]]:
     file = Path(path)
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -71,10 +75,9 @@ def grid_data(path: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"grid {file} cannot be read: {' '.join(str(error).split())[:200]}") from None
     try:
-        expand(data)
+        return data, expand(data)
     except UsageError as error:
         raise UsageError(f"grid {file}: {error}") from None
-    return _mapping(data, "the grid")
 
 
 def expand(data: Any) -> list[Cell]:

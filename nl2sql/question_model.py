@@ -24,6 +24,7 @@ from nl2sql.interfaces import Model, Usage
 from nl2sql.models import resolve_spec
 
 ROWS = 32  # queries in a forward pass
+_loading = threading.Lock()
 
 
 class QuestionModel:
@@ -32,10 +33,10 @@ class QuestionModel:
     model, tokenizer: loaded transformers objects, the model in eval mode on its device.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str, revision: str) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, name: str) -> None:
         from nl2sql.models.chat import Chat
 
-        self.name, self.revision = name, revision
+        self.name = name
         self._model, self._tokenizer = model, tokenizer
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
         self._lock = threading.Lock()
@@ -94,15 +95,8 @@ def question_model(settings: CandidatesConfig, model: Model) -> QuestionModel:
     described = model.describe()
     local = described.get("backend") == "transformers"
     device, dtype = (str(described["device"]), str(described["dtype"])) if local else ("auto", None)
-    return _load(settings.question_model, settings.question_adapter, device, dtype)
-
-
-_loading = threading.Lock()
-
-
-def _load(spec: str, adapter: str, device: str, dtype: str | None) -> QuestionModel:
     with _loading:  # many episodes ask at once
-        return _loaded(spec, adapter, device, dtype)
+        return _loaded(settings.question_model, settings.question_adapter, device, dtype)
 
 
 @lru_cache(maxsize=2)
@@ -110,7 +104,7 @@ def _loaded(spec: str, adapter: str, device: str, dtype: str | None) -> Question
     from nl2sql.models.load import load_parts
 
     loaded = load_parts(_local(spec), device=device, dtype=dtype, adapter=adapter)
-    return QuestionModel(*loaded.parts, name=loaded.name, revision=loaded.revision)
+    return QuestionModel(*loaded.parts, name=loaded.name)
 
 
 def question_model_print(settings: CandidatesConfig) -> str | None:

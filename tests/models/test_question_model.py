@@ -25,11 +25,6 @@ ASKED = "Which customers live in Bern?"
 QUERIES = ["SELECT name FROM customers WHERE city = 'Bern';", "SELECT 1;", "SELECT count(*) FROM orders;"]
 
 
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A tiny model of its own on disk."""
@@ -57,14 +52,14 @@ def alone(model, tokenizer, query: str) -> float:
 def test_each_question_is_as_likely_as_it_is_alone(kind):
     model, tokenizer = tiny_model(kind), tiny_tokenizer()
     many = [QUERIES[n % 3].replace("1", str(n)) for n in range(ROWS + 3)]  # more than a pass takes
-    found, usage = QuestionModel(model, tokenizer, name="tiny", revision="1").logprobs(ASKED, many)
+    found, usage = QuestionModel(model, tokenizer, name="tiny").logprobs(ASKED, many)
     assert found == pytest.approx([alone(model, tokenizer, query) for query in many], abs=1e-3)
     assert (usage.model_calls, usage.completion_tokens) == (len(many), 0)
     assert usage.prefill_tokens == usage.prompt_tokens > 0
 
 
 def test_nothing_to_ask_and_more_than_fits():
-    model = QuestionModel(tiny_model(), tiny_tokenizer(), name="tiny", revision="1")
+    model = QuestionModel(tiny_model(), tiny_tokenizer(), name="tiny")
     assert model.logprobs(ASKED, [])[0] == []
     assert model.logprobs("", QUERIES)[0] == [0.0] * 3
     with pytest.raises(ModelError, match=r"tokens; tiny takes 1,024"):
