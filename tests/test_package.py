@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,3 +24,9 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         nl2sql.nope  # noqa: B018
+
+
+def test_constraints_name_only_versions_that_a_public_index_can_hold() -> None:
+    """A local version label (``torch==2.13.0+cpu``) is on no public index: nobody else could install."""
+    lines = (Path(__file__).parents[1] / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if "+" in line.partition("#")[0]] == []
