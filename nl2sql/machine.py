@@ -1,9 +1,14 @@
-"""What this machine lets the process use now: processor cores and memory."""
+"""What this machine lets the process use: processor cores, memory, and the cache folder.
+
+The cache folder (converted weights, built databases, replicas) is ``NL2SQL_CACHE``, else ``~/.cache/nl2sql``.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from nl2sql.errors import Nl2SqlError
 
 
 def cores() -> int:
@@ -24,3 +29,19 @@ def free_bytes() -> int | None:
         return min(available, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     except (OSError, ValueError):  # no group, or one without a limit
         return available
+
+
+def cache_dir(*parts: str) -> Path:
+    """The cache folder (or a folder inside it), created when missing."""
+    base = os.environ.get("NL2SQL_CACHE")
+    if base:
+        root = Path(base).expanduser()
+    else:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nl2sql"
+    path = root.joinpath(*parts)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        hint = "set NL2SQL_CACHE to a folder you can write"
+        raise Nl2SqlError(f"cache folder {path} cannot be created ({error.strerror}); {hint}") from None
+    return path

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nl2sql.cache import cache_dir
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.file_reader import Unreadable, bound, content_digest, rows_deadline, vet
+from nl2sql.machine import cache_dir
 from nl2sql.schema import introspect, quote_always
 
 FRESH_S = 2.0  # a file changed this recently may change again within one tick of its time stamp

@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from engine_bench import growth, variants
 from engine_bench.transcripts import Recording, record
 
-from nl2sql.cache import cache_dir
+from nl2sql.machine import cache_dir
 from nl2sql.models import load_model
 from nl2sql.models.embedded import pull
 from nl2sql.models.load import set_threads

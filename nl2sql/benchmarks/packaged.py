@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.benchmarks.core import FolderBenchmark
-from nl2sql.cache import cache_dir
 from nl2sql.errors import BenchmarkError, UsageError
 from nl2sql.interfaces import Question
+from nl2sql.machine import cache_dir
 
 NULL = r"\N"
 BUILD_FORMAT = "1"  # part of the cache key: change it when the same files are to give another database

@@ -51,7 +51,7 @@ def _memory() -> Check:
 
 
 def _cache() -> Check:
-    from nl2sql.cache import cache_dir
+    from nl2sql.machine import cache_dir
 
     try:
         folder = cache_dir()

@@ -17,8 +17,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from nl2sql.cache import cache_dir
 from nl2sql.errors import Nl2SqlError
+from nl2sql.machine import cache_dir
 
 VERSION = f"gold-1/sqlite-{sqlite3.sqlite_version}"  # change it whenever a digest is computed in another way
 WORTH_S = 0.01  # a gold that takes less is executed again sooner than looked up

@@ -23,8 +23,8 @@ from typing import Any
 
 import yaml
 
-from nl2sql.cache import cache_dir
 from nl2sql.errors import Cancelled, ModelError, UsageError
+from nl2sql.machine import cache_dir
 from nl2sql.models.hashes import file_sha256
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from nl2sql.cache import cache_dir
+from nl2sql.machine import cache_dir
 
 
 def file_sha256(path: Path) -> str:

@@ -26,9 +26,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql.cache import cache_dir
 from nl2sql.errors import Cancelled
 from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, ToolDefinition, Usage
+from nl2sql.machine import cache_dir
 
 logger = logging.getLogger(__name__)
 

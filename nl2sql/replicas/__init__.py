@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 
-from nl2sql.cache import cache_dir
 from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.machine import cache_dir
 
 METHOD = "perturb-2"  # part of every cache key: change it whenever the same input is to give other replicas
 SHUFFLE_METHOD = "shuffle-2"

@@ -21,8 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nl2sql.cache import cache_dir
 from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.machine import cache_dir
 
 METHOD = "suite-4"  # part of every cache key: change it whenever the same input is to give another suite
 
