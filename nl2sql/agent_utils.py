@@ -15,7 +15,7 @@ from nl2sql.constraints import intent_constraints
 from nl2sql.postprocess import guarded_postprocess
 from nl2sql.projection import enforce_projection_contract
 from nl2sql.schema import Schema
-from nl2sql.sql_text import Tree, edited, parse, span
+from nl2sql.sql.text import Tree, edited, parse, span
 
 CUTTABLE = ("postprocess", "projection_contract", "table_casing")
 __all__ = [

@@ -25,11 +25,11 @@ from tqdm.auto import tqdm
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, FewShotConfig
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
-from nl2sql.eval.exact import normalise_sql
 from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.linking import STOP_WORDS, stem, words
 from nl2sql.repair.embeddings import HashedNgrams, Vectors
 from nl2sql.runs import content_key
+from nl2sql.sql.same import normalise_sql
 
 EMBEDDER = HashedNgrams(512)
 EMBEDDED_AT_ONCE = 500

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sqlglot.tokens import Token, TokenType
 
-from nl2sql.sql_text import KEYWORDS, tokens, top_level
+from nl2sql.sql.text import KEYWORDS, tokens, top_level
 
 _NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "

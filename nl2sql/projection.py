@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
-from nl2sql.sql_text import Tree, edited, parse, tokens, top_level
+from nl2sql.sql.text import Tree, edited, parse, tokens, top_level
 
 _LEAD = re.compile(
     r"\b(?:show|list|give|find|return|display|report|retrieve|get|print|provide|select|fetch|tell|output|state"

@@ -1,7 +1,7 @@
 """``validate_sql``: does a statement compile on this database, and do its names mean something?
 
 Two judges. SQLite's EXPLAIN (through ``Database.explain``, in the sandbox) knows its own grammar, names and functions,
-but reads a mistyped double-quoted column as a string. The scope walk (``nl2sql.name_resolution``) catches that, and
+but reads a mistyped double-quoted column as a string. The scope walk (``nl2sql.sql.names``) catches that, and
 stands in where no database is given. Where sqlglot cannot parse what EXPLAIN accepts, EXPLAIN wins. Reasons are
 machine-readable and come with did-you-mean suggestions.
 """
@@ -21,9 +21,9 @@ from sqlglot.tokens import Token, TokenType
 
 from nl2sql.errors import one_line
 from nl2sql.interfaces import Database
-from nl2sql.name_resolution import Problem, unresolved_names
 from nl2sql.schema import Schema
-from nl2sql.sql_text import KEYWORDS, Tree, parse, syntax_error, tokens
+from nl2sql.sql.names import Problem, unresolved_names
+from nl2sql.sql.text import KEYWORDS, Tree, parse, syntax_error, tokens
 
 _MAX_SUGGESTIONS = 5
 _QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN})

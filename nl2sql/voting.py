@@ -19,7 +19,7 @@ def query_key(sql: str, dialect: str = "sqlite") -> str:
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    from nl2sql.parse_bound import SLIPS, parse_bounded
+    from nl2sql.sql.parse import SLIPS, parse_bounded
 
     try:
         tree = parse_bounded(sql, dialect)

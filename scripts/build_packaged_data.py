@@ -50,7 +50,7 @@ def database_files(db_id: str) -> dict[Path, str]:
 
 def questions_text() -> str:
     """questions.json with every ``difficulty`` computed anew: a JSON list, one object per line."""
-    from nl2sql.hardness import hardness
+    from nl2sql.sql.hardness import hardness
 
     items = json.loads((DATA / "questions.json").read_text(encoding="utf-8"))
     for item in items:

@@ -172,9 +172,9 @@ class Lab:
 
     def read_as_prediction(self, sql: str) -> None:
         """Everything that scoring does to the text itself, in this process. Raises Violation."""
-        from nl2sql.eval.exact import exact_match
-        from nl2sql.eval.features import features
         from nl2sql.eval.rules.order import order_matters
+        from nl2sql.sql.features import features
+        from nl2sql.sql.same import exact_match
 
         reading: Callable[[str], object]
         for reading in (lambda text: exact_match("SELECT 1", text), features, order_matters):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.benchmarks.core import left_out_reason
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.rules import gold_order, results_match
-from nl2sql.hardness import hardness
 from nl2sql.interfaces import Benchmark, Question
+from nl2sql.sql.hardness import hardness
 
 if TYPE_CHECKING:
     from nl2sql.query_runner import QueryPool

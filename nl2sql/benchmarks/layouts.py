@@ -15,8 +15,8 @@ from typing import Any
 
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.errors import BenchmarkError
-from nl2sql.hardness import LEVELS, hardness
 from nl2sql.interfaces import Question
+from nl2sql.sql.hardness import LEVELS, hardness
 
 DATABASE_FOLDERS = (
     "databases",

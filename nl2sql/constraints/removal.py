@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nl2sql.constraints.shape import is_aggregate, outer_selects
-from nl2sql.parse_bound import parse_bounded
+from nl2sql.sql.parse import parse_bounded
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -119,7 +119,7 @@ def _parse(sql: str) -> exp.Expr | None:
     import sqlglot
     from sqlglot import exp
 
-    from nl2sql.parse_bound import SLIPS, refuse_unparsable
+    from nl2sql.sql.parse import SLIPS, refuse_unparsable
 
     if not sql.strip():
         return None

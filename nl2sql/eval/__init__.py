@@ -6,10 +6,10 @@ name carries its rule: ``EX[bag]`` compares multisets of rows; ``TS[bag,perturb,
 and on 5 perturbed replicas [18].
 """
 
-from nl2sql.eval.exact import exact_match, normalise_sql
 from nl2sql.eval.rules import gold_order, order_keys, order_matters, results_match, suites_match
 from nl2sql.eval.scores import ItemScore, Scores
 from nl2sql.eval.scoring import score, score_many
+from nl2sql.sql.same import exact_match, normalise_sql
 from nl2sql.stats import Interval
 
 __all__ = [

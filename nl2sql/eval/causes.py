@@ -94,7 +94,7 @@ class _Facts:
     @cached_property
     def differing(self) -> frozenset[str]:
         """The facets in which the syntax trees differ; none where they cannot be compared."""
-        from nl2sql.eval.facets import differing
+        from nl2sql.sql.facets import differing
 
         names = differing(self.gold_sql, self.predicted_sql, self.schema) or frozenset()
         if len(names) > 1 and "distinct" in names and not _repeats(self.gold) and not _repeats(self.predicted):

@@ -105,8 +105,8 @@ def _paired(pairs: Sequence[Pair], verdict: Callable[[ItemScore], Any]) -> Paire
 
 def _groupings(scores: Scores, pairs: Sequence[Pair]) -> dict[str, list[tuple[str, Pair]]]:
     """Grouping -> (group, pair) in the order in which groups are shown."""
-    from nl2sql.eval.features import FEATURES, UNKNOWN, features
-    from nl2sql.hardness import LEVELS
+    from nl2sql.sql.features import FEATURES, UNKNOWN, features
+    from nl2sql.sql.hardness import LEVELS
 
     keyed = [({"hardness": a.hardness or UNKNOWN, **features(scores.gold_sql.get(a.id, ""))}, (a, b)) for a, b in pairs]
     orders: Mapping[str, Sequence[str]] = {"hardness": LEVELS, **FEATURES}

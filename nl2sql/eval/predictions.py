@@ -94,7 +94,7 @@ def with_golds(questions: Sequence[Question], path: str | Path) -> list[Question
 
 
 def _with_gold(question: Question, sql: str) -> Question:
-    from nl2sql.hardness import hardness
+    from nl2sql.sql.hardness import hardness
 
     about_the_gold = ("gold_rows", "gold_error", "no_gold", "time_dependent")
     meta = {key: value for key, value in question.meta.items() if key not in about_the_gold}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nl2sql.errors import UsageError
-from nl2sql.hardness import LEVELS
+from nl2sql.sql.hardness import LEVELS
 from nl2sql.stats import MIN_CLUSTERS, Interval, clustered_interval, mcnemar
 
 
@@ -79,7 +79,7 @@ class Scores:
 
     def by_feature(self) -> dict[str, dict[str, dict[str, Interval]]]:
         """The same by what the gold is made of: feature -> value -> metrics (``features.features``)."""
-        from nl2sql.eval.features import FEATURES, UNKNOWN, features
+        from nl2sql.sql.features import FEATURES, UNKNOWN, features
 
         found = {item.id: features(self.gold_sql.get(item.id, "")) for item in self.items}
         by_feature = {}

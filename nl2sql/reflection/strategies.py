@@ -16,7 +16,7 @@ from nl2sql.errors import one_line
 from nl2sql.interfaces import Sampling
 from nl2sql.repair import in_loop
 from nl2sql.schema import Schema, Table, quote_name
-from nl2sql.sql_text import same_tokens, tokens
+from nl2sql.sql.text import same_tokens, tokens
 
 if TYPE_CHECKING:
     from nl2sql.reflection.state import ReflectState

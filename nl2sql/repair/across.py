@@ -35,8 +35,8 @@ def transpiled(sql: str, source: str, target: str) -> str:
     from sqlglot import ErrorLevel
     from sqlglot.errors import SqlglotError
 
-    from nl2sql.parse_bound import SLIPS, parse_bounded
     from nl2sql.repair.rewrites import rewritten
+    from nl2sql.sql.parse import SLIPS, parse_bounded
 
     try:
         tree = rewritten(parse_bounded(sql, source), target)

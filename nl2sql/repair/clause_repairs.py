@@ -105,7 +105,7 @@ def _select(sql: str, dialect: str) -> Any:
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    from nl2sql.parse_bound import parse_bounded
+    from nl2sql.sql.parse import parse_bounded
 
     try:
         tree = parse_bounded(sql, dialect)

@@ -218,7 +218,7 @@ def _transpiled(sql: str, names: SchemaNames) -> Iterator[str]:
     import sqlglot
     from sqlglot.errors import SqlglotError
 
-    from nl2sql.parse_bound import SLIPS, parse_bounded
+    from nl2sql.sql.parse import SLIPS, parse_bounded
 
     seen = set()
     joins_texts = "||" in names.words

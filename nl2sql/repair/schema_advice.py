@@ -19,7 +19,7 @@ def schema_advice(sql: str, schema: Schema, dialect: str) -> list[str]:
     by other columns than their foreign key, that key. Empty where the statement cannot be parsed or nothing is odd."""
     from sqlglot.errors import SqlglotError
 
-    from nl2sql.parse_bound import parse_bounded
+    from nl2sql.sql.parse import parse_bounded
 
     try:
         tree = parse_bounded(sql, dialect)

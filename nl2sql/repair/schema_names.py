@@ -141,7 +141,7 @@ def with_derived(schema: Schema, sql: str, dialect: str) -> Schema:
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    from nl2sql.parse_bound import parse_bounded
+    from nl2sql.sql.parse import parse_bounded
 
     if "select" not in sql[1:].lower():  # one SELECT alone derives nothing
         return schema

@@ -43,7 +43,7 @@ def error_signature(error: str, failed_sql: str = "", dialect: str = "sqlite") -
 
 def _names(sql: str, dialect: str) -> tuple[set[str], set[str]]:
     """(names that are no keywords, names of functions) of a statement, lower case."""
-    from nl2sql.sql_text import KEYWORDS
+    from nl2sql.sql.text import KEYWORDS
 
     words = [word.lower() for word in statement_words(sql, dialect)]
     functions = {word for word, behind in zip(words, [*words[1:], ""], strict=False) if behind == "("}
@@ -56,7 +56,7 @@ def normalised_sql(sql: str, dialect: str = "sqlite") -> str:
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    from nl2sql.parse_bound import SLIPS, parse_bounded
+    from nl2sql.sql.parse import SLIPS, parse_bounded
 
     try:
         tree = parse_bounded(sql, dialect)

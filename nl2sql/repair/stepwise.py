@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nl2sql.parse_bound import SLIPS, parse_bounded
+from nl2sql.sql.parse import SLIPS, parse_bounded
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

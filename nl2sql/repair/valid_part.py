@@ -17,7 +17,7 @@ def valid_part(sql: str, database: Database) -> str:
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    from nl2sql.parse_bound import parse_bounded
+    from nl2sql.sql.parse import parse_bounded
 
     try:
         tree = parse_bounded(sql, database.dialect)

@@ -22,9 +22,9 @@ from typing import Any
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.eval.rules import get_rule
 from nl2sql.interfaces import Benchmark, Database, Question
-from nl2sql.parse_bound import SLIPS, parse_bounded
 from nl2sql.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Asked
 from nl2sql.schema import Column, introspect, quote_name
+from nl2sql.sql.parse import SLIPS, parse_bounded
 from nl2sql.sqlite_files import read_only
 
 LOAD_S = 300.0

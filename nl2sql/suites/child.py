@@ -16,8 +16,8 @@ from typing import Any
 
 from nl2sql.framed_child import reply, requests
 from nl2sql.interfaces import RunResult
-from nl2sql.parse_bound import SLIPS
 from nl2sql.query_worker import restrict_process
+from nl2sql.sql.parse import SLIPS
 from nl2sql.suites.distil import Databases, Gold, answer, distil, read_gold
 from nl2sql.suites.hunt import counterexamples
 from nl2sql.suites.source import Source

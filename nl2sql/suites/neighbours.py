@@ -15,7 +15,7 @@ from sqlglot import expressions as exp
 from sqlglot.errors import SqlglotError
 
 from nl2sql.errors import UsageError
-from nl2sql.parse_bound import parse_bounded
+from nl2sql.sql.parse import parse_bounded
 from nl2sql.suites import mutate_conditions as conditions
 from nl2sql.suites import mutate_shape as shape
 from nl2sql.suites.mutator import NULLS, REPEATS, TIES, Mutator, Neighbour

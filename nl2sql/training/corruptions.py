@@ -13,8 +13,8 @@ from typing import Any
 
 from nl2sql import constraints, validation
 from nl2sql.interfaces import Database
-from nl2sql.parse_bound import SLIPS, parse_bounded
 from nl2sql.schema import Schema
+from nl2sql.sql.parse import SLIPS, parse_bounded
 
 
 def corrupted(

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.eval.exact import normalise_sql
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.linking import words
 from nl2sql.schema import Schema
+from nl2sql.sql.same import normalise_sql
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from nl2sql.parse_bound import SLIPS, parse_bounded
 from nl2sql.schema import Schema
+from nl2sql.sql.parse import SLIPS, parse_bounded
 
 
 def in_style(sql: str, schema: Schema) -> str | None:
     """``sql`` in that style, without a semicolon; None for what sqlglot cannot parse or write."""
     from sqlglot.errors import SqlglotError
 
-    from nl2sql.eval.exact import read_double_quoted_values
+    from nl2sql.sql.same import read_double_quoted_values
 
     try:
         tree: Any = parse_bounded(sql)

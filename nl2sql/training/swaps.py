@@ -15,8 +15,8 @@ from typing import Any
 
 from nl2sql.interfaces import Database, Question
 from nl2sql.linking import words
-from nl2sql.parse_bound import SLIPS, parse_bounded
 from nl2sql.schema import Column, Schema, Table, quote_name
+from nl2sql.sql.parse import SLIPS, parse_bounded
 from nl2sql.training.corruptions import error_of
 
 LONGEST = 30  # characters of a value

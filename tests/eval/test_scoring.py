@@ -17,12 +17,12 @@ import pytest
 from nl2sql.benchmarks import FolderBenchmark
 from nl2sql.errors import UsageError
 from nl2sql.eval import exact_match, gold_cache, score, score_many
-from nl2sql.eval.row_order import order_free
-from nl2sql.eval.same_text import same_text
 from nl2sql.interfaces import Question
 from nl2sql.machine import cache_dir
 from nl2sql.query_batch import ROWS, run_pairs
 from nl2sql.query_runner import QueryPool
+from nl2sql.sql.row_order import order_free
+from nl2sql.sql.same_text import same_text
 
 SLOW = "SELECT count(*) FROM n a, n b WHERE a.i + b.i > {}"
 

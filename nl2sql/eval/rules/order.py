@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from nl2sql.interfaces import RunResult
-from nl2sql.parse_bound import parse_bounded
+from nl2sql.sql.parse import parse_bounded
 
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
 ORDER_BY = re.compile(r"\border\s+by\b", re.IGNORECASE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from nl2sql.eval.exact import exact_match
+from nl2sql.sql.same import exact_match
 
 TOKEN = re.compile(  # what every writing of a query shares; DESC only where it can be nothing but a direction
     r"(?P<text>'(?:[^']|'')*')|(?P<name>\"[^\"]*\"|`[^`]*`|\[[^\]]*\])"

@@ -12,7 +12,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from nl2sql.parse_bound import SLIPS, parse_bounded
+from nl2sql.sql.parse import SLIPS, parse_bounded
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

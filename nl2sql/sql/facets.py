@@ -19,9 +19,9 @@ from typing import TypeAlias
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from nl2sql.eval.canonical import MAX_DEPTH, STAR, Canonical, branches, conjuncts, is_aggregate
-from nl2sql.parse_bound import parse_bounded
 from nl2sql.schema import Schema
+from nl2sql.sql.canonical import MAX_DEPTH, STAR, Canonical, branches, conjuncts, is_aggregate
+from nl2sql.sql.parse import parse_bounded
 
 Edge: TypeAlias = frozenset[str]  # the two columns of a join condition, and NOT_IN where rows must not match
 NOT_IN = "not in"

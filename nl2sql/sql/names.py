@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from nl2sql.schema import Schema
-from nl2sql.sql_text import Tree, span
+from nl2sql.sql.text import Tree, span
 
 _ROWID = frozenset({"rowid", "oid", "_rowid_"})
 _SYSTEM_TABLES = frozenset({"sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_sequence", "dbstat"})

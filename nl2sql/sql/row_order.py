@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.parse_bound import parse_bounded
+from nl2sql.sql.parse import parse_bounded
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

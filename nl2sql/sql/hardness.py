@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from nl2sql.parse_bound import parse_bounded
+from nl2sql.sql.parse import parse_bounded
 
 if TYPE_CHECKING:
     from sqlglot import expressions as exp

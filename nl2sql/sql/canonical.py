@@ -23,7 +23,7 @@ class Canonical:
     to it (empty until it is set)."""
 
     def __init__(self, tree: exp.Query, schema: Schema | None) -> None:
-        from nl2sql.eval.exact import read_double_quoted_values
+        from nl2sql.sql.same import read_double_quoted_values
 
         read_double_quoted_values(tree)
         self.tree = tree

@@ -17,7 +17,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
-from nl2sql.parse_bound import refuse_unparsable
+from nl2sql.sql.parse import refuse_unparsable
 
 DIALECT = "sqlite"
 MAX_CHARS = 100_000  # longer text is no query a model was asked for; SQLite's own limit is ten times that

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nl2sql.eval.features import FEATURES, UNKNOWN, features
+from nl2sql.sql.features import FEATURES, UNKNOWN, features
 
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "features.txt"
 CASES = [line.split(" ||| ") for line in FIXTURE.read_text("utf-8").splitlines() if line and not line.startswith("#")]

@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nl2sql.parse_bound import parse_bounded
+from nl2sql.sql.parse import parse_bounded
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

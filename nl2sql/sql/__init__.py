@@ -1,0 +1,1 @@
+"""Reading SQL text: no database, no model. Parsing within bounds, names, hardness, and "is it the same query?"."""
