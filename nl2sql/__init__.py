@@ -21,7 +21,7 @@ _HOMES = {
     "Config": "nl2sql.config",
     "ReactConfig": "nl2sql.config",
     "ReflectConfig": "nl2sql.config",
-    "SqliteDatabase": "nl2sql.query_runner",
+    "SqliteDatabase": "nl2sql.databases.sqlite.pool",
     "load_benchmark": "nl2sql.benchmarks",
     "load_model": "nl2sql.models",
     "react_sql": "nl2sql.react",

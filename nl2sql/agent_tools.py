@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from nl2sql import agent_utils, constraints, grammars, grounding, linking, prompts, schema, validation
+from nl2sql import agent_utils, constraints, grammars, grounding, linking, prompts
 from nl2sql.config import Config, RepairConfig
+from nl2sql.databases import schema, validation
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Question, Resources, RunResult, Sampling, Tool, Usage
 from nl2sql.plain_select import MOST_TABLES, plain_grammar

@@ -12,9 +12,9 @@ from sqlglot import exp
 
 from nl2sql.candidate import clean_candidate_with_reason
 from nl2sql.constraints import intent_constraints
+from nl2sql.databases.schema import Schema
 from nl2sql.postprocess import guarded_postprocess
 from nl2sql.projection import enforce_projection_contract
-from nl2sql.schema import Schema
 from nl2sql.sql.text import Tree, edited, parse, span
 
 CUTTABLE = ("postprocess", "projection_contract", "table_casing")

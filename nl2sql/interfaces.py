@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 
 if TYPE_CHECKING:
     from nl2sql.config import Config
-    from nl2sql.schema import Schema
+    from nl2sql.databases.schema import Schema
 
 # {"role": "system" | "user" | "assistant", "content": text}; with tools also "tool_calls" and role "tool", as OpenAI's
 Message: TypeAlias = Mapping[str, Any]

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
 
+from nl2sql.databases.schema import Schema
 from nl2sql.linking import neighbours
-from nl2sql.schema import Schema
 
 MOST_JOINS = 30  # every set costs compile time
 MOST_OF_A_TABLE = 12  # the sets with the query's first column are followed side by side

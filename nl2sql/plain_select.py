@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from itertools import combinations
 from typing import TypeAlias
 
+from nl2sql.databases.schema import Schema, Table, quote_name
 from nl2sql.grammars import escaped
 from nl2sql.interfaces import Grammar
 from nl2sql.join_scopes import column_groups
 from nl2sql.linking import neighbours
-from nl2sql.schema import Schema, Table, quote_name
 
 MOST_JOINED = 4  # tables of one query; fewer where the rules would be more than MOST_RULES
 MOST_JOINED_INSIDE = 2  # tables of a subquery

@@ -334,7 +334,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-costs", action="store_true")
     options = parser.parse_args()
-    from nl2sql.query_runner import QueryPool
+    from nl2sql.databases.sqlite.pool import QueryPool
 
     benchmark, questions, name = load(options.questions)
     report: dict[str, Any] = {"benchmark": name, "questions": len(questions), "replicas": options.replicas}

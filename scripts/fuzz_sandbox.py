@@ -30,8 +30,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nl2sql.databases.sqlite.pool import QueryPool
 from nl2sql.interfaces import RunResult
-from nl2sql.query_runner import QueryPool
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fixtures" / "hostile_statements.tsv"
 KINDS = (
@@ -325,9 +325,9 @@ class Fuzz:
             noise = data.decode("utf-8", "replace")
             self.once(rng, noise if data[:1] == b"!" else mutate(rng, [*self.corpus, noise]))
 
-        from nl2sql import query_worker
+        from nl2sql.databases.sqlite import worker
 
-        query_worker.single_statement = atheris.instrument_func(query_worker.single_statement)
+        worker.single_statement = atheris.instrument_func(worker.single_statement)
         atheris.Setup([sys.argv[0], f"-seed={seed}", "-max_len=4000", "-rss_limit_mb=0"], one_input)
         atheris.Fuzz()
 

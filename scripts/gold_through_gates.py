@@ -37,11 +37,11 @@ from nl2sql.agent_utils import (
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.constraints import extract_constraints, intent_constraints, validate_constraints
 from nl2sql.constraints.removal import STRUCTURES, remove_structure
+from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval import results_match
 from nl2sql.eval.rules import order_matters
 from nl2sql.interfaces import Database, Question, RunResult
-from nl2sql.validation import validate_sql
 
 BOUNDS = {"ex_unchanged": 0.99, "validate_sql": 0.005, "gates": 0.03, "bite": 0.60}
 FEWEST = 10  # a bite measured on fewer queries is shown, not held to its bound

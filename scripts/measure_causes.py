@@ -19,9 +19,9 @@ from sqlglot.errors import SqlglotError
 from wrong_golds import MUTATIONS, cut, mutated
 
 from nl2sql.benchmarks import load_benchmark, scorable
+from nl2sql.databases.sqlite.pool import QueryPool
 from nl2sql.eval import gold_order, results_match
 from nl2sql.eval.causes import CAUSES, cause_of
-from nl2sql.query_runner import QueryPool
 
 
 def main() -> None:

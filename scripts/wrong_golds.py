@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
-from nl2sql.schema import Schema, Table
+from nl2sql.databases.schema import Schema, Table
 
 Tree = exp.Expr
 Mutation = Callable[[Tree, Schema, random.Random], bool | Tree]

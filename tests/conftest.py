@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from engine_shops import engine  # noqa: F401 - a fixture
 from people import make_database
 
 if TYPE_CHECKING:
+    from nl2sql.databases.sqlite.pool import QueryPool
     from nl2sql.models.constrained import Constrainer
-    from nl2sql.query_runner import QueryPool
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
 _skipped: list[str] = []
@@ -78,7 +79,7 @@ def constrainer() -> Constrainer:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[QueryPool]:
-    from nl2sql.query_runner import QueryPool
+    from nl2sql.databases.sqlite.pool import QueryPool
 
     with QueryPool(workers=2) as pool:
         yield pool

@@ -24,11 +24,11 @@ from nl2sql.ablation import ablate
 from nl2sql.agent import PARTS, ReactSqlAgent, candidates, score
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import ScoreWeights, build_config
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import ModelError
 from nl2sql.grid import expand
 from nl2sql.interfaces import Completion, Episode, Message, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.runs import read_jsonl
 from nl2sql.voting import query_key
 

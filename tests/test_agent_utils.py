@@ -16,7 +16,7 @@ from nl2sql.agent_utils import (
     guarded_postprocess,
     vanilla_candidate,
 )
-from nl2sql.schema import Column, Schema, Table
+from nl2sql.databases.schema import Column, Schema, Table
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

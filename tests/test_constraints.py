@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nl2sql.constraints import extract_constraints, intent_constraints, validate_constraints
 from nl2sql.constraints.cues import read_cues
-from nl2sql.schema import Schema, introspect
+from nl2sql.databases.schema import Schema, introspect
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NOTHING: dict[str, Any] = {

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nl2sql.benchmarks import FolderBenchmark
+from nl2sql.databases.sqlite.pool import default_pool
 from nl2sql.errors import UsageError
 from nl2sql.eval import exact_match, gold_cache, gold_order, order_matters, results_match, score, suites_match
 from nl2sql.interfaces import Question, RunResult
-from nl2sql.query_runner import default_pool
 
 FIXTURES = Path(__file__).parent / "fixtures"
 VERDICTS = [json.loads(line) for line in (FIXTURES / "verdicts.jsonl").read_text(encoding="utf-8").splitlines()]

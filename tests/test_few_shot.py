@@ -14,13 +14,13 @@ from nl2sql.ablation import ablate
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, SingleShotConfig, build_config
 from nl2sql.controllers import get_controller
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.few_shot import check_few_shot, choose, masked
 from nl2sql.grid import expand
 from nl2sql.interfaces import Episode, Question, Resources
 from nl2sql.linking import words
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.runner import evaluate, resume
 from nl2sql.sql.same import normalise_sql
 

@@ -20,6 +20,8 @@ from models.tiny import tiny_model, tiny_tokenizer
 from nl2sql.agent_tools import TOOLS
 from nl2sql.config import load_config
 from nl2sql.controllers import get_controller
+from nl2sql.databases.schema import Column, Schema, Table
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.grammars import action_grammar, select_grammar, tool_arguments
 from nl2sql.interfaces import Grammar, Question, Resources
@@ -27,9 +29,7 @@ from nl2sql.models.constrained import Constrainer
 from nl2sql.models.local import LocalModel
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.plain_select import plain_grammar
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.react import react_sql
-from nl2sql.schema import Column, Schema, Table
 from nl2sql.transcript import parse_action
 
 STUDENTS = Table("students", tuple(map(Column, ("id", "name", "dept_id", "birth date"))))

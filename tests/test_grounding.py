@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from nl2sql.config import Config, SchemaConfig
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.grounding import ground, share_used, values_line, with_values
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.single_shot import single_shot
 
 CASES = yaml.safe_load((Path(__file__).parent / "fixtures" / "grounding.yaml").read_text(encoding="utf-8"))

@@ -16,11 +16,11 @@ from models.tiny import tiny_tokenizer
 from test_grammars import accepts
 
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, introspect, quote_name
 from nl2sql.grammars import select_grammar
 from nl2sql.interfaces import Grammar
 from nl2sql.join_scopes import MOST_OF_A_TABLE, joined_sets, other_joins
 from nl2sql.models.constrained import Constrainer
-from nl2sql.schema import Column, ForeignKey, Schema, Table, introspect, quote_name
 
 TABLES = """
     CREATE TABLE stadium (stadium_id INTEGER PRIMARY KEY, name TEXT, capacity INTEGER);

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
 from nl2sql.linking import link_schema, rank_tables, stem, words
-from nl2sql.schema import Column, ForeignKey, Schema, Table
 
 CASES = Path(__file__).parent / "fixtures" / "linking_cases.tsv"
 

@@ -17,6 +17,7 @@ from test_grammars import accepts
 
 from nl2sql.config import Config, load_config
 from nl2sql.controllers import check_model
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import ModelError
 from nl2sql.grammars import tool_call_grammar
 from nl2sql.interfaces import Question, Resources
@@ -27,7 +28,6 @@ from nl2sql.models.local import LocalModel
 from nl2sql.models.response_cache import CachedModel
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.native_tools import as_action, definitions
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.react import bootstrap, react_sql
 
 NATIVE = ["react.native_tools=true"]

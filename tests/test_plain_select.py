@@ -13,10 +13,10 @@ from test_grammars import accepts, written
 from test_join_scopes import TABLES
 
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.databases.schema import Schema, introspect
 from nl2sql.linking import link_schema
 from nl2sql.models.constrained import Constrainer
 from nl2sql.plain_select import MOST_TABLES, _Rules, key_links, plain_grammar
-from nl2sql.schema import Schema, introspect
 from nl2sql.training.sql_style import in_style
 
 ODD = """

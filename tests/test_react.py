@@ -15,10 +15,10 @@ import yaml
 
 from nl2sql.agent_tools import TOOLS, State
 from nl2sql.config import REACT_PLUS, ReactConfig, build_config
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Episode, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.react import bootstrap, parse_action, pending_override, react_sql
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures" / "react").glob("*.yaml"))

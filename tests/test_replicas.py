@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nl2sql.databases.sqlite.pool import fingerprint_sqlite
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.query_runner import fingerprint_sqlite
 from nl2sql.replicas import perturb, perturbed_replicas, shuffled_copies
 
 SCRIPT = (Path(__file__).parent / "fixtures" / "replica_schemas.sql").read_text(encoding="utf-8")

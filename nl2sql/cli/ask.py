@@ -91,10 +91,10 @@ def ask(
 
     from nl2sql.config import load_config
     from nl2sql.controllers import episode_model, get_controller
+    from nl2sql.databases.sqlite.pool import SqliteDatabase
     from nl2sql.interfaces import Question, Resources, no_sink
     from nl2sql.models import load_model
     from nl2sql.plan import check_config
-    from nl2sql.query_runner import SqliteDatabase
 
     named = get_controller(controller)
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]

@@ -67,7 +67,7 @@ def _cache() -> Check:
 
 def _sandbox() -> Check:
     """A query runs, a write is refused, and the file is what it was."""
-    from nl2sql.query_runner import QueryPool
+    from nl2sql.databases.sqlite.pool import QueryPool
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.sqlite"

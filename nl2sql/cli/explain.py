@@ -35,7 +35,7 @@ def explain(
       nl2sql explain "SELECT nam FROM customers" --db packaged:scale_models
       nl2sql explain "SELECT LAG(x) FROM t" --db duckdb:shop.duckdb --json
     """
-    from nl2sql.engines import open_database
+    from nl2sql.databases.engines import open_database
     from nl2sql.repair.analyzer import ErrorAnalyzer
     from nl2sql.repair.corpus import Corpus
     from nl2sql.repair.deterministic import mend as repaired

@@ -50,7 +50,7 @@ def mcp(
         raise UsageError(f"{error}; install it: pip install 'nl2sql-harness[mcp]'") from None
     from nl2sql.config import load_config
     from nl2sql.controllers import get_controller
-    from nl2sql.engines import open_database
+    from nl2sql.databases.engines import open_database
     from nl2sql.repair.corpus import Corpus
 
     settings = load_config(config or (), set_ or (), base=get_controller(controller).preset)

@@ -15,7 +15,7 @@ from nl2sql.constraints.shape import ColumnUse, Shape, aggregate_name, bare_colu
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from nl2sql.schema import Schema
+    from nl2sql.databases.schema import Schema
 
 
 def stores(shape: Shape, kind: str) -> bool:

@@ -22,7 +22,7 @@ from nl2sql.constraints.evidence import (
 from nl2sql.constraints.shape import Shape, name_words, read_shape, singular
 
 if TYPE_CHECKING:
-    from nl2sql.schema import Schema
+    from nl2sql.databases.schema import Schema
 
 
 def intent_constraints(nlq: str, sql: str, schema: Schema | None = None) -> tuple[bool, str]:

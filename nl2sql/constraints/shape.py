@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from nl2sql.schema import Column, Schema, Table
+    from nl2sql.databases.schema import Column, Schema, Table
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
 _IDENTITY = frozenset({"id", "name", "title", "code", "key", "label", "ssn", "email"})

@@ -19,7 +19,7 @@ from nl2sql.constraints.evidence import (
 from nl2sql.constraints.shape import Shape, read_shape
 
 if TYPE_CHECKING:
-    from nl2sql.schema import Schema
+    from nl2sql.databases.schema import Schema
 
 
 def validate_constraints(sql: str, constraints: Mapping[str, Any], schema: Schema | None = None) -> dict[str, Any]:

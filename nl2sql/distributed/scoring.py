@@ -17,7 +17,7 @@ from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question
 
 if TYPE_CHECKING:
-    from nl2sql.query_runner import QueryPool
+    from nl2sql.databases.sqlite.pool import QueryPool
 
 
 def judge_on_cluster(
@@ -65,6 +65,6 @@ def judge_shard(shard: Shard, predictions: Mapping[str, Mapping[str, str]], sett
 @cache
 def _pool() -> QueryPool:
     """One query process per worker, kept from shard to shard; it ends with the worker."""
-    from nl2sql.query_runner import QueryPool
+    from nl2sql.databases.sqlite.pool import QueryPool
 
     return QueryPool(workers=1)

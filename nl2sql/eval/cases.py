@@ -22,7 +22,7 @@ from nl2sql.eval.rules import RULES, Rule
 from nl2sql.interfaces import RunResult
 
 if TYPE_CHECKING:
-    from nl2sql.query_runner import QueryPool
+    from nl2sql.databases.sqlite.pool import QueryPool
 
 Case = Mapping[str, Any]
 Verdicts = dict[str, bool | None]
@@ -42,7 +42,7 @@ def run_cases(path: str | Path, *, timeout_s: float = 10.0, pool: QueryPool | No
     """
     cases = _read(Path(path))
     if pool is None:
-        from nl2sql.query_runner import default_pool
+        from nl2sql.databases.sqlite.pool import default_pool
 
         pool = default_pool()
     with ThreadPoolExecutor(pool.workers, thread_name_prefix="cases") as threads:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from nl2sql.databases.schema import Schema
 from nl2sql.interfaces import Question, RunResult
-from nl2sql.schema import Schema
 
 CAUSES: Mapping[str, str] = MappingProxyType(
     {

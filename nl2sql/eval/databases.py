@@ -14,7 +14,7 @@ from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question
 
 if TYPE_CHECKING:
-    from nl2sql.schema import Schema
+    from nl2sql.databases.schema import Schema
 
 SUFFIXES = (".sqlite", ".sqlite3", ".db")
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.databases.sqlite.batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
 from nl2sql.eval import gold_cache
 from nl2sql.eval.gold_cache import GoldCache
 from nl2sql.eval.rules import Rule, order_matters
 from nl2sql.eval.ties import ORDER, ROWS_TOO, UNORDERED, Ties
 from nl2sql.interfaces import RunResult
-from nl2sql.query_batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
 
 if TYPE_CHECKING:
-    from nl2sql.query_runner import QueryPool
+    from nl2sql.databases.sqlite.pool import QueryPool
 
 MODES = {"bag": "bag", "bird-set": "set"}  # what equality settles, by rule; else only that equal results are right
 

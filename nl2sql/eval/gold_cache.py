@@ -34,7 +34,7 @@ class GoldCache:
     """The digests of one database and its replicas. ``save`` writes what was added."""
 
     def __init__(self, path: Path) -> None:
-        from nl2sql.sqlite_files import fingerprint_sqlite
+        from nl2sql.databases.sqlite.files import fingerprint_sqlite
 
         self._original = path
         self._names: dict[Path, str] = {path: "original"}
@@ -78,7 +78,7 @@ class GoldCache:
     def _name(self, file: Path) -> str:
         """What identifies the content of a file: replicas in our own cache are named by content already."""
         if file not in self._names:
-            from nl2sql.sqlite_files import fingerprint_sqlite
+            from nl2sql.databases.sqlite.files import fingerprint_sqlite
 
             try:
                 where = file.relative_to(cache_dir())

@@ -100,7 +100,7 @@ def judge(
     """Execute and compare everything here, in ``settings.pool``. Every distinct prediction of a question once."""
     pool = settings.pool
     if pool is None:
-        from nl2sql.query_runner import default_pool
+        from nl2sql.databases.sqlite.pool import default_pool
 
         pool = default_pool()
     executor = Executor(pool, get_rule(settings.rule), settings.timeout_s, settings.max_rows, explain=settings.causes)

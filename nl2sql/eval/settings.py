@@ -11,8 +11,8 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.scores import Metric
 
 if TYPE_CHECKING:
+    from nl2sql.databases.sqlite.pool import QueryPool
     from nl2sql.distributed import Cluster
-    from nl2sql.query_runner import QueryPool
 
 METHODS = ("perturb", "suite")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from nl2sql.databases.sqlite.batch import ROWS, Pair, PairsResult
 from nl2sql.eval.rules import Rule
 from nl2sql.interfaces import RunResult
-from nl2sql.query_batch import ROWS, Pair, PairsResult
 from nl2sql.sql.row_order import order_free
 
 FIXED, ORDER, ROWS_TOO = 0, 1, 2  # what changes: nothing, the order of the answer's rows only, the rows themselves

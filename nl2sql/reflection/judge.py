@@ -14,7 +14,7 @@ from nl2sql.errors import one_line
 from nl2sql.reflection.errors import Severity, classify
 
 if TYPE_CHECKING:
-    from nl2sql.schema import Schema
+    from nl2sql.databases.schema import Schema
 
 MAX_ISSUE = 300
 RefineOn: TypeAlias = Literal["critical", "failure", "mismatch"]

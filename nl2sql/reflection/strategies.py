@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql import linking, prompts
 from nl2sql.agent_tools import State, focus_text, guard
+from nl2sql.databases.schema import Schema, Table, quote_name
 from nl2sql.errors import one_line
 from nl2sql.interfaces import Sampling
 from nl2sql.repair import in_loop
-from nl2sql.schema import Schema, Table, quote_name
 from nl2sql.sql.text import same_tokens, tokens
 
 if TYPE_CHECKING:

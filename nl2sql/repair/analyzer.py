@@ -21,8 +21,8 @@ from nl2sql.repair.guidance import RepairGuidance, SimilarFix
 from nl2sql.repair.schema_advice import schema_advice
 
 if TYPE_CHECKING:
+    from nl2sql.databases.schema import Schema
     from nl2sql.repair.corpus import Corpus
-    from nl2sql.schema import Schema
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from nl2sql.repair.schema_names import (
 )
 
 if TYPE_CHECKING:
+    from nl2sql.databases.schema import ForeignKey, Schema, Table
     from nl2sql.interfaces import Database
-    from nl2sql.schema import ForeignKey, Schema, Table
 
 OR_BY_PIPES = frozenset(("mysql",))
 TEXT_IN_DOUBLE_QUOTES = frozenset(("mysql", "bigquery"))
@@ -76,7 +76,7 @@ def fault(sql: str, database: Database, schema: Schema) -> str:
         return found.error or "refused"
     if database.dialect != "sqlite":
         return ""
-    from nl2sql.validation import validate_sql
+    from nl2sql.databases.validation import validate_sql
 
     kind, _, name = str(validate_sql(sql, schema, database)["reason"]).partition(":")
     return f"no such column: {name}" if kind == "unknown_column" else ""

@@ -45,7 +45,7 @@ def engine_version(database: Database) -> str:
 
 def _mistaken_name(sql: str, database: Database) -> str:
     """SQLite's own message for a name in double quotes that is no column, or ""."""
-    from nl2sql.validation import validate_sql
+    from nl2sql.databases.validation import validate_sql
 
     kind, _, name = str(validate_sql(sql, database.schema(), database)["reason"]).partition(":")
     return f"no such column: {name}" if kind == "unknown_column" else ""

@@ -25,7 +25,7 @@ from nl2sql.repair.guidance import RepairGuidance
 from nl2sql.repair.schema_names import FACTS, SchemaNames
 
 if TYPE_CHECKING:
-    from nl2sql.schema import Schema
+    from nl2sql.databases.schema import Schema
 
 FOLDER = Path(__file__).with_name("patterns")
 MAX_MESSAGE = 4000  # characters of a message, and of a statement, that are searched

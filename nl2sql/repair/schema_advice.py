@@ -9,7 +9,7 @@ from nl2sql.repair.schema_names import similar_columns, similar_names, with_deri
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
-    from nl2sql.schema import Schema
+    from nl2sql.databases.schema import Schema
 
 MOST = 3  # sentences
 

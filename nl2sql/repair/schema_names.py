@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from nl2sql.schema import Column, Schema, Table, quote_name
+from nl2sql.databases.schema import Column, Schema, Table, quote_name
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr

@@ -14,8 +14,8 @@ from nl2sql.sql.parse import SLIPS, parse_bounded
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
+    from nl2sql.databases.schema import Schema
     from nl2sql.interfaces import Database
-    from nl2sql.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nl2sql.databases.schema import Column, introspect, quote_name
+from nl2sql.databases.sqlite.files import read_only
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.eval.rules import get_rule
 from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Asked
-from nl2sql.schema import Column, introspect, quote_name
 from nl2sql.sql.parse import SLIPS, parse_bounded
-from nl2sql.sqlite_files import read_only
 
 LOAD_S = 300.0
 MOST_OPEN = 6  # each open database is a process of some 300 MB
@@ -47,8 +47,8 @@ class ClickHouseCopies:
 
     def database(self, db_id: str) -> Database:
         """The copy of a database. At most ``MOST_OPEN`` have a process; one that was closed starts anew when used."""
-        from nl2sql.engines.database import EngineDatabase
-        from nl2sql.query_runner import SqliteDatabase
+        from nl2sql.databases.engines.database import EngineDatabase
+        from nl2sql.databases.sqlite.pool import SqliteDatabase
 
         with self._lock:
             if db_id not in self._open:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from nl2sql.schema import Schema
+from nl2sql.databases.schema import Schema
 from nl2sql.sql.parse import SLIPS as PARSER_SLIPS
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.training import corruptions

@@ -39,7 +39,7 @@ def quoted(name: str) -> str:
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection that reads broken UTF-8 with replacement characters instead of failing."""
-    from nl2sql.sqlite_files import read_only
+    from nl2sql.databases.sqlite.files import read_only
 
     with read_only(path) as connection:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")

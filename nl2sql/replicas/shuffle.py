@@ -10,8 +10,8 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+from nl2sql.databases.sqlite.files import WalCopies
 from nl2sql.replicas.shape import open_read_only, quoted, table_kinds
-from nl2sql.sqlite_files import WalCopies
 
 log = logging.getLogger(__name__)
 

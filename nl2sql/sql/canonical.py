@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sqlglot import exp
 
-from nl2sql.schema import Schema
+from nl2sql.databases.schema import Schema
 
 STAR = "*"
 _FLIPPED: Mapping[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE}

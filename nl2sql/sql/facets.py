@@ -19,7 +19,7 @@ from typing import TypeAlias
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from nl2sql.schema import Schema
+from nl2sql.databases.schema import Schema
 from nl2sql.sql.canonical import MAX_DEPTH, STAR, Canonical, branches, conjuncts, is_aggregate
 from nl2sql.sql.parse import parse_bounded
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from nl2sql.schema import Schema
+from nl2sql.databases.schema import Schema
 from nl2sql.sql.text import Tree, span
 
 _ROWID = frozenset({"rowid", "oid", "_rowid_"})

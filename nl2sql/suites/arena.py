@@ -1,4 +1,4 @@
-"""Executing golds and neighbours on databases in memory, inside the sandbox of ``query_worker``.
+"""Executing golds and neighbours on databases in memory, inside the sandbox of ``worker``.
 
 Runs in the process of ``child.py`` only. The connection has the authorizer, limits and deadline under which
 model-written SQL runs; only putting a database image into it steps outside, with SQL of our own.
@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+from nl2sql.databases.sqlite.worker import Rejected, Sandbox, single_statement
 from nl2sql.eval.rules import gold_order, results_match, suites_match
 from nl2sql.interfaces import RunResult
-from nl2sql.query_worker import Rejected, Sandbox, single_statement
 from nl2sql.replicas.shape import quoted
 from nl2sql.suites.programs import canonical
 from nl2sql.suites.source import Row, Source

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nl2sql.framed_child import reply, requests
+from nl2sql.databases.sqlite.framed_child import reply, requests
+from nl2sql.databases.sqlite.worker import restrict_process
 from nl2sql.interfaces import RunResult
-from nl2sql.query_worker import restrict_process
 from nl2sql.sql.parse import SLIPS
 from nl2sql.suites.distil import Databases, Gold, answer, distil, read_gold
 from nl2sql.suites.hunt import counterexamples

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
+from nl2sql.databases.sqlite.framed_child import FramedChild
 from nl2sql.errors import DatabaseError
-from nl2sql.framed_child import FramedChild
 
 TASK_S = 120.0  # a task that takes longer is given up and its process killed
 

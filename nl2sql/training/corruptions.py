@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from nl2sql import constraints, validation
+from nl2sql import constraints
+from nl2sql.databases import validation
+from nl2sql.databases.schema import Schema
 from nl2sql.interfaces import Database
-from nl2sql.schema import Schema
 from nl2sql.sql.parse import SLIPS, parse_bounded
 
 

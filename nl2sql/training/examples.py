@@ -15,13 +15,13 @@ from typing import Any
 
 from nl2sql import constraints, prompts
 from nl2sql.agent_tools import LINK_MAX_TABLES
+from nl2sql.databases.schema import Schema, focus, schema_to_text
 from nl2sql.grounding import with_values
 from nl2sql.interfaces import Database, Question
 from nl2sql.linking import link_schema
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version
 from nl2sql.repair.valid_part import valid_part
-from nl2sql.schema import Schema, focus, schema_to_text
 from nl2sql.training.sql_style import in_style, tables_of
 
 GROUP = 12  # examples behind one schema text

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from nl2sql.schema import Schema
+from nl2sql.databases.schema import Schema
 from nl2sql.sql.parse import SLIPS, parse_bounded
 
 
@@ -114,7 +114,7 @@ def _spell(tree: Any, schema: Schema) -> None:
     """Identifiers as the schema spells them, quoted only where SQL needs it."""
     from sqlglot import expressions as exp
 
-    from nl2sql.schema import quote_name
+    from nl2sql.databases.schema import quote_name
 
     spelled = {t.name.lower(): t.name for t in schema.tables}
     columns: dict[str, str] = {}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from nl2sql.databases.sqlite.pool import QueryPool
 from nl2sql.errors import UsageError
 from nl2sql.eval.cases import run_cases
 from nl2sql.eval.rules import RULES
-from nl2sql.query_runner import QueryPool
 
 PINS = json.loads((Path(__file__).parent.parent / "fixtures" / "verdict_pins.json").read_text(encoding="utf-8"))
 TABLE = "CREATE TABLE t (a, b); INSERT INTO t VALUES (1, 'x'), (1, 'y'), (2, 'z');"

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from nl2sql.benchmarks import FolderBenchmark
+from nl2sql.databases.sqlite.batch import ROWS, run_pairs
+from nl2sql.databases.sqlite.pool import QueryPool
 from nl2sql.errors import UsageError
 from nl2sql.eval import exact_match, gold_cache, score, score_many
 from nl2sql.interfaces import Question
 from nl2sql.machine import cache_dir
-from nl2sql.query_batch import ROWS, run_pairs
-from nl2sql.query_runner import QueryPool
 from nl2sql.sql.row_order import order_free
 from nl2sql.sql.same_text import same_text
 
@@ -123,16 +123,16 @@ def test_a_statement_that_hangs_costs_itself_only(numbers):
 
 
 def test_a_statement_that_kills_every_worker_is_recorded_and_the_rest_goes_on(numbers, monkeypatch):
-    from nl2sql import query_process
+    from nl2sql.databases.sqlite import process
 
-    for program in query_process.WORKER.parent.glob("query_*.py"):
+    for program in process.WORKER.parent.glob("query_*.py"):
         source = program.read_text(encoding="utf-8").replace(
             "            alarm.on(now)\n", "            if 'deadly' in sql: os.kill(os.getpid(), 9)\n"
         )
         numbers.with_name(program.name).write_text(source, encoding="utf-8")
-    deadly = numbers.with_name(query_process.WORKER.name)
+    deadly = numbers.with_name(process.WORKER.name)
     assert "deadly" in deadly.read_text(encoding="utf-8")
-    monkeypatch.setattr(query_process, "WORKER", deadly)
+    monkeypatch.setattr(process, "WORKER", deadly)
     with QueryPool(1) as pool:
         pairs = [(-1, n, ROWS) for n in range(3)]
         sql = ["SELECT 1", "SELECT 'deadly'", "SELECT 2"]

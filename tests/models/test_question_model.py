@@ -12,11 +12,11 @@ from nl2sql import prompts
 from nl2sql.agent import Candidate, candidates, rank
 from nl2sql.config import Config, build_config
 from nl2sql.controllers import get_controller, run_episode
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources, RunResult
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.plan import check_config, run_key
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.question_model import ROWS, QuestionModel, question_model_print
 from nl2sql.training import lora
 from nl2sql.training.lora import Recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from people import make_database
 
-from nl2sql.query_runner import SqliteDatabase
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.reflection.errors import classify
 from nl2sql.repair.registry import categories, dialects, packaged
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nl2sql.query_runner import SqliteDatabase
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.reflection.judge import judge
 from nl2sql.reflection.nodes import should_refine
 from nl2sql.reflection.quality import WEIGHTS, quality_parts, quality_score

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from nl2sql.config import build_config
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Episode, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.reflection import reflect, stream
 from nl2sql.reflection.graph import compiled
 from nl2sql.repair.corpus import Corpus

@@ -12,9 +12,9 @@ from people import make_database
 
 from nl2sql.agent_tools import State, open_task
 from nl2sql.config import build_config
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.interfaces import Question, Resources, RunResult
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.reflection import nodes, reflect
 from nl2sql.reflection.state import initial_state, workspace
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.cli import app
 from nl2sql.config import Config, build_config
+from nl2sql.databases.schema import quote_name
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Database
 from nl2sql.models.scripted import ScriptedModel
@@ -25,7 +26,6 @@ from nl2sql.repair_bench.curve import Found, curve, search_others
 from nl2sql.repair_bench.plan import CasePlan, opened
 from nl2sql.repair_bench.table import summarise, table_text
 from nl2sql.runner import start
-from nl2sql.schema import quote_name
 
 QUICK = load_benchmark("packaged", split="quick")
 SOURCE = SqliteSource("packaged", QUICK)

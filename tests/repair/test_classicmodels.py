@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import servers
 
-from nl2sql.engines import open_database
+from nl2sql.databases.engines import open_database
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.eval.rules.bag import results_match
-from nl2sql.query_runner import SqliteDatabase
 
 FOLDER = Path(os.environ.get("NL2SQL_BENCHMARKS", "nowhere")) / "classicmodels"
 DUMP = FOLDER / "mysqlsampledatabase.sql"

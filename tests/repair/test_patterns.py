@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from nl2sql.constraints import extract_constraints, validate_constraints
-from nl2sql.engines import open_database
+from nl2sql.databases.engines import open_database
+from nl2sql.databases.schema import Schema
+from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
 from nl2sql.repair.dry_run import explain_analyze
 from nl2sql.repair.registry import ErrorPattern, categories, dialects, in_versions, packaged, read_registry
-from nl2sql.schema import Schema
-from nl2sql.validation import validate_sql
 
 
 def entries(dialect: str) -> list[ErrorPattern]:

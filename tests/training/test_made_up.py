@@ -7,9 +7,9 @@ import random
 import pytest
 
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.training.corruptions import error_of
 from nl2sql.training.examples import answer, asked
 from nl2sql.training.leaks import asked_keys

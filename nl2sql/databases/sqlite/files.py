@@ -1,6 +1,6 @@
 """SQLite files as they lie on disk: opening them so that nothing is left behind, and fingerprints of their content.
 
-The SQL executed here is the package's own; what models and users write goes through ``query_runner``.
+The SQL executed here is the package's own; what models and users write goes through ``pool``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nl2sql.databases.schema import introspect, quote_always
+from nl2sql.databases.sqlite.vetting import Unreadable, bound, content_digest, rows_deadline, vet
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.file_reader import Unreadable, bound, content_digest, rows_deadline, vet
 from nl2sql.machine import cache_dir
-from nl2sql.schema import introspect, quote_always
 
 FRESH_S = 2.0  # a file changed this recently may change again within one tick of its time stamp
 
@@ -128,7 +128,7 @@ def _version(path: Path, wal_of: Path | None) -> str:
 def read_only(path: str | Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection in this process, for SQL of our own. Raises OSError, sqlite3.Error.
 
-    The schema was read in another process before (``file_reader.vet``). Single values are limited in size, and what
+    The schema was read in another process before (``vetting.vet``). Single values are limited in size, and what
     executes longer than a file of this size can need is interrupted.
     """
     copies = WalCopies()

@@ -1,7 +1,7 @@
-"""One read-only connection on which hostile SQL runs: the part of ``query_worker.py`` that SQLite sees.
+"""One read-only connection on which hostile SQL runs: the part of ``worker.py`` that SQLite sees.
 
 Imports nothing of nl2sql: the worker loads it as a plain sibling module. Layers, each sufficient against most attacks
-alone (those of the process are in ``query_worker.py``):
+alone (those of the process are in ``worker.py``):
 - the file is opened with ``mode=ro`` and ``query_only``;
 - an authorizer lets only SELECT, READ, FUNCTION and RECURSIVE through, and no function that leaves the database.
   PRAGMA is denied, and with it the pragma table-valued functions; ``sqlite_master`` may be read;

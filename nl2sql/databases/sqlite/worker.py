@@ -1,4 +1,4 @@
-"""The process that executes hostile SQL: a stand-alone program, started as ``python -I -S query_worker.py``.
+"""The process that executes hostile SQL: a stand-alone program, started as ``python -I -S worker.py``.
 
 It imports nothing of nl2sql, talks over one socket (file descriptor 0) and ends when that closes. Messages both
 ways are 8 bytes of big-endian length and UTF-8 JSON; a blob travels as ``{"b": hex}`` (no other SQLite value is an
@@ -7,12 +7,12 @@ process, the parent only ever parses text.
 
 Request: ``[mode, uri, version, sql, timeout_s, max_rows]`` with mode "run" or "explain" (EXPLAIN QUERY PLAN).
 Reply: ``["ok", columns, rows, truncated]``, or ``["error", exception, message]``.
-Many statements at once: a JSON object, and several messages back (see ``query_worker_batch.py``).
+Many statements at once: a JSON object, and several messages back (see ``worker_batch.py``).
 
 A small file that has not changed for a while and that nobody is writing to is read into memory once several
 statements ask for it (``Sandbox.load``); the same layers hold there, and the file is opened for reading only.
 
-What one statement may do is bounded in ``query_sandbox.py``. Of the process: RLIMIT_FSIZE is 0, so that it cannot grow
+What one statement may do is bounded in ``sandbox.py``. Of the process: RLIMIT_FSIZE is 0, so that it cannot grow
 any file; RLIMIT_AS bounds its memory; SIGALRM ends it where it outlives a deadline by far (an orphan's last resort:
 the parent kills sooner).
 """
@@ -38,11 +38,11 @@ except ImportError:  # not POSIX: the other layers remain
 
 if __name__ == "__main__":
     sys.path.append(__file__.rpartition("/")[0])
-    import query_worker_batch as batches  # type: ignore[import-not-found]
-    from query_sandbox import ENCODER, Rejected, Sandbox, single_statement  # type: ignore[import-not-found]
+    import worker_batch as batches  # type: ignore[import-not-found]
+    from sandbox import ENCODER, Rejected, Sandbox, single_statement  # type: ignore[import-not-found]
 else:
-    from nl2sql import query_worker_batch as batches
-    from nl2sql.query_sandbox import ENCODER, Rejected, Sandbox, single_statement
+    from nl2sql.databases.sqlite import worker_batch as batches
+    from nl2sql.databases.sqlite.sandbox import ENCODER, Rejected, Sandbox, single_statement
 
 __all__ = ["Rejected", "Sandbox", "receive", "restrict_process", "send", "single_statement"]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nl2sql.engines.confine import confine
-from nl2sql.engines.statement import Refused, one_query
+from nl2sql.databases.engines.confine import confine
+from nl2sql.databases.engines.statement import Refused, one_query
 
 FORMAT = "JSONCompactEachRowWithNamesAndTypes"
 PARTS = ("data", "metadata", "store")
@@ -61,7 +61,7 @@ class ClickHouse:
         return [str(name) for name in names], (tuple(map(_value, row)) for row in lines)
 
     def tables(self) -> list[dict[str, Any]]:
-        from nl2sql.engines.adapters import described
+        from nl2sql.databases.engines.adapters import described
 
         columns = self._rows(
             "SELECT table, name, type, 1, is_in_primary_key FROM system.columns WHERE database = 'default'"

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.databases.sqlite.files import reason
+from nl2sql.databases.sqlite.process import WorkerGone
+from nl2sql.databases.sqlite.worker_batch import ORDERED, ROWS, ROWS_IF_WRONG
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import RunResult
-from nl2sql.query_process import WorkerGone
-from nl2sql.query_worker_batch import ORDERED, ROWS, ROWS_IF_WRONG
-from nl2sql.sqlite_files import reason
 
 if TYPE_CHECKING:
-    from nl2sql.query_runner import QueryPool
+    from nl2sql.databases.sqlite.pool import QueryPool
 
 __all__ = ["ORDERED", "ROWS", "ROWS_IF_WRONG", "Pair", "PairsResult", "run_many", "run_pairs"]
 
@@ -83,7 +83,7 @@ def run_pairs(
 ) -> PairsResult:
     """Judge ``pairs`` of statements on every file of ``paths``; a pair that is wrong on one file is not tried further.
 
-    ``mode`` says what may be decided by equality alone (``query_worker_batch.compare``); pairs with verdict None come
+    ``mode`` says what may be decided by equality alone (``worker_batch.compare``); pairs with verdict None come
     with the rows of both. ``blank``: a statement without content may be right. ``known[file]`` holds digests of golds
     that need not be executed; ``digests_from_s`` asks for those of the golds that took as long. Results of the first
     file are complete but for the rows; of the others only failures and what a verdict needs. Never raises for what a
@@ -132,7 +132,7 @@ class _Conversation:
             return "", ""
 
     def _bounded(self, index: int, text: str) -> str:
-        from nl2sql.query_runner import MAX_SQL_CHARS
+        from nl2sql.databases.sqlite.pool import MAX_SQL_CHARS
 
         if len(text) <= MAX_SQL_CHARS:
             return text
@@ -179,7 +179,7 @@ class _Conversation:
 
     def _silence(self, message: list[Any] | None) -> float:
         """Seconds to wait for the next message."""
-        from nl2sql.query_runner import GRACE_S
+        from nl2sql.databases.sqlite.pool import GRACE_S
 
         return OWN_WORK_S if message and message[0] == "busy" else self.timeout_s + GRACE_S + SLACK_S
 
@@ -224,7 +224,7 @@ class _Conversation:
 
 def _result(outcome: list[Any], timeout_s: float) -> RunResult:
     """The result without its rows."""
-    from nl2sql.query_runner import failure
+    from nl2sql.databases.sqlite.pool import failure
 
     if len(outcome) == 3:
         seconds, exception, message = outcome

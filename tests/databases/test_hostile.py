@@ -24,10 +24,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nl2sql.databases.sqlite.pool import QueryPool, SqliteDatabase
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.query_runner import QueryPool, SqliteDatabase
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def _script() -> ModuleType:

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from nl2sql import file_reader
+from nl2sql.databases.sqlite import vetting
+from nl2sql.databases.sqlite.files import fingerprint_sqlite
+from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import DatabaseError
-from nl2sql.query_runner import SqliteDatabase
 from nl2sql.replicas import perturbed_replicas, shuffled_copies
-from nl2sql.sqlite_files import fingerprint_sqlite
 from nl2sql.suites import suite_databases
 
 PEOPLE = "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT); INSERT INTO people VALUES (1, 'Ann'), (2, 'Bob');"
@@ -56,8 +56,8 @@ def refused(read, path) -> str:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_schema_that_takes_for_ever_is_given_up(name, made, monkeypatch):
-    monkeypatch.setattr(file_reader, "SCHEMA_S", 1.0)
-    monkeypatch.setattr(file_reader, "ROWS_S", 1.0)
+    monkeypatch.setattr(vetting, "SCHEMA_S", 1.0)
+    monkeypatch.setattr(vetting, "ROWS_S", 1.0)
     path = made(PEOPLE + DOUBLING)
     started = time.monotonic()
     assert "within 1 s" in refused(READERS[name], path)
@@ -81,7 +81,7 @@ def test_a_value_that_is_too_large_is_refused(name, made):
 @pytest.mark.parametrize("name", ["fingerprint", "perturbed replicas", "suite"])
 def test_rows_without_end_are_given_up(name, made, monkeypatch):
     """A full-text table that takes its rows from an endless view."""
-    monkeypatch.setattr(file_reader, "ROWS_S", 1.0)
+    monkeypatch.setattr(vetting, "ROWS_S", 1.0)
     path = made(
         PEOPLE + f"CREATE VIEW v AS {ENDLESS} SELECT i AS rowid, i AS body FROM n;"
         "CREATE VIRTUAL TABLE f USING fts5(body, content='v');"
@@ -109,10 +109,10 @@ def test_generated_columns_are_not_computed_for_a_fingerprint(made, tmp_path):
 
 
 def test_reading_in_this_process_is_interrupted_too(made, monkeypatch):
-    from nl2sql.sqlite_files import read_only
+    from nl2sql.databases.sqlite.files import read_only
 
     path = made(PEOPLE)
-    monkeypatch.setattr(file_reader, "ROWS_S", 0.3)
+    monkeypatch.setattr(vetting, "ROWS_S", 0.3)
     with pytest.raises(sqlite3.DatabaseError, match="more than 0 s"), read_only(path) as connection:
         connection.execute(f"{ENDLESS} SELECT count(*) FROM n").fetchall()
 
@@ -120,7 +120,7 @@ def test_reading_in_this_process_is_interrupted_too(made, monkeypatch):
 def test_a_reader_that_is_killed_is_replaced(made):
     path = made(PEOPLE)
     assert SqliteDatabase(path).schema().tables
-    for reader in file_reader._idle:
+    for reader in vetting._idle:
         os.kill(reader.process.pid, signal.SIGKILL)
         reader.process.wait()
     for _ in range(20):

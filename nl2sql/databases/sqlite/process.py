@@ -1,4 +1,4 @@
-"""The other end of ``query_worker.py``: one child process, the socket to it, and where it stands."""
+"""The other end of ``worker.py``: one child process, the socket to it, and where it stands."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-WORKER = Path(__file__).with_name("query_worker.py")
+WORKER = Path(__file__).with_name("worker.py")
 START_S = 60.0  # a worker that is not ready by then never will be
 LOOK_S = 0.2  # between two looks at whether the caller still wants an answer
 MAX_REPLY_BYTES = 2**30
-PLACE = struct.Struct("<qq")  # as in query_worker.py
+PLACE = struct.Struct("<qq")  # as in worker.py
 DECODER = json.JSONDecoder(object_hook=lambda found: bytes.fromhex(found["b"]) if found.keys() == {"b"} else found)
 
 
@@ -57,7 +57,7 @@ class Place:
 
 
 class Worker:
-    """One child process that runs ``query_worker.py`` (or another ``program`` of that protocol), and the socket to it.
+    """One child process that runs ``worker.py`` (or another ``program`` of that protocol), and the socket to it.
 
     The program gets the number of the file descriptor of its ``Place`` as its last argument. ``environment``: its
     environment variables; None: ours.

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nl2sql.databases.schema import Column, Schema, Table
+from nl2sql.databases.validation import validate_sql
 from nl2sql.interfaces import RunResult
-from nl2sql.schema import Column, Schema, Table
-from nl2sql.validation import validate_sql
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 class BoatClub:

@@ -22,7 +22,7 @@ def open_database(spec: str | Path) -> Database:
 
     Raises UsageError for another form or a missing file, DatabaseError where it cannot be opened.
     """
-    from nl2sql.engines.database import EngineDatabase
+    from nl2sql.databases.engines.database import EngineDatabase
 
     text = str(spec)
     form, colon, rest = text.partition(":")
@@ -38,7 +38,7 @@ def open_database(spec: str | Path) -> Database:
                 f"{form} database {path} does not exist; expected a {form} {'file' if form == 'duckdb' else 'folder'}"
             )
         return EngineDatabase(form, str(path.resolve()), path.stem)
-    from nl2sql.query_runner import SqliteDatabase
+    from nl2sql.databases.sqlite.pool import SqliteDatabase
 
     if form == "packaged" and colon:
         from nl2sql.benchmarks.packaged import database_path

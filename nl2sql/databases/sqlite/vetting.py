@@ -18,8 +18,8 @@ import sqlite3
 import threading
 from functools import lru_cache
 
-from nl2sql.framed_child import FramedChild, reply, requests
-from nl2sql.query_worker import restrict_process
+from nl2sql.databases.sqlite.framed_child import FramedChild, reply, requests
+from nl2sql.databases.sqlite.worker import restrict_process
 
 SCHEMA_S = 20.0  # to describe all tables and views
 ROWS_S = 30.0  # to read all rows, and another second for every ...
@@ -41,7 +41,7 @@ def vet(uri: str, version: str) -> None:
 
 
 def content_digest(uri: str, size: int) -> str:
-    """SHA-256 (hex) of schema and rows (``sqlite_files.content_hash``). Raises sqlite3.Error with one line."""
+    """SHA-256 (hex) of schema and rows (``files.content_hash``). Raises sqlite3.Error with one line."""
     seconds = rows_deadline(size)
     return _ask({"what": "digest", "uri": uri}, seconds, "its rows were not read")
 
@@ -62,7 +62,7 @@ def _ask(request: dict[str, str], seconds: float, what: str) -> str:
     with _lock:
         reader = _idle.pop() if _idle else None
     if reader is None:
-        reader = FramedChild("nl2sql.file_reader")
+        reader = FramedChild("nl2sql.databases.sqlite.vetting")
     try:
         answer = reader.ask(request | {"seconds": str(seconds)}, seconds)
     except TimeoutError:
@@ -111,8 +111,8 @@ def main() -> None:
 
 
 def _read(request: dict[str, str]) -> str:
-    from nl2sql.schema import introspect
-    from nl2sql.sqlite_files import content_hash
+    from nl2sql.databases.schema import introspect
+    from nl2sql.databases.sqlite.files import content_hash
 
     with contextlib.closing(sqlite3.connect(request["uri"], uri=True)) as connection:
         connection.execute("PRAGMA query_only=on")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import servers
 
-from nl2sql.engines import open_database
-from nl2sql.engines.database import EngineDatabase, error_kind, without_excerpt
+from nl2sql.databases.engines import open_database
+from nl2sql.databases.engines.database import EngineDatabase, error_kind, without_excerpt
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Database
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_opened_is_one_error(tmp_path: Path) -> None:
 
 CONFINED = """
 import socket, sys
-from nl2sql.engines.confine import confine
+from nl2sql.databases.engines.confine import confine
 assert confine([sys.argv[1]], [sys.argv[2]])
 open(sys.argv[1] + "/given").read()
 open(sys.argv[2] + "/new", "w").write("x")

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from people import make_database
 
+from nl2sql.databases.sqlite.pool import QueryPool, SqliteDatabase, default_pool, fingerprint_sqlite
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Database
-from nl2sql.query_runner import QueryPool, SqliteDatabase, default_pool, fingerprint_sqlite
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def snapshot(folder: Path) -> dict[str, str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nl2sql.engines.clickhouse import ClickHouse
-from nl2sql.engines.confine import confine
-from nl2sql.engines.statement import Refused, one_query
+from nl2sql.databases.engines.clickhouse import ClickHouse
+from nl2sql.databases.engines.confine import confine
+from nl2sql.databases.engines.statement import Refused, one_query
 
 MEMORY = "1GB"
 BATCH = 1000  # rows fetched at once

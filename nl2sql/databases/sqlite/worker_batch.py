@@ -1,4 +1,4 @@
-"""Many statements on several database files in one request: the part of ``query_worker.py`` that compares results.
+"""Many statements on several database files in one request: the part of ``worker.py`` that compares results.
 
 Imports nothing of nl2sql: the worker loads it as a plain sibling module. A batch is judged pair by pair (gold,
 prediction), file by file. Each statement runs at most once per file; a result lives only until its last pair is

@@ -15,15 +15,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import servers
 
-from nl2sql.engines import open_database
+from nl2sql.databases.engines import open_database
 from nl2sql.interfaces import Database
 
-FIXTURES = Path(__file__).parent.parent / "fixtures" / "repair"
+FIXTURES = Path(__file__).parent / "fixtures" / "repair"
 MISSING = {
     "postgres": "no PostgreSQL server: apt-get install postgresql, or set NL2SQL_TEST_POSTGRES",
     "mysql": "no MariaDB server: apt-get install mariadb-server, or set NL2SQL_TEST_MYSQL",

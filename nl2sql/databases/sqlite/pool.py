@@ -1,6 +1,6 @@
 """The only place where SQL that a model or a user wrote is executed: read-only, bounded in time, rows and memory.
 
-``QueryPool`` keeps killable worker processes (``query_worker.py``: the sandbox and its layers are described there);
+``QueryPool`` keeps killable worker processes (``worker.py``: the sandbox and its layers are described there);
 the parent enforces every deadline from outside as well, so no statement can hang or crash the caller.
 ``SqliteDatabase`` is the ``Database`` of the interfaces on top of a pool. Needs a POSIX system.
 """
@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql import query_batch
+from nl2sql.databases.schema import Schema, introspect, quote_always
+from nl2sql.databases.sqlite import batch
+from nl2sql.databases.sqlite.files import WalCopies, check_is_file, fingerprint_sqlite, read_only, reason, unusable
+from nl2sql.databases.sqlite.process import Worker, WorkerGone
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import RunResult
-from nl2sql.query_process import Worker, WorkerGone
-from nl2sql.schema import Schema, introspect, quote_always
-from nl2sql.sqlite_files import WalCopies, check_is_file, fingerprint_sqlite, read_only, reason, unusable
 
 __all__ = ["QueryPool", "SqliteDatabase", "default_pool", "error_kind", "fingerprint_sqlite"]
 
@@ -111,7 +111,7 @@ class QueryPool:
 
         Unlike ``run``, a statement whose worker dies is tried again before it counts as failed.
         """
-        return query_batch.run_many(self, path, statements, timeout_s=timeout_s, max_rows=max_rows)
+        return batch.run_many(self, path, statements, timeout_s=timeout_s, max_rows=max_rows)
 
     def readable(self, path: str) -> tuple[str, str]:
         """(URI, version) of the file to open for ``path``. Raises OSError, sqlite3.Error."""

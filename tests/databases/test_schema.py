@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nl2sql.query_runner import QueryPool, SqliteDatabase
-from nl2sql.schema import (
+from nl2sql.databases.schema import (
     Column,
     ForeignKey,
     Schema,
@@ -23,6 +22,7 @@ from nl2sql.schema import (
     quote_name,
     schema_to_text,
 )
+from nl2sql.databases.sqlite.pool import QueryPool, SqliteDatabase
 
 SHOP = """
 CREATE TABLE Customers (customer_id INTEGER PRIMARY KEY, name text NOT NULL, city varchar(20));

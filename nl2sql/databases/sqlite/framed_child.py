@@ -1,7 +1,7 @@
 """A child process of this package that answers requests over one socket: both ends.
 
-Messages both ways are 8 bytes of big-endian length and UTF-8 JSON, a blob as ``{"b": hex}``, as in ``query_worker.py``
-(whose own parent, ``query_process.py``, can do more). A child that hangs or dies is closed and another one started;
+Messages both ways are 8 bytes of big-endian length and UTF-8 JSON, a blob as ``{"b": hex}``, as in ``worker.py``
+(whose own parent, ``process.py``, can do more). A child that hangs or dies is closed and another one started;
 that is for the caller to do. Not thread-safe: one request at a time.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nl2sql.query_process import DECODER
-from nl2sql.query_worker import receive, send
+from nl2sql.databases.sqlite.process import DECODER
+from nl2sql.databases.sqlite.worker import receive, send
 
-ROOT = str(Path(__file__).resolve().parents[1])
+ROOT = str(Path(__file__).resolve().parents[3])
 PROGRAM = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
 
 

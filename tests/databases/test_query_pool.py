@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from people import make_database
 
-from nl2sql import query_process
+from nl2sql.databases.sqlite import process
+from nl2sql.databases.sqlite.pool import QueryPool, default_pool
 from nl2sql.errors import UsageError
-from nl2sql.query_runner import QueryPool, default_pool
 
 HANG_S = 10.0  # generous: the machine may be busy; a hang is minutes
 
@@ -103,7 +103,7 @@ def test_impossible_bounds_are_usage_errors(arguments: dict, people: Path, pool:
 def test_a_forked_child_gets_workers_of_its_own(people: Path) -> None:
     code = f"""
 import os
-from nl2sql.query_runner import default_pool, QueryPool
+from nl2sql.databases.sqlite.pool import default_pool, QueryPool
 path = {str(people)!r}
 own = QueryPool(1)
 pids = lambda pool: {{w.process.pid for w in pool._all}}
@@ -126,7 +126,7 @@ assert default_pool().run(path, "SELECT 3").success
 def test_workers_end_when_their_parent_is_killed(people: Path) -> None:
     code = f"""
 import sys, time
-from nl2sql.query_runner import default_pool
+from nl2sql.databases.sqlite.pool import default_pool
 pool = default_pool()
 pool.run({str(people)!r}, "SELECT 1")
 print(*(w.process.pid for w in pool._all), flush=True)
@@ -150,15 +150,15 @@ def _running(pid: int) -> bool:
 
 
 def test_the_worker_imports_nothing_of_the_package() -> None:
-    program = query_process.WORKER.read_text(encoding="utf-8")
+    program = process.WORKER.read_text(encoding="utf-8")
     program = program[: program.index("\nelse:\n    from nl2sql")] + program[program.index("\n__all__ = ") :]
-    for sibling in ("query_sandbox.py", "query_worker_batch.py"):
-        program += query_process.WORKER.with_name(sibling).read_text(encoding="utf-8")
+    for sibling in ("sandbox.py", "worker_batch.py"):
+        program += process.WORKER.with_name(sibling).read_text(encoding="utf-8")
     allowed = (
         "__future__ collections gc hashlib itertools json mmap os re resource signal sqlite3 struct sys time typing"
     )
     found = set(re.findall(r"^\s*(?:import|from) (\w+)", program, re.MULTILINE))
-    assert found <= {*allowed.split(), "urllib", "query_sandbox", "query_worker_batch"}
+    assert found <= {*allowed.split(), "urllib", "sandbox", "worker_batch"}
 
 
 def test_threads_may_share_a_default_pool_from_the_start(people: Path) -> None:

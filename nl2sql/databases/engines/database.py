@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
+from nl2sql.databases.sqlite.process import Worker, WorkerGone
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import RunResult
-from nl2sql.query_process import Worker, WorkerGone
-from nl2sql.schema import Column, ForeignKey, Schema, Table
 
 CHILD = ("-I", str(Path(__file__).with_name("child.py")))
 ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "HOME", "LD_LIBRARY_PATH")  # no secrets for whoever gets out

@@ -1,6 +1,6 @@
 """The process in which another engine than SQLite runs: ``python -I child.py``, ended by its parent when it overstays.
 
-Messages both ways as in ``query_worker.py``. The first request is ``["open", dialect, target, scratch folder]``,
+Messages both ways as in ``worker.py``. The first request is ``["open", dialect, target, scratch folder]``,
 answered with ``["ok", version]``; then ``[mode, sql, timeout_s, max_rows]`` with mode run or explain, answered with
 ``["ok", columns, rows, truncated]``, and ``["tables"]`` with ``["ok", tables]``; a failure is
 ``["error", exception, message]``. Values that JSON does not have are sent as text, blobs as ``{"b": hex}``.
@@ -23,10 +23,10 @@ from decimal import Decimal
 from typing import Any
 
 if __name__ == "__main__":  # -I leaves the script's folder out; this copy of nl2sql is the one to load
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
+    sys.path.insert(0, os.path.abspath(__file__).rsplit(os.sep, 4)[0])  # noqa: PTH100
 
-from nl2sql.engines.statement import Refused
-from nl2sql.query_worker import receive, send
+from nl2sql.databases.engines.statement import Refused
+from nl2sql.databases.sqlite.worker import receive, send
 
 RESULT_BYTES = 64 * 2**20
 LAST_RESORT_SECONDS = 5.0
@@ -82,7 +82,7 @@ def message_of(error: BaseException) -> str:
 
 
 def main() -> None:
-    from nl2sql.engines.adapters import ADAPTERS
+    from nl2sql.databases.engines.adapters import ADAPTERS
 
     for name, value in (
         (resource.RLIMIT_CORE, 0),

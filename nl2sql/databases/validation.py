@@ -19,9 +19,9 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
+from nl2sql.databases.schema import Schema
 from nl2sql.errors import one_line
 from nl2sql.interfaces import Database
-from nl2sql.schema import Schema
 from nl2sql.sql.names import Problem, unresolved_names
 from nl2sql.sql.text import KEYWORDS, Tree, parse, syntax_error, tokens
 

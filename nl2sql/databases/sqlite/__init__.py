@@ -1,0 +1,1 @@
+"""SQLite: statements of models and users run read-only in killable worker processes."""
