@@ -21,9 +21,10 @@ from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import ModelError
 from nl2sql.grammars import tool_call_grammar
 from nl2sql.interfaces import Question, Resources
-from nl2sql.models import http_transport, load_model
+from nl2sql.models import load_model
 from nl2sql.models.constrained import Constrainer
-from nl2sql.models.http_wire import read_answers
+from nl2sql.models.http import transport
+from nl2sql.models.http.wire import read_answers
 from nl2sql.models.local import LocalModel
 from nl2sql.models.response_cache import CachedModel
 from nl2sql.models.scripted import ScriptedModel
@@ -220,7 +221,7 @@ def test_other_calls_are_other_prompts_and_other_cache_entries(tmp_path: Path) -
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_transport, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(transport, "FIRST_WAIT_S", 0.01)
 
 
 @pytest.mark.parametrize("stops", [True, False])

@@ -103,7 +103,7 @@ def _describe(spec: str) -> dict[str, Any]:
 
         return {"kind": "scripted", **ScriptedModel.from_file(source.value).describe()}
     if source.kind == "http":
-        from nl2sql.models.http import HttpModel
+        from nl2sql.models.http.model import HttpModel
 
         model = HttpModel(source.value)
         model.close()

@@ -62,8 +62,8 @@ def _open(
     if adapter not in ("auto", "none") and source.kind in ("http", "scripted"):
         raise UsageError(f"--adapter goes with a local model, not with {source.value!r}; leave it out")
     if source.kind == "http":
-        from nl2sql.models.http import HttpModel
-        from nl2sql.models.http_options import ServerOptions
+        from nl2sql.models.http.model import HttpModel
+        from nl2sql.models.http.options import ServerOptions
 
         if device != "auto" or dtype is not None:
             raise UsageError("--device and --dtype are the server's own business; leave them out with an HTTP model")

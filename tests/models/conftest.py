@@ -28,7 +28,7 @@ def _one_torch_thread() -> None:
 @pytest.fixture
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed request is tried again at once; no key is set."""
-    monkeypatch.setattr("nl2sql.models.http_transport.FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("nl2sql.models.http.transport.FIRST_WAIT_S", 0.01)
     monkeypatch.delenv("NL2SQL_API_KEY", raising=False)
 
 

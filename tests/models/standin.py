@@ -18,7 +18,7 @@ from typing import Any
 
 from nl2sql.interfaces import Model
 from nl2sql.models import load_model
-from nl2sql.models.http import HttpModel
+from nl2sql.models.http.model import HttpModel
 
 CHAT = [{"role": "system", "content": "You write SQL."}, {"role": "user", "content": "How many orders?"}]
 OPEN = "Thought: count them.\nAction:"

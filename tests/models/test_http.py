@@ -13,7 +13,7 @@ from models.tiny import tiny_tokenizer
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.models import load_model
-from nl2sql.models.http_options import ServerOptions
+from nl2sql.models.http.options import ServerOptions
 
 pytestmark = pytest.mark.usefixtures("no_waits")
 ALL = ["stops", "many", "logprobs"]

@@ -19,7 +19,7 @@ from models.standin import Dialect, StandIn, drips, sends, serving
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.jobs import Plan
-from nl2sql.models import http_transport
+from nl2sql.models.http import transport
 from nl2sql.runner import evaluate, resume, start
 from nl2sql.runs import Run, read_jsonl
 from nl2sql.summary import summary_text
@@ -33,7 +33,7 @@ LIMIT = 6
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(http_transport, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(transport, "FIRST_WAIT_S", 0.01)
 
 
 def plan(at: StandIn, /, **changes: Any) -> Plan:

@@ -19,7 +19,7 @@ from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.models import load_model
 from nl2sql.models.embedded import embedded_model, pull
-from nl2sql.models.http import HttpModel
+from nl2sql.models.http.model import HttpModel
 from nl2sql.runner import evaluate
 
 pytestmark = pytest.mark.model

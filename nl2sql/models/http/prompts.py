@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nl2sql.interfaces import Message, ToolDefinition
-from nl2sql.models.http_wire import Answer
+from nl2sql.models.http.wire import Answer
 
 _REMEMBERED_COUNTS = 4096
 _QUOTED = (

@@ -19,8 +19,8 @@ from typing import Any, Literal
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Message, ToolDefinition
 from nl2sql.models.chat import Chat, plain_prompt, without_system
-from nl2sql.models.http_transport import Refused, Transport
-from nl2sql.models.http_wire import read_answers, read_counts
+from nl2sql.models.http.transport import Refused, Transport
+from nl2sql.models.http.wire import read_answers, read_counts
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Any OpenAI-compatible server as a ``Model``: ``--model http://HOST/v1#NAME``.
 
 ``HttpModel`` is thread-safe; callers block while their requests run side by side, ``batch_size`` at a time. What the
-server does is probed once at the start (nl2sql.models.http_probe) and recorded in ``describe()``. Not here: images,
+server does is probed once at the start (nl2sql.models.http.probe) and recorded in ``describe()``. Not here: images,
 more than one server behind one model.
 """
 
@@ -17,12 +17,12 @@ from typing import Any
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
-from nl2sql.models.http_grammar import TRIAL_TOKENS, GrammarCheck, fields_for, find_form, refusal
-from nl2sql.models.http_options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
-from nl2sql.models.http_probe import CONTINUE, count_remotely, for_chat, probe, rendered, served_models
-from nl2sql.models.http_prompts import CountedPrompts, quoting, without_echo
-from nl2sql.models.http_transport import Refused, Reply, Transport
-from nl2sql.models.http_wire import Answer, Counts, Stream, read_answers, read_counts
+from nl2sql.models.http.grammar import TRIAL_TOKENS, GrammarCheck, fields_for, find_form, refusal
+from nl2sql.models.http.options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
+from nl2sql.models.http.probe import CONTINUE, count_remotely, for_chat, probe, rendered, served_models
+from nl2sql.models.http.prompts import CountedPrompts, quoting, without_echo
+from nl2sql.models.http.transport import Refused, Reply, Transport
+from nl2sql.models.http.wire import Answer, Counts, Stream, read_answers, read_counts
 
 _WEATHER: ToolDefinition = {
     "type": "function",
