@@ -206,7 +206,7 @@ class Config(_Frozen):
     @field_validator("prompts")
     @classmethod
     def _known_prompts(cls, value: dict[str, str]) -> dict[str, str]:
-        from nl2sql.prompts import PROMPTS
+        from nl2sql.agents.prompts import PROMPTS
 
         unknown = sorted(set(value) - set(PROMPTS))
         if unknown:

@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from nl2sql import prompts
-from nl2sql.agent_tools import SQL_STOPS, link, open_task
+from nl2sql.agents import prompts
+from nl2sql.agents.agent_tools import SQL_STOPS, link, open_task
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
 from nl2sql.errors import Nl2SqlError

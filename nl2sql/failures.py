@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nl2sql.agents.record import json_text
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark
 from nl2sql.plan import open_benchmark, read_plan
 from nl2sql.rescore import questions_of
 from nl2sql.runs import Run, item_field
-from nl2sql.trace import json_text
 
 ANNOTATION = ("label", "comment")  # left empty, for the annotator
 FIELDS = (

@@ -29,8 +29,8 @@ from typing import Any
 
 import yaml
 
+from nl2sql.agents.controllers import get_controller
 from nl2sql.config import Config, build_config, config_keys, known_keys, merge
-from nl2sql.controllers import get_controller
 from nl2sql.errors import UsageError
 from nl2sql.plan import Plan, absolute, default_split
 

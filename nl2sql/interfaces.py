@@ -229,12 +229,12 @@ class Episode:
         return f"<episode of {self.controller}: {self.finish} after {self.steps} steps, sql={self.sql!r}>"
 
     def to_dict(self) -> dict[str, Any]:
-        from nl2sql.trace import episode_to_dict
+        from nl2sql.agents.record import episode_to_dict
 
         return episode_to_dict(self)
 
     def _repr_html_(self) -> str:
-        from nl2sql.trace import episode_to_html
+        from nl2sql.agents.record import episode_to_html
 
         return episode_to_html(self)
 

@@ -18,12 +18,12 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from nl2sql import __version__
-from nl2sql.controllers import episode_model, get_controller, run_episode
+from nl2sql.agents.controllers import episode_model, get_controller, run_episode
+from nl2sql.agents.record import json_tree
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version, explain_analyze
-from nl2sql.trace import json_tree
 
 if TYPE_CHECKING:
     from nl2sql.config import Config

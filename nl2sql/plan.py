@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nl2sql import prompts
+from nl2sql.agents import prompts
+from nl2sql.agents.candidates.question_model import question_model_print
+from nl2sql.agents.controllers import NamedController, check_model
+from nl2sql.agents.repairing import check_corpus, corpus_print
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.config import Config, build_config
-from nl2sql.controllers import NamedController, check_model
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question
-from nl2sql.question_model import question_model_print
-from nl2sql.repair.in_loop import check_corpus, corpus_print
 from nl2sql.runs import content_key, question_key, read_manifest
 
 MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
@@ -133,7 +133,7 @@ def given_model(plan: Plan, model: Model) -> Model:
 def check_config(model: Model, config: Config) -> None:
     """Before a run: raises ModelError or UsageError where the model cannot do what ``config`` wants, or where a corpus,
     a few-shot pool or a question model that it names is not there."""
-    from nl2sql.few_shot import check_few_shot
+    from nl2sql.agents.context.few_shot import check_few_shot
 
     check_model(model, config)
     check_corpus(config.repair)
@@ -161,7 +161,7 @@ def few_shot_pool(config: Config) -> str | None:
     """The fingerprint of the examples that prompts are given; None without any."""
     if not config.few_shot.k:
         return None
-    from nl2sql.few_shot import pool_of
+    from nl2sql.agents.context.few_shot import pool_of
 
     return pool_of(config.few_shot).fingerprint
 

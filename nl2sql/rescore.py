@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nl2sql.agents.controllers import SAMPLERS
 from nl2sql.config import Config, build_config, config_keys, load_config
-from nl2sql.controllers import SAMPLERS
 from nl2sql.errors import UsageError, interruptible
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.plan import fingerprints, open_benchmark, read_plan

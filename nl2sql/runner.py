@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.config import Config, build_config, merge
-from nl2sql.controllers import NamedController, get_controller
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Episode, Model, Tool
 from nl2sql.jobs import Job, carry_out, carry_out_seeds

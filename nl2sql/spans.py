@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from nl2sql.trace import json_text
+from nl2sql.agents.record import json_text
 
 NOT_RUN = ("blocked: ", "format_error:", "unknown_tool:")  # observations of actions that no tool saw
 WRITERS = ("generate_sql", "repair_sql")  # tools that ask the model, once

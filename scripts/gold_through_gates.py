@@ -27,7 +27,9 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from nl2sql.agent_utils import (
+from nl2sql.agents.checks.constraints import extract_constraints, intent_constraints, validate_constraints
+from nl2sql.agents.checks.constraints.removal import STRUCTURES, remove_structure
+from nl2sql.agents.checks.guardrails import (
     apply_guardrails,
     canonicalize_table_casing,
     clean_candidate_with_reason,
@@ -35,8 +37,6 @@ from nl2sql.agent_utils import (
     guarded_postprocess,
 )
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
-from nl2sql.constraints import extract_constraints, intent_constraints, validate_constraints
-from nl2sql.constraints.removal import STRUCTURES, remove_structure
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval import results_match

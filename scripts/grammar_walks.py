@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from nl2sql.agents.grammars.select import select_grammar
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.errors import DatabaseError
-from nl2sql.grammars import select_grammar
 from nl2sql.interfaces import Benchmark
 from nl2sql.models.constrained import Constrainer
 from nl2sql.models.embedded import pull

@@ -11,13 +11,13 @@ import statistics
 import time
 from typing import Any
 
-from nl2sql.agent_tools import open_task
+from nl2sql.agents.agent_tools import open_task
+from nl2sql.agents.reflection import nodes
+from nl2sql.agents.reflection.state import initial_state, workspace
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.reflection import nodes
-from nl2sql.reflection.state import initial_state, workspace
 
 TARGET_MS = 200
 SPOILED = {"sound": ("", ""), "unknown table": (" FROM ", " FROM no_such_"), "syntax": ("SELECT", "SELCT")}

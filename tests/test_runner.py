@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from nl2sql.agents.react import react_sql
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Episode, Question, Resources
 from nl2sql.jobs import Plan
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.react import react_sql
 from nl2sql.runner import evaluate, resume, start
 from nl2sql.runs import Run, read_jsonl
 

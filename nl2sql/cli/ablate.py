@@ -33,8 +33,8 @@ def ablate_command(
       nl2sql ablate scripts/ablation.yaml --out runs/ablation
       nl2sql report runs/ablation --out ablation.html
     """
+    from nl2sql.agents.record import json_text
     from nl2sql.grid import read_grid
-    from nl2sql.trace import json_text
 
     cells = read_grid(grid)
     folder = out or Path("runs") / grid.stem

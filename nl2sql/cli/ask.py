@@ -89,8 +89,8 @@ def ask(
     if not text:
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
 
+    from nl2sql.agents.controllers import episode_model, get_controller
     from nl2sql.config import load_config
-    from nl2sql.controllers import episode_model, get_controller
     from nl2sql.databases.sqlite.pool import SqliteDatabase
     from nl2sql.interfaces import Question, Resources, no_sink
     from nl2sql.models import load_model
@@ -110,7 +110,7 @@ def ask(
         episode.controller = named.name
         loaded.close()
     if as_json:
-        from nl2sql.trace import json_text
+        from nl2sql.agents.record import json_text
 
         print(json_text(episode.to_dict(), indent=2))
     else:
@@ -137,7 +137,7 @@ def _question(argument: str | None) -> str:
 
 
 def _print_step(event: object) -> None:
-    from nl2sql.trace import json_text
+    from nl2sql.agents.record import json_text
 
     print(json_text(event)[:2000], file=sys.stderr)
 
@@ -148,7 +148,7 @@ def _printable(value: object) -> str:
 
 
 def _as_text(episode: Episode, shown: int = 20) -> str:
-    from nl2sql.trace import json_value
+    from nl2sql.agents.record import json_value
 
     lines = [episode.sql or "(no SQL)"]
     if episode.error:

@@ -86,12 +86,12 @@ def bench_repair(
       nl2sql bench-repair --dialect clickhouse --cases 100 --out runs/bench-repair-clickhouse
       nl2sql bench-repair --cases 0 --run runs/spider-train --out runs/bench-repair-model
     """
+    from nl2sql.agents.record import json_text
     from nl2sql.config import load_config
     from nl2sql.plan import Plan
     from nl2sql.repair_bench.bench import Bench, arm, carry_out
     from nl2sql.repair_bench.plan import LEARNED, CasePlan, opened
     from nl2sql.repair_bench.table import summarise, table_text
-    from nl2sql.trace import json_text
 
     chosen = [arm(name) for name in dict.fromkeys(name.strip() for name in arms.split(",") if name.strip())]
     if not chosen:

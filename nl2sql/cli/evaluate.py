@@ -95,8 +95,8 @@ def evaluate_command(
     else:
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
+        from nl2sql.agents.controllers import get_controller
         from nl2sql.config import load_config
-        from nl2sql.controllers import get_controller
         from nl2sql.plan import Plan, absolute, default_split
 
         given = {"eval.replicas": replicas, "constrain": constrain}
@@ -131,7 +131,7 @@ def evaluate_command(
         with redirect_stdout(sys.stderr), opened(executor, address) as cluster:  # what a loop prints is no report
             report = runner.start(plan, settings, out=out, progress=progress, cluster=cluster).report
     if as_json:
-        from nl2sql.trace import json_text
+        from nl2sql.agents.record import json_text
 
         print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
     else:

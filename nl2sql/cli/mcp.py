@@ -48,8 +48,8 @@ def mcp(
         from nl2sql.mcp_server import DatabaseTools, build_server
     except ImportError as error:
         raise UsageError(f"{error}; install it: pip install 'nl2sql-harness[mcp]'") from None
+    from nl2sql.agents.controllers import get_controller
     from nl2sql.config import load_config
-    from nl2sql.controllers import get_controller
     from nl2sql.databases.engines import open_database
     from nl2sql.repair.corpus import Corpus
 

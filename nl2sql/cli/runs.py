@@ -37,9 +37,9 @@ def replay_command(
     """
     import sys
 
+    from nl2sql.agents.record import json_text
     from nl2sql.rescore import replay
     from nl2sql.summary import summary_text
-    from nl2sql.trace import json_text
 
     progress = not quiet and sys.stderr.isatty()
     with opened(executor, address) as cluster:

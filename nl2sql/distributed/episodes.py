@@ -10,8 +10,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.config import Config
-from nl2sql.controllers import NamedController, get_controller
 from nl2sql.distributed.cluster import Cluster
 from nl2sql.distributed.shards import Shard, cut
 from nl2sql.errors import UsageError

@@ -3,7 +3,7 @@
 A ``Constrainer`` belongs to a tokenizer, a ``GrammarState`` to one row of a batch. A grammar describes the newly
 generated text from its first character; the end-of-turn tokens are allowed exactly where that text may end.
 llguidance is an optional dependency (extra ``grammar``), imported on first use. What the grammars say is written in
-``nl2sql.grammars``. Not covered: Python ("slow") tokenizers.
+``nl2sql.agents.grammars.select``. Not covered: Python ("slow") tokenizers.
 """
 
 from __future__ import annotations

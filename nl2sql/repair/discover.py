@@ -115,7 +115,7 @@ def failures_of_corpus(corpus: Corpus) -> Iterator[Failure]:
 
 def failures_of_run(folder: Path) -> Iterator[Failure]:
     """What the gates and the database refused in a run, repaired or not. Raises UsageError for another folder."""
-    from nl2sql.repair.in_loop import failures
+    from nl2sql.agents.repairing import failures
     from nl2sql.repair.transfer import repairs_of_trace
     from nl2sql.runs import Run
 

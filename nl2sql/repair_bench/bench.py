@@ -21,14 +21,13 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from nl2sql import prompts
-from nl2sql.agent_tools import EpisodeFailed, State, guard, link, open_task, repair_sql
+from nl2sql.agents import prompts, repairing
+from nl2sql.agents.agent_tools import EpisodeFailed, State, guard, link, open_task, repair_sql
+from nl2sql.agents.controllers import episode_model
 from nl2sql.config import Config, RepairConfig
-from nl2sql.controllers import episode_model
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Database, Model, Question, Resources
 from nl2sql.plan import weights_of
-from nl2sql.repair import in_loop
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Case, Judge, failure
 from nl2sql.runs import content_key, iter_jsonl
@@ -216,7 +215,7 @@ def _attempt(state: State, chosen: Arm, sql: str, error: str) -> str | None:
         {"action": "run_sql", "observation": {"success": False, "error": error}},
     ]
     if chosen.level is None:
-        return in_loop.mended(state, error)
+        return repairing.mended(state, error)
     raw = repair_sql(state, {})
     task = state.task
     if task.resources.database.dialect == "sqlite":

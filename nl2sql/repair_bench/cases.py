@@ -196,8 +196,8 @@ def failed_in_run(folder: Path) -> Iterator[Case]:
 
     Raises UsageError for a folder that is no run, or one whose benchmark was a Python object.
     """
+    from nl2sql.agents.repairing import failures
     from nl2sql.plan import open_benchmark, read_plan
-    from nl2sql.repair.in_loop import failures
     from nl2sql.runs import Run
 
     run, (plan, _) = Run.load(folder), read_plan(folder)

@@ -15,13 +15,13 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from nl2sql.agents.record import json_text, json_value
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.plan import open_benchmark, read_plan
 from nl2sql.report.collect import Collected, right_of
 from nl2sql.rescore import questions_of, stores_of
 from nl2sql.runs import QuestionKey, Run, iter_jsonl
-from nl2sql.trace import json_text, json_value
 
 CHUNK = 24  # episodes: opening one takes milliseconds, and its neighbours share the schema's words
 SHORT = 300  # characters of a value, a reason, a question in the list

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from nl2sql import constraints
+from nl2sql.agents.checks import constraints
 from nl2sql.databases import validation
 from nl2sql.databases.schema import Schema
 from nl2sql.interfaces import Database

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nl2sql import constraints, prompts
-from nl2sql.agent_tools import LINK_MAX_TABLES
+from nl2sql.agents import prompts
+from nl2sql.agents.agent_tools import LINK_MAX_TABLES
+from nl2sql.agents.checks import constraints
+from nl2sql.agents.context.grounding import with_values
+from nl2sql.agents.context.linking import link_schema
 from nl2sql.databases.schema import Schema, focus, schema_to_text
-from nl2sql.grounding import with_values
 from nl2sql.interfaces import Database, Question
-from nl2sql.linking import link_schema
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version
 from nl2sql.repair.valid_part import valid_part
@@ -104,7 +105,7 @@ def write_example(item: Asked, schema_text: str) -> Example:
 
 
 def question_example(item: Asked) -> Example:
-    """SQL -> its question: what ranks candidates (``nl2sql.question_model``)."""
+    """SQL -> its question: what ranks candidates (``nl2sql.agents.candidates.question_model``)."""
     messages = prompts.question_messages(item.sql + ";")
     return Example("question", item.question.id, item.question.db_id, tuple(messages), ((item.text, True),))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nl2sql.agents.context.linking import words
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.linking import words
 from nl2sql.sql.same import normalise_sql
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from nl2sql.config import ReactConfig
 from nl2sql.models.embedded import pull
-from nl2sql.react import react_sql
+from nl2sql.agents.react import react_sql
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

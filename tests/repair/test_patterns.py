@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.constraints import extract_constraints, validate_constraints
+from nl2sql.agents.checks.constraints import extract_constraints, validate_constraints
 from nl2sql.databases.engines import open_database
 from nl2sql.databases.schema import Schema
 from nl2sql.databases.validation import validate_sql

@@ -6,7 +6,7 @@ import time
 import pytest
 from sqlglot.errors import SqlglotError
 
-from nl2sql.constraints.removal import STRUCTURES, remove_structure
+from nl2sql.agents.checks.constraints.removal import STRUCTURES, remove_structure
 from nl2sql.errors import UsageError
 from nl2sql.sql.hardness import hardness
 from nl2sql.sql.parse import MAX_DEPTH, parse_bounded

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from nl2sql.agent_tools import State, link, open_task, repair_sql
+from nl2sql.agents.agent_tools import State, link, open_task, repair_sql
+from nl2sql.agents.single_shot import single_shot
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import Config, build_config
 from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.interfaces import Completion, Question, Resources, Usage
-from nl2sql.single_shot import single_shot
 from nl2sql.training import examples
 from nl2sql.training.act import Teacher, act_example, next_action
 from nl2sql.training.corruptions import KINDS, corrupted, error_of

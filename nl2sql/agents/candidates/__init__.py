@@ -1,0 +1,1 @@
+"""Several queries for a question, executed, scored and ranked (docs/candidates.md)."""

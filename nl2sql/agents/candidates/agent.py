@@ -1,0 +1,346 @@
+"""The candidate-driven agent: several queries for one question, executed, scored, ranked; the best is the answer.
+
+The candidates come from ``generate_sql``'s own prompt: the control's greedy answer, sampled ones, and one under the
+schema's grammar. Each distinct query goes through the loop's own tools (validate_sql, validate_constraints, run_sql)
+once. Where none runs, the best of the rest is repaired with its error; with ``reflection`` also one that runs and that
+a gate refuses. What the score is made of is in docs/candidates.md. For ablations beside the reference loop, ``react``
+(specification, section 10). Self-consistency [41] over results is its ``vote``, execution-guided choice [42] its
+``first_executable``.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nl2sql.agents.agent_tools import EpisodeFailed, State, guard, link, open_task, other_orders
+from nl2sql.agents.candidates.question_model import question_model
+from nl2sql.agents.candidates.voting import agreement, query_key
+from nl2sql.agents.checks import constraints
+from nl2sql.agents.context.grounding import share_used
+from nl2sql.agents.react import dispatch, record
+from nl2sql.agents.record import summarize_trace
+from nl2sql.agents.transitions import decide, refuse
+from nl2sql.config import CandidatesConfig, Config, ScoreWeights
+from nl2sql.errors import ModelError
+from nl2sql.interfaces import (
+    Completion,
+    Database,
+    Episode,
+    EventSink,
+    Model,
+    Question,
+    Resources,
+    RunResult,
+    Sampling,
+    Tool,
+    no_sink,
+)
+
+PARTS = tuple(ScoreWeights.model_fields)
+_LEAST = 1e-300  # a probability whose logarithm can be taken, for those that are not known
+
+
+@dataclass
+class Candidate:
+    """One distinct query, or (``sql`` empty) all that the guardrails refused.
+
+    steps: where it was written. parts: each from 0 to 1, None where it is not known; ``vote`` is set by ``rank``.
+    refusal: why it failed, or the first gate's reason against one that runs. question: log-probability of the question
+    after this query, where the question model was asked.
+    """
+
+    sql: str
+    raw_sql: str
+    origin: str  # of its first writing: greedy, sampled, constrained, repaired
+    key: str
+    steps: list[int]
+    refusal: str | None = None
+    parts: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    score: float = 0.0
+    question: float | None = None
+    repaired: bool = False  # a repair of it was tried
+
+    @property
+    def runs(self) -> bool:
+        return self.parts["executes"] == 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        parts = {name: value if value is None else round(value, 4) for name, value in self.parts.items()}
+        about = {"sql": self.sql, "origin": self.origin, "steps": self.steps, "refusal": self.refusal}
+        read_back = {} if self.question is None else {"question": round(self.question, 2)}
+        return {**about, "score": round(self.score, 4), **read_back, "parts": parts}
+
+
+class ReactSqlAgent:
+    """The candidate-driven agent over one database and model; answers any number of questions."""
+
+    def __init__(
+        self,
+        database: Database,
+        model: Model,
+        config: Config | None = None,
+        *,
+        tools: Mapping[str, Tool] | None = None,
+        sink: EventSink = no_sink,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self.resources = Resources(model, database, tools or {}, sink=sink, cancel=cancel)
+        self.config = config or Config()
+
+    def answer(self, nlq: str | Question) -> Episode:
+        """The best candidate with its rows; all scores are in the trace's last record.
+
+        Failures of the model, a tool or the database are recorded in ``Episode.error``. Raises UsageError for an
+        empty or oversized question or an empty database, Cancelled when ``cancel`` is set.
+        """
+        return candidates(nlq if isinstance(nlq, Question) else Question(nlq), self.resources, self.config)
+
+
+def candidates(question: Question, resources: Resources, config: Config) -> Episode:
+    """``ReactSqlAgent`` as a registered controller."""
+    started = time.perf_counter()
+    search = Search(State(open_task(question, resources, config)), config.candidates)
+    error = None
+    try:
+        search.write_all()
+        search.repair_until_one_runs()
+        search.reflect()
+    except EpisodeFailed as failure:
+        error = str(failure)
+    return search.close(error, started)
+
+
+@dataclass
+class Search:
+    """The candidates of one question."""
+
+    state: State
+    settings: CandidatesConfig
+    found: list[Candidate] = field(default_factory=list)
+    messages: list[dict[str, str]] = field(default_factory=list)
+    step: int = -1  # of the last writing
+
+    def write_all(self) -> None:
+        """Ask the control's prompt for all candidates; raises EpisodeFailed."""
+        state, task = self.state, self.state.task
+        link(task)
+        state.constraints = dispatch(state, "extract_constraints", {})
+        self.note("extract_constraints", state.constraints, step=0)
+        self.messages = task.sql_messages(state.constraints)
+        for origin, raw_sql, completion in self.written():
+            self.take("generate_sql", origin, raw_sql, probability(completion, self.settings.length_penalty))
+        self.read_back()
+
+    def read_back(self) -> None:
+        """With ``choose: question``: how likely the question is after each query that was not asked about yet."""
+        waiting = [one for one in self.found if one.sql and one.question is None]
+        if self.settings.choose != "question" or not waiting:
+            return
+        task = self.state.task
+        try:
+            model = question_model(self.settings, task.resources.model)
+            likely, usage = model.logprobs(task.question.text, [one.sql for one in waiting], task.config.prompts)
+        except ModelError as error:
+            raise EpisodeFailed("model", str(error)) from error
+        task.usage = task.usage + usage
+        if charge := getattr(task.resources.model, "charge", None):  # in a run, where the model is metered
+            charge(usage)
+        for one, question in zip(waiting, likely, strict=True):
+            one.question = question
+
+    def written(self) -> Iterator[tuple[str, str, Completion]]:
+        """(origin, raw SQL, completion): of each view the greedy answer and sampled ones; last one under a grammar."""
+        settings, task = self.settings, self.state.task
+        grammars = not task.config.constrains_sql and task.resources.database.dialect == "sqlite"
+        constrained = int(settings.constrained and grammars and settings.n > settings.greedy)
+        limit, sampling = task.config.react.max_new_tokens, Sampling(settings.temperature, settings.top_p)
+        texts = other_orders(task, settings.views - 1)
+        views = [self.messages, *(task.sql_messages(self.state.constraints, text) for text in texts)]
+        for view, messages in enumerate(views):
+            left = settings.n - constrained - view  # shared out evenly, the first views take what is over
+            share = -(-left // len(views))
+            greedy = int(settings.greedy and share > 0)
+            if greedy:
+                yield from (("greedy", *one) for one in task.complete_sql(messages, limit, n=1))
+            if share > greedy:
+                many = task.complete_sql(messages, limit, sampling=sampling, n=share - greedy)
+                yield from (("sampled", *one) for one in many)
+        if constrained:
+            try:
+                one = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
+            except EpisodeFailed as failure:  # most servers take no such grammar; the others are candidates enough
+                if not self.found:
+                    raise
+                task.flags["unconstrained"] = str(failure)
+            else:
+                yield ("constrained", *one)
+
+    def take(self, action: str, origin: str, raw_sql: str, likely: float | None) -> None:
+        """A text as a candidate: through the guardrails, and where its query is new, through the tools."""
+        self.step += 1
+        state, task = self.state, self.state.task
+        record(state, {"step": self.step, "llm": raw_sql})
+        sql, reason = guard(task, raw_sql, enabled=task.config.react.guardrails)
+        self.note(action, {"error": reason, "raw_sql": raw_sql} if reason else {"sql": sql, "raw_sql": raw_sql})
+        decide(state, self.step, action, reason or "ok", "reject" if reason else "accept", {"origin": origin})
+        if reason:
+            refuse(state, self.step, "guardrails", raw_sql, reason)
+        key = query_key(sql, task.resources.database.dialect) if sql else ""
+        twin = next((one for one in self.found if one.key == key), None)
+        if twin is not None:
+            twin.steps.append(self.step)
+            if sql and likely is not None:  # another view may hold the same query for likelier
+                twin.parts["probability"] = max(likely, twin.parts["probability"] or 0.0)
+            return
+        made = Candidate(sql, raw_sql, origin, key, [self.step], reason)
+        if sql:
+            self.examine(made, likely)
+        self.found.append(made)
+
+    def examine(self, candidate: Candidate, likely: float | None) -> None:
+        """Validate and execute a query, as the loop's gates do; a gate's refusal does not keep it from running."""
+        state, task = self.state, self.state.task
+        state.last_sql = candidate.sql
+        seen = {}
+        for action in ("validate_sql", "validate_constraints", "run_sql"):
+            seen[action] = dispatch(state, action, {})
+            self.note(action, seen[action])
+        fits, why = True, ""
+        if task.config.react.intent_gate:
+            fits, why = constraints.intent_constraints(task.question.text, candidate.sql, task.schema)
+        valid, demanded, ran = (seen[name] for name in ("validate_sql", "validate_constraints", "run_sql"))
+        reasons = {  # in the order in which the loop would meet them
+            "valid": None if valid["valid"] is True else str(valid["reason"]),
+            "executes": None if ran["success"] else str(ran.get("error", "failed")),
+            "constraints": None if demanded["valid"] is True else str(demanded["reason"]),
+            "intent": None if fits else f"intent_mismatch:{why}",
+        }
+        candidate.refusal = next((reason for reason in reasons.values() if reason is not None), None)
+        candidate.parts |= {name: float(reason is None) for name, reason in reasons.items()}
+        candidate.parts |= {"rows": float(tells(task.result_of(candidate.sql))), "probability": likely}
+        candidate.parts["values"] = share_used(candidate.sql, task.values)
+
+    def ranking(self) -> list[Candidate]:
+        """The candidates, best first, each with its score; ties go to the one that was written first."""
+        results = [self.state.task.result_of(one.sql) for one in self.found]
+        return rank(self.found, results, self.settings)
+
+    def repair_until_one_runs(self) -> None:
+        """Execution-guided retries: each time the best candidate that was not repaired yet, with its error."""
+        for _ in range(self.settings.retry):
+            left = [one for one in self.ranking() if not one.repaired]
+            if not left or any(one.runs for one in self.found):
+                return
+            self.repair(left[0])
+
+    def reflect(self) -> None:
+        """With ``reflection``: a best candidate that runs and that a gate refuses is repaired with the reason."""
+        if self.settings.reflection and self.found:
+            best = self.ranking()[0]
+            if best.runs and best.refusal and not best.repaired:
+                self.repair(best)
+
+    def repair(self, candidate: Candidate) -> None:
+        """One more candidate, by ``repair_sql`` [2]. How likely the model holds it is not comparable: not known."""
+        state = self.state
+        state.last_sql, state.last_error = candidate.sql or None, candidate.refusal
+        candidate.repaired = True
+        state.task.count("repairs")
+        self.take("repair_sql", "repaired", str(dispatch(state, "repair_sql", {})), None)
+        self.read_back()
+
+    def note(self, action: str, observation: Any, step: int | None = None) -> None:
+        at = self.step if step is None else step
+        record(self.state, {"step": at, "action": action, "args": {}, "observation": observation})
+
+    def close(self, error: str | None, started: float) -> Episode:
+        """The Episode of the best candidate."""
+        state, task = self.state, self.state.task
+        ranking = self.ranking()
+        best = ranking[0] if ranking else Candidate("", "", "", "", [])
+        if ranking:
+            listed = {"choose": self.settings.choose, "ranking": [one.to_dict() for one in ranking]}
+            self.note("rank_candidates", listed)
+            decide(state, self.step, "rank_candidates", self.settings.choose, "accept", {"sql": best.sql})
+        result = task.result_of(best.sql)
+        finish = "error" if error else "answered" if best.sql else "empty"
+        if error is None and not result.success:
+            error = f"database: {result.error}" if best.sql else f"model: {best.refusal}"
+        return Episode(
+            question=task.question,
+            controller="candidates",
+            sql=best.sql,
+            raw_sql=best.raw_sql,
+            columns=result.columns,
+            rows=result.rows,
+            error=error,
+            finish=finish,
+            steps=self.step + 1,
+            trace=state.trace,
+            decision_log=state.decision_log,
+            compliance=summarize_trace(()),  # the order of calls is ours, not the model's
+            messages=self.messages,
+            transcript=best.raw_sql,
+            calls=task.calls,
+            usage=task.usage,
+            seconds=time.perf_counter() - started,
+            flags={**task.flags, "distinct": sum(bool(one.sql) for one in self.found), "rejected": task.rejected},
+        )
+
+
+# ------------------------------------------------------------------------------------------------------- scores
+
+
+def rank(found: Sequence[Candidate], results: Sequence[RunResult], settings: CandidatesConfig) -> list[Candidate]:
+    """``found`` (in the order of writing, each with its result), best first by ``settings.choose``.
+
+    Sets each one's ``vote`` (the share of all writings whose queries give its rows) and ``score``.
+    """
+    copies = [len(one.steps) for one in found]
+    votes = agreement(results, copies)
+    for one, count in zip(found, votes, strict=True):
+        one.parts["vote"] = count / sum(copies)
+        one.score = score(one.parts, settings.weights)
+    return sorted(found, key=lambda one: (not one.sql, *_place(one, settings)))
+
+
+def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...]:
+    """What decides between candidates; the smallest is the best."""
+    parts = {name: value or 0.0 for name, value in candidate.parts.items()}
+    if settings.choose == "score":
+        return (-candidate.score,)
+    if settings.choose == "vote":
+        return (not candidate.runs, -parts["vote"])
+    if settings.choose == "first_executable":
+        return (not candidate.runs,)
+    likely = parts["probability"]
+    if settings.choose == "question":  # both directions [45]
+        likely = math.log(max(likely, _LEAST)) + settings.question_weight * (candidate.question or 0.0)
+    return (not candidate.runs, -parts["rows"], -likely)  # what fails and what gives nothing comes last [42]
+
+
+def score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:
+    """The weighted mean of the parts that are known, from 0 to 1."""
+    known = {name: value for name, value in parts.items() if value is not None}
+    total = sum(getattr(weights, name) for name in known)
+    return sum(getattr(weights, name) * value for name, value in known.items()) / total if total else 0.0
+
+
+def probability(completion: Completion, length_penalty: float) -> float | None:
+    """exp(log-probability / tokens ** length_penalty), from 0 to 1; None where the back end does not know it.
+
+    length_penalty: 1 for the geometric mean of the tokens' probabilities, 0 for the probability of the whole text.
+    """
+    if completion.logprob is None:
+        return None
+    return math.exp(min(0.0, completion.logprob / max(1, completion.usage.completion_tokens) ** length_penalty))
+
+
+def tells(result: RunResult) -> bool:
+    """Whether a result says anything: it has a row with a value that is not NULL."""
+    return any(value is not None for row in result.rows for value in row)

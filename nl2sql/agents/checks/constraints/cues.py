@@ -1,0 +1,131 @@
+"""Cue words of a question, matched by the phrases of ``cues.yaml`` (its head describes the phrase language).
+
+Says only which words are there. What a query must then look like is decided in ``validate`` and ``intent``,
+with the alternatives that make a literal reading of cues wrong. English only: other languages yield no cues.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+
+_TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]|\.(?=\s|$)")
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
+
+
+def normalise(nlq: str) -> str:
+    """Lower-case words parted and framed by single spaces; quoted values become the token ``@``."""
+    parts = _QUOTED.split(nlq.replace("’s", " s").replace("'s", " s"))
+    words = " @ ".join(" ".join(_TOKEN.findall(part.lower())) for part in parts)
+    return f" {words} ".replace("  ", " ")
+
+
+def _compile(phrases: Iterable[str], words: Mapping[str, list[str]]) -> re.Pattern[str] | None:
+    """One pattern that matches any of the phrases in a normalised question."""
+    compiled = [_phrase(phrase, words) for phrase in phrases]
+    return re.compile("|".join(compiled)) if compiled else None
+
+
+def _phrase(phrase: str, words: Mapping[str, list[str]]) -> str:
+    out = "(?<= )"
+    for word in phrase.split():
+        if word == "...":
+            out += r"(?:[^ ,;:?!.]+ ){0,4}?"
+        elif word == "<clause>":
+            out += "(?:[^ ,;:?!.]+ )*"
+        elif word == "_":
+            out += "[^ ,;:?!.]+ "
+        elif word == "<n>":
+            out += r"(?:\d+|" + "|".join(words["numbers"][1:]) + ") "
+        else:
+            out += "(?:" + "|".join(re.escape(w) for w in _choices(word, words)) + ") "
+    return out
+
+
+def _choices(word: str, words: Mapping[str, list[str]]) -> list[str]:
+    """``a|b`` apart, with ``$list`` in place of a named list of words."""
+    out: list[str] = []
+    for part in word.split("|"):
+        out += words[part[1:]] if part.startswith("$") else [part]
+    return out
+
+
+@dataclass(frozen=True)
+class _Cue:
+    any: re.Pattern[str] | None
+    unless: re.Pattern[str] | None
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """The compiled content of ``cues.yaml``."""
+
+    masks: re.Pattern[str] | None
+    cues: Mapping[str, _Cue]
+    stored: Mapping[str, frozenset[str]]
+    numbers: Mapping[str, int]
+    stop: frozenset[str]
+
+
+@cache
+def lexicon() -> Lexicon:
+    """The packaged cues, read once."""
+    import yaml
+
+    data = yaml.safe_load(files("nl2sql.agents.checks.constraints").joinpath("cues.yaml").read_text(encoding="utf-8"))
+    words = data["words"] | {"numbers": data["numbers"]}
+    return Lexicon(
+        masks=_compile(data["masks"], words),
+        cues={n: _Cue(_compile(cue["any"], words), _compile(cue["unless"], words)) for n, cue in data["cues"].items()},
+        stored={name: frozenset(stored) for name, stored in data["stored"].items()},
+        numbers={word: value for value, word in enumerate(data["numbers"])} | {"once": 1, "twice": 2},
+        stop=frozenset(data["stop"]),
+    )
+
+
+def _hide(text: str, pattern: re.Pattern[str] | None) -> str:
+    """Overwrite every word inside a match with ``~``; positions stay."""
+    return pattern.sub(lambda m: re.sub("[^ ]", "~", m.group()), text) if pattern else text
+
+
+@dataclass(frozen=True)
+class Cues:
+    """The cues found in one question: name -> (matched words, position) in reading order."""
+
+    raw: str  # the question in lower case
+    text: str  # its normalised words
+    found: Mapping[str, tuple[tuple[str, int], ...]]
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.found.get(name))
+
+    def first(self, name: str) -> int:
+        """Position of the first match, or a number past every position."""
+        hits = self.found.get(name)
+        return hits[0][1] if hits else len(self.text) + 1
+
+    def words(self, name: str) -> list[str]:
+        return [word for word, _ in self.found.get(name, ())]
+
+    def numbers(self, name: str) -> list[int]:
+        """The numbers written inside the matches of a cue."""
+        tokens = [token for words in self.words(name) for token in words.split()]
+        known = lexicon().numbers
+        return [known[t] if t in known else int(t) for t in tokens if t in known or t.isdecimal()]
+
+
+@lru_cache(maxsize=256)
+def read_cues(nlq: str) -> Cues:
+    """The cues of a question. Gaps in phrases are bounded, so time is linear in its length."""
+    lex = lexicon()
+    text = normalise(nlq)
+    masked = _hide(text, lex.masks)
+    found = {}
+    for name, cue in lex.cues.items():
+        seen = _hide(masked, cue.unless)
+        if cue.any:
+            found[name] = tuple((m.group().strip(), m.start()) for m in cue.any.finditer(seen))
+    return Cues(nlq.lower(), text, found)

@@ -1,0 +1,282 @@
+"""Facts about a query that decide whether it does what a cue asks for, by this way or another.
+
+Each function answers one yes-or-no question about a ``Shape``; a gate rejects only where every legitimate way
+is missing. Doubt is settled for the query: a wrong rejection costs a right answer, a missed one nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from nl2sql.agents.checks.constraints.cues import lexicon
+from nl2sql.agents.checks.constraints.shape import ColumnUse, Shape, aggregate_name, bare_columns, is_aggregate
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from nl2sql.databases.schema import Schema
+
+
+def stores(shape: Shape, kind: str) -> bool:
+    """Whether the query uses a column whose name says that it stores such a value already."""
+    words = lexicon().stored[kind]
+    return any(use.words & words for use in shape.columns)
+
+
+def is_quantity(use: ColumnUse) -> bool:
+    """A number that is no key, by its type, or by its name where the type does not say (VARCHAR amounts exist)."""
+    return use.measure or use.derived or (bool(use.words & lexicon().stored["count"]) and not use.identity)
+
+
+def projects_stored_count(shape: Shape) -> bool:
+    """Whether the SELECT list holds a quantity or a computed value."""
+    return shape.arithmetic or any(is_quantity(use) for use in shape.projected)
+
+
+def has_count(shape: Shape) -> bool:
+    """COUNT or another aggregate shown, or one used to filter or order, or a stored count in either place."""
+    if shape.projected_aggregates or projects_stored_count(shape):
+        return True
+    if any(use.plural for use in shape.projected):  # ``years_played``: the question's noun decides (intent)
+        return True
+    return not shape.star and (bool(shape.aggregates) or stores(shape, "explicit_count"))
+
+
+def has_sum(shape: Shape) -> bool:
+    """SUM or COUNT; a stored total; a sum of columns; numbers listed row by row, or of one pinned row."""
+    from sqlglot import exp
+
+    if shape.aggregates & {"SUM", "COUNT"} or stores(shape, "sum") or shape.window:
+        return True
+    if any(p.find(exp.Add) for leg in shape.legs for p in leg.expressions):
+        return True
+    if shape.group:
+        return False
+    numbers_only = all(is_quantity(use) or not use.column for use in shape.projected)
+    return shape.star or (bool(shape.projected) and not numbers_only) or is_pinned(shape)
+
+
+def has_average(shape: Shape) -> bool:
+    """AVG, a quotient (or a scaled number that the question gave), a stored average, or "average" as a value."""
+    from sqlglot import exp
+
+    if "AVG" in shape.aggregates or shape.scaled or stores(shape, "avg"):
+        return True
+    for quotient in shape.tree.find_all(exp.Div):  # by a number alone it converts units
+        if not isinstance(quotient.right.unnest(), exp.Literal):
+            return True
+        if quotient.left.find(exp.Add) is not None or any(is_aggregate(n) for n in quotient.left.walk()):
+            return True
+    return any(word in value for word in lexicon().stored["avg"] for value in shape.strings)
+
+
+def is_extreme(shape: Shape) -> bool:
+    """Whether rows are picked by rank, or a stored maximum or rank is used."""
+    return picks_extreme(shape) or stores_extreme(shape)
+
+
+def picks_extreme(shape: Shape) -> bool:
+    """MAX or MIN, LIMIT, a rank window, ALL, or "none is greater"."""
+    return bool(shape.aggregates & {"MAX", "MIN"}) or shape.has_limit or shape.ranked or shape.negated
+
+
+def stores_extreme(shape: Shape) -> bool:
+    """A column called like a maximum, a minimum or a rank."""
+    ranks = lexicon().stored["rank"]
+    ranked = any(use.words & ranks and (use.measure or not use.column) for use in shape.columns)
+    return ranked or stores(shape, "max") or stores(shape, "min")
+
+
+def has_groups(shape: Shape) -> bool:
+    """Whether rows are grouped, or things are aggregated one by one another way, or nothing is aggregated.
+
+    Other ways: windows, correlated or parallel subqueries, legs of a set operation, ratios ("per"), one CASE for
+    each group, and division ("every" as NOT EXISTS ... NOT EXISTS).
+    """
+    from sqlglot import exp
+
+    if shape.group or shape.window or shape.correlated or shape.negated or shape.set_operation:
+        return True
+    if shape.derived_tables > 1 or not shape.projected_aggregates:
+        return True
+    projections = [p for leg in shape.legs for p in leg.expressions]
+    cases = sum(p.find(exp.Case, exp.If, exp.Filter) is not None for p in projections)
+    return cases > 1 or any(p.find(exp.Div) is not None for p in projections)
+
+
+def has_limit(shape: Shape, limit: int) -> bool:
+    """LIMIT of that many, or a rank compared with it; two or three may also be picked one by one.
+
+    The one extreme may be named by a value (``city = 'Tokyo'`` for the largest city): the question decides (intent).
+    """
+    if limit == 1:
+        return is_extreme(shape) or bool(shape.strings)
+    by_hand = limit <= 3 and (shape.subquery or bool(shape.set_operation))
+    return limit in shape.limits or float(limit) in shape.numbers or by_hand
+
+
+def has_order(shape: Shape, *, extreme: bool) -> bool:
+    return shape.order or (extreme and (is_extreme(shape) or bool(shape.strings)))
+
+
+def has_distinct(shape: Shape) -> bool:
+    """Whether duplicates are removed, or cannot arise, or would be rows that differ elsewhere."""
+    if shape.distinct or shape.group or shape.set_operation:
+        return True
+    if shape.star or any(use.unique for use in shape.projected):
+        return True
+    if len(shape.tables) > 1 and not shape.subquery:
+        return False
+    return not shape.projected or any(use.identity for use in shape.projected)
+
+
+def counts_distinct(shape: Shape) -> bool:
+    """Whether what is counted differs row by row: DISTINCT, a derived table, or a key of the only table."""
+    from sqlglot import exp
+
+    if shape.distinct or shape.derived_tables or shape.set_operation or "COUNT" not in shape.projected_aggregates:
+        return True
+    if len(shape.tables) > 1:
+        return False
+    counted = {c.name.lower() for n in shape.tree.find_all(exp.Count) for c in n.find_all(exp.Column)}
+    return any(use.unique and use.name.lower() in counted for use in shape.columns)
+
+
+def is_pinned(shape: Shape) -> bool:
+    """Whether a WHERE equality names the one row that a projected number is taken from."""
+    from sqlglot import exp
+
+    tables = {use.table for use in shape.projected}
+    by_name = {(use.name.lower()): use for use in shape.columns}
+    for leg in shape.legs:
+        where = leg.args.get("where")
+        for equal in where.find_all(exp.EQ) if where else ():
+            for side in (equal.left, equal.right):
+                use = by_name.get(side.name.lower()) if isinstance(side, exp.Column) else None
+                if use and use.identity and use.table in tables:
+                    return True
+    return False
+
+
+# --------------------------------------------------------------------------------- faults of the query alone
+
+
+def lacks_grouping(shape: Shape) -> bool:
+    """An aggregate over all rows beside a column of single rows, or used to order or filter single rows."""
+    return any(_ungrouped(leg, shape) for leg in shape.legs)
+
+
+def _own_aggregates(leg: exp.Select) -> Iterator[exp.Expr]:
+    """Aggregates of the SELECT list, less window functions and those of subqueries."""
+    from sqlglot import exp
+
+    for projection in leg.expressions:
+        for node in projection.walk():
+            if is_aggregate(node) and not isinstance(node.parent, exp.Window) and node.find_ancestor(exp.Select) is leg:
+                yield node
+
+
+def _ungrouped(leg: exp.Select, shape: Shape) -> bool:
+    if leg.args.get("group"):
+        return False
+    named = {aggregate_name(node) for node in _own_aggregates(leg)}
+    uses = _uses(shape)
+    bare = [_use(c, uses) for projection in leg.expressions for c in bare_columns(projection)]
+    if named - {"MAX", "MIN"} and not _all_fixed(leg, [use for use in bare if use], uses):
+        return True
+    order = leg.args.get("order")
+    in_order = order is not None and any(is_aggregate(n) for n in order.walk())
+    return leg.args.get("having") is not None or (in_order and bool(bare or named))
+
+
+def _all_fixed(leg: exp.Select, bare: list[ColumnUse], uses: Mapping[tuple[str, str], ColumnUse]) -> bool:
+    """Whether WHERE leaves one value of every column: by itself, by its row's name, or as a derived constant."""
+    from sqlglot import exp
+
+    where = leg.args.get("where")
+    fixed: list[ColumnUse] = []
+    for equal in where.find_all(exp.EQ) if where else ():
+        sides = [use for c in equal.find_all(exp.Column) if (use := _use(c, uses)) and not use.derived]
+        fixed += sides if len(sides) == 1 else []  # two columns: a join; ``= "value"`` resolves to no column
+    names = {use.name.lower() for use in fixed}
+    pinned = {use.table for use in fixed if use.identity}
+    return all(use.derived or use.name.lower() in names or use.table in pinned for use in bare)
+
+
+def _uses(shape: Shape) -> dict[tuple[str, str], ColumnUse]:
+    """Columns as written -> what they are."""
+    return {(use.qualifier, use.name.lower()): use for use in shape.columns}
+
+
+def lacks_aggregate(shape: Shape, schema: Schema | None) -> bool:
+    """A number, a key or a computed value of single rows shown for a group that does not determine it.
+
+    SQLite takes such a value from an arbitrary row of the group (except beside MAX or MIN).
+    """
+    from sqlglot import exp
+
+    uses = _uses(shape)
+    for leg in shape.legs:
+        group = leg.args.get("group")
+        if group is None or any(aggregate_name(n) in ("MAX", "MIN") for n in _own_aggregates(leg)):
+            continue
+        if len(leg.expressions) > 1 and any(p.is_star for p in leg.expressions) and not list(_own_aggregates(leg)):
+            return True
+        if schema is None:
+            continue
+        keys = [_use(c, uses) for e in group.expressions for c in bare_columns(_unaliased(e, leg))]
+        for projection in leg.expressions:
+            computed = projection.find(exp.Add, exp.Sub, exp.Mul, exp.Div) is not None
+            for column in bare_columns(projection):
+                use = _use(column, uses)
+                other_key = use and use.unique and all(k and k.table != use.table for k in keys)
+                shown = use and (use.measure or other_key or computed)
+                if use and shown and not any(k and _determines(k, use, schema, keys, shape.joined) for k in keys):
+                    return True
+    return False
+
+
+def _use(column: exp.Column, uses: Mapping[tuple[str, str], ColumnUse]) -> ColumnUse | None:
+    return uses.get((column.table.lower(), column.name.lower()))
+
+
+def _unaliased(node: exp.Expr, leg: exp.Select) -> exp.Expr:
+    """What a GROUP BY term stands for: an ordinal or an alias of the SELECT list, else itself."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Literal) and node.is_int and 0 < int(node.this) <= len(leg.expressions):
+        return leg.expressions[int(node.this) - 1]
+    for projection in leg.expressions:
+        if isinstance(projection, exp.Alias) and projection.alias.lower() == node.name.lower() and node.name:
+            return projection.this
+    return node
+
+
+def _determines(
+    key: ColumnUse,
+    use: ColumnUse,
+    schema: Schema,
+    keys: list[ColumnUse | None],
+    joined: Iterable[tuple[ColumnUse, ColumnUse]],
+) -> bool:
+    """Whether one value of a grouping column leaves one value of ``use``."""
+    if key.name.lower() == use.name.lower():
+        return True
+    table = schema.table(use.table)
+    if table is None or key.column is None:
+        return True
+    primary = {c.name.lower() for c in table.columns if c.primary_key}
+    if primary and primary <= {k.name.lower() for k in keys if k}:
+        return True
+    if key.table == use.table:
+        return key.unique or (not primary and key.identity) or (key.identity and not key.foreign and not key.id_like)
+    for pair in joined:
+        for one, other in (pair, pair[::-1]):
+            if (one.table, one.name.lower()) == (key.table, key.name.lower()) and other.table == use.table:
+                return other.unique or (not primary and (other.identity or other.id_like))
+    owner = schema.table(key.table)
+    references = [fk for fk in owner.foreign_keys if key.name.lower() in map(str.lower, fk.columns)] if owner else []
+    if references:
+        return any(fk.ref_table.lower() == use.table for fk in references)
+    return not primary and not key.unique

@@ -1,0 +1,163 @@
+"""Whether a query that ran can be an answer to its question: rules over question, query and schema together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nl2sql.agents.checks.constraints.cues import Cues, lexicon, read_cues
+from nl2sql.agents.checks.constraints.evidence import (
+    counts_distinct,
+    has_average,
+    has_distinct,
+    has_groups,
+    has_sum,
+    is_pinned,
+    lacks_aggregate,
+    lacks_grouping,
+    picks_extreme,
+    projects_stored_count,
+    stores,
+    stores_extreme,
+)
+from nl2sql.agents.checks.constraints.shape import Shape, name_words, read_shape, singular
+
+if TYPE_CHECKING:
+    from nl2sql.databases.schema import Schema
+
+
+def intent_constraints(nlq: str, sql: str, schema: Schema | None = None) -> tuple[bool, str]:
+    """Apply the SQL-structure heuristic of section 7.3.
+
+    Args:
+        nlq: the question.
+        sql: the query that ran. What cannot be parsed passes (reason ``unparsed``).
+        schema: when given, stored values and keys are recognised.
+
+    Returns:
+        ``(ok, reason)``; reason ``ok`` or ``unparsed`` when ok, else what is missing, named as in
+        ``validate_constraints``. Not covered: wrong columns, wrong joins, wrong filters.
+    """
+    shape = read_shape(sql, schema)
+    if shape is None:
+        return True, "unparsed"
+    cues = read_cues(nlq)
+    for missing, reason in (
+        (lacks_grouping(shape), "missing_group_by"),
+        (lacks_aggregate(shape, schema), _aggregate_reason(cues)),
+        ("count_asked" in cues and not _answers_how_many(cues, shape), "missing_agg:COUNT"),
+        ("avg" in cues and not has_average(shape), "missing_agg:AVG"),
+        (("sum" in cues or "total_number" in cues) and not has_sum(shape), "missing_agg:SUM"),
+        ("together" in cues and "count" in cues and not _adds_up(shape), "missing_agg:SUM"),
+        (_lacks_threshold(cues, shape), "missing_group_by"),
+        (
+            "group" in cues
+            and _names_aggregate(cues)
+            and not has_groups(shape)
+            and not _row_per_thing(cues, shape, schema, "group"),
+            "missing_group_by",
+        ),
+        (_lacks_extreme(cues, shape), "missing_limit:1" if shape.order else "missing_order_by"),
+        (_lacks_distinct(cues, shape, schema), "missing_distinct"),
+    ):
+        if missing:
+            return False, reason
+    return True, "ok"
+
+
+def _aggregate_reason(cues: Cues) -> str:
+    for cue, agg in (("avg", "AVG"), ("count", "COUNT"), ("sum", "SUM")):
+        if cue in cues:
+            return f"missing_agg:{agg}"
+    return "missing_agg:SUM"
+
+
+def _names_aggregate(cues: Cues) -> bool:
+    return any(cue in cues for cue in ("count", "avg", "sum", "max", "min", "superlative"))
+
+
+def _answers_how_many(cues: Cues, shape: Shape) -> bool:
+    """An aggregate or a stored count in the SELECT list, or a column called by the plural that was asked for."""
+    if shape.projected_aggregates or projects_stored_count(shape):
+        return True
+    plurals = {word for run in _noun_runs(cues, "count_asked") for word in run if singular(word) != word}
+    return any(plurals & name_words(use.name) for use in shape.projected)
+
+
+def _adds_up(shape: Shape) -> bool:
+    return bool(shape.aggregates) or shape.window or shape.arithmetic or stores(shape, "sum") or is_pinned(shape)
+
+
+def _lacks_threshold(cues: Cues, shape: Shape) -> bool:
+    """ "at least two X": the number is nowhere in the query, nothing is counted and no table is joined to itself."""
+    if shape.aggregates or shape.set_operation or shape.subquery or len(set(shape.tables)) < len(shape.tables):
+        return False
+    return any(number > 0 and not _mentions(shape, number) for number in cues.numbers("threshold"))
+
+
+def _mentions(shape: Shape, number: int) -> bool:
+    """The number itself, one beside it (``> 2`` for "at least 3"), in other units, or inside a string."""
+    if any(abs(x - number) <= 1 or (x >= 10 * number and x % number == 0) for x in shape.numbers):
+        return True
+    return any(str(number) in value for value in shape.strings)
+
+
+def _lacks_extreme(cues: Cues, shape: Shape) -> bool:
+    if "superlative" not in cues or picks_extreme(shape):
+        return False
+    words = set(cues.words("superlative"))
+    stored = words & {"maximum", "minimum"} or words  # "the largest maximum" is not a stored maximum
+    if stored == words and stores_extreme(shape):
+        return False
+    if shape.order and "ranking" in cues:
+        return False
+    if words <= {"maximum", "minimum"} and is_pinned(shape):
+        return False
+    named = [*shape.strings, *shape.tables, *(use.name.lower() for use in shape.columns)]
+    if any(word in name for word in words for name in named):
+        return False
+    # A name that the question does not have may be the answer to the superlative, known to the writer.
+    names = [value for value in shape.strings if len(value) > 3 and not any(c.isdigit() for c in value)]
+    return all(any(word in cues.raw for word in name.split()) for name in names)
+
+
+def _lacks_distinct(cues: Cues, shape: Shape, schema: Schema | None) -> bool:
+    if "count_distinct" in cues and not counts_distinct(shape):
+        return not _row_per_thing(cues, shape, schema, "count_distinct")
+    if "distinct" not in cues or shape.distinct or shape.group or shape.set_operation:
+        return False
+    if not has_distinct(shape):
+        return True
+    return (
+        len(shape.tables) == 1
+        and not any(u.unique for u in shape.projected)
+        and not _row_per_thing(cues, shape, schema, "distinct")
+    )
+
+
+def _row_per_thing(cues: Cues, shape: Shape, schema: Schema | None, cue: str) -> bool:
+    """Whether the one table of the query is called what the cue's noun says: it holds one row per such thing."""
+    if len(shape.tables) != 1:
+        return False
+    name = shape.tables[0]
+    words = name_words(name)
+    table = schema.table(name) if schema else None
+    attributes = {w for column in table.columns for w in name_words(column.name)} - words if table else set()
+    for run in _noun_runs(cues, cue):
+        for at, noun in enumerate(run):
+            if {noun, singular(noun)} & words or name.startswith(singular(noun)):
+                return not any({w, singular(w)} & attributes for w in run[at + 1 :])
+    return False
+
+
+def _noun_runs(cues: Cues, cue: str, reach: int = 3) -> list[list[str]]:
+    """The words after each match of a cue, up to a stop word: its noun is among them."""
+    runs: list[list[str]] = []
+    for words, at in cues.found.get(cue, ()):
+        run: list[str] = []
+        for word in cues.text[at + len(words) :].split()[:reach]:
+            if word in ",;:?!." or word in lexicon().stop:
+                break
+            if word not in lexicon().numbers:
+                run.append(word)
+        runs.append(run)
+    return runs

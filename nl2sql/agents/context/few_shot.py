@@ -1,0 +1,219 @@
+"""Few-shot examples for ``generate_sql``'s prompt: solved questions of a pool, chosen for the question asked.
+
+No question is shown itself or a twin of it: an example with the same words, with the same query, or over the same
+database (by name, or by content under another name; ``few_shot.same_database`` allows that one). The asked question's
+own gold serves this exclusion and nothing else. Similarity is the cosine of hashed n-grams of the questions, with the
+names of tables masked, so that what is asked counts more than what it is asked of [43].
+
+Not covered: a twin in other words and with another query over a database that is the same in all but its rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from nl2sql.agents.context.linking import STOP_WORDS, stem, words
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.config import Config, FewShotConfig
+from nl2sql.errors import Nl2SqlError, UsageError, one_line
+from nl2sql.interfaces import Benchmark, Database, Question
+from nl2sql.repair.embeddings import HashedNgrams, Vectors
+from nl2sql.runs import content_key
+from nl2sql.sql.same import normalise_sql
+
+EMBEDDER = HashedNgrams(512)
+EMBEDDED_AT_ONCE = 500
+MASK = "<table>"
+# Only for masking: a name that this misses, or finds in a string, changes a similarity and nothing else.
+_TABLE = re.compile(r"\b(?:from|join)\s+[\"`\[]?(\w+)", re.IGNORECASE)
+
+
+@dataclass
+class Pool:
+    """Solved questions, and where they are from a benchmark, their databases. Thread-safe."""
+
+    items: Sequence[Question]
+    benchmark: Benchmark | None = None
+    _contents: dict[str, str] = field(default_factory=dict, repr=False)
+    _vectors: Vectors | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of questions and queries, in their order."""
+        return content_key([(item.text, item.gold, item.db_id) for item in self.items])
+
+    def vectors(self) -> Vectors:
+        """Of the masked questions, shape ``(items, EMBEDDER.size)``; computed once."""
+        with self._lock:
+            if self._vectors is None:
+                texts = [masked(item.text, _TABLE.findall(item.gold[0])) for item in self.items]
+                starts = range(0, len(texts), EMBEDDED_AT_ONCE)
+                bar = tqdm(starts, desc="few-shot pool", leave=False, disable=len(starts) < 10)
+                self._vectors = np.concatenate([EMBEDDER(texts[at : at + EMBEDDED_AT_ONCE]) for at in bar])
+            return self._vectors
+
+    def content(self, db_id: str) -> str:
+        """The fingerprint of a database of the pool; "" where there is none to read."""
+        with self._lock:
+            if db_id not in self._contents:
+                try:
+                    found = self.benchmark.database(db_id).fingerprint if self.benchmark is not None else ""
+                except Nl2SqlError:
+                    found = ""
+                self._contents[db_id] = found
+            return self._contents[db_id]
+
+    def order(self, question: Question, tables: Iterable[str], select: str, seed: int) -> Iterable[int]:
+        """Positions of all items, best first: by similarity, in an order of the question's own, or as they are."""
+        if select == "fixed":
+            return range(len(self.items))
+        if select == "random":
+            positions = list(range(len(self.items)))
+            random.Random(f"{seed}:{question.db_id}:{question.text}").shuffle(positions)
+            return positions
+        asked = EMBEDDER([masked(question.text, tables)])[0]
+        found: list[int] = np.argsort(-(self.vectors() @ asked), kind="stable").tolist()
+        return found
+
+
+def choose(question: Question, database: Database, config: Config, fits: Callable[[str], bool]) -> list[Question]:
+    """The examples for a question, the likest last, next to the question; fixed ones as they stand in the pool.
+
+    fits: whether a text of examples may go into the prompt; those past that are left out, the least like first.
+    Raises UsageError for a pool that cannot be used.
+    """
+    settings = config.few_shot
+    pool = pool_of(settings)
+    tables = [table.name for table in database.schema().tables]
+    found: list[Question] = []
+    queries: set[str] = set()
+    twin = _twins(question, database, pool, settings.same_database)
+    for at in pool.order(question, tables, settings.select, config.seed):
+        item = pool.items[at]
+        query = normalise_sql(item.gold[0])
+        if query in queries or twin(item):  # another wording of an example that is there shows nothing new
+            continue
+        text = "\n\n".join("\n".join(shown(example)) for example in [*found, item])
+        if not fits(text):
+            break
+        found.append(item)
+        queries.add(query)
+        if len(found) == settings.k:
+            break
+    return found if settings.select == "fixed" else found[::-1]
+
+
+def shown(example: Question) -> tuple[str, str]:
+    """Question and query as the prompt shows them."""
+    return example.text.strip(), example.gold[0].strip().rstrip("; \n\t") + ";"
+
+
+def _twins(question: Question, database: Database, pool: Pool, same_database: bool) -> Callable[[Question], bool]:
+    """Whether an item of the pool is the question itself or a twin of it. The cheap comparisons come first."""
+    texts, queries = _texts(question), {normalise_sql(gold) for gold in question.gold}
+    names = {name.casefold() for name in (question.db_id, database.name) if name}
+
+    def twin(item: Question) -> bool:
+        if texts & _texts(item):
+            return True
+        if not same_database and item.db_id.casefold() in names:
+            return True
+        if queries & {normalise_sql(gold) for gold in item.gold}:
+            return True
+        return not same_database and pool.content(item.db_id) == database.fingerprint
+
+    return twin
+
+
+def _texts(question: Question) -> set[str]:
+    """The words of a question, in each of its wordings."""
+    return {" ".join(words(str(text))) for text in (question.text, question.meta.get("question_syn")) if text}
+
+
+def masked(text: str, tables: Iterable[str]) -> str:
+    """The words of a question with those that name a table replaced, a run of them by one mask."""
+    names = {stem(word) for table in tables for word in words(table) if word not in STOP_WORDS}
+    found: list[str] = []
+    for word in words(text):
+        shown_word = MASK if stem(word) in names and word not in STOP_WORDS else word
+        if shown_word != MASK or found[-1:] != [MASK]:
+            found.append(shown_word)
+    return " ".join(found)
+
+
+# ---------------------------------------------------------------------------------------------------- the pool
+
+
+def check_few_shot(settings: FewShotConfig) -> None:
+    """Raises UsageError or BenchmarkError before a run whose pool is not named, not there, or empty."""
+    if settings.k:
+        pool = pool_of(settings)
+        if settings.select == "similar":
+            pool.vectors()
+
+
+def pool_of(settings: FewShotConfig) -> Pool:
+    """The pool that ``settings`` names. Raises UsageError, BenchmarkError."""
+    spec = settings.pool
+    if not spec:
+        raise UsageError(
+            f"few_shot.k={settings.k} needs a pool: -c few_shot.pool=packaged:dev, another benchmark[:split], or a "
+            'JSONL file of {"question", "sql", "db_id"}'
+        )
+    if not spec.endswith(".jsonl"):
+        return _from_benchmark(spec)
+    path = Path(spec).expanduser().absolute()
+    try:
+        status = path.stat()
+    except OSError:
+        raise UsageError(f"few_shot.pool={spec}: there is no such file") from None
+    return _from_file(path, (status.st_mtime_ns, status.st_size))
+
+
+@functools.lru_cache(maxsize=4)
+def _from_benchmark(spec: str) -> Pool:
+    """All episodes of a process share a pool: its vectors and fingerprints are computed once."""
+    name, sep, split = (spec, "", "") if spec.startswith("hf:") else spec.partition(":")
+    benchmark = load_benchmark(name, split=split if sep else None)
+    items = [item for item in benchmark.questions if item.gold and not item.meta.get("gold_error")]
+    if not items:
+        raise UsageError(f"few_shot.pool={spec} has no question with a query that can be shown")
+    return Pool(items, benchmark)
+
+
+@functools.lru_cache(maxsize=4)
+def _from_file(path: Path, written: tuple[int, int]) -> Pool:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"few_shot.pool={path} cannot be read: {one_line(error, 200)}") from None
+    items = [_item(line, f"{path} line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not items:
+        raise UsageError(f"few_shot.pool={path} is empty; expected a line of {_EXPECTED} for each example")
+    return Pool(items)
+
+
+_EXPECTED = '{"question": TEXT, "sql": TEXT, "db_id": TEXT}'
+
+
+def _item(line: str, where: str) -> Question:
+    try:
+        row = json.loads(line)
+        values = [row[key] for key in ("question", "sql", "db_id")]
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"few-shot pool {where} is {line[:80]!r}; expected {_EXPECTED}") from None
+    if not all(isinstance(value, str) for value in values) or not values[0].strip() or not values[1].strip():
+        raise UsageError(f"few-shot pool {where} is {line[:80]!r}; expected {_EXPECTED}, question and sql not blank")
+    text, sql, db_id = values
+    return Question(text, db_id=db_id, id=str(row.get("id") or where.rpartition(" ")[2]), gold=(sql,))

@@ -1,0 +1,213 @@
+"""Value grounding: cell values that a question names, looked up in a trigram index of the database's texts [37].
+
+A model that reads only a schema has to guess how a value is written (``'France'``, ``'FR'``, ``'france'``) and in
+which column it lies. ``ground`` finds values whose words the question holds, and ``values_line`` writes them below the
+question. Off by default (``schema_text.values``).
+
+Not covered: numbers and dates in columns that are not text, synonyms ("female" for ``'F'``), typing errors, texts of
+more than 60 characters, more than 5,000 distinct texts of one column, databases other than SQLite.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from nl2sql.agents.context.linking import NAME_WEIGHT, STOP_WORDS, question_stems, rank_tables, stem, words
+from nl2sql.databases.schema import Schema, quote_always, quote_name
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Database
+from nl2sql.machine import cache_dir
+
+LONGEST = 60  # characters of a value
+MOST_VALUES = 5_000  # distinct values of a column
+CANDIDATES = 300  # values that are compared with the question
+ENOUGH = 0.7  # share of a value's letters that the question must hold, word by word
+_WORD = re.compile(r"[^\W_]+")
+_COUNTS = frozenset(words("one two three four five six seven eight nine ten first second third last"))
+
+
+@dataclass(frozen=True)
+class Match:
+    """A cell value and how much of it (0 to 1, by letters) the question holds from character ``start`` to ``end``."""
+
+    table: str
+    column: str
+    value: str
+    score: float
+    start: int
+    end: int
+
+
+def ground(question: str, database: Database, k: int = 4) -> list[Match]:
+    """At most ``k`` values of ``database`` that ``question`` names, best first; the index is built on first use.
+
+    Of matches that lie within a longer one only the longer counts ("York" in "New York"). A value that several
+    columns hold is given with at most three of them, those in tables and of names that the question is about first.
+    Raises DatabaseError when the database cannot be read.
+    """
+    schema = database.schema()
+    found = list(_matches(question, _index(database, schema), schema))
+    kept = [m for m in found if not any(_within(m, other) for other in found)]
+    tables, asked = dict(rank_tables(question, schema)), question_stems(question)
+
+    def about(match: Match) -> float:
+        return tables[match.table] + NAME_WEIGHT * sum(stem(word) in asked for word in words(match.column))
+
+    kept.sort(key=lambda m: (-m.score, m.start - m.end, -about(m), m.table, m.column, m.value))
+    chosen: list[Match] = []
+    for match in kept:
+        if sum((m.start, m.end) == (match.start, match.end) for m in chosen) < 3:
+            chosen.append(match)
+    return chosen[:k]
+
+
+def with_values(nlq: str, database: Database, k: int) -> tuple[str, list[Match]]:
+    """``nlq`` with a line of the values that it names, and these. Raises UsageError for a database not of SQLite."""
+    if database.dialect != "sqlite":
+        raise UsageError(f"schema_text.values knows SQLite only, and {database.name!r} is {database.dialect}; use 0")
+    matches = ground(nlq, database, k)
+    return "\n".join(filter(None, (nlq, values_line(matches)))), matches
+
+
+def share_used(sql: str, matches: Sequence[Match]) -> float | None:
+    """The share of the places in the question that name a value whose value ``sql`` holds; None without any."""
+    named: dict[tuple[int, int], bool] = {}
+    for match in matches:
+        place = (match.start, match.end)
+        named[place] = named.get(place, False) or _literal(match.value) in sql
+    return sum(named.values()) / len(named) if named else None
+
+
+def values_line(matches: Sequence[Match]) -> str:
+    """``Values: city.name = 'Oslo', ...``, in the order of the question; empty without matches."""
+    if not matches:
+        return ""
+    ordered = sorted(matches, key=lambda m: (m.start, -m.score, m.table, m.column))
+    shown = (f"{quote_name(m.table)}.{quote_name(m.column)} = {_literal(m.value)}" for m in ordered)
+    return "Values: " + ", ".join(shown)
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _within(match: Match, other: Match) -> bool:
+    longer = other.end - other.start > match.end - match.start
+    return longer and other.start <= match.start and match.end <= other.end and other.score >= match.score
+
+
+# ------------------------------------------------------------------------------------------------------ compare
+
+
+def _matches(question: str, index: Path, schema: Schema) -> Iterator[Match]:
+    spans = [(m.group().casefold(), m.start(), m.end()) for m in _WORD.finditer(question)]
+    named = {stem(w) for t in schema.tables for n in (t.name, *(c.name for c in t.columns)) for w in words(n)}
+    stems = [stem(word) for word, _, _ in spans]
+    for table, column, value in _candidates(question, [word for word, _, _ in spans], index):
+        parts = [part.casefold() for part in _WORD.findall(value)]
+        first, length, score = _longest_run(parts, [word for word, _, _ in spans], stems)
+        if score < ENOUGH:
+            continue
+        start, end = spans[first][1], spans[first + length - 1][2]
+        text = question[start:end]
+        # "students" is a table here, not the value 'Student', unless it is written like a name
+        run = spans[first : first + length]
+        if all(word in STOP_WORDS or word in _COUNTS or stem(word) in named for word, _, _ in run):
+            quoted = question[start - 1 : start] in ("'", '"') if start else False
+            if not quoted and (text.islower() or start == 0):
+                continue
+        if len(parts) == 1 and len(parts[0]) < 3 and text != value:
+            continue  # 'US' is not "us"
+        yield Match(table, column, value, score, start, end)
+
+
+def _longest_run(parts: list[str], asked: list[str], stems: list[str]) -> tuple[int, int, float]:
+    """(first word, words, share of the letters) of the longest run of ``parts`` in the question."""
+    letters = max(1, sum(map(len, parts)))
+    own = [stem(part) for part in parts]
+    best = (0, 0, 0.0)
+    for i in range(len(asked)):
+        for j in range(len(parts)):
+            n = 0
+            while (
+                i + n < len(asked)
+                and j + n < len(parts)
+                and (asked[i + n] == parts[j + n] or (stems[i + n] == own[j + n] and len(own[j + n]) > 3))
+            ):
+                n += 1
+            score = sum(map(len, parts[j : j + n])) / letters
+            if n and score > best[2]:
+                best = (i, n, score)
+    return best
+
+
+def _candidates(question: str, asked: list[str], index: Path) -> list[tuple[str, str, str]]:
+    """Values that share a word of three letters with the question, most alike first; short ones by equality."""
+    long = [w for w in dict.fromkeys(asked) if len(w) >= 3 and w not in STOP_WORDS]
+    roots = dict.fromkeys(root for w in long for root in (w, stem(w)) if len(root) >= 3)
+    short = [w for w in dict.fromkeys(_WORD.findall(question)) if len(w) < 3 and w.isupper() and w != "I"]
+    with closing(sqlite3.connect(f"{index.as_uri()}?mode=ro", uri=True)) as connection:
+        found: list[tuple[str, str, str]] = []
+        if roots:
+            asked_for = " OR ".join(f'"{root}"' for root in roots)
+            found += connection.execute(
+                'SELECT "table", "column", value FROM cell WHERE cell MATCH ? ORDER BY rank LIMIT ?',
+                (asked_for, CANDIDATES),
+            ).fetchall()
+        marks = ", ".join("?" * len(short))
+        return (
+            found
+            + connection.execute(
+                f'SELECT "table", "column", value FROM short WHERE value IN ({marks}) LIMIT {CANDIDATES}', short
+            ).fetchall()
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- index
+
+
+def _index(database: Database, schema: Schema) -> Path:
+    """The index of a database's content, in the cache; another process may build the same one meanwhile."""
+    file = cache_dir("values") / f"{database.fingerprint}.sqlite"
+    if not file.exists():
+        handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
+        os.close(handle)
+        try:
+            _build(Path(name), database, schema)
+            Path(name).replace(file)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    return file
+
+
+def _build(file: Path, database: Database, schema: Schema) -> None:
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(
+            'CREATE VIRTUAL TABLE cell USING fts5(value, "table" UNINDEXED, "column" UNINDEXED, tokenize="trigram")'
+        )
+        connection.execute('CREATE TABLE short (value, "table", "column")')
+        for row in _texts(database, schema):
+            into = "cell" if len(row[0]) >= 3 else "short"
+            connection.execute(f'INSERT INTO {into} (value, "table", "column") VALUES (?, ?, ?)', row)
+        connection.execute("CREATE INDEX by_value ON short (value)")
+
+
+def _texts(database: Database, schema: Schema) -> Iterator[tuple[str, str, str]]:
+    """(value, table, column) of every short text."""
+    for table in schema.tables:
+        for column in table.columns:
+            name = quote_always(column.name)
+            sql = (
+                f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {quote_always(table.name)} LIMIT 100000) "
+                f"WHERE typeof({name}) = 'text' AND length({name}) BETWEEN 1 AND {LONGEST} LIMIT {MOST_VALUES}"
+            )
+            result = database.run(sql, timeout_s=5.0, max_rows=MOST_VALUES)
+            for (value,) in result.rows if result.success else ():
+                yield str(value), table.name, column.name

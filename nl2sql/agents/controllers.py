@@ -1,0 +1,183 @@
+"""Controllers by short name. Any callable ``(Question, Resources, Config) -> Episode`` works as well.
+
+A controller's identity is the hash of its source, so that a loop edited in a notebook cell is told apart from the
+packaged one in caches and resumed runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nl2sql.agents.agent_tools import EpisodeFailed
+from nl2sql.config import REACT_PLUS, Config
+from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
+from nl2sql.interfaces import Completion, Controller, Episode, Message, Model, Question, Resources, Usage
+
+_HOMES = {
+    "single_shot": "nl2sql.agents.single_shot:single_shot",
+    "react": "nl2sql.agents.react:react",
+    "react_plus": "nl2sql.agents.react:react",
+    "reflect": "nl2sql.agents.reflection:reflect",
+    "candidates": "nl2sql.agents.candidates.agent:candidates",
+}
+_READERS = (  # rooms that only read runs
+    *("cli", "eval", "suites", "replicas", "benchmarks", "report", "stats.py", "summary.py", "estimate.py"),
+    *("hardness.py", "rescore.py", "run_check.py", "failures.py", "ablation.py", "grid.py", "distributed"),
+    *("spans.py", "otel.py", "repair_bench"),
+)
+SAMPLERS = ("single_shot", "candidates")  # draw samples whatever react.do_sample says
+_PRESETS: dict[str, dict[str, Any]] = {"react_plus": {"react": REACT_PLUS}}
+
+
+@dataclass(frozen=True)
+class NamedController:
+    """A controller, what it is called, the hash of its source, and the config its preset starts from."""
+
+    name: str
+    identity: str
+    run: Controller
+    preset: dict[str, Any]
+
+
+def get_controller(spec: str | Callable[..., Any]) -> NamedController:
+    """A controller by short name, by ``FILE.py:function``, or a callable itself.
+
+    Raises UsageError for an unknown name, a missing file or function, and a controller whose extra is not installed.
+    """
+    if callable(spec):
+        return NamedController(getattr(spec, "__name__", "controller"), _identity(spec), spec, {})
+    if spec in _HOMES:
+        module, _, function = _HOMES[spec].partition(":")
+        home = importlib.import_module(module)
+        if hasattr(home, "check_installed"):  # a controller of an optional extra
+            home.check_installed()
+        found = getattr(home, function)
+        return NamedController(spec, _identity(found), found, _PRESETS.get(spec, {}))
+    path, _, function = spec.rpartition(":")
+    if path.endswith(".py"):
+        file = Path(path).expanduser().resolve()
+        found = _from_file(file, function)
+        whole = hashlib.sha256(file.read_bytes()).hexdigest()[:16]  # its helpers and constants count; imports do not
+        return NamedController(function, f"{_identity(found)}-{whole}", found, {})
+    known = ", ".join(_HOMES)
+    raise UsageError(f"unknown controller {spec!r}; known: {known}, or your own as FILE.py:function")
+
+
+def episode_model(model: Model, question: Question, controller: str) -> Model:
+    """The model as one episode sees it: a scripted model gives each episode its own cursors."""
+    fork = getattr(model, "for_episode", None)
+    found: Model = fork(question.text, controller) if fork else model
+    return found
+
+
+def check_model(model: Model, config: Config) -> None:
+    """Raises ModelError before a run that needs what the model cannot do: grammars, native tool calls."""
+    check = getattr(model, "check", None)
+    grammar, tools = config.constrain != "none", config.react.native_tools
+    if check is not None and (grammar or tools):
+        check(grammar=grammar, tools=tools)
+
+
+class Meter:
+    """A model as one episode sees it: counts what is asked of it, whether or not the controller does."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._lock = threading.Lock()
+        self.usage = Usage()
+
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        found = self._model.generate(messages, **options)
+        with self._lock:
+            self.usage = sum((completion.usage for completion in found), self.usage)
+        return found
+
+    def charge(self, usage: Usage) -> None:
+        """Count what the episode had another model compute."""
+        with self._lock:
+            self.usage = self.usage + usage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def run_episode(
+    controller: NamedController, question: Question, resources: Callable[[], Resources], config: Config
+) -> Episode:
+    """One episode; whatever goes wrong, in opening its resources too, becomes an Episode with an attributed error."""
+    started = time.perf_counter()
+    meter: Meter | None = None
+    try:
+        opened = resources()
+        meter = Meter(opened.model)
+        episode = controller.run(question, replace(opened, model=meter), config)
+        if not isinstance(episode, Episode):
+            raise TypeError(f"a controller returns an Episode, not {type(episode).__name__}")
+        episode.question, episode.controller = question, controller.name  # whatever a loop made of the question's text
+        episode.usage = meter.usage
+        episode.seconds = episode.seconds or time.perf_counter() - started
+        episode.finish = episode.finish or ("answered" if episode.sql else "empty")
+        return episode
+    except EpisodeFailed as failure:
+        text = str(failure)
+    except Cancelled as error:
+        text = f"model: {error}"
+    except Nl2SqlError as error:
+        where = {UsageError: "question", ModelError: "model", DatabaseError: "database"}.get(type(error), "benchmark")
+        text = f"{where}: {error}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - users' code: attribute and record, the run goes on
+        text = f"controller: {type(error).__name__}: {error}"
+    usage, seconds = meter.usage if meter else Usage(), time.perf_counter() - started
+    return Episode(question, controller.name, error=text, finish="error", usage=usage, seconds=seconds)
+
+
+def code_hash() -> str:
+    """Hash of the package's code that a controller can reach: everything but the rooms that only read runs."""
+    package = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for file in sorted([*package.rglob("*.py"), *package.rglob("*.yaml")]):
+        if file.relative_to(package).parts[0] not in _READERS:
+            digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _identity(function: Any) -> str:
+    """Source of a function (or of an object's class), with its defaults, closure values or attributes."""
+    target = function if hasattr(function, "__code__") else type(function)
+    try:
+        source = inspect.getsource(target)
+    except (OSError, TypeError):  # built in a REPL: no source to hash, name and code must do
+        code = getattr(target, "__code__", None)
+        source = f"{target.__qualname__}{code.co_code + repr(code.co_consts).encode() if code else ''}"
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    held = [*cells, *(getattr(function, "__defaults__", None) or ()), *getattr(function, "__dict__", {}).values()]
+    plain = [value for value in held if isinstance(value, (str, int, float, bool, bytes, tuple, type(None)))]
+    return hashlib.sha256(f"{source}{plain!r}{code_hash()}".encode()).hexdigest()[:16]
+
+
+def _from_file(path: Path, function: str) -> Controller:
+    if not path.is_file():
+        raise UsageError(f"controller file {path} does not exist")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"controller file {path} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"controller file {path} failed on import: {type(error).__name__}: {error}") from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise UsageError(f"controller file {path} has no function {function!r}")
+    return found

@@ -1,0 +1,327 @@
+"""The grammars of constrained decoding, as text: one turn of the loop, and one SELECT over a schema.
+
+Two levels, cumulative (``Config.constrain``). ``action``: a turn is ``Thought: <one line>`` and ``Action: tool[json]``
+with a tool that exists and the arguments that it reads, and ends at the closing bracket; or, with
+``react.native_tools``, ``<tool_call>JSON</tool_call>``. ``sql``: generated SQL is one
+SELECT whose identifiers are the schema's tables and columns (see ``select_grammar``, and docs/grammars.md for what it
+accepts). A grammar describes the text after the open turn's prefill; ``nl2sql.models.constrained`` compiles it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from nl2sql.agents.context.linking import words
+from nl2sql.agents.grammars.join_scopes import column_groups, joined_sets, other_joins, scope_name, sources
+from nl2sql.databases.schema import PLAIN_NAME, RESERVED, Schema, Table
+from nl2sql.interfaces import Grammar
+
+# ------------------------------------------------------------------------------------------------ one turn
+
+Parameters = Mapping[str, Any]  # a JSON Schema of a tool's arguments
+_TEXT = r"[^\x00-\x1f\x7f]"
+OPENING, CLOSING = "<tool_call>\n", "\n</tool_call>"  # of a native call
+_MARKERS = r"/(?s:.*)(Observation|Action):(?s:.*)/"  # "Observation:" ends the turn, "Action:" is the parser's
+
+
+@functools.lru_cache(maxsize=256)
+def action_grammar(tools: tuple[tuple[str, str], ...], thought_characters: int) -> Grammar:
+    """One turn of the loop, written after a line break.
+
+    tools: names and what may stand between their brackets, as ``tool_arguments`` writes it. thought_characters: the
+    longest thought; it has at least one character and neither line breaks nor the transcript's own markers.
+    """
+    start = '"Thought: " THOUGHT "\\nAction: "'
+    thought = f"/{_TEXT}{{1,{thought_characters}}}/ & ~{_MARKERS}"
+    return _turn(start, thought, "", [(name + "[", inside + ' "]"') for name, inside in tools])
+
+
+@functools.lru_cache(maxsize=256)
+def tool_call_grammar(tools: tuple[tuple[str, str], ...], thought_characters: int) -> Grammar:
+    """One turn in the native form: at most one line of thought without ``<``, then ``<tool_call>JSON</tool_call>``."""
+    start = '(THOUGHT "\\n")? ' + json.dumps(OPENING + '{"name": "')
+    thought = f"/[^\\x00-\\x1f\\x7f<]{{1,{thought_characters}}}/ & ~{_MARKERS}"
+    calls = [(f'{name}", "arguments": ', inside) for name, inside in tools]
+    return _turn(start, thought, json.dumps("}" + CLOSING), calls)
+
+
+def _turn(start: str, thought: str, end: str, calls: Sequence[tuple[str, str]]) -> Grammar:
+    """calls: the literal text before a call's arguments, and the rest of it as Lark."""
+    lines = [
+        f"start: {start} ({' | '.join(f'call_{i}' for i in range(len(calls)))}) {end}".rstrip(),
+        f"THOUGHT: {thought}",
+        f'STRING: "\\"" (/([^\\x00-\\x1f\\x7f"\\\\]|\\\\["\\\\\\/bfnrt]){{0,100}}/ & ~{_MARKERS}) "\\""',
+        "NUMBER: /-?(0|[1-9][0-9]{0,14})(\\.[0-9]{1,15})?/",
+        'value: STRING | NUMBER | "true" | "false" | "null"',
+        'object: "{" (STRING ": " value (", " STRING ": " value){0,7})? "}"',
+    ]
+    lines += [f"call_{i}: {json.dumps(before)} {inside}" for i, (before, inside) in enumerate(calls)]
+    return Grammar("lark", "\n".join(lines) + "\n")
+
+
+def tool_arguments(name: str, tables: Sequence[str], parameters: Parameters | None, *, built_in: bool) -> str:
+    """The arguments of a tool as Lark: what the built-in ones read, what ``parameters`` says, or any flat object."""
+    if parameters is not None:
+        return "%json " + json.dumps({"x-guidance": _ONE_SPELLING, **parameters}, ensure_ascii=True)
+    if name == "get_table_samples":
+        named = " | ".join(json.dumps(json.dumps(table, ensure_ascii=False), ensure_ascii=True) for table in tables)
+        return f'"{{\\"table\\": " ({named}) (", \\"n\\": " /[1-9]|10/)? "}}"'
+    return '"{}"' if built_in else "object"
+
+
+_ONE_SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+# ------------------------------------------------------------------------------------------------------ select
+
+MOST_TABLES = 40  # in a larger schema the tables of one-table queries are not told apart (it would compile slowly)
+MOST_ALIKE = 6  # a column name in more tables than this says nothing about the table
+MOST_ALIASES = 6  # T1..T6
+MOST_AT_ONCE = 16  # own scopes followed behind a query's first column; a bare one may be in many
+
+# What people call the columns and tables that a query itself makes. They are named before their definition is read.
+_COMPUTED = """
+    count cnt num number nb n total sum avg average mean max maximum min minimum ratio rate percentage percent pct diff
+    difference most least highest lowest largest smallest latest earliest cumulative running previous prev next"""
+_ALONE = """
+    rank rn row result value amount top first last c freq frequency share growth change gap increase decrease field val
+    year month day week quarter decade date hour period age length size score points place position orders units
+    quantity qty revenue sales profit cost price spending balance budget income turnover derived_field"""
+_JOINING = "of per by in the and for to at with without from derived new"
+_JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NAMING = "sub subquery derived derived_table temp tmp inner_query res data"
+
+
+@functools.lru_cache(maxsize=256)
+def select_grammar(schema: Schema, prefill: str = "SELECT") -> Grammar:
+    """One SELECT over ``schema``, continuing ``prefill``."""
+    template = _template()
+    begun = re.search(r"\bSELECT(\s*)\Z", prefill, re.IGNORECASE)
+    start = f"{'' if begun[1] else 'BLANK '}select" if begun else "(SELECT select | with)"
+    parts = [f"start: {start} SEMICOLON?", template["once"]]
+    terminals = _terminals(schema.tables)
+    scopes = ["e", "i", "j", "k"]
+    if len(schema.tables) <= MOST_TABLES:
+        scopes += ["d", "g", "m", "t", *(f"t{n}" for n in range(1, MOST_ALIASES + 1))]
+        parts += _own_scopes(schema, terminals)
+    else:
+        columns = " | ".join(f'TABLE_{i} "." COLUMN_{i}' for i in range(len(schema.tables)))
+        terminals["QUALIFIED"] = columns
+        parts += [template["large"], "column: COLUMN | QUALIFIED", "beside_aliases: column"]
+    if not begun:
+        parts.append(template["with"])
+        scopes.append("w")
+    for scope in scopes:
+        lists = not re.fullmatch("e|t[2-9]", scope)  # those are reached behind FROM only
+        parts.append(f"ref_{scope}: {_REFERENCES[scope[0]].replace('@', scope.upper())}")
+        parts += [f"stars_{scope}: STAR_{scope.upper()}", f"shared_{scope}: COLUMN", *_scope(scope, lists=lists)]
+        if lists:
+            parts.append(template["items"].replace("@", scope))
+    parts += [template["terminals"], *(f"{name}: {definition}" for name, definition in terminals.items())]
+    return Grammar("lark", "\n\n".join(parts) + "\n")
+
+
+# What stands for a column in the scopes that are not a table's or a join's.
+_REFERENCES = {
+    **dict.fromkeys("et", "REF_@"),
+    **dict.fromkeys("ij", "beside_aliases | ALIASED"),
+    **dict.fromkeys("dk", "column | ALIASED | COMPUTED"),
+    "g": "column",
+    "m": "beside_aliases | NAMED_COLUMN",
+    "w": "REF_E",
+}
+
+
+def _scope(scope: str, *, lists: bool = True) -> list[str]:
+    """The rules of one scope; lists: also those of what is in front of FROM."""
+    template = _template()
+    parts = [template["scope"], *(template["expression"].replace("~", kind) for kind in "ns")]
+    if lists:
+        after = "e" if scope in ("d", "k") else scope
+        parts.append(template["list"])
+        for named, ending in (("", "clauses"), ("named_", "named")):
+            sources = f"sources_and_{ending}" if scope == "t" else f"sources_@ {ending}_{after}"
+            parts.append(f"from_{named}@: {sources}")
+    return [part.replace("@", scope).replace("^", "_w" if scope == "w" else "") for part in parts]
+
+
+def _own_scopes(schema: Schema, terminals: dict[str, str]) -> list[str]:
+    """The rules of the own scopes and of what chooses among them; the terminals of their columns into ``terminals``."""
+    template = _template()
+    count, joined = len(schema.tables), joined_sets(schema)
+    # A reference to a column is qualified (those of table i are number i) or bare (then by the tables that have it).
+    groups = column_groups(schema)
+    homes = [*(frozenset({i}) for i in range(count)), *groups]
+    for i, names in enumerate(groups.values(), count):
+        terminals[f"REFERENCE_{i}"] = _names(names)
+    for i in range(count):
+        columns = [name for having, names in groups.items() if i in having for name in names]
+        terminals[f"REFERENCE_{i}"] = f'TABLE_{i} "." ({_names(columns)})'
+        terminals[f"STAR_{i}"] = f'TABLE_{i} ".*"'
+
+    def references(chosen: Iterable[bool]) -> str:
+        return " | ".join(f"REFERENCE_{i}" for i, is_chosen in enumerate(chosen) if is_chosen) or _NEVER
+
+    qualified = references(i < count for i in range(len(homes)))
+    rules = {"column": references(bool(having) for having in homes), "outer": f"{qualified} | ALIASED"}
+    # No table's own name stands before a column where tables have aliases: it would escape the check.
+    rules["beside_aliases"] = references(i >= count for i in range(len(homes)))
+    rules["common"] = references(len(having) > MOST_ALIKE for having in homes)
+    rules |= other_joins(count, joined)
+    own = {scope_name(tables): frozenset(tables) for tables in [*((i,) for i in range(count)), *joined]}
+    for scope, tables in own.items():
+        rules[f"sources_{scope}"] = sources(sorted(tables))
+        rules[f"stars_{scope}"] = " | ".join(f"STAR_{i}" for i in sorted(tables))
+        rules[f"ref_{scope}"] = references(len(having & tables) == 1 for having in homes)
+        rules[f"shared_{scope}"] = references(len(having & tables) > 1 for having in homes)
+    first = [i for i, having in enumerate(homes) if len(having) <= MOST_ALIKE]
+    alone = [str(i) for i in range(count)]
+    for way in (*_WAYS, *(f"{way}_grouped" for way in _OPENED)):
+        for i in first:
+            most = 1 if way in ("outward", "closed") else 3
+            reading = [s for s, tables in own.items() if len(tables) <= most and len(homes[i] & tables) == 1]
+            rules[f"{way}_of_{i}"] = " | ".join(f"{way}_{scope}" for scope in reading[:MOST_AT_ONCE])
+
+    def alternatives(text: re.Match[str]) -> str:
+        mark, names = next((m, n) for m, n in (("#", list(own)), ("%", alone), ("!", first)) if m in text[1])
+        return " | ".join(text[1].replace(mark, str(name)) for name in names)
+
+    choices = [template["top"], *(_way(template["opened"], way) for way in _OPENED)]
+    parts = [re.sub(r"\$(.*?)\$", alternatives, part) for part in choices]
+    if "sources_g" not in rules:
+        parts = [part.replace(" | items_g", "").replace(" | sources_g", "") for part in parts]
+        rules["sources_g"] = _NEVER
+    parts += [template["numbered"].replace("&", ending) for ending in ("clauses", "named")]
+    parts += [template["outward"].replace("#", scope) for scope in alone]
+    for scope in own:
+        parts += [template["own"].replace("#", scope), *_scope(scope)]
+        parts += [_way(template["grouped"], way).replace("#", scope) for way in _OPENED]
+    return parts + [f"{name}: {definition}" for name, definition in rules.items()]
+
+
+def _way(text: str, way: str) -> str:
+    return text.replace("~", way).replace("&", _WAYS[way])
+
+
+# The ways to go on behind a query's first column, and the kind of expression there (the template's "own", "opened").
+_WAYS = {"rest": "s", "called": "s", "inside": "n", "nested": "n", "outward": "s", "closed": "n"}
+_OPENED = ("rest", "called", "inside", "nested")
+_NEVER = '"\\u0001"'
+
+
+def _terminals(tables: Sequence[Table]) -> dict[str, str]:
+    """The terminals that hold names; a scope for every ``REF_<scope>``, the references to columns in it."""
+    found = {"BLANK": "/[ \\n]/", "RESERVED": f"/(?i:{'|'.join(sorted(RESERVED))})/", "AS": "/ ((as|AS|As) )?/"}
+    for i, table in enumerate(tables):
+        found[f"TABLE_{i}"] = _names([table.name])
+        found[f"COLUMN_{i}"] = _names([column.name for column in table.columns])
+    found["TABLE"] = _names([table.name for table in tables])
+    found["COLUMN"] = _names([column.name for table in tables for column in table.columns])
+    found["COMPUTED"] = f"{_computed(tables)} & ~RESERVED"
+    found["NUMBERED"] = "/[tT][1-9]/"
+    found["NAMED"] = f"{_alias(tables)} & ~RESERVED & ~NUMBERED & ~TABLE"
+    found["ALIAS"], found["ALIAS_ANY"] = "AS NAMED", "AS (NAMED | NUMBERED)"
+    found["NAMED_COLUMN"] = 'NAMED "." (COLUMN | COMPUTED)'
+    found["ALIASED"] = '(NAMED | NUMBERED) "." (COLUMN | COMPUTED)'
+    found["FREE"] = "/[A-Za-z_][A-Za-z0-9_]{0,39}/ & ~RESERVED"
+    found["ALIAS_FREE"] = "AS FREE"
+    found["STAR_G"], found["STAR_M"] = 'TABLE ".*"', 'NAMED ".*"'
+    found["STAR_I"] = found["STAR_D"] = found["STAR_J"] = found["STAR_K"] = '(TABLE | NAMED | NUMBERED) ".*"'
+    found["REF_E"], found["STAR_E"] = '((FREE | TABLE) ".")? (COLUMN | FREE)', '(FREE | TABLE) ".*"'
+    found["STAR_W"] = found["STAR_E"]
+    found["REF_T"], found["STAR_T"] = '(/[tT][1-6]/ ".")? COLUMN', '/[tT][1-6]/ ".*"'
+    for n in range(1, MOST_ALIASES + 1):
+        found[f"T{n}"] = f"AS /[tT]{n}/"
+        found[f"REF_T{n}"] = f'(/[tT][1-{n}]/ "."){"?" if n > 1 else ""} COLUMN'
+        found[f"STAR_T{n}"] = f'/[tT][1-{n}]/ ".*"'
+    return found
+
+
+@functools.cache
+def _template() -> dict[str, str]:
+    text = (resources.files("nl2sql.agents.grammars") / "sqlite_select.lark").read_text(encoding="utf-8")
+    parts = re.split(r"^%% (\w+)\n", text, flags=re.MULTILINE)
+    found = {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    found["terminals"] = re.sub(
+        r"\(\?i:([^()]*(\([^()]*\)[^()]*)*)\)", lambda m: f"({_cased(m[1])})", found["terminals"]
+    )
+    return found
+
+
+def _cased(pattern: str) -> str:
+    """``pattern`` with every word in lower case, in upper case or Capitalised.
+
+    Not ``(?i:...)``: that also matches the long s and the Kelvin sign, and mixtures such as ``sELeCT``.
+    """
+
+    def forms(found: re.Match[str]) -> str:
+        word = found[0]
+        return word if word.startswith("[") else f"({word}|{word.upper()}|{word.capitalize()})"
+
+    return re.sub(r"\[[^\]]*\]|[a-z][a-z_]*[a-z][0-9]*", forms, pattern)
+
+
+def escaped(text: str) -> str:
+    """``text`` as a regular expression of Lark; what is not a letter, a digit or beyond ASCII goes by its number."""
+    return "".join(c if c.isalnum() or c == "_" or ord(c) > 127 else f"\\x{ord(c):02x}" for c in text)
+
+
+def _any(texts: Iterable[str]) -> str:
+    """One of ``texts``, each of its words as it is, in lower case, in upper case or Capitalised.
+
+    Any mixture of cases would be the same name to SQLite, and more ways for a model to wander off within a name.
+    """
+    return "/" + "|".join(dict.fromkeys(map(_spellings, texts))) + "/"
+
+
+def _spellings(text: str) -> str:
+    parts = []
+    for part in re.findall(r"[^\W\d_]+|[\W\d_]+", _JOINT.sub("\0", text)):
+        forms = dict.fromkeys(escaped(form) for form in (part, part.lower(), part.upper(), part.capitalize()))
+        parts.append(f"({'|'.join(forms)})" if len(forms) > 1 else next(iter(forms)))
+    return "".join(parts).replace("\\x00", "")
+
+
+def _names(names: Sequence[str]) -> str:
+    """A terminal for identifiers: bare where that is possible, or quoted in one of SQLite's ways."""
+    unique = list(dict.fromkeys(names))
+    bare = [name for name in unique if PLAIN_NAME.fullmatch(name) and name.lower() not in RESERVED]
+    special = [name for name in unique if name not in bare]
+    double, tick = ([name.replace(quote, quote * 2) for name in unique] for quote in '"`')
+    forms = [_any(bare)] if bare else []
+    forms += [f'"\\"" {_any(double)} "\\""', f'"`" {_any(tick)} "`"']
+    if special:
+        forms.append(f'"[" {_any(special)} "]"')
+    return " | ".join(forms)
+
+
+def _alias(tables: Sequence[Table]) -> str:
+    """What people call a table in a query: at most three letters, its initials, the beginning of one of its words."""
+    short, long = {"[A-Za-z]{1,2}"}, set(_NAMING.split())
+    for table in tables:
+        pieces = [piece for piece in words(table.name) if piece.isalpha() and piece.isascii()]
+        short |= {piece[:4] for piece in pieces} | {"".join(piece[0] for piece in pieces)}
+        if PLAIN_NAME.fullmatch(table.name):
+            long.add(escaped(table.name))
+    short.discard("")
+    beginnings, names = "|".join(sorted(short)), "|".join(sorted(long))
+    return f"/(?i:({beginnings})[0-9]{{0,2}}|({names})(alias)?[0-9]?)/"
+
+
+def _computed(tables: Sequence[Table]) -> str:
+    """What people call a computed column: words of the schema, and at least one such as total, avg, count."""
+    known = {
+        word for table in tables for name in [table.name, *(c.name for c in table.columns)] for word in words(name)
+    }
+    known = {word for word in known if word.isascii() and word.isalnum()}
+    computed, word = (
+        "|".join(sorted(_COMPUTED.split())),
+        "|".join(sorted({*known, *_JOINING.split(), *_ALONE.split()})),
+    )
+    alone = "|".join(sorted(_ALONE.split()))
+    long = f"({computed})(_({word})){{1,3}}|({word})(_({word}))?_({computed})s?"
+    return f"/(?i:(({computed})s?|{alone}|{long})(_?(alias)?[0-9])?|({computed})({word})|({word})({computed}))/"

@@ -1,0 +1,129 @@
+"""The loop in the native tool-calling form of a chat model: ``react.native_tools``.
+
+Only how an action is asked for and read differs. The back end is offered the tools as definitions and the history as a
+conversation of calls and answers; a call is turned into the transcript's own ``Action: tool[json]`` line, so that the
+transcript, the parser, the gates and the trace are those of the textual form. Forms of a call that are read:
+``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` (Hermes, Qwen, SmolLM and what
+``models.http`` makes of a server's ``tool_calls``), and a reply that is nothing but such an object or a list of them (Llama, Mistral).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nl2sql.agents import prompts
+from nl2sql.agents.agent_tools import TOOLS, Task
+from nl2sql.agents.turns import parse_action
+from nl2sql.interfaces import ToolDefinition
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+STOPS = ("<tool_response>", "Observation:")  # an answer that the model makes up itself
+_NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
+_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
+    "get_table_samples": {
+        "type": "object",
+        "properties": {"table": {"type": "string"}, "n": {"type": "integer", "minimum": 1, "maximum": 10}},
+        "required": ["table"],
+    }
+}
+
+
+def definitions(task: Task) -> list[ToolDefinition]:
+    """The action space as OpenAI-style definitions; descriptions are those of the prompt ``react_system``.
+
+    A registered tool that the prompt does not name is described by the first line of its docstring; its arguments are
+    what its attribute ``parameters`` says, or any.
+    """
+    text = prompts.prompt("react_system", task.config.prompts)
+    described = dict(re.findall(r"^(\w+)\[.*\] - (.+)$", text, re.MULTILINE))
+    given = task.resources.tools
+    found: list[ToolDefinition] = []
+    for name in {**TOOLS, **given}:
+        own = getattr(given.get(name), "parameters", None)
+        default = _PARAMETERS.get(name, _NOTHING) if name in TOOLS else {"type": "object"}
+        first = (inspect.getdoc(given[name]) or name).partition("\n")[0] if name in given else name
+        function = {
+            "name": name,
+            "description": described.get(name, first),
+            "parameters": own if own is not None else default,
+        }
+        found.append({"type": "function", "function": function})
+    return found
+
+
+def conversation(history: Sequence[str], overrides: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The transcript as messages: each turn one call (the last action of the turn, as for the parser) and its answer.
+
+    A forced action stands in place of the call that it overrides. A turn without a call is answered by the user.
+    """
+    messages: list[dict[str, Any]] = prompts.native_messages(history[0], overrides)
+    turn: list[str] = []
+    for line in history[1:]:
+        if line.startswith(prompts.HINT) and not turn:
+            messages[-1]["content"] += f"\n{line}"
+        elif line.startswith("Observation: "):
+            messages += _exchange("\n".join(turn), line.removeprefix("Observation: "), len(messages))
+            turn = []
+        else:
+            turn.append(line)
+    return messages
+
+
+def _exchange(turn: str, answer: str, number: int) -> list[dict[str, Any]]:
+    action, args, _ = parse_action(turn)
+    if not action:
+        return [{"role": "assistant", "content": turn}, {"role": "user", "content": answer}]  # some insist on turns
+    call_id = f"call{number:05d}"  # nine letters and digits: Mistral's templates insist
+    call = {"id": call_id, "type": "function", "function": {"name": action, "arguments": args}}
+    return [
+        {"role": "assistant", "content": turn.partition("Action:")[0].strip(), "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call_id, "name": action, "content": answer},
+    ]
+
+
+def as_action(text: str) -> tuple[str, int]:
+    """A reply as the transcript writes it, and how many calls behind the first one were dropped.
+
+    A reply without a well-formed call stays as it is.
+    """
+    said, found = _calls(text)
+    calls = [call for call in map(_call, found) if call is not None]
+    if not calls:
+        return text, 0
+    lines = [said.strip(), prompts.action_line(*calls[0])]
+    return "\n".join(line for line in lines if line), len(calls) - 1
+
+
+def _calls(text: str) -> tuple[str, list[Any]]:
+    """What was said before the calls, and the JSON of the calls."""
+    said, *marked = text.split(OPENING)
+    found: list[Any] = []
+    if not marked:
+        try:
+            whole = json.loads(text)
+        except (ValueError, RecursionError):
+            return text, []
+        return "", whole if isinstance(whole, list) else [whole]
+    for part in marked:
+        try:
+            found.append(json.JSONDecoder().raw_decode(part.lstrip())[0])
+        except (ValueError, RecursionError):
+            continue
+    return said, found
+
+
+def _call(found: Any) -> tuple[str, dict[str, Any]] | None:
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        return None
+    args = found.get("arguments", found.get("parameters"))
+    if isinstance(args, str):
+        try:
+            args = json.loads(args or "{}")
+        except (ValueError, RecursionError):
+            return None
+    args = {} if args is None else args
+    return (found["name"], args) if isinstance(args, dict) else None

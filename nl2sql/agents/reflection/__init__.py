@@ -1,0 +1,153 @@
+"""Reflection and retry: an attempt is executed, judged, and made again with what went wrong (docs/reflection.md).
+
+``reflect`` is the controller, ``stream`` the same with an event for every node, and with checkpoints where they are
+asked for. Both work on the loop's tools, prompts, guardrails and runner; the state machine is in ``graph``, its nodes
+in ``nodes``, what is worth another attempt in ``errors`` and ``judge``, other strategies in ``strategies``.
+
+Not covered: a wrong answer that runs and looks sound is accepted, unless the critique is switched on and objects.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.agents.agent_tools import Task, open_task
+from nl2sql.agents.record import summarize_trace
+from nl2sql.agents.reflection.graph import build, check_installed, compiled, recursion_limit
+from nl2sql.agents.reflection.state import Context, initial_state
+from nl2sql.config import Config
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Episode, Question, Resources
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+__all__ = ["NodeEvent", "check_installed", "reflect", "stream"]
+
+
+@dataclass(frozen=True)
+class NodeEvent:
+    """What one visit of a node changed in the state; the last one, of ``complete``, carries the episode."""
+
+    node: str
+    update: dict[str, Any]
+    episode: Episode | None = None
+
+
+def reflect(question: Question, resources: Resources, config: Config) -> Episode:
+    """Answer with up to ``config.reflect.max_iterations`` generations, each judged before the next.
+
+    Raises UsageError and DatabaseError as the loop does, and UsageError where LangGraph is not installed.
+    """
+    *_, last = stream(question, resources, config)
+    assert last.episode is not None
+    return last.episode
+
+
+def stream(
+    question: Question, resources: Resources, config: Config, *, checkpoints: str | Path = "", thread: str = "default"
+) -> Iterator[NodeEvent]:
+    """The same as events, one for each visit of a node.
+
+    checkpoints: a SQLite file that keeps the state after each node; empty: none. A thread that was interrupted there
+    goes on where it stopped (usage and calls are then those since), a finished one begins anew. Raises UsageError also
+    for a thread that stopped at another question.
+    """
+    started = time.perf_counter()
+    task = open_task(question, resources, config)
+    limit = config.reflect.max_iterations
+    settings: dict[str, Any] = {"recursion_limit": recursion_limit(limit)}
+    given: Any = initial_state(task.nlq, limit)
+    with _saver(checkpoints) as saver:
+        graph: Any = build(saver) if saver else compiled()
+        if saver:
+            settings["configurable"] = {"thread_id": thread}
+            given = None if _stopped(graph, saver, settings, task.nlq, thread) else given
+        values: dict[str, Any] = {}
+        last: dict[str, Any] = {}
+        visits = graph.stream(given, settings, context=Context(task), stream_mode=["updates", "values"])
+        with closing(visits):  # before the file of the checkpoints is
+            for mode, found in visits:
+                if mode == "values":
+                    values = found
+                    continue
+                for node, update in found.items():
+                    if node == "complete":
+                        last = update
+                    else:
+                        yield NodeEvent(node, update)
+    yield NodeEvent("complete", last, _episode(task, values, time.perf_counter() - started))
+
+
+@contextmanager
+def _saver(path: str | Path) -> Iterator[SqliteSaver | None]:
+    if not path:
+        yield None
+        return
+    check_installed()
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    try:
+        connection = sqlite3.connect(path, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise UsageError(f"checkpoints={str(path)!r} cannot be opened: {error}; name a file in a folder") from None
+    with closing(connection):
+        yield SqliteSaver(connection)
+
+
+def _stopped(graph: Any, saver: SqliteSaver, settings: dict[str, Any], asked: str, thread: str) -> bool:
+    """Whether the thread stopped half-way, at this question. A finished one is forgotten."""
+    snapshot = graph.get_state(settings)
+    if not snapshot.next:
+        saver.delete_thread(thread)
+        return False
+    if snapshot.values.get("question") != asked:
+        raise UsageError(
+            f"thread {thread!r} stopped at another question: {snapshot.values.get('question')!r}; name another thread"
+        )
+    return True
+
+
+def _episode(task: Task, values: dict[str, Any], seconds: float) -> Episode:
+    """The Episode of the final state: its SQL with the rows, and all that was recorded."""
+    sql = values["sql_query"] or ""
+    result, error = task.result_of(sql), values["failure"]
+    if error is None and not result.success:
+        error = f"database: {result.error}" if sql else _why_none(values)
+    asked: list[dict[str, str]] = next((call["messages"] for call in task.calls if call["messages"]), [])
+    raw = {attempt["sql"]: attempt["raw_sql"] for attempt in values["attempts"]}
+    return Episode(
+        question=task.question,
+        controller="reflect",
+        sql=sql,
+        raw_sql=raw.get(sql, ""),
+        columns=result.columns,
+        rows=result.rows,
+        error=error,
+        finish=values["finish"],
+        steps=len({record["step"] for record in values["trace"]}),
+        trace=values["trace"],
+        decision_log=values["decision_log"],
+        compliance=summarize_trace(values["trace"]),
+        messages=asked,
+        transcript=raw.get(sql, ""),
+        calls=task.calls,
+        usage=task.usage,
+        seconds=seconds,
+        flags={
+            **task.flags,
+            "rejected": task.rejected,
+            "iterations": values["iteration"],
+            "quality_score": values["quality_score"],
+        },
+    )
+
+
+def _why_none(values: dict[str, Any]) -> str:
+    return f"model: {values['attempts'][-1]['error']}" if values["attempts"] else "controller: no SQL"

@@ -1,0 +1,79 @@
+"""The state machine on LangGraph, as the specification draws it: plan, execute_tools, generate_sql, reflect, complete.
+
+LangGraph is imported when a graph is built, so that this package can be imported without the extra ``graph``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.agents.agent_tools import EpisodeFailed
+from nl2sql.agents.reflection import nodes
+from nl2sql.agents.reflection.state import Context, ReflectState, workspace
+from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+VISITS = 8  # nodes of one attempt: plan, generate_sql, plan, execute_tools, plan, execute_tools, plan, reflect
+BESIDES = 6  # plan and execute_tools before the first, complete behind the last, and a plan behind a failure
+
+
+def recursion_limit(max_iterations: int) -> int:
+    """How many nodes an episode may visit: LangGraph's own default would let a mistake go round 10,000 times."""
+    return VISITS * max_iterations + BESIDES
+
+
+@functools.cache
+def compiled() -> CompiledStateGraph[Any, Any, Any, Any]:
+    """The graph without checkpoints, built once; any number of threads may run it at once."""
+    return build()
+
+
+def build(checkpointer: BaseCheckpointSaver[str] | None = None) -> CompiledStateGraph[Any, Any, Any, Any]:
+    """The compiled graph. Raises UsageError where LangGraph is not installed."""
+    check_installed()
+    from langgraph.graph import END, START, StateGraph
+
+    graph = StateGraph(ReflectState, context_schema=Context)
+    for name in ("plan", "execute_tools", "generate_sql", "reflect", "complete"):
+        graph.add_node(name, _node(getattr(nodes, name)))
+    graph.add_edge(START, "plan")
+    routes = ("execute_tools", "generate_sql", "reflect", "complete")
+    graph.add_conditional_edges("plan", nodes.should_execute_or_generate, {name: name for name in routes})
+    graph.add_edge("execute_tools", "plan")
+    graph.add_edge("generate_sql", "plan")
+    graph.add_conditional_edges("reflect", nodes.should_refine, {"refine": "plan", "complete": "complete"})
+    graph.add_edge("complete", END)
+    return graph.compile(checkpointer=checkpointer)
+
+
+def check_installed() -> None:
+    """Raises UsageError with the command that installs what is missing."""
+    try:
+        import langgraph.graph  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"controller reflect needs LangGraph ({error}); install it: pip install 'nl2sql-harness[graph]'"
+        ) from None
+
+
+def _node(step: nodes.Step) -> Callable[..., dict[str, Any]]:
+    """A step as LangGraph calls it. A failure of the model, a tool or the database ends the episode, recorded."""
+
+    def run(state: ReflectState, runtime: Any) -> dict[str, Any]:
+        work = workspace(state, runtime.context.task)
+        try:
+            update = step(state, work)
+        except EpisodeFailed as failure:
+            update = {"failure": str(failure)}
+        return {
+            **update,
+            "trace": work.trace[len(state["trace"]) :],
+            "decision_log": work.decision_log[len(state["decision_log"]) :],
+        }
+
+    return run

@@ -1,0 +1,300 @@
+"""The five nodes and the two routing functions of the state machine, as functions over plain state.
+
+A node is a ``Step``: it reads the graph's state, works with the tools' ``State`` (whose trace and decision log grow as
+in the loop) and returns an update. Nodes do not know LangGraph; ``graph.py`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from nl2sql.agents import prompts, repairing
+from nl2sql.agents.agent_tools import State, Task, guard
+from nl2sql.agents.candidates.voting import agreement
+from nl2sql.agents.checks import constraints
+from nl2sql.agents.react import dispatch, record
+from nl2sql.agents.reflection.judge import judge
+from nl2sql.agents.reflection.quality import quality_parts, quality_score
+from nl2sql.agents.reflection.state import ReflectState
+from nl2sql.agents.reflection.strategies import STRATEGIES, by_strategy, distinct, next_strategy, same_sql
+from nl2sql.agents.transitions import after_candidate, decide, refuse
+from nl2sql.agents.turns import failed
+from nl2sql.interfaces import Sampling
+from nl2sql.repair.dry_run import engine_version
+
+Update: TypeAlias = dict[str, Any]
+Step: TypeAlias = Callable[[ReflectState, State], Update]
+EMPTY_ATTEMPT: Update = {"sql_query": None, "execution_result": None, "validation_result": None}
+ORDER = (  # what is missing -> what fills it
+    ("schema", "get_schema"),
+    ("sql_query", "generate_sql"),
+    ("execution_result", "execute_sql"),
+    ("validation_result", "validate_results"),
+    ("reflection_result", "reflect"),
+)
+
+
+# --------------------------------------------------------------------------------------------- plan, and routing
+
+
+def plan(state: ReflectState, work: State) -> Update:
+    """The next action: whatever the state still lacks, in the specification's order."""
+    missing = next((action for name, action in ORDER if state.get(name) is None), "complete")
+    exhausted = missing == "generate_sql" and state["iteration"] >= state["max_iterations"]
+    return {"next_action": "complete" if state["failure"] or exhausted else missing}
+
+
+def should_execute_or_generate(state: ReflectState) -> str:
+    """Where plan leads: generate_sql, reflect, complete, or execute_tools for everything else."""
+    action = state["next_action"]
+    return action if action in ("generate_sql", "reflect", "complete") else "execute_tools"
+
+
+def should_refine(state: ReflectState) -> str:
+    """Where reflect leads: ``refine`` while the reflection asks for it and generations are left, else ``complete``."""
+    asked = bool((state["reflection_result"] or {}).get("should_refine"))
+    return "refine" if asked and state["iteration"] < state["max_iterations"] else "complete"
+
+
+# ------------------------------------------------------------------------------------------------- execute_tools
+
+
+def execute_tools(state: ReflectState, work: State) -> Update:
+    """The tools behind the planned action."""
+    return TOOL_STEPS[state["next_action"]](state, work)
+
+
+def get_schema(state: ReflectState, work: State) -> Update:
+    """The schema text of the linked tables, and what the question demands: what ``single_shot`` is shown as well."""
+    linked = use(work, "link_schema")
+    work.task.schema_text_focus = linked["schema_text"] or work.task.schema_text_full
+    return {"schema": work.task.schema_text_focus, "constraints": use(work, "extract_constraints")}
+
+
+def execute_sql(state: ReflectState, work: State) -> Update:
+    """The loop's checks before a run, then the run. A query that cannot compile is not executed."""
+    sql = state["sql_query"] or ""
+    checked = use(work, "validate_sql")
+    if checked["valid"] is not True:
+        reason = str(checked["reason"])
+        refuse(work, next_step(work) - 1, "validate_sql", sql, reason)
+        kind, _, said = reason.partition(":")
+        error = said if kind == "other" else reason
+        return {"execution_result": {"success": False, "error": error, "error_kind": kind, "sql": sql}}
+    structure = use(work, "validate_constraints")
+    ran = dict(use(work, "run_sql"))
+    if sql in work.task.results:
+        ran["seconds"] = round(work.task.results[sql].seconds, 3)
+    return {"structure": dict(structure), "execution_result": ran}
+
+
+def validate_results(state: ReflectState, work: State) -> Update:
+    """Whether the result can be an answer: the structure that the question demands, its intent, and any rows."""
+    ran, structure, reason = state["execution_result"] or {}, state["structure"] or {}, "ok"
+    if not ran.get("success"):
+        reason = "not_executed"
+    elif structure.get("valid") is False:
+        reason = str(structure.get("reason"))
+    elif work.task.config.react.intent_gate:
+        ok, why = constraints.intent_constraints(work.task.question.text, state["sql_query"] or "", work.task.schema)
+        reason = "ok" if ok else why
+    found = {"is_valid": reason == "ok", "has_results": bool(ran.get("row_count")), "reason": reason}
+    log(work, "validate_results", {}, found, "ok" if found["is_valid"] else reason)
+    return {"validation_result": found}
+
+
+TOOL_STEPS: dict[str, Step] = {
+    "get_schema": get_schema,
+    "execute_sql": execute_sql,
+    "validate_results": validate_results,
+}
+
+
+# -------------------------------------------------------------------------------------------------- generate_sql
+
+
+def generate_sql(state: ReflectState, work: State) -> Update:
+    """One generation: the question, a repair that is told what failed, or another strategy; then the guardrails.
+
+    What the guardrails reject is a failed attempt like any other. The reflection on the attempt before ends here.
+    """
+    strategy, attempts = state["strategy"], state["attempts"]
+    action = "repair_sql" if strategy == "repair" else "generate_sql"
+    if attempts:
+        work.last_sql = attempts[-1]["sql"] or None
+        work.last_error = work.pending_repair_error = told(state, work.task)
+    raw = by_strategy(state, work) if strategy in STRATEGIES else str(dispatch(work, action, {}))
+    step = next_step(work)
+    observation = after_candidate(work, step, action, raw)
+    record(work, {"step": step, "action": action, "args": {"strategy": strategy}, "observation": observation})
+    update: Update = {
+        **EMPTY_ATTEMPT,
+        "sql_query": observation.get("sql", ""),
+        "raw_sql": raw,
+        "structure": None,
+        "reflection_result": None,
+        "suggestions": [],
+        "iteration": state["iteration"] + 1,
+    }
+    if failed(observation):
+        rejected = {"success": False, "error": observation["error"], "error_kind": "clean_reject", "sql": ""}
+        update["execution_result"] = rejected
+    return update
+
+
+def told(state: ReflectState, task: Task) -> str:
+    """The last attempt's error; at guidance ``error`` with the failures before it, which higher levels show anyway."""
+    last = state["attempts"][-1]
+    before = [attempt for attempt in distinct(state["attempts"]) if not same_sql(attempt["sql"], last["sql"])]
+    if task.config.repair.guidance != "error" or not before:
+        return str(last["error"])
+    earlier = prompts.failed_before([(a["sql"], a["error"][: repairing.MAX_ERROR]) for a in before])
+    return f"{last['error']}\n\n{earlier.rstrip()}"
+
+
+# ------------------------------------------------------------------------------------------------------- reflect
+
+
+def reflect(state: ReflectState, work: State) -> Update:
+    """Judge the attempt; where another one is due, its update resets the three fields.
+
+    The reflection itself stays until the next generation: the routing function, which runs after this, reads it.
+    """
+    task, config = work.task, work.task.config.reflect
+    sql = state["sql_query"] or (state["raw_sql"] or "").strip()
+    execution, validation = state["execution_result"] or {}, state["validation_result"]
+    ran = execution.get("success") is True
+    twin = next((a["iteration"] for a in state["attempts"] if same_sql(a["sql"], sql)), None)
+    database = task.resources.database
+    judged = judge(
+        execution,
+        validation,
+        sql=sql,
+        dialect=database.dialect,
+        version=engine_version(database),
+        schema=task.schema,
+        refine_on=config.refine_on,
+        slow_s=config.slow_s,
+        repeats=twin,
+        objection=critique(work, sql, execution) if ran and config.critique else "",
+    )
+    second = state["second_sql"]
+    if ran and config.second_candidate and second is None:
+        second = second_candidate(work)
+    agrees = same_rows(task, sql, second) if ran and second is not None else None
+    parts = quality_parts(task.question.text, execution, validation or {}, agrees)
+    score = quality_score(parts)
+    refine = judged.result["should_refine"] and state["iteration"] < state["max_iterations"]
+    attempt = {
+        "iteration": state["iteration"],
+        "strategy": state["strategy"],
+        "sql": sql,
+        "raw_sql": state["raw_sql"] or "",
+        "rejected": not state["sql_query"],
+        "success": ran,
+        "error": judged.error,
+        "quality_score": score,
+    }
+    strategy = "repair"
+    if twin is not None and config.different_strategy:
+        strategy = next_strategy([*state["attempts"], attempt], config.strategies)
+    observation = {
+        "reflection_result": judged.result,
+        "quality_score": score,
+        "quality_parts": parts,
+        "suggestions": judged.suggestions,
+        "severity": judged.severity,
+        "next_strategy": strategy if refine else None,
+    }
+    if refine and ran:
+        refuse(work, next_step(work), "reflection", sql, judged.error)
+    if twin is not None:
+        task.count("repeated_sql")
+    reason = "ok" if judged.result["is_acceptable"] else judged.error
+    log(work, "reflect", {"iteration": state["iteration"]}, observation, reason)
+    update: Update = {
+        "reflection_result": dict(judged.result),
+        "quality_score": score,
+        "quality_parts": parts,
+        "suggestions": judged.suggestions,
+        "second_sql": second,
+        "attempts": [attempt],
+    }
+    return update | ({**EMPTY_ATTEMPT, "strategy": strategy} if refine else {})
+
+
+def critique(work: State, sql: str, execution: Mapping[str, Any]) -> str:
+    """What the model has against a query that ran; "" for nothing, and for an answer that is neither OK nor WRONG."""
+    task = work.task
+    shown = {name: execution.get(name) for name in ("columns", "rows", "row_count")}
+    shown["rows"] = list(shown["rows"] or ())[:5]
+    result = prompts.observation_text(shown)
+    messages = prompts.critique_messages(task.nlq, task.schema_text_focus, sql, result, task.config.prompts)
+    tokens = task.config.reflect.critique_tokens
+    said = task.ask_many(messages, "critique", max_new_tokens=tokens, n=1, sampling=None)[0].text.strip()
+    verdict, _, objection = said.partition(":")
+    return (objection.strip() or "the query does not answer the question") if verdict.upper() == "WRONG" else ""
+
+
+def second_candidate(work: State) -> str:
+    """One sampled query for the same question, through the guardrails; "" when they reject it."""
+    task, config = work.task, work.task.config.reflect
+    sampling = Sampling(config.temperature, config.top_p)
+    raw = task.write_sql(task.sql_messages(work.constraints), task.config.react.max_new_tokens, sampling=sampling)[0]
+    return guard(task, raw, enabled=task.config.react.guardrails)[0]
+
+
+def same_rows(task: Task, sql: str, other: str) -> bool:
+    """Whether both queries run and give the same rows, as multisets."""
+    return agreement([task.result_of(sql), task.result_of(other)])[0] == 2
+
+
+# ------------------------------------------------------------------------------------------------------ complete
+
+
+def complete(state: ReflectState, work: State) -> Update:
+    """Settle the answer; with ``repair.learn`` the episode's repair goes into the corpus."""
+    if work.task.config.repair.learn:
+        repairing.remember(work)
+    finish, sql = answer(state)
+    return {"is_complete": True, "finish": finish, "sql_query": sql}
+
+
+def answer(state: ReflectState) -> tuple[str, str]:
+    """How the episode ends, and with which SQL: the accepted attempt; else the best that ran; else the last."""
+    accepted = (state["reflection_result"] or {}).get("is_acceptable") is True
+    usable = [attempt for attempt in state["attempts"] if not attempt["rejected"]]
+    ran = [attempt for attempt in usable if attempt["success"]]
+    if accepted and usable:
+        finish, sql = "finish", usable[-1]["sql"]
+    elif ran:
+        best = max(ran, key=lambda attempt: (attempt["quality_score"], attempt["iteration"]))
+        finish, sql = "best_so_far", best["sql"]
+    else:
+        sql = usable[-1]["sql"] if usable else state["sql_query"] or ""
+        finish = "last_sql" if sql else "empty"
+    return ("error" if state["failure"] else finish), sql
+
+
+# ------------------------------------------------------------------------------------------------------- records
+
+
+def use(work: State, action: str) -> Any:
+    """One of the loop's tools, dispatched and recorded."""
+    observation = dispatch(work, action, {})
+    bad = failed(observation) or observation.get("valid") is False
+    reason = str(observation.get("error") or observation.get("reason") or "failed") if bad else "ok"
+    log(work, action, {}, observation, reason)
+    return observation
+
+
+def log(work: State, action: str, args: Mapping[str, Any], observation: Any, reason: str) -> None:
+    """Append a trace record and a decision; ``reason`` is ``ok`` for what was accepted."""
+    step = next_step(work)
+    decide(work, step, action, reason, "accept" if reason == "ok" else "reject", {})
+    record(work, {"step": step, "action": action, "args": dict(args), "observation": observation})
+
+
+def next_step(work: State) -> int:
+    return int(work.trace[-1]["step"]) + 1 if work.trace else 0

@@ -1,0 +1,185 @@
+"""Repair guidance inside the loop: what ``repair_sql`` shows the model, and what it mends without one.
+
+An episode's failures accumulate in the prompt, so that a repair does not undo an earlier one. A question is never
+helped by a fix that was stored from itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.agents.agent_tools import State
+    from nl2sql.config import RepairConfig
+    from nl2sql.repair.analyzer import ErrorAnalyzer
+    from nl2sql.repair.corpus import Corpus
+
+MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
+MAX_ERROR = 300
+ONLY_A_PART = "(The query below is one part of the whole, and fails on its own. Correct this part only.)"
+
+
+def check_corpus(config: RepairConfig) -> None:
+    """Raises UsageError or DatabaseError before a run whose corpus is not named, not there, or not usable, or whose
+    patterns do not exist."""
+    from nl2sql.repair.registry import dialects
+
+    if config.patterns and config.patterns not in dialects():
+        raise UsageError(f"repair.patterns={config.patterns}: there are patterns of {', '.join(dialects())}")
+    if config.guidance == "patterns+corpus" or config.learn:
+        corpus_of(config)
+
+
+def corpus_of(config: RepairConfig) -> Corpus:
+    """The corpus that ``config`` names; made when it is to be learned into. Raises UsageError, DatabaseError."""
+    if not config.corpus:
+        needs = "repair.learn=true" if config.learn else "repair.guidance=patterns+corpus"
+        raise UsageError(f"{needs} needs a corpus; give -c repair.corpus=FILE")
+    path = Path(config.corpus).expanduser().absolute()
+    return _opened(path, path.stat().st_ino if path.exists() else 0, config.learn, config.milvus)
+
+
+def corpus_print(config: RepairConfig) -> str:
+    """The content hash of the corpus that decides what repairs are shown; "" where none does, and where the run itself
+    writes it (``repair.learn``): then it changes from question to question."""
+    return corpus_of(config).content_hash() if config.guidance == "patterns+corpus" and not config.learn else ""
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(path: Path, file: int, create: bool, uri: str) -> Corpus:
+    """An open corpus keeps its vectors in memory, so all episodes of a process share it (as they do query workers)."""
+    from nl2sql.repair.corpus import Corpus
+
+    if not uri:
+        return Corpus(path, create=create)
+    from nl2sql.repair.milvus import milvus
+
+    return Corpus(path, create=create, index=milvus(uri))
+
+
+def remember(state: State) -> None:
+    """With ``repair.learn``: store the episode's repair (last failed attempt, success), unless its question is of
+    another than a training or development split: those must not help themselves."""
+    from nl2sql.repair.transfer import LEARNING_SPLITS, learn, repairs_of_trace, source_of
+
+    task = state.task
+    question = task.question
+    repairs = repairs_of_trace(state.trace, question.text)
+    if not task.config.repair.learn or not repairs:
+        return
+    if question.split not in LEARNING_SPLITS:
+        task.flags["not_learned"] = f"split {question.split!r}"
+        return
+    source, corpus = source_of(question.db_id, question.id), task.resources.corpus or corpus_of(task.config.repair)
+    task.flags["learned"] = learn(corpus, repairs, dialect=task.resources.database.dialect, source=source)
+
+
+def mended(state: State, error: str) -> str | None:
+    """The current SQL repaired without the model, with ``repair.deterministic``; None where that is off or fails."""
+    task = state.task
+    if not task.config.repair.deterministic or not state.last_sql:
+        return None
+    from nl2sql.repair.deterministic import mend
+
+    found = mend(state.last_sql, error, task.resources.database, task.schema)
+    if found is None or any(found.strip() == sql.strip() for sql, _ in failures(state.trace)):
+        return None
+    task.count("deterministic_repairs")
+    return found
+
+
+def repaired_part(state: State) -> str | None:
+    """With ``repair.stepwise``: the current SQL, in which the model repaired the smallest part that fails on its own.
+
+    None where that is off, where only the whole fails, and where what came is no query.
+    """
+    task = state.task
+    if not task.config.repair.stepwise or not state.last_sql:
+        return None
+    from nl2sql.agents import prompts
+    from nl2sql.agents.checks.candidate import clean_candidate_with_reason
+    from nl2sql.repair.stepwise import smallest_broken_part
+
+    part = smallest_broken_part(state.last_sql, task.resources.database, task.schema)
+    if part is None:
+        return None
+    overrides, question = task.config.prompts, f"{task.nlq}\n{ONLY_A_PART}"
+    asked = messages(state, part.sql, part.error, question) or prompts.repair_messages(
+        question, part.sql, part.error, task.schema_text_focus, overrides
+    )
+    raw = task.write_sql(asked, task.config.react.max_new_tokens, sampling=task.sampling())[0]
+    task.count("stepwise_repairs")
+    text, _ = clean_candidate_with_reason(raw)
+    return (part.spliced(text) if text else None) or None
+
+
+def messages(state: State, sql: str, error: str, question: str = "") -> list[dict[str, str]] | None:
+    """The prompt that repairs ``sql`` (the current SQL, or a part of it) for ``repair.guidance``; None for level
+    ``error``, the specification's own prompt. question: as it is put to the model, if not as it was asked."""
+    from nl2sql.agents import prompts
+    from nl2sql.repair.valid_part import valid_part
+
+    task, nlq = state.task, question or state.task.nlq
+    level, overrides = task.config.repair.guidance, task.config.prompts
+    if level == "error":
+        return None
+    if level == "none":
+        return prompts.blind_repair_messages(nlq, sql or "(none)", task.schema_text_focus, overrides)
+    now = (sql.strip(), (state.last_sql or "").strip())
+    before = [(tried, why[:MAX_ERROR]) for tried, why in failures(state.trace) if tried.strip() not in now]
+    return prompts.guided_repair_messages(
+        nlq,
+        sql or "(none)",
+        error,
+        task.schema_text_focus,
+        guidance(state, sql, error),
+        before[-MAX_ATTEMPTS:],
+        valid_part(sql, task.resources.database),
+        overrides,
+    )
+
+
+def guidance(state: State, sql: str, error: str) -> Any:
+    """Guidance for ``sql``: the engine's own words where it refuses the statement, else the loop's reason."""
+    from nl2sql.repair.dry_run import engine_version, refusal
+    from nl2sql.repair.transfer import source_of
+
+    task = state.task
+    database, config = task.resources.database, task.config.repair
+    corpus = (task.resources.corpus or corpus_of(config)) if config.guidance == "patterns+corpus" else None
+    dialect = config.patterns or database.dialect
+    version = engine_version(database) if dialect == database.dialect else ""
+    refused = refusal(sql, database) if sql else ""
+    source = source_of(task.question.db_id, task.question.id)
+    analyzer = _analyzer(dialect, corpus, config.threshold, version, config.across_dialects, config.search_s)
+    return analyzer.analyze_error(refused or error, sql, task.schema, exclude=source)
+
+
+@functools.lru_cache(maxsize=4)
+def _analyzer(
+    dialect: str, corpus: Corpus | None, threshold: float, version: str, across: bool, search_s: float
+) -> ErrorAnalyzer:
+    """One for all episodes on a corpus, so that an error that was met before is answered without a search."""
+    from nl2sql.repair.analyzer import ErrorAnalyzer
+
+    return ErrorAnalyzer(dialect, corpus, threshold=threshold, version=version, across=across, search_s=search_s)
+
+
+def failures(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The candidates in a trace that a validation or their run refused, each with its last error, oldest first."""
+    found: dict[str, str] = {}
+    sql = ""
+    for record in trace:
+        action, seen = record.get("action"), record.get("observation")
+        if not isinstance(seen, dict):
+            continue
+        if action in ("generate_sql", "repair_sql") and seen.get("sql"):
+            sql = str(seen["sql"])
+        elif sql and (seen.get("valid") is False or seen.get("success") is False):
+            found[sql] = str(seen.get("reason") or seen.get("error") or "")
+    return list(found.items())

@@ -1,0 +1,83 @@
+"""The control: the loop's own ``generate_sql`` prompt, asked once.
+
+Same prompt, same linked schema text, same constraint lines and same model as the loop's first ``generate_sql``, so
+that whatever differs in the scores comes from the loop. One call gives both controls: ``Episode.sql`` went through
+the guardrails, ``Episode.raw_sql`` is the model's text untouched (no guardrail, not even cleaning).
+
+With ``samples > 1`` the candidates are sampled and the vote by result decides: candidates that execute are grouped
+by their rows (as a multiset), the largest group wins, ties go to the earliest candidate. This is the control at a
+loop's own token budget.
+"""
+
+from __future__ import annotations
+
+import time
+
+from nl2sql.agents.agent_tools import EpisodeFailed, Task, guard, link, open_task
+from nl2sql.agents.candidates.voting import agreement
+from nl2sql.agents.checks import constraints
+from nl2sql.agents.record import summarize_trace
+from nl2sql.config import Config
+from nl2sql.interfaces import Episode, Question, Resources, Sampling
+
+
+def single_shot(question: Question, resources: Resources, config: Config) -> Episode:
+    """Answer with one generation (or the vote of several). Raises UsageError and DatabaseError as the loop does."""
+    started = time.perf_counter()
+    task = open_task(question, resources, config)
+    link(task)
+    messages = task.sql_messages(constraints.extract_constraints(question.text))
+    shot = config.single_shot
+    sampling = Sampling(shot.temperature, shot.top_p) if shot.samples > 1 else None
+    raws: list[str] = []
+    error: str | None = None
+    try:
+        raws = task.write_sql(messages, shot.max_new_tokens, sampling=sampling, n=shot.samples)
+    except EpisodeFailed as failure:
+        error = str(failure)
+    candidates = [(raw, *guard(task, raw, enabled=shot.guardrails)) for raw in raws]
+    raw_sql, sql, reason = vote(task, candidates) if candidates else ("", "", None)
+    trace = [{"step": i, "llm": raw} for i, raw in enumerate(raws)]
+    if reason is not None:
+        task.rejected.append({"step": 0, "by": "guardrails", "sql": raw_sql, "reason": reason})
+    result = task.result_of(sql)
+    if error is None and not result.success:
+        error = f"database: {result.error}" if sql else f"model: {reason}"
+    return Episode(
+        question=question,
+        controller="single_shot",
+        sql=sql,
+        raw_sql=raw_sql,
+        columns=result.columns,
+        rows=result.rows,
+        error=error,
+        finish="answered" if sql else ("empty" if raws else "error"),
+        steps=1,
+        trace=trace,
+        decision_log=[
+            {
+                "step": 0,
+                "decision": "generate_sql",
+                "reason": reason or "ok",
+                "status": "reject" if reason else "accept",
+                "data": {"candidates": len(candidates)},
+            }
+        ],
+        compliance=summarize_trace(trace),
+        messages=messages,
+        transcript=raw_sql,
+        calls=task.calls,
+        usage=task.usage,
+        seconds=time.perf_counter() - started,
+        flags={**task.flags, "rejected": task.rejected},
+    )
+
+
+def vote(task: Task, candidates: list[tuple[str, str, str | None]]) -> tuple[str, str, str | None]:
+    """The candidate ``(raw, sql, reject reason)`` whose result most candidates share; else the first accepted."""
+    if len(candidates) == 1:
+        return candidates[0]
+    votes = agreement([task.result_of(sql) for _, sql, _ in candidates])
+    if any(votes):
+        return candidates[votes.index(max(votes))]
+    return next((c for c in candidates if c[2] is None), candidates[0])

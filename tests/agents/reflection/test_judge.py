@@ -1,0 +1,119 @@
+"""Reflection on one attempt: what is acceptable, what is tried again, and how good it looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nl2sql.agents.reflection.judge import judge
+from nl2sql.agents.reflection.nodes import should_refine
+from nl2sql.agents.reflection.quality import WEIGHTS, quality_parts, quality_score
+from nl2sql.databases.sqlite.pool import SqliteDatabase
+
+VALID = {"is_valid": True, "has_results": True, "reason": "ok"}
+
+
+def executed(path: Path, sql: str) -> dict[str, Any]:
+    """What execute_sql leaves behind, from a real run."""
+    with SqliteDatabase(path) as database:
+        result = database.run(sql, timeout_s=0.5, max_rows=100)
+    if not result.success:
+        return {"success": False, "error": result.error, "error_kind": result.error_kind}
+    return {"success": True, "columns": list(result.columns), "row_count": len(result.rows)}
+
+
+def test_good_sql_is_accepted_with_exactly_four_fields(shop: Path) -> None:
+    found = judge(executed(shop, "SELECT * FROM customers"), VALID)
+    assert found.result == {
+        "is_acceptable": True,
+        "should_refine": False,
+        "issues": [],
+        "reasoning": "SQL quality acceptable",
+    }
+
+
+@pytest.mark.parametrize(
+    ("sql", "advised"),
+    [
+        ("SELCT * FROM customers", "SELECT"),
+        ("SELECT * FROM wrong_table", "customers"),
+        ("SELECT nam FROM customers", "customers.name"),
+        ("SELECT YEAR(status) FROM orders", "strftime"),
+    ],
+)
+def test_a_critical_error_is_retried_with_advice(sql: str, advised: str, shop: Path) -> None:
+    with SqliteDatabase(shop) as database:
+        found = judge(executed(shop, sql), None, sql=sql, schema=database.schema())
+    assert found.severity == "critical" and found.result["should_refine"] and not found.result["is_acceptable"]
+    assert found.result["issues"] and advised in " ".join(found.suggestions)
+
+
+def test_an_empty_result_is_reported_and_accepted(shop: Path) -> None:
+    found = judge(executed(shop, "SELECT * FROM customers WHERE city = 'Rom'"), {**VALID, "has_results": False})
+    assert found.result["is_acceptable"] and not found.result["should_refine"]
+    assert found.result["issues"] == ["Query returned no results"]
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
+LACKING = {"is_valid": False, "has_results": True, "reason": "missing_agg:COUNT"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "validation", "retried_at"),
+    [
+        ("SELECT * FROM nowhere", None, ("critical", "failure", "mismatch")),
+        (ENDLESS, None, ("failure", "mismatch")),
+        ("SELECT json_extract('{', '$')", None, ("failure", "mismatch")),
+        ("SELECT name FROM customers", LACKING, ("mismatch",)),
+        ("SELECT name FROM customers", VALID, ()),
+    ],
+)
+def test_refine_on_says_from_which_level_an_attempt_is_made_again(
+    sql: str, validation: dict[str, Any] | None, retried_at: tuple[str, ...], shop: Path
+) -> None:
+    execution = executed(shop, sql)
+    for level in ("critical", "failure", "mismatch"):
+        found = judge(execution, validation, sql=sql, refine_on=level).result  # type: ignore[arg-type]
+        assert found["should_refine"] is (level in retried_at), level
+        assert found["is_acceptable"] is (execution["success"] and not found["should_refine"])
+
+
+def test_a_database_that_is_gone_ends_it(shop: Path) -> None:
+    database = SqliteDatabase(shop)
+    shop.unlink()
+    failed = database.run("SELECT 1")
+    found = judge({"success": False, "error": failed.error, "error_kind": failed.error_kind}, None)
+    assert found.severity == "fatal" and not found.result["should_refine"] and not found.result["is_acceptable"]
+
+
+@pytest.mark.parametrize(("iteration", "wanted"), [(1, "refine"), (2, "refine"), (3, "complete"), (4, "complete")])
+def test_refinement_stops_at_max_iterations(iteration: int, wanted: str) -> None:
+    state: Any = {"reflection_result": {"should_refine": True}, "iteration": iteration, "max_iterations": 3}
+    assert should_refine(state) == wanted
+    assert should_refine({**state, "reflection_result": None}) == "complete"
+
+
+RAN = {"success": True, "columns": ["name", "city"], "row_count": 2}
+LISTED = "Show the name and city of all customers."
+
+
+@pytest.mark.parametrize(
+    ("question", "execution", "validation", "agrees", "score"),
+    [
+        (LISTED, {"success": False, "error": "x"}, VALID, None, 0),
+        (LISTED, RAN, VALID, None, 100),
+        (LISTED, RAN, VALID, True, 100),
+        (LISTED, RAN, VALID, False, 90),
+        (LISTED, RAN, LACKING, None, 72),  # 65 of 90: no second candidate was asked for
+        (LISTED, {**RAN, "columns": ["name"]}, VALID, None, 83),
+        (LISTED, RAN, {**VALID, "has_results": False}, None, 89),
+        ("Who?", {**RAN, "columns": ["a", "b", "c"]}, VALID, None, 100),  # enumerates nothing: 75 of 75
+    ],
+)
+def test_the_quality_score_is_the_share_of_the_parts_that_can_be_told(
+    question: str, execution: dict[str, Any], validation: dict[str, Any], agrees: bool | None, score: int
+) -> None:
+    assert sum(WEIGHTS.values()) == 100
+    assert quality_score(quality_parts(question, execution, validation, agrees)) == score

@@ -1,0 +1,237 @@
+"""What the loop's repair shows the model at each level of ``repair.guidance``, with a scripted model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nl2sql.agents import prompts
+from nl2sql.agents.controllers import get_controller
+from nl2sql.agents.react import react
+from nl2sql.agents.repairing import check_corpus
+from nl2sql.config import Config, build_config
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Database, Episode, Question, Resources
+from nl2sql.models.scripted import ScriptedModel
+from nl2sql.plan import run_key
+from nl2sql.repair.corpus import Corpus
+from nl2sql.repair.stepwise import smallest_broken_part
+
+QUESTION = "What are the names of the customers?"
+ORDER = ["extract_constraints", "generate_sql", "validate_sql", "repair_sql", "validate_sql", "validate_constraints"]
+RIGHT = " name FROM customers"
+
+
+def play(
+    database: Database,
+    config: dict[str, Any],
+    sql: list[str],
+    steps: list[str],
+    split: str = "dev",
+) -> Episode:
+    """An episode whose SQL texts come from ``sql`` in turn, and whose actions are ``steps``."""
+    replies, texts = [], iter(sql)
+    for name in steps:
+        replies.append(f"Action: {name}[{{}}]")
+        if name in ("generate_sql", "repair_sql"):
+            replies += [text for text in [next(texts, None)] if text is not None]
+    model = ScriptedModel(replies)
+    question = Question(QUESTION, db_id="shop", id="q1", split=split)
+    return react(question, Resources(model, database), build_config(config))
+
+
+def repair_prompts(episode: Episode) -> list[str]:
+    """The user turns of the model calls for SQL behind the first."""
+    return [call["messages"][1]["content"] for call in episode.calls if call["kind"] == "sql"][1:]
+
+
+@pytest.fixture
+def database(engine: Callable[[str], Database]) -> Database:
+    return engine("sqlite")
+
+
+STEPS = [*ORDER, "run_sql", "finish"]
+
+
+def test_by_default_the_prompt_is_the_specifications(database: Database) -> None:
+    episode = play(database, {}, [" nam FROM customers", RIGHT], STEPS)
+    generating = next(call for call in episode.calls if call["kind"] == "sql")
+    schema = generating["messages"][1]["content"].split("\n\nQuestion:")[0].removeprefix("Schema:\n")
+    wanted = prompts.repair_messages(QUESTION, "SELECT nam FROM customers;", "unknown_column:nam", schema)
+    assert repair_prompts(episode) == [wanted[1]["content"]]
+    assert build_config({}) == Config() and Config().repair.guidance == "error"
+
+
+LEVELS = {
+    "none": (["This query failed:\nSELECT nam FROM customers;\n\nWrite"], ["unknown_column", "VIOLATED"]),
+    "error": (["Error: unknown_column:nam"], ["VIOLATED"]),
+    "patterns": (
+        [
+            "Error: unknown_column:nam",
+            "This part of it is valid: FROM customers",
+            "VIOLATED CONSTRAINT:\nThere is no column nam in the tables",
+            "ALTERNATIVE APPROACH:\n",
+            "Did you mean customers.name?",
+            "Please rewrite the SQL following these constraints.",
+        ],
+        ["SIMILAR SUCCESSFUL QUERIES"],
+    ),
+    "patterns+corpus": (
+        ["VIOLATED CONSTRAINT:", "SIMILAR SUCCESSFUL QUERIES:\n\nAll names:\n```sql\nSELECT name FROM customers\n```"],
+        ["SELECT 'my own'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_each_level_shows_what_it_promises_and_no_more(level: str, database: Database, tmp_path: Path) -> None:
+    there, absent = LEVELS[level]
+    repair = {"guidance": level, "corpus": str(tmp_path / "corpus.db")}
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        error, failed = "no such column: nam", "SELECT nam FROM customers"
+        corpus.store_fix(error, failed, "SELECT name FROM customers", "All names", source="shop/other")
+        corpus.store_fix(error, failed, "SELECT 'my own'", "All names", source="shop/q1")
+        episode = play(database, {"repair": repair}, [" nam FROM customers", RIGHT], STEPS)
+    (prompt,) = repair_prompts(episode)
+    assert [text for text in there if text not in prompt] == []
+    assert [text for text in absent if text in prompt] == []
+    assert episode.finish == "finish"
+
+
+def test_errors_of_an_episode_accumulate(database: Database) -> None:
+    steps = [*ORDER[:4], "validate_sql", "repair_sql", *ORDER[4:], "run_sql", "finish"]
+    sql = [" nam FROM customers", " nme FROM customers", RIGHT]
+    episode = play(database, {"react": {"max_steps": 12}, "repair": {"guidance": "patterns"}}, sql, steps)
+    first, second = repair_prompts(episode)
+    assert "This failed before" not in first
+    assert "This failed before:\nSELECT nam FROM customers;\nError: unknown_column:nam" in second
+    assert "This query failed:\nSELECT nme FROM customers" in second
+    assert episode.finish == "finish"
+
+
+def test_patterns_of_another_dialect_know_nothing_of_the_error(database: Database) -> None:
+    config = {"repair": {"guidance": "patterns", "patterns": "postgres"}}
+    (prompt,) = repair_prompts(play(database, config, [" YEAR(ordered) FROM orders", RIGHT], STEPS))
+    assert "VIOLATED CONSTRAINT:\nN/A" in prompt
+
+
+def test_the_deterministic_stage_needs_no_model(database: Database) -> None:
+    config = {"repair": {"deterministic": True}}
+    episode = play(database, config, [" nam FROM customers"], STEPS)
+    assert episode.sql == "SELECT name FROM customers;" and episode.finish == "finish"
+    assert episode.flags["deterministic_repairs"] == 1 and repair_prompts(episode) == []
+
+
+@pytest.mark.parametrize(("split", "stored"), [("dev", 1), ("train", 1), ("test", 0), ("", 0)])
+def test_a_repair_is_remembered_on_training_and_development_splits_only(
+    split: str, stored: int, database: Database, tmp_path: Path
+) -> None:
+    config = {"repair": {"learn": True, "corpus": str(tmp_path / "corpus.db")}}
+    episode = play(database, config, [" nam FROM customers", RIGHT], STEPS, split)
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        assert corpus.stats()["fixes"] == stored
+        if stored:
+            (row,) = corpus.rows()
+            assert (row["failed_sql"], row["successful_sql"]) == (
+                "SELECT nam FROM customers",
+                "SELECT name FROM customers",
+            )
+            assert (row["source"], row["category"]) == ("shop/q1", "unknown_column")
+        else:
+            assert episode.flags["not_learned"] == f"split {split!r}"
+    json.dumps(episode.to_dict())
+
+
+def test_a_corpus_that_is_asked_for_must_be_named_and_be_there(tmp_path: Path) -> None:
+    missing = {"guidance": "patterns+corpus", "corpus": str(tmp_path / "none.db")}
+    refused = [({"guidance": "patterns+corpus"}, "repair.corpus=FILE"), (missing, "no corpus at")]
+    for values, wanted in (*refused, ({"patterns": "oracle"}, "there are patterns of clickhouse, duckdb")):
+        with pytest.raises(UsageError, match=wanted):
+            check_corpus(build_config({"repair": values}).repair)
+    check_corpus(Config().repair)
+
+
+def test_a_run_is_another_one_over_another_corpus(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.db"
+    guided = build_config({"repair": {"guidance": "patterns+corpus", "corpus": str(path)}})
+    named = get_controller("react")
+
+    def key(config: Config) -> str:
+        return run_key(named, config, {}, {})
+
+    with Corpus(path, create=True) as corpus:
+        before, plain = key(guided), key(Config())
+        assert key(guided) == before
+        corpus.store_fix("no such column: nam", "SELECT nam FROM t", "SELECT name FROM t", "")
+        assert key(guided) != before and key(Config()) == plain
+        learning = guided.model_copy(update={"repair": guided.repair.model_copy(update={"learn": True})})
+        unchanged = key(learning)
+        corpus.store_fix("no such column: x", "SELECT x FROM t", "SELECT y FROM t", "")
+        assert key(learning) == unchanged  # it is the run itself that writes
+
+
+def test_the_episodes_on_a_corpus_share_what_was_searched(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[str] = []
+    plain = Corpus.search
+
+    def counted(self: Corpus, error: str, *args: Any, **options: Any) -> Any:
+        searches.append(error)
+        return plain(self, error, *args, **options)
+
+    monkeypatch.setattr(Corpus, "search", counted)
+    config = {"repair": {"guidance": "patterns+corpus", "corpus": str(tmp_path / "corpus.db")}}
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        corpus.store_fix("no such column: nam", "SELECT nam FROM customers", "SELECT name FROM customers", "All names")
+        for _ in range(3):
+            (prompt,) = repair_prompts(play(database, config, [" nam FROM customers", RIGHT], STEPS))
+            assert "All names" in prompt
+    assert searches == ["no such column: nam"]
+
+
+BROKEN = """WITH known AS (SELECT name FROM customers), sums AS (SELECT customer_id, SUM(totl) AS amount FROM orders
+GROUP BY customer_id) SELECT MAX(amount) FROM sums JOIN known ON 1"""
+
+
+def test_stepwise_repair_leaves_what_is_sound_alone(database: Database) -> None:
+    config = {"repair": {"stepwise": True, "guidance": "patterns"}, "react": {"guardrails": False}}
+    part = " customer_id, SUM(total) AS amount FROM orders GROUP BY customer_id"
+    episode = play(database, config, [BROKEN, part], STEPS)
+    (prompt,) = repair_prompts(episode)
+    assert "This query failed:\nSELECT customer_id, SUM(totl)" in prompt and "known" not in prompt
+    assert "Correct this part only" in prompt and "Did you mean orders.total?" in prompt
+    assert "WITH known AS (SELECT name FROM customers)" in episode.sql and "SUM(total) AS amount" in episode.sql
+    assert episode.flags["stepwise_repairs"] == 1 and episode.finish == "finish"
+
+
+PARTS = [
+    ("SELECT nam FROM customers", None),  # only the whole
+    (
+        "SELECT name FROM customers WHERE customer_id IN (SELECT custmer_id FROM orders)",
+        "SELECT custmer_id FROM orders",
+    ),
+    (
+        "SELECT name FROM customers c WHERE EXISTS (SELECT 1 FROM orders o WHERE o.customer_id = c.customer_id) AND x",
+        None,
+    ),
+    (
+        "WITH a AS (SELECT city FROM customers), b AS (SELECT ctiy FROM a) SELECT * FROM b",
+        "SELECT ctiy FROM a",
+    ),
+    ("SELECT naem FROM customers WHERE 1 < (SELECT COUNT(*) FROM orders WHERE city = status)", None),  # its city
+    ("SELECT FROM WHERE", None),
+]
+
+
+@pytest.mark.parametrize(("sql", "wanted"), PARTS)
+def test_the_smallest_broken_part_is_found(sql: str, wanted: str | None, database: Database) -> None:
+    found = smallest_broken_part(sql, database, database.schema())
+    assert (found.sql if found else None) == wanted
+    if found is not None:
+        whole = found.spliced("SELECT 17")
+        assert "17" in whole and found.sql not in whole and found.spliced("no query at all (") == ""
