@@ -20,6 +20,7 @@ from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.prompts import prompt_hashes
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
+from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
 from nl2sql.grid import BASE, TABLE, Cell
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.jobs import Job, carry_out
@@ -27,7 +28,6 @@ from nl2sql.models import resolve_spec
 from nl2sql.plan import MODEL_OPTIONS, Plan, check_config, open_benchmark, open_model, pick, read_plan, weights_of
 from nl2sql.rescore import owed_of
 from nl2sql.runs import Run, exclusive, item_field, locked, read_manifest, write_json
-from nl2sql.stats import PairedTest, adjusted, paired_test, percent
 
 if TYPE_CHECKING:
     from nl2sql.distributed import Cluster

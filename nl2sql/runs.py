@@ -28,8 +28,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from nl2sql import __version__
 from nl2sql.agents.record import TRACE_FORMAT, episode_to_dict, json_text
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.eval.stats import mcnemar
 from nl2sql.interfaces import Episode, Question
-from nl2sql.stats import mcnemar
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.eval import Scores, score_many
+from nl2sql.eval.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, percent, wilson_interval
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs import RunFolder, item_field
-from nl2sql.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, percent, wilson_interval
 
 if TYPE_CHECKING:
     from nl2sql.distributed import Cluster

@@ -163,7 +163,7 @@ class Variant:
     """One set of prediction files over the questions, and who scores it how fast."""
 
     def __init__(self, benchmark: Any, questions: list[Any], files: Given, replicas: int, pool: Any) -> None:
-        from nl2sql.replicas import perturbed_replicas
+        from nl2sql.eval.replicas import perturbed_replicas
 
         self.benchmark, self.questions, self.files, self.replicas = benchmark, questions, files, replicas
         self.pool = pool

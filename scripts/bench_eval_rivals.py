@@ -94,7 +94,7 @@ def explain_difference(file: Path, gold: str, predicted: str) -> str | None:
     physical order, so that it is no standard; where only the order of its rows changes, the prediction must have the
     same rows.
     """
-    from nl2sql.replicas import shuffled_copies
+    from nl2sql.eval.replicas import shuffled_copies
 
     answers = []
     for copy in (file, *shuffled_copies(file, SHUFFLES)):

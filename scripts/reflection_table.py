@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.ablation import ablation_markdown
+from nl2sql.eval.stats import mcnemar, percent
 from nl2sql.runs import read_jsonl
-from nl2sql.stats import mcnemar, percent
 
 EX, FIRST = "EX[bag]", "one-attempt"
 

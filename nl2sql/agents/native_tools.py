@@ -4,7 +4,8 @@ Only how an action is asked for and read differs. The back end is offered the to
 conversation of calls and answers; a call is turned into the transcript's own ``Action: tool[json]`` line, so that the
 transcript, the parser, the gates and the trace are those of the textual form. Forms of a call that are read:
 ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` (Hermes, Qwen, SmolLM and what
-``models.http`` makes of a server's ``tool_calls``), and a reply that is nothing but such an object or a list of them (Llama, Mistral).
+``models.http`` makes of a server's ``tool_calls``), and a reply that is nothing but such an object or a list of
+them (Llama, Mistral).
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class _Checker:
 
     def prepare(self, db_id: str) -> None:
         """Find the database and build its reordered copies."""
-        from nl2sql.replicas import shuffled_copies
+        from nl2sql.eval.replicas import shuffled_copies
 
         try:
             database: Any = self.benchmark.database(db_id)

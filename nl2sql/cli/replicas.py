@@ -48,8 +48,8 @@ def build(
     import sys
     import time
 
-    from nl2sql.suites import suite_fingerprint
-    from nl2sql.suites.check import Strength, build_replicas
+    from nl2sql.eval.suites import suite_fingerprint
+    from nl2sql.eval.suites.check import Strength, build_replicas
 
     _check_arguments(method, n)
     loaded, questions = _questions(benchmark, split, limit, seed)
@@ -114,7 +114,7 @@ def check(
     import json
     import sys
 
-    from nl2sql.suites.check import check_proofs, check_strength
+    from nl2sql.eval.suites.check import check_proofs, check_strength
 
     _check_arguments(method, n)
     loaded, questions = _questions(benchmark, split, limit, seed)
@@ -147,7 +147,7 @@ def _print_proofs(report: dict[str, Any]) -> None:
 
 def _check_arguments(method: str, n: int) -> None:
     from nl2sql.errors import UsageError
-    from nl2sql.suites.check import METHODS
+    from nl2sql.eval.suites.check import METHODS
 
     if method not in METHODS:
         raise UsageError(f"method {method!r} is not known; expected one of {', '.join(METHODS)}")
@@ -172,7 +172,7 @@ def _copy(files: dict[str, tuple[Path, list[Path]]], out: Path) -> dict[str, lis
     import re
     import shutil
 
-    from nl2sql.suites.questions import write_index
+    from nl2sql.eval.suites.questions import write_index
 
     copied: dict[str, list[Path]] = {}
     used: set[str] = set()

@@ -9,8 +9,8 @@ and on 5 perturbed replicas [18].
 from nl2sql.eval.rules import gold_order, order_keys, order_matters, results_match, suites_match
 from nl2sql.eval.scores import ItemScore, Scores
 from nl2sql.eval.scoring import score, score_many
+from nl2sql.eval.stats import Interval
 from nl2sql.sql.same import exact_match, normalise_sql
-from nl2sql.stats import Interval
 
 __all__ = [
     "Interval",

@@ -90,7 +90,7 @@ def compare(a: Scores, b: Scores, *, metric: str | None = None) -> Comparison:
 
 
 def _paired(pairs: Sequence[Pair], verdict: Callable[[ItemScore], Any]) -> PairedMetric:
-    from nl2sql.stats import mcnemar
+    from nl2sql.eval.stats import mcnemar
 
     verdicts = [(bool(verdict(a)), bool(verdict(b))) for a, b in pairs]
     return PairedMetric(

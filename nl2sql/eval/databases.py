@@ -37,7 +37,7 @@ class Databases:
         """Suites belong to single questions and are built ahead, several at once; replicas are built on first use."""
         if self.method != "suite" and isinstance(self.wanted, int):
             return
-        from nl2sql.suites.questions import read_index, suites_of
+        from nl2sql.eval.suites.questions import read_index, suites_of
 
         if not isinstance(self.wanted, int):
             self.of_questions = read_index(Path(self.wanted))
@@ -132,7 +132,7 @@ class Databases:
             if not files:
                 raise UsageError(f"no databases ({', '.join(SUFFIXES)}) in {folder}")
             return files
-        from nl2sql.replicas import perturbed_replicas
+        from nl2sql.eval.replicas import perturbed_replicas
 
         return perturbed_replicas(path, self.wanted, seed=self.seed)
 

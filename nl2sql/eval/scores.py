@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nl2sql.errors import UsageError
+from nl2sql.eval.stats import MIN_CLUSTERS, Interval, clustered_interval, mcnemar
 from nl2sql.sql.hardness import LEVELS
-from nl2sql.stats import MIN_CLUSTERS, Interval, clustered_interval, mcnemar
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from nl2sql.eval.executor import Case, Executor, Verdict
 from nl2sql.eval.rules import Rule, get_rule
 from nl2sql.eval.scores import ItemScore, Scores, replicas_name
 from nl2sql.eval.settings import Settings
+from nl2sql.eval.stats import Interval
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.sql.hardness import hardness
 from nl2sql.sql.same_text import same_text
-from nl2sql.stats import Interval
 
 T = TypeVar("T")
 

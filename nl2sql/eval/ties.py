@@ -33,7 +33,7 @@ class Ties:
 
     def learn(self, database: Path, golds: Iterable[str]) -> None:
         """Find out about several golds at once, ahead of ``decide``."""
-        from nl2sql.replicas import shuffled_copies
+        from nl2sql.eval.replicas import shuffled_copies
 
         asked = [g for g in dict.fromkeys(golds) if (database, g) not in self._known and not order_free(g)]
         if not asked:

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any, TypeAlias
 
+from nl2sql.eval.stats import adjusted, clustered_interval, paired_test
 from nl2sql.repair_bench.bench import ALONE
 from nl2sql.repair_bench.cases import RULE, Case
-from nl2sql.stats import adjusted, clustered_interval, paired_test
 
 BASELINE = "error"
 Row: TypeAlias = Mapping[str, Any]

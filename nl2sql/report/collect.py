@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import UsageError
+from nl2sql.eval.stats import PairedTest, adjusted, paired_test
 from nl2sql.grid import TABLE
 from nl2sql.runs import QuestionKey, Run
-from nl2sql.stats import PairedTest, adjusted, paired_test
 
 CONTROL_LABELS = {
     "with_guardrails": ("single_shot", "ex_single_shot"),

@@ -15,8 +15,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from nl2sql.eval.stats import percent
 from nl2sql.report.collect import Collected, System
-from nl2sql.stats import percent
 
 WIDTH, HEIGHT = 460, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 14, 12, 40

@@ -11,8 +11,8 @@ from nl2sql.databases.sqlite import vetting
 from nl2sql.databases.sqlite.files import fingerprint_sqlite
 from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import DatabaseError
-from nl2sql.replicas import perturbed_replicas, shuffled_copies
-from nl2sql.suites import suite_databases
+from nl2sql.eval.replicas import perturbed_replicas, shuffled_copies
+from nl2sql.eval.suites import suite_databases
 
 PEOPLE = "CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT); INSERT INTO people VALUES (1, 'Ann'), (2, 'Bob');"
 DOUBLING = "CREATE VIEW v0 AS SELECT id AS x FROM people;" + "".join(

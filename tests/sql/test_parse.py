@@ -8,11 +8,11 @@ from sqlglot.errors import SqlglotError
 
 from nl2sql.agents.checks.constraints.removal import STRUCTURES, remove_structure
 from nl2sql.errors import UsageError
+from nl2sql.eval.suites.neighbours import neighbours
+from nl2sql.eval.suites.source import Source, read_source
 from nl2sql.sql.hardness import hardness
 from nl2sql.sql.parse import MAX_DEPTH, parse_bounded
 from nl2sql.sql.row_order import order_free
-from nl2sql.suites.neighbours import neighbours
-from nl2sql.suites.source import Source, read_source
 
 DEEP = 3000
 TEXTS = {

@@ -1,0 +1,335 @@
+"""Writing perturbed replicas of one database.
+
+Method (change ``METHOD`` with it), per table, parents before children, all drawn from a seed:
+- at most ``max_rows(tables)`` rows, sampled so that foreign keys still refer (children of absent rows go first);
+- 10% of the rows are dropped; keys stay on their row, everything else is moved to other rows; a quarter of the
+  plain columns are shuffled by themselves; 15% of the plain cells change: 60% to another of the column's own
+  values, 25% to a neighbour, 15% to NULL where that is allowed;
+- numbers and dates that are all different in the original get no value that is there already, so that an order by
+  them, or their largest, stays (nearly always) unambiguous;
+- 20% of the foreign keys are pointed at another parent, 5% set to NULL where allowed;
+- 10% of the rows are added again, under fresh keys where the table has any; the order of rows is shuffled.
+A row that a constraint refuses is left out; where more than half are refused, the original rows are added.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nl2sql.eval.replicas.shape import ForeignKey, Shape, dangling, open_read_only, quoted, read_shapes, table_kinds
+from nl2sql.eval.replicas.values import fresh, is_date, neighbour
+
+log = logging.getLogger(__name__)
+
+TABLE_ROWS = 10_000  # rows of one table in a replica (10% more with the duplicates)
+DATABASE_ROWS = 200_000  # rows of a whole replica, spread evenly over its tables
+READ_FACTOR = 5  # rows read for every row that is kept, so that there is a choice of rows whose parents exist
+
+Row = list[Any]
+Keys = list[tuple[Any, ...]]
+
+
+def max_rows(tables: int) -> int:
+    """The most rows per table that a replica of so many tables starts from."""
+    return max(500, min(TABLE_ROWS, DATABASE_ROWS // max(1, tables)))
+
+
+class Perturber:
+    """Reads a database (or a sample of it) once and writes any number of replicas."""
+
+    def __init__(self, path: Path, *, seed: str) -> None:
+        self.seed = seed
+        with open_read_only(path) as connection:
+            self.shapes = {shape.name: shape for shape in read_shapes(connection)}
+            kinds = table_kinds(connection)
+            self.statements: list[tuple[str, str, str]] = [
+                row
+                for row in connection.execute(
+                    "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
+                )
+                if kinds.get(row[1]) != "shadow" and not row[1].lower().startswith("sqlite_")
+            ]
+            bound = max_rows(len(self.shapes))
+            self.rows: dict[str, list[Row]] = {}
+            for shape in self.shapes.values():
+                self.rows[shape.name] = self._sample(connection, shape, bound)
+            self.virtual = {
+                name: connection.execute(f"SELECT * FROM {quoted(name)} LIMIT {bound}").fetchall()
+                for name, kind in kinds.items()
+                if kind == "virtual"
+            }
+
+    def _sample(self, connection: sqlite3.Connection, shape: Shape, bound: int) -> list[Row]:
+        """The table's rows in order, or ``bound`` of them, those first whose parents are in the sample."""
+        columns, name = shape.column_list(), quoted(shape.name)
+        (count,) = connection.execute(f"SELECT count(*) FROM {name}").fetchone()
+        step = -(-count // (bound * READ_FACTOR))
+        where = f"WHERE rowid % {step} = 0" if step > 1 and shape.has_rowid else ""
+        rows = connection.execute(f"SELECT {columns} FROM {name} {where} LIMIT {bound * READ_FACTOR}").fetchall()
+        if len(rows) > bound:
+            rng = random.Random(f"{self.seed}/sample/{shape.name}")
+            parents = {key: set(self._parent_keys(key)) for key in shape.foreign_keys if key.parent in self.rows}
+            closed = [all(_refers(row, key, known) for key, known in parents.items()) for row in rows]
+            order = sorted(range(len(rows)), key=lambda index: (not closed[index], rng.random()))
+            rows = [rows[index] for index in sorted(order[:bound])]
+        return [list(row) for row in rows]
+
+    def _parent_keys(self, key: ForeignKey) -> Keys:
+        return [tuple(row[column] for column in key.parent_columns) for row in self.rows[key.parent]]
+
+    def write(self, target: Path, number: int) -> None:
+        """Write replica ``number`` into the empty file ``target``."""
+        connection = sqlite3.connect(target, isolation_level=None)
+        try:
+            connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA foreign_keys=OFF;")
+            connection.execute("BEGIN")
+            self._create(connection, ("table", "index"))
+            for shape in self.shapes.values():
+                _Table(self, shape, random.Random(f"{self.seed}/{number}/{shape.name}")).fill(connection)
+            for name, rows in self.virtual.items():
+                _copy_virtual(connection, name, rows)
+            self._close_under_foreign_keys(connection)
+            self._create(connection, ("view", "trigger"))  # last: a trigger must not fire on our own rows
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+
+    def _create(self, connection: sqlite3.Connection, kinds: Sequence[str]) -> None:
+        for kind in kinds:
+            for _, name, sql in (statement for statement in self.statements if statement[0] == kind):
+                try:
+                    connection.execute(sql)
+                except sqlite3.Error as error:
+                    if name in self.shapes:
+                        raise
+                    log.warning("%s %s is not in the replica: %s", kind, name, error)
+
+    def _close_under_foreign_keys(self, connection: sqlite3.Connection) -> None:
+        """References that still dangle (cycles, self-references) become NULL, or their row goes."""
+        changed = True
+        while changed:
+            changed = False
+            for shape in self.shapes.values():
+                for key in shape.foreign_keys:
+                    condition = dangling(shape, self.shapes[key.parent], key)
+                    free = [column for column in key.columns if shape.nullable[column] and not _in_key(shape, column)]
+                    action = (
+                        f"UPDATE {quoted(shape.name)} SET {quoted(shape.names[free[0]])} = NULL"
+                        if free
+                        else f"DELETE FROM {quoted(shape.name)}"
+                    )
+                    try:
+                        done = connection.execute(f"{action} WHERE {condition}").rowcount
+                    except sqlite3.IntegrityError:  # a CHECK forbids the NULL
+                        done = connection.execute(f"DELETE FROM {quoted(shape.name)} WHERE {condition}").rowcount
+                    changed = changed or done > 0
+
+
+class _Table:
+    """One table of one replica."""
+
+    def __init__(self, source: Perturber, shape: Shape, rng: random.Random) -> None:
+        self.source, self.shape, self.rng = source, shape, rng
+        self.original = source.rows[shape.name]
+        referenced = {
+            key.parent_columns
+            for other in source.shapes.values()
+            for key in other.foreign_keys
+            if key.parent == shape.name
+        }
+        undeclared = [columns for columns in sorted(referenced) if _all_distinct(self.original, columns)]
+        self.unique = list(dict.fromkeys([*shape.unique, *undeclared]))
+        self.keys = {column for columns in self.unique for column in columns}
+        self.linked = {column for key in shape.foreign_keys for column in key.columns}
+        self.plain = [c for c in range(len(shape.names)) if c not in self.keys and c not in self.linked]
+        self.scales = {c: present for c in self.plain if (present := _scale(self.original, c))}
+
+    def fill(self, connection: sqlite3.Connection) -> None:
+        """Perturb the rows and insert them."""
+        rng = self.rng
+        parents = {
+            key: self._parents(connection, key) for key in self.shape.foreign_keys if key.parent != self.shape.name
+        }
+        kept = [row for row in self.original if rng.random() >= 0.1] or self.original[:1]
+        rows = self._moved([list(row) for row in kept])
+        for column in self.plain:
+            self._change_column(rows, column)
+        for key, known in parents.items():
+            self._repoint(rows, key, known)
+        rows += self._duplicates(rows, parents)
+        rng.shuffle(rows)
+        self._insert(connection, rows)
+
+    def _parents(self, connection: sqlite3.Connection, key: ForeignKey) -> Keys:
+        parent = self.source.shapes[key.parent]
+        columns = parent.column_list(key.parent_columns)
+        found = connection.execute(f"SELECT {columns} FROM {quoted(key.parent)}").fetchall()
+        return sorted((row for row in found if None not in row), key=repr)
+
+    def _moved(self, rows: list[Row]) -> list[Row]:
+        """Everything but the keys moves to another row, together; some plain columns move by themselves."""
+        order = list(range(len(rows)))
+        self.rng.shuffle(order)
+        free = [column for column in range(len(self.shape.names)) if column not in self.keys]
+        if self.keys:
+            rows = [
+                [rows[place][c] if c in self.keys else rows[other][c] for c in range(len(self.shape.names))]
+                for place, other in enumerate(order)
+            ]
+        for column in free:
+            if column in self.plain and self.rng.random() < 0.25:
+                values = [row[column] for row in rows]
+                self.rng.shuffle(values)
+                for row, value in zip(rows, values, strict=True):
+                    row[column] = value
+        return rows
+
+    def _change_column(self, rows: list[Row], column: int) -> None:
+        rng = self.rng
+        own = [row[column] for row in self.original if row[column] is not None]
+        flag = len({value for value in own[:1000] if not isinstance(value, bytes)}) <= 2
+        for place in self._some(len(rows), 0.15):
+            kind, value = rng.random(), rows[place][column]
+            if kind >= 0.85 and self.shape.nullable[column]:
+                rows[place][column] = None
+            elif column in self.scales:
+                self._move_on_scale(rows[place], column)
+            elif kind >= 0.6 and not flag and value is not None:
+                rows[place][column] = neighbour(value, own, rng)
+            elif own:
+                rows[place][column] = rng.choice(own)
+
+    def _move_on_scale(self, row: Row, column: int) -> None:
+        """Another number or date that the column does not hold yet; after five tries, no change."""
+        if row[column] is None:
+            return
+        for _ in range(5):
+            moved = neighbour(row[column], (), self.rng)
+            if moved not in self.scales[column]:
+                self.scales[column].add(moved)
+                row[column] = moved
+                return
+
+    def _repoint(self, rows: list[Row], key: ForeignKey, known: Keys) -> None:
+        """Point some references elsewhere, and all of those whose parent is gone."""
+        rng, exists = self.rng, set(known)
+        nullable = all(self.shape.nullable[c] and c not in self.keys for c in key.columns)
+        in_key = any(column in self.keys for column in key.columns)
+        for row in rows:
+            current = tuple(row[column] for column in key.columns)
+            draw = rng.random()
+            if None in current:
+                continue
+            if nullable and draw < 0.05:
+                target: tuple[Any, ...] = (None,) * len(key.columns)
+            elif current not in exists or (draw < 0.25 and not in_key):
+                if not known:
+                    continue  # no parent at all: closing under foreign keys decides
+                target = rng.choice(known)
+            else:
+                continue
+            for column, value in zip(key.columns, target, strict=True):
+                row[column] = value
+
+    def _duplicates(self, rows: list[Row], parents: dict[ForeignKey, Keys]) -> list[Row]:
+        known = [*self.original, *rows]
+        taken = {columns: {tuple(row[c] for c in columns) for row in known} for columns in self.unique}
+        values: dict[int, set[Any]] = {}
+        highest: dict[int, int] = {}
+        added = []
+        for place in self._some(len(rows), 0.1, at_least=1):
+            row = list(rows[place])
+            if self.rng.random() < 0.5:  # the other half are duplicates in all but their keys
+                for column in self.scales:
+                    self._move_on_scale(row, column)
+            for columns in self.unique:
+                self._make_unique(row, columns, taken[columns], parents, values, highest)
+            added.append(row)
+        return added
+
+    def _make_unique(
+        self,
+        row: Row,
+        columns: tuple[int, ...],
+        taken: set[tuple[Any, ...]],
+        parents: dict[ForeignKey, Keys],
+        values: dict[int, set[Any]],
+        highest: dict[int, int],
+    ) -> None:
+        """Change ``row`` so that its values in ``columns`` are new; where no try succeeds, it will be refused."""
+        own = next((c for c in columns if c not in self.linked and row[c] is not None), None)
+        if own is not None:
+            if own not in values:
+                values[own] = {r[own] for r in self.original}
+                highest[own] = max((v for v in values[own] if isinstance(v, int)), default=0)
+            row[own] = fresh(row[own], values[own], highest[own])
+            values[own].add(row[own])
+            if isinstance(row[own], int):
+                highest[own] = max(highest[own], row[own])
+        else:
+            within = [(key, known) for key, known in parents.items() if set(key.columns) & set(columns) and known]
+            for _ in range(8 if within else 0):
+                for key, known in within:
+                    for column, value in zip(key.columns, self.rng.choice(known), strict=True):
+                        row[column] = value
+                if tuple(row[c] for c in columns) not in taken:
+                    break
+        taken.add(tuple(row[c] for c in columns))
+
+    def _insert(self, connection: sqlite3.Connection, rows: list[Row]) -> None:
+        columns, places = self.shape.column_list(), ", ".join("?" * len(self.shape.names))
+        statement = f"INSERT OR IGNORE INTO {quoted(self.shape.name)} ({columns}) VALUES ({places})"
+        insert: Callable[[Row], bool] = lambda row: _inserted(connection, statement, row)  # noqa: E731
+        refused = sum(not insert(row) for row in rows)
+        if refused > len(rows) // 2:  # constraints between columns: the rows as they were are better than none
+            for row in self.original:
+                insert(row)
+
+    def _some(self, count: int, share: float, *, at_least: int = 0) -> list[int]:
+        """Distinct places among ``count``, a ``share`` of them in the mean."""
+        wanted = min(count, max(at_least, int(count * share + self.rng.random())))
+        return self.rng.sample(range(count), wanted)
+
+
+def _inserted(connection: sqlite3.Connection, statement: str, row: Row) -> bool:
+    try:
+        return connection.execute(statement, row).rowcount == 1
+    except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError):
+        return False
+
+
+def _copy_virtual(connection: sqlite3.Connection, name: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Rows of a virtual table (full-text search), unchanged."""
+    if rows:
+        try:
+            connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        except sqlite3.Error as error:
+            log.warning("virtual table %s is empty in the replica: %s", name, error)
+
+
+def _refers(row: Sequence[Any], key: ForeignKey, known: set[tuple[Any, ...]]) -> bool:
+    values = tuple(row[column] for column in key.columns)
+    return None in values or values in known
+
+
+def _all_distinct(rows: Sequence[Row], columns: tuple[int, ...]) -> bool:
+    return len({tuple(row[c] for c in columns) for row in rows}) == len(rows)
+
+
+def _scale(rows: Sequence[Row], column: int) -> set[Any]:
+    """The column's values where they are three or more numbers or dates, all different; else nothing."""
+    values = [row[column] for row in rows if row[column] is not None]
+    distinct = set(values)
+    if len(values) < 3 or len(distinct) < len(values):
+        return set()
+    kinds = {"number" if isinstance(v, (int, float)) else is_date(v) for v in values}
+    return distinct if kinds in ({"number"}, {True}) else set()
+
+
+def _in_key(shape: Shape, column: int) -> bool:
+    return any(column in columns for columns in shape.unique)

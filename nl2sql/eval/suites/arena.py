@@ -1,0 +1,140 @@
+"""Executing golds and neighbours on databases in memory, inside the sandbox of ``worker``.
+
+Runs in the process of ``child.py`` only. The connection has the authorizer, limits and deadline under which
+model-written SQL runs; only putting a database image into it steps outside, with SQL of our own.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from nl2sql.databases.sqlite.worker import Rejected, Sandbox, single_statement
+from nl2sql.eval.replicas.shape import quoted
+from nl2sql.eval.rules import gold_order, results_match, suites_match
+from nl2sql.eval.suites.programs import canonical
+from nl2sql.eval.suites.source import Row, Source
+from nl2sql.interfaces import RunResult
+
+STATEMENT_S = 1.0
+MAX_ROWS = 20_000
+ORDERS = (0, 1, 2)  # reversed, and two at random
+
+
+class Arena:
+    """One sandboxed connection that holds one database image at a time."""
+
+    def __init__(self) -> None:
+        self.sandbox = Sandbox(":memory:", "")
+
+    def load(self, image: bytes) -> None:
+        connection = self.sandbox.connection
+        connection.set_authorizer(None)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # deserialize attaches the image
+        self.sandbox.deadline = time.monotonic() + STATEMENT_S
+        try:
+            connection.deserialize(image)
+        finally:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+            connection.set_authorizer(self.sandbox._authorize)
+
+    def run(self, statement: str) -> RunResult:
+        """Execute one statement (through ``single_statement`` already). Failure is data."""
+        sandbox = self.sandbox
+        sandbox.denied, sandbox.selecting = "", False
+        sandbox.deadline = time.monotonic() + STATEMENT_S
+        try:
+            cursor = sandbox.connection.execute(statement)
+            try:
+                if cursor.description is None:
+                    return RunResult(False, error="the statement returns no columns", error_kind="denied")
+                columns = tuple(column[0] for column in cursor.description)
+                rows = cursor.fetchmany(MAX_ROWS + 1)
+            finally:
+                cursor.close()
+        except (sqlite3.Error, sqlite3.Warning, ValueError, MemoryError) as error:
+            return RunResult(False, error=str(error)[:300], error_kind="other")
+        return RunResult(True, columns, tuple(rows), truncated=len(rows) > MAX_ROWS)
+
+    def program(self, statement: str) -> tuple[Any, ...] | None:
+        """What SQLite compiles ``statement`` to; None where it does not compile. Equal programs answer equally."""
+        result = self.run("EXPLAIN " + statement)
+        if not result.success or any(row[1].startswith("V") and row[1] != "Variable" for row in result.rows):
+            return (statement,) if result.success else None
+        return canonical(result.rows)
+
+
+def readable(sql: str) -> str | None:
+    """The one statement in ``sql``; None where the sandbox would refuse it."""
+    try:
+        return single_statement(sql)
+    except Rejected:
+        return None
+
+
+class Judge:
+    """EX[bag] against one gold, with the gold's order."""
+
+    def __init__(self, gold_sql: str) -> None:
+        self.sql = gold_sql
+        self._order: dict[str, Any] | None = None
+
+    def order(self, gold: RunResult) -> dict[str, Any]:
+        if self._order is None:
+            self._order = gold_order(self.sql, gold)
+        return self._order
+
+    def same(self, gold: RunResult, other: RunResult) -> bool:
+        if not other.success or other.truncated or len(gold.rows) != len(other.rows):
+            return False
+        if len(gold.columns) != len(other.columns):
+            return False
+        if gold.rows == other.rows:
+            return True
+        if len(gold.columns) == 1 and len(gold.rows) <= 1 and not _fractional(gold) and not _fractional(other):
+            return Counter(gold.rows) == Counter(other.rows)
+        return results_match(gold, other, **self.order(gold))
+
+    def same_everywhere(self, gold: list[RunResult], other: list[RunResult]) -> bool:
+        return bool(gold) and suites_match(gold, other, **self.order(gold[0]))
+
+    @cached_property
+    def rests_on_row_order(self) -> bool:
+        """Whether the order of rows could matter to the gold at all."""
+        text = self.sql.lower()
+        return any(word in text for word in ("limit", "order", "group", "over", "(select", "( select", "distinct"))
+
+
+def _fractional(result: RunResult) -> bool:
+    return any(isinstance(value, float) for row in result.rows for value in row)
+
+
+def read_rows(image: bytes, source: Source, names: Iterable[str]) -> dict[str, list[Row]]:
+    """The rows of tables as they are stored."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.deserialize(image)
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        found = {}
+        for name in names:
+            table = source.by_name[name.lower()]
+            columns = ", ".join(map(quoted, table.names))
+            found[name] = connection.execute(f"SELECT {columns} FROM {quoted(table.name)}").fetchall()
+        return found
+    finally:
+        connection.close()
+
+
+def shuffled(rows: dict[str, list[Row]], order: int) -> dict[str, list[Row]]:
+    """The same rows in another order: 0 reverses, any other number shuffles."""
+    changed = {}
+    for name, entries in rows.items():
+        changed[name] = entries[::-1]
+        if order:
+            random.Random(order).shuffle(changed[name])
+    return changed

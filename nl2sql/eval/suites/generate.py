@@ -1,0 +1,53 @@
+"""Small databases with a given schema, made to tell a query from its neighbours.
+
+``Generator(source, hints, seed)`` gives candidate ``number`` as rows per table. Every candidate has a profile of its
+own (rows, NULLs, ties, duplicates, how children spread over parents, which table is empty). Values are the column's
+own, the constants of the golds and of their neighbours, and values just beside those; rows satisfy all conditions of
+a gold, or all but one. Declared keys stay unique, foreign keys refer, NOT NULL holds; a CHECK is left to SQLite, which
+ignores the row (``images.store``). The rows of a table rest on the seed, the number, and the tables it refers to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from nl2sql.eval.suites.hints import Cell, Hints
+from nl2sql.eval.suites.profiles import profile
+from nl2sql.eval.suites.source import Row, Source
+from nl2sql.eval.suites.table_rows import TableRows
+
+
+class Generator:
+    """Candidates for one set of golds. ``focus``: cells and values that a surviving neighbour turns on."""
+
+    def __init__(self, source: Source, hints: Hints, seed: int | str) -> None:
+        self.source, self.hints, self.seed = source, hints, seed
+        self._shared: dict[Cell, list[Cell]] = {}
+        for cell in hints.linked:
+            self._shared.setdefault(hints.root(cell), []).append(cell)
+        self.needed = self._with_parents(hints.tables)
+
+    def _with_parents(self, tables: Iterable[str]) -> set[str]:
+        found = set(tables)
+        waiting = list(found)
+        while waiting:
+            for key in self.source.by_name[waiting.pop()].foreign_keys:
+                if key.parent.lower() not in found:
+                    found.add(key.parent.lower())
+                    waiting.append(key.parent.lower())
+        return found
+
+    def rows(self, number: int, *, whole: bool = False, focus: Hints | None = None) -> dict[str, list[Row]]:
+        """Rows by table name, parents first: of the tables that the golds need, or of all (``whole``)."""
+        made = profile(number, self.hints, random.Random(f"{self.seed}/{number}"), focus)
+        done: dict[str, list[Row]] = {}
+        for table in self.source.tables:
+            name = table.name.lower()
+            if whole or name in self.needed:
+                rng = random.Random(f"{self.seed}/{number}/{name}")
+                done[name] = TableRows(self, table, made, rng, done, focus).fill()
+        return {table.name: done[table.name.lower()] for table in self.source.tables if table.name.lower() in done}
+
+    def related(self, cell: Cell) -> list[Cell]:
+        return self._shared.get(self.hints.root(cell), [cell]) if cell in self.hints.linked else [cell]

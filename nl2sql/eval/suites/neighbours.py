@@ -1,0 +1,106 @@
+"""Neighbours of a gold query: the same query with one thing wrong, each tagged with its kind.
+
+``neighbours(sql, source, seed=0)`` mutates the syntax tree (``mutate_conditions.py``, ``mutate_shape.py``). A
+neighbour that provably gives the same answer on every database that respects the schema carries the proof in
+``equivalent``; proofs are sound, not complete (``proofs.py``). Whether a neighbour compiles is found out where it is
+executed (``arena.py``), and there a last proof is added: SQLite compiles it to the very program of the gold.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from sqlglot import expressions as exp
+from sqlglot.errors import SqlglotError
+
+from nl2sql.errors import UsageError
+from nl2sql.eval.suites import mutate_conditions as conditions
+from nl2sql.eval.suites import mutate_shape as shape
+from nl2sql.eval.suites.mutator import NULLS, REPEATS, TIES, Mutator, Neighbour
+from nl2sql.eval.suites.scopes import scopes_of
+from nl2sql.eval.suites.source import Source
+from nl2sql.sql.parse import parse_bounded
+
+MOST = 110  # neighbours per gold that are not proven equivalent
+
+KINDS = (
+    "comparison",
+    "column",
+    "constant",
+    "distinct",
+    "join",
+    "null",
+    "clause",
+    "connective",
+    "order",
+    "limit",
+    "aggregate",
+    "set operation",
+    "grouping",
+    "added condition",
+)
+MUTATIONS: tuple[Callable[[Mutator], None], ...] = (
+    conditions.comparisons, conditions.connectives, conditions.conditions, conditions.constants, shape.columns,
+    shape.distinct, shape.joins, conditions.nulls, shape.clauses, shape.orders, shape.limits, shape.aggregates,
+    shape.set_operations, shape.groups,
+)  # fmt: skip
+
+__all__ = ["KINDS", "NULLS", "REPEATS", "TIES", "Neighbour", "neighbours", "parse_gold"]
+
+
+def parse_gold(sql: str, source: Source) -> exp.Query:
+    """The tree of a gold; double-quoted text that names no column becomes a string, as SQLite reads it.
+
+    Raises UsageError for what is not one query that sqlglot can read.
+    """
+    try:
+        tree = parse_bounded(sql)
+    except SqlglotError as error:
+        raise UsageError(f"no neighbours of a query that does not parse: {str(error).splitlines()[0]}") from None
+    if not isinstance(tree, exp.Query):
+        raise UsageError(f"no neighbours of {type(tree).__name__}; expected a SELECT")
+    scopes = scopes_of(tree, source)
+    for column in list(tree.find_all(exp.Column)):
+        identifier = column.this
+        if column.table or not isinstance(identifier, exp.Identifier) or not identifier.quoted:
+            continue
+        select = column.find_ancestor(exp.Select)
+        scope = scopes.get(id(select)) if select else None
+        known = any(name.lower() == column.name.lower() for s in scopes.values() for name in _aliases(s.select))
+        if scope and not known and scope.find(column) is None and all(t is not None for t in scope.sources.values()):
+            column.replace(exp.Literal.string(column.name))
+    return tree
+
+
+def _aliases(select: exp.Select) -> Iterator[str]:
+    return (item.alias for item in select.expressions if item.alias)
+
+
+def neighbours(sql: str, source: Source, *, seed: int = 0) -> list[Neighbour]:
+    """Neighbours of ``sql``, no two with the same text, at most ``MOST`` that are not proven equivalent.
+
+    Raises UsageError where the gold cannot be parsed.
+    """
+    m = Mutator(parse_gold(sql, source), source, seed)
+    original = m.text()
+    for mutation in MUTATIONS:
+        mutation(m)
+        if m.text() != original:
+            raise AssertionError(f"{mutation.__name__} did not put the query back: {m.text()}")
+    conditions.top_up(m)
+    found = [n for n in m.found.values() if n.kind != "gold"]
+    proven = [n for n in found if n.equivalent]
+    return _thinned([n for n in found if not n.equivalent], m.rng) + proven
+
+
+def _thinned(found: list[Neighbour], rng: random.Random) -> list[Neighbour]:
+    """At most ``MOST``, the most numerous kinds thinned first."""
+    by_kind: dict[str, list[Neighbour]] = {}
+    for neighbour in found:
+        by_kind.setdefault(neighbour.kind, []).append(neighbour)
+    while sum(map(len, by_kind.values())) > MOST:
+        largest = max(by_kind.values(), key=len)
+        largest.pop(rng.randrange(len(largest)))
+    kept = {n.sql for group in by_kind.values() for n in group}
+    return [n for n in found if n.sql in kept]

@@ -1,0 +1,249 @@
+"""Suites: neighbours and their proofs, generated databases, what is built, and how strong it is."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nl2sql.cli.replicas import app
+from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.eval.suites import Order, build_suites, proofs, suite_databases, suite_fingerprint, workshop
+from nl2sql.eval.suites.distil import Databases, answer, distil, read_gold
+from nl2sql.eval.suites.generate import Generator
+from nl2sql.eval.suites.hints import read_hints
+from nl2sql.eval.suites.hunt import counterexamples
+from nl2sql.eval.suites.images import empty_image, store
+from nl2sql.eval.suites.neighbours import neighbours
+from nl2sql.eval.suites.source import Source, read_source
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+SCRIPT = (FIXTURES / "replica_schemas.sql").read_text(encoding="utf-8")
+SCHEMAS = dict(part.split("\n", 1) for part in SCRIPT.split("-- name: ")[1:])
+CASES = [
+    [part.strip() for part in line.split(" | ")]
+    for line in (FIXTURES / "suite_neighbours.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+GOLD = (
+    "SELECT e.name FROM employees AS e JOIN offices AS o ON e.office = o.code WHERE o.city = 'Bern' AND e.salary > 500"
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("NL2SQL_CACHE", str(folder))
+    return folder
+
+
+def build(path, script):
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.commit()
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def company(tmp_path):
+    return build(tmp_path / "company.sqlite", next(iter(SCHEMAS.values())))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return read_source(build(tmp_path_factory.mktemp("source") / "company.sqlite", next(iter(SCHEMAS.values()))))
+
+
+@pytest.fixture(scope="module")
+def place(source):
+    return Databases(source)
+
+
+@pytest.mark.parametrize(("gold", "kind", "sql", "proof"), CASES)
+def test_a_neighbour_is_made_with_its_kind_and_proof(gold, kind, sql, proof, place):
+    read = read_gold(gold, place, 0)
+    found = {n.sql: n for n in read.live + read.proven}
+    assert sql in found, "\n".join(found)
+    assert (found[sql].kind, found[sql].equivalent or "-") == (kind, proof)
+
+
+@pytest.mark.parametrize("gold", sorted({case[0] for case in CASES}))
+def test_neighbours_that_are_proven_equivalent_are_never_killed(gold, place):
+    read = read_gold(gold, place, 0)
+    generator = Generator(place.source, read_hints([read.tree], read.live, place.source), seed=1)
+    said_something = 0
+    for number in range(25):
+        rows = generator.rows(number)
+        result = answer(read, place, store(place.empty, place.source, rows), list(rows))
+        if result is None:
+            continue
+        said_something += 1
+        for neighbour in read.proven:
+            assert read.judge.same(result, place.arena.run(neighbour.sql)), (neighbour, number)
+    assert said_something
+
+
+def test_there_are_at_least_fifty_neighbours_and_no_two_alike(source):
+    for gold in {case[0] for case in CASES}:
+        found = [n for n in neighbours(gold, source) if not n.equivalent]
+        assert len(found) >= 50
+        assert len({n.sql for n in found}) == len(found)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_generated_databases_keep_what_the_schema_promises(name, tmp_path):
+    source = read_source(build(tmp_path / "original.sqlite", SCHEMAS[name]))
+    assert Source.from_json(json.loads(json.dumps(source.to_json()))) == source
+    first = source.tables[-1]
+    quoted = first.name.replace('"', '""')
+    hints = read_hints([read_gold(f'SELECT count(*) FROM "{quoted}"', Databases(source), 0).tree], [], source)
+    empty, filled = empty_image(source), 0
+    for number in range(12):
+        connection = sqlite3.connect(":memory:")
+        connection.deserialize(store(empty, source, Generator(source, hints, 0).rows(number, whole=True)))
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        filled += connection.execute(f'SELECT count(*) FROM "{quoted}"').fetchone()[0]
+        connection.close()
+    assert filled
+
+
+def test_a_suite_kills_nearly_all_neighbours_with_few_databases(source, place):
+    made = distil(source, [GOLD], 10, 0, place)
+    alive = [n for k, n in enumerate(made.golds[0].live) if (0, k) not in made.killed]
+    assert len(alive) <= 1, alive
+    assert 1 <= len(made.images) <= 10
+
+
+def test_a_suite_is_built_once_and_the_same_anywhere(company, tmp_path, monkeypatch):
+    first = suite_databases(company, [GOLD])
+    stamps = [file.stat().st_mtime_ns for file in first]
+    assert suite_databases(company, [GOLD]) == first
+    assert [file.stat().st_mtime_ns for file in first] == stamps
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "elsewhere"))
+    second = suite_databases(company, [GOLD])
+    assert second != first
+    assert suite_fingerprint(second) == suite_fingerprint(first)
+    assert suite_fingerprint(suite_databases(company, [GOLD], seed=1)) != suite_fingerprint(first)
+    assert not [p for p in first[0].parents[1].iterdir() if p.name.startswith(".")]
+
+
+def test_several_golds_share_the_databases(company):
+    golds = [GOLD, "SELECT count(*) FROM projects WHERE budget >= 3000"]
+    ((_, suite),) = build_suites([Order(company, tuple(golds), n=4)])
+    assert len(suite.databases) <= 4
+    assert sorted(entry["sql"] for entry in suite.golds) == sorted(golds)
+    assert all(entry["killed"] for entry in suite.golds)
+
+
+@pytest.mark.parametrize(
+    "gold",
+    [
+        "not SQL at all (",
+        "DROP TABLE employees",
+        "SELECT nothing FROM nowhere",
+        "SELECT load_extension('x')",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+        "ATTACH 'evil.sqlite' AS x",
+    ],
+)
+def test_a_gold_that_cannot_be_used_has_no_suite_and_does_no_harm(gold, company, monkeypatch, tmp_path):
+    monkeypatch.setattr(workshop, "TASK_S", 3.0)
+    monkeypatch.chdir(tmp_path)
+    before = company.read_bytes()
+    ((_, suite),) = build_suites([Order(company, (gold,))])
+    assert suite.databases == ()
+    assert suite.error or suite.golds[0]["problem"]
+    assert company.read_bytes() == before
+    assert not (tmp_path / "evil.sqlite").exists()
+
+
+def test_a_process_that_hangs_loses_only_its_task(company, monkeypatch):
+    monkeypatch.setattr(workshop, "TASK_S", 0.001)
+    with pytest.raises(DatabaseError, match="given up after"):
+        suite_databases(company, [GOLD])
+    monkeypatch.setattr(workshop, "TASK_S", 60.0)
+    assert suite_databases(company, [GOLD])
+
+
+def test_impossible_arguments_are_refused(company, tmp_path):
+    with pytest.raises(UsageError, match="-1 databases"):
+        suite_databases(company, [GOLD], n=-1)
+    with pytest.raises(DatabaseError, match="does not exist"):
+        suite_databases(tmp_path / "missing.sqlite", [GOLD])
+
+
+@pytest.fixture
+def benchmark_folder(tmp_path):
+    folder = tmp_path / "bench"
+    (folder / "databases" / "company").mkdir(parents=True)
+    build(folder / "databases" / "company" / "company.sqlite", next(iter(SCHEMAS.values())))
+    questions = [{"question": f"q{k}", "query": case[0], "db_id": "company"} for k, case in enumerate(CASES[:4:3])]
+    (folder / "questions.json").write_text(json.dumps(questions))
+    return folder
+
+
+def test_check_measures_suites_above_perturbed_replicas(benchmark_folder):
+    reports = {}
+    for method in ("suite", "perturb"):
+        arguments = ["check", "--benchmark", str(benchmark_folder), "--method", method, "-n", "5", "--json"]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        reports[method] = json.loads(result.output)
+    suite, perturb = reports["suite"], reports["perturb"]
+    assert suite["micro"] > perturb["micro"]
+    assert suite["neighbours_per_gold_least"] >= 50
+    assert {"null", "distinct", "constant"} <= suite["by_kind"].keys()
+    assert all({"id", "kind", "sql", "proof"} <= entry.keys() for entry in suite["equivalent"])
+
+
+def test_build_copies_the_databases_where_they_are_wanted(benchmark_folder, tmp_path):
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["build", "-b", str(benchmark_folder), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    index = json.loads((out / "index.json").read_text())
+    assert index
+    assert all((out / file).is_file() for files in index.values() for file in files)
+
+
+def test_help_shows_examples():
+    for command in ("build", "check"):
+        assert "nl2sql replicas" in CliRunner().invoke(app, [command, "--help"]).output
+
+
+def test_proofs_hold_on_databases_made_to_disprove_them(place):
+    golds = sorted({case[0] for case in CASES})
+    found = {gold: counterexamples(gold, place, 0, databases=45) for gold in golds}
+    assert {gold: entry["found"] for gold, entry in found.items() if entry["found"]} == {}
+    assert sum(entry["told"] for entry in found.values()) > 10 * len(golds)
+
+
+def test_a_proof_that_does_not_hold_is_found(place, monkeypatch):
+    monkeypatch.setattr(proofs, "order_does_not_show", lambda facts, select: "never")
+    found = counterexamples("SELECT name, salary FROM employees ORDER BY salary", place, 0)["found"]
+    assert any(kind == "order" and proof == "never" for kind, _, proof, _ in found)
+
+
+def test_check_runs_the_proofs(benchmark_folder):
+    result = CliRunner().invoke(app, ["check", "--benchmark", str(benchmark_folder), "--prove", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.output)
+    assert report["counterexamples"] == []
+    assert report["neighbours"] > 0
+    assert report["databases"] > 20
+    shown = CliRunner().invoke(app, ["check", "--benchmark", str(benchmark_folder), "--prove"]).output
+    assert "0 of them answered differently" in shown
+
+
+def test_a_joined_table_whose_columns_are_used_without_its_name_is_not_idle(place):
+    read = read_gold("SELECT name FROM works AS w JOIN employees AS e ON w.employee = e.number", place, 0)
+    assert not [n for n in read.live + read.proven if "JOIN" not in n.sql]
+
+
+def test_ties_with_nulls_are_ties(source, place):
+    (gold,) = [read_gold("SELECT office FROM employees GROUP BY office ORDER BY count(*) DESC LIMIT 1", place, 0)]
+    rising, falling = gold.variants
+    assert "NULLS" not in rising
+    assert "NULLS" not in falling

@@ -1,0 +1,110 @@
+"""Intervals and the paired test."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nl2sql.eval.stats import Interval, clustered_interval, holm, mcnemar, minimum_detectable_effect, wilson_interval
+
+
+def test_wilson_agrees_with_published_values():
+    interval = wilson_interval(0.5, 10)  # Newcombe 1998's form; 5 of 10
+    assert (interval.low, interval.high) == (pytest.approx(0.2366, abs=1e-4), pytest.approx(0.7634, abs=1e-4))
+
+
+def test_few_databases_fall_back_to_items_and_say_so():
+    values, clusters = [True, False] * 10, ["a", "b"] * 10
+    interval = clustered_interval(values, clusters)
+    assert interval.method == "wilson"
+    assert (interval.low, interval.high) == pytest.approx((wilson_interval(0.5, 20).low, wilson_interval(0.5, 20).high))
+
+
+def test_correlated_databases_widen_the_interval():
+    apart = clustered_interval([i % 2 == 0 for i in range(200)], [i % 20 // 2 for i in range(200)])
+    together = clustered_interval([i % 20 < 10 for i in range(200)], [i % 20 for i in range(200)])
+    assert apart.method == together.method == "clustered"
+    assert together.high - together.low > 2 * (apart.high - apart.low)
+
+
+def test_the_design_effect_is_the_textbook_one():
+    # 20 clusters of 10, all right or all wrong: the effective number of items is the number of clusters (less one)
+    interval = clustered_interval(
+        [c % 2 == 0 for c in range(20) for _ in range(10)], [c for c in range(20) for _ in "x" * 10]
+    )
+    expected = wilson_interval(0.5, 19, 2.0930240544)  # t quantile of 19 degrees of freedom
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_all_right_and_all_wrong_still_have_a_width(value):
+    interval = clustered_interval([value] * 40, list(range(40)))
+    assert interval.value == float(value) and 0.05 < interval.high - interval.low < 0.2
+
+
+def test_no_items_give_no_number():
+    assert math.isnan(clustered_interval([], []).value) and clustered_interval([], []).to_dict()["value"] is None
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), min_size=1, max_size=80))
+def test_an_interval_holds_its_value_and_stays_in_range(items):
+    interval = clustered_interval([v for v, _ in items], [c for _, c in items])
+    assert 0 <= interval.low <= interval.value <= interval.high <= 1
+    assert interval.n == len(items)
+
+
+def test_mcnemar_is_the_exact_binomial_test():
+    pairs = [(True, False)] * 10 + [(False, True)] * 2 + [(True, True)] * 50
+    result = mcnemar(pairs)
+    assert (result.wins, result.losses, result.n) == (10, 2, 62)
+    assert result.p == pytest.approx(2 * sum(math.comb(12, k) for k in range(3)) / 2**12)
+
+
+def test_mcnemar_without_a_difference_is_1():
+    assert mcnemar([(True, True), (False, False)]).p == 1.0
+
+
+def test_an_interval_prints_as_percent():
+    assert str(Interval(0.5, 0.25, 0.75, 8)) == "50.0 [25.0, 75.0]"
+
+
+def test_holm_steps_down():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == [] and holm([0.3]) == [0.3] and holm([0.6, 0.7]) == [1.0, 1.0]
+
+
+@given(st.lists(st.floats(0, 1), max_size=20))
+def test_holm_lies_between_the_plain_and_the_bonferroni_value_and_keeps_the_order(ps):
+    adjusted = holm(ps)
+    assert all(p <= a <= min(1.0, len(ps) * p) for p, a in zip(ps, adjusted, strict=True))
+    order = sorted(range(len(ps)), key=lambda i: (ps[i], adjusted[i]))
+    assert [adjusted[i] for i in order] == sorted(adjusted)
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_five_items_find_no_difference_at_all(n):
+    assert minimum_detectable_effect(n) is None  # five wins to none: p = 2 / 32
+
+
+def test_the_detectable_effect_is_found_as_often_as_it_says():
+    n, discordant = 80, 0.2
+    effect = minimum_detectable_effect(n, discordant)
+    assert effect is not None and 0.12 < effect < 0.16
+    rng = random.Random(5)
+    found = 0
+    for _ in range(400):
+        share = max(discordant, effect)
+        better = (share + effect) / 2
+        draws = [rng.random() for _ in range(n)]
+        wins, differ = sum(x < better for x in draws), sum(x < share for x in draws)
+        tail = 2 * sum(math.comb(differ, k) for k in range(min(wins, differ - wins) + 1)) / 2**differ
+        found += tail <= 0.05
+    assert 0.73 < found / 400 < 0.87
+
+
+def test_more_items_and_less_disagreement_show_smaller_effects():
+    effects = [minimum_detectable_effect(n, 0.2) for n in (20, 40, 120, 1000)]
+    assert effects == sorted(effects, reverse=True)
+    assert minimum_detectable_effect(120, 0.05) < minimum_detectable_effect(120, 0.4)
