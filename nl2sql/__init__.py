@@ -28,10 +28,10 @@ _HOMES = {
     "ReactSqlAgent": "nl2sql.agents.candidates.agent",
     "ScriptedModel": "nl2sql.models.scripted",
     "single_shot": "nl2sql.agents.single_shot",
-    "evaluate": "nl2sql.runner",
-    "resume": "nl2sql.runner",
-    "replay": "nl2sql.rescore",
-    "Run": "nl2sql.runs",
+    "evaluate": "nl2sql.runs.evaluate",
+    "resume": "nl2sql.runs.evaluate",
+    "replay": "nl2sql.runs.rescore",
+    "Run": "nl2sql.runs.folder",
     "load_config": "nl2sql.config",
 }
 __all__ = [*_HOMES, "__version__"]

@@ -17,11 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nl2sql.ablation import Ablation, ablate, ablation_markdown
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.stats import paired_test, percent
-from nl2sql.grid import expand, grid_data
+from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_markdown
+from nl2sql.runs.ablation.grid import expand, grid_data
 
 GRID = Path(__file__).resolve().parent / "adapter.yaml"
 SETS = ("spider:holdout", "packaged:test", "geoquery", "chinook_deepagents")

@@ -20,11 +20,11 @@ from typing import Any
 
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.config import build_config
-from nl2sql.distributed import Cluster, ray_cluster
 from nl2sql.eval import score_many
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.plan import Plan
-from nl2sql.runner import start
+from nl2sql.runs.distributed import Cluster, ray_cluster
+from nl2sql.runs.evaluate import start
+from nl2sql.runs.plan import Plan
 
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.runs import Run
+from nl2sql.runs.run import Run
 from nl2sql.training.leaks import asked_keys, leaks
 from nl2sql.training.mixture import Shares, mixture
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.benchmarks.sampling import draw_sample
-from nl2sql.runs import read_jsonl
+from nl2sql.runs.folder import read_jsonl
 
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
 TIMINGS = {"seconds", "queue_seconds", "compute_seconds", "run"}

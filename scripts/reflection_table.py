@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nl2sql.ablation import ablation_markdown
 from nl2sql.eval.stats import mcnemar, percent
-from nl2sql.runs import read_jsonl
+from nl2sql.runs.ablation.ablation import ablation_markdown
+from nl2sql.runs.folder import read_jsonl
 
 EX, FIRST = "EX[bag]", "one-attempt"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.repair.embeddings import embedder_named
-from nl2sql.repair_bench.cases import SqliteSource, corrupted
-from nl2sql.repair_bench.curve import Point, curve, search_others
+from nl2sql.runs.repair_bench.cases import SqliteSource, corrupted
+from nl2sql.runs.repair_bench.curve import Point, curve, search_others
 
 KEPT = 0.9  # of recall@3, by the threshold that is chosen
 THRESHOLDS = [round(0.05 * step, 2) for step in (0, *range(6, 20))]

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nl2sql.ablation import Ablation, ablate, ablation_markdown, ablation_notes, ablation_rows
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.cli.executor import opened
 from nl2sql.errors import Nl2SqlError
-from nl2sql.grid import expand, grid_data
+from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_markdown, ablation_notes, ablation_rows
+from nl2sql.runs.ablation.grid import expand, grid_data
 
 GRID = Path(__file__).resolve().parent / "ablation.yaml"
 

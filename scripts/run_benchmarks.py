@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql.ablation import Ablation, ablate, ablation_markdown, ablation_notes, ablation_rows
 from nl2sql.agents.record import json_text
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.cli.executor import opened
 from nl2sql.errors import Cancelled, Nl2SqlError
-from nl2sql.grid import BASE, expand
+from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_markdown, ablation_notes, ablation_rows
+from nl2sql.runs.ablation.grid import BASE, expand
 
 SPLITS = {"packaged": "test", "spider": "holdout"}  # elsewhere all questions
 

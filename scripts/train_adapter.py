@@ -23,7 +23,7 @@ from typing import Any
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.models.adapters import find_adapter
 from nl2sql.models.embedded import embedded_models
-from nl2sql.runs import iter_jsonl
+from nl2sql.runs.folder import iter_jsonl
 from nl2sql.training.examples import Example
 from nl2sql.training.packing import Pack, packs, row
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.runs import Run
+from nl2sql.runs.run import Run
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 CONTROLLERS = ("single_shot", "react", "react_plus")

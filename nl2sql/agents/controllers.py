@@ -30,11 +30,7 @@ _HOMES = {
     "reflect": "nl2sql.agents.reflection:reflect",
     "candidates": "nl2sql.agents.candidates.agent:candidates",
 }
-_READERS = (  # rooms that only read runs
-    *("cli", "eval", "suites", "replicas", "benchmarks", "report", "stats.py", "summary.py", "estimate.py"),
-    *("hardness.py", "rescore.py", "run_check.py", "failures.py", "ablation.py", "grid.py", "distributed"),
-    *("spans.py", "otel.py", "repair_bench"),
-)
+_READERS = ("cli", "runs", "eval", "benchmarks")  # rooms that no controller reaches
 SAMPLERS = ("single_shot", "candidates")  # draw samples whatever react.do_sample says
 _PRESETS: dict[str, dict[str, Any]] = {"react_plus": {"react": REACT_PLUS}}
 
@@ -143,7 +139,7 @@ def run_episode(
 
 def code_hash() -> str:
     """Hash of the package's code that a controller can reach: everything but the rooms that only read runs."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for file in sorted([*package.rglob("*.py"), *package.rglob("*.yaml")]):
         if file.relative_to(package).parts[0] not in _READERS:

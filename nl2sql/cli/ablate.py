@@ -34,7 +34,7 @@ def ablate_command(
       nl2sql report runs/ablation --out ablation.html
     """
     from nl2sql.agents.record import json_text
-    from nl2sql.grid import read_grid
+    from nl2sql.runs.ablation.grid import read_grid
 
     cells = read_grid(grid)
     folder = out or Path("runs") / grid.stem
@@ -43,7 +43,7 @@ def ablate_command(
         lines = [f"{cell.name:40} {json_text(cell.changed)}" for cell in cells]
         print(json_text(listed, indent=2) if as_json else "\n".join([*lines, f"{len(cells)} cells in {folder}"]))
         return
-    from nl2sql.ablation import ablate, ablation_text
+    from nl2sql.runs.ablation.ablation import ablate, ablation_text
 
     command = f"nl2sql ablate {grid} --out {folder}"
     with redirect_stdout(sys.stderr), opened(executor, address) as cluster:  # what a loop prints is no table

@@ -94,7 +94,7 @@ def ask(
     from nl2sql.databases.sqlite.pool import SqliteDatabase
     from nl2sql.interfaces import Question, Resources, no_sink
     from nl2sql.models import load_model
-    from nl2sql.plan import check_config
+    from nl2sql.runs.plan import check_config
 
     named = get_controller(controller)
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]

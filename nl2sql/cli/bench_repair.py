@@ -24,8 +24,8 @@ from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Model
-    from nl2sql.plan import Plan
     from nl2sql.repair.corpus import Corpus
+    from nl2sql.runs.plan import Plan
 
 ARMS = "deterministic,none,error,patterns"
 
@@ -88,10 +88,10 @@ def bench_repair(
     """
     from nl2sql.agents.record import json_text
     from nl2sql.config import load_config
-    from nl2sql.plan import Plan
-    from nl2sql.repair_bench.bench import Bench, arm, carry_out
-    from nl2sql.repair_bench.plan import LEARNED, CasePlan, opened
-    from nl2sql.repair_bench.table import summarise, table_text
+    from nl2sql.runs.plan import Plan
+    from nl2sql.runs.repair_bench.bench import Bench, arm, carry_out
+    from nl2sql.runs.repair_bench.plan import LEARNED, CasePlan, opened
+    from nl2sql.runs.repair_bench.table import summarise, table_text
 
     chosen = [arm(name) for name in dict.fromkeys(name.strip() for name in arms.split(",") if name.strip())]
     if not chosen:
@@ -142,7 +142,7 @@ def _corpus(stack: ExitStack, path: Path | None) -> Corpus | None:
 
 
 def _model(stack: ExitStack, plan: Plan) -> Model:
-    from nl2sql.plan import open_model
+    from nl2sql.runs.plan import open_model
 
     model = open_model(plan)
     stack.callback(model.close)

@@ -80,8 +80,8 @@ def evaluate_command(
       nl2sql eval --benchmark packaged --split dev --dry-run
       nl2sql eval --model http://localhost:8000/v1#NAME --executor ray --address 10.0.0.1:6379
     """
-    from nl2sql import runner
-    from nl2sql.jobs import Plan
+    from nl2sql.runs import evaluate
+    from nl2sql.runs.carry_out import Plan
 
     progress = not quiet
     if resume is not None:
@@ -91,13 +91,13 @@ def evaluate_command(
             flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
             raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
         with redirect_stdout(sys.stderr), opened(executor, address) as cluster:
-            report = runner.resume(resume, progress=progress, cluster=cluster).report
+            report = evaluate.resume(resume, progress=progress, cluster=cluster).report
     else:
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
         from nl2sql.agents.controllers import get_controller
         from nl2sql.config import load_config
-        from nl2sql.plan import Plan, absolute, default_split
+        from nl2sql.runs.plan import Plan, absolute, default_split
 
         given = {"eval.replicas": replicas, "constrain": constrain}
         overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
@@ -122,20 +122,20 @@ def evaluate_command(
         )
         plan = absolute(plan)
         if dry_run:
-            from nl2sql.estimate import estimate
+            from nl2sql.runs.estimate import estimate
 
             print("loading the model and timing one call ...", file=sys.stderr)
             found = estimate(plan, settings)
             print(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in found.items()))
             return
         with redirect_stdout(sys.stderr), opened(executor, address) as cluster:  # what a loop prints is no report
-            report = runner.start(plan, settings, out=out, progress=progress, cluster=cluster).report
+            report = evaluate.start(plan, settings, out=out, progress=progress, cluster=cluster).report
     if as_json:
         from nl2sql.agents.record import json_text
 
         print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
     else:
-        from nl2sql.summary import summary_text
+        from nl2sql.runs.summary import summary_text
 
         print(summary_text(report))
         print(f"\nrun folder: {report['run']}")

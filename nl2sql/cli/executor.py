@@ -10,7 +10,7 @@ import typer
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
-    from nl2sql.distributed import Cluster
+    from nl2sql.runs.distributed import Cluster
 
 ExecutorOption = Annotated[
     Literal["local", "ray"],
@@ -28,6 +28,6 @@ def opened(executor: str, address: str | None) -> AbstractContextManager[Cluster
         if address is not None:
             raise UsageError(f"--address {address} goes with --executor ray")
         return nullcontext(None)
-    from nl2sql.distributed import ray_cluster
+    from nl2sql.runs.distributed import ray_cluster
 
     return ray_cluster(address)

@@ -30,8 +30,8 @@ def export_otel_command(
       nl2sql export-otel runs/dev --endpoint http://localhost:4318
       nl2sql export-otel runs/dev --file spans.jsonl --content
     """
-    from nl2sql.otel import export, to_collector, to_file
-    from nl2sql.runs import Run
+    from nl2sql.runs.export.otel import export, to_collector, to_file
+    from nl2sql.runs.run import Run
 
     loaded = Run.load(run)
     if file is not None:

@@ -33,7 +33,7 @@ def report_command(
     """
     import sys
 
-    from nl2sql.report import write_report
+    from nl2sql.runs.report import write_report
 
     path = write_report(runs, out, golds=golds, progress=not quiet and sys.stderr.isatty(), force=force)
     print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")

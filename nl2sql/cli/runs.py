@@ -38,8 +38,8 @@ def replay_command(
     import sys
 
     from nl2sql.agents.record import json_text
-    from nl2sql.rescore import replay
-    from nl2sql.summary import summary_text
+    from nl2sql.runs.rescore import replay
+    from nl2sql.runs.summary import summary_text
 
     progress = not quiet and sys.stderr.isatty()
     with opened(executor, address) as cluster:
@@ -60,7 +60,7 @@ def check_run_command(
     """
     from dataclasses import asdict
 
-    from nl2sql.run_check import check_run
+    from nl2sql.runs.check import check_run
 
     found = []
     for finding in check_run(run):
@@ -82,8 +82,8 @@ def export_failures_command(
 
     In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe; JSON lines are verbatim.
     """
-    from nl2sql.failures import failures, write_failures
-    from nl2sql.runs import Run
+    from nl2sql.runs.export.failures import failures, write_failures
+    from nl2sql.runs.run import Run
 
     loaded = Run.load(run)
     rows = failures(loaded, metric=metric)

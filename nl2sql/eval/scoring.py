@@ -58,7 +58,7 @@ def score_many(
     if chosen.cluster is None:
         judged = judge(benchmark, questions, predictions, chosen)
     else:
-        from nl2sql.distributed.scoring import judge_on_cluster
+        from nl2sql.runs.distributed.scoring import judge_on_cluster
 
         judged = judge_on_cluster(chosen.cluster, benchmark, questions, predictions, chosen)
     shared: dict[str, Any] = {

@@ -12,7 +12,7 @@ from nl2sql.eval.scores import Metric
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool
-    from nl2sql.distributed import Cluster
+    from nl2sql.runs.distributed import Cluster
 
 METHODS = ("perturb", "suite")
 

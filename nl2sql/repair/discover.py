@@ -117,7 +117,7 @@ def failures_of_run(folder: Path) -> Iterator[Failure]:
     """What the gates and the database refused in a run, repaired or not. Raises UsageError for another folder."""
     from nl2sql.agents.repairing import failures
     from nl2sql.repair.transfer import repairs_of_trace
-    from nl2sql.runs import Run
+    from nl2sql.runs.run import Run
 
     for trace in Run.load(folder).traces():
         repaired = {repair.failed_sql: repair.successful_sql for repair in repairs_of_trace(trace["trace"])}

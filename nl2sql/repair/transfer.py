@@ -79,7 +79,7 @@ def import_run(corpus: Corpus, folder: Path, *, any_split: bool = False, dialect
     Raises UsageError for a folder that is no run, and for a run over another than a training or development split:
     test questions must not enter a corpus that is used on them (``any_split`` for one that never will be).
     """
-    from nl2sql.runs import Run
+    from nl2sql.runs.run import Run
 
     run = Run.load(folder)
     plan = run.manifest.get("plan", {})

@@ -20,17 +20,17 @@ from fixture_lines import read_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nl2sql.ablation import ablate
 from nl2sql.agents.candidates.agent import PARTS, ReactSqlAgent, candidates, score
 from nl2sql.agents.candidates.voting import query_key
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import ScoreWeights, build_config
 from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import ModelError
-from nl2sql.grid import expand
 from nl2sql.interfaces import Completion, Episode, Message, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs import read_jsonl
+from nl2sql.runs.ablation.ablation import ablate
+from nl2sql.runs.ablation.grid import expand
+from nl2sql.runs.folder import read_jsonl
 
 QUESTION = "Which customers live in Bern?"
 RIGHT = "SELECT name FROM customers WHERE city = 'Bern';"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from people import make_database
 
-from nl2sql.ablation import ablate
 from nl2sql.agents import prompts
 from nl2sql.agents.context.few_shot import check_few_shot, choose, masked
 from nl2sql.agents.context.linking import words
@@ -18,10 +17,11 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, SingleShotConfig, build_config
 from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.grid import expand
 from nl2sql.interfaces import Episode, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runner import evaluate, resume
+from nl2sql.runs.ablation.ablation import ablate
+from nl2sql.runs.ablation.grid import expand
+from nl2sql.runs.evaluate import evaluate, resume
 from nl2sql.sql.same import normalise_sql
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -17,7 +17,7 @@ from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources, RunResult
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.plan import check_config, run_key
+from nl2sql.runs.plan import check_config, run_key
 from nl2sql.training import lora
 from nl2sql.training.lora import Recipe
 

@@ -17,9 +17,9 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database, Episode, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.plan import run_key
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.stepwise import smallest_broken_part
+from nl2sql.runs.plan import run_key
 
 QUESTION = "What are the names of the customers?"
 ORDER = ["extract_constraints", "generate_sql", "validate_sql", "repair_sql", "validate_sql", "validate_constraints"]

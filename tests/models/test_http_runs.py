@@ -18,11 +18,12 @@ from models.standin import Dialect, StandIn, drips, sends, serving
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
-from nl2sql.jobs import Plan
 from nl2sql.models.http import transport
-from nl2sql.runner import evaluate, resume, start
-from nl2sql.runs import Run, read_jsonl
-from nl2sql.summary import summary_text
+from nl2sql.runs.carry_out import Plan
+from nl2sql.runs.evaluate import evaluate, resume, start
+from nl2sql.runs.folder import read_jsonl
+from nl2sql.runs.run import Run
+from nl2sql.runs.summary import summary_text
 
 NO_TS = build_config(
     {"eval": {"replicas": 0}, "react": {"max_steps": 2, "max_new_tokens": 8}, "single_shot": {"max_new_tokens": 8}}

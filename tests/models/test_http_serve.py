@@ -20,7 +20,7 @@ from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.models import load_model
 from nl2sql.models.embedded import embedded_model, pull
 from nl2sql.models.http.model import HttpModel
-from nl2sql.runner import evaluate
+from nl2sql.runs.evaluate import evaluate
 
 pytestmark = pytest.mark.model
 START_S = 120

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from nl2sql.ablation import ablate
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
-from nl2sql.grid import expand
-from nl2sql.plan import Plan
-from nl2sql.report import write_report
-from nl2sql.report.episodes import LONG, _episode
-from nl2sql.runner import resume, start
+from nl2sql.runs.ablation.ablation import ablate
+from nl2sql.runs.ablation.grid import expand
+from nl2sql.runs.evaluate import resume, start
+from nl2sql.runs.plan import Plan
+from nl2sql.runs.report import write_report
+from nl2sql.runs.report.episodes import LONG, _episode
 
 NO_TS = build_config({"eval": {"replicas": 0}})
 WRONG = "SELECT 1 AS one FROM nowhere"

@@ -1,0 +1,370 @@
+"""Ablations: the cells of a grid as ordinary, resumable runs in one folder, and the table that compares them.
+
+Every cell lies in ``OUT/<name>`` and can be resumed, replayed and reported like any run. What is finished is not done
+again: carrying the same grid out again does what is owed. Cells are compared with the base question by question.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+
+from nl2sql import __version__
+from nl2sql.agents.controllers import get_controller
+from nl2sql.agents.prompts import prompt_hashes
+from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
+from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
+from nl2sql.interfaces import Benchmark, Model, Question
+from nl2sql.models import resolve_spec
+from nl2sql.runs.ablation.grid import BASE, TABLE, Cell
+from nl2sql.runs.carry_out import Job, carry_out
+from nl2sql.runs.folder import exclusive, item_field, locked, read_manifest, write_json
+from nl2sql.runs.plan import MODEL_OPTIONS, Plan, check_config, open_benchmark, open_model, pick, read_plan, weights_of
+from nl2sql.runs.rescore import owed_of
+from nl2sql.runs.run import Run
+
+if TYPE_CHECKING:
+    from nl2sql.runs.distributed import Cluster
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, repr=False)
+class Ablation:
+    """The finished cells of a grid, base first."""
+
+    folder: Path
+    cells: Sequence[Cell]
+    runs: Mapping[str, Run]
+
+    def tests(self, metric: str | None = None) -> dict[str, PairedTest]:
+        """Cell -> its paired test against the base by ``metric`` (default: EX), adjusted over all cells by Holm.
+
+        Raises UsageError for a metric that the runs have not.
+        """
+        chosen = self.metric(metric)
+        verdicts = {
+            name: {item["id"]: bool(item[item_field(chosen)]) for item in run.report["items"]}
+            for name, run in self.runs.items()
+        }
+        names = [cell.name for cell in self.cells if cell.name != BASE]
+        found = adjusted([paired_test(BASE, verdicts[name], verdicts[BASE]) for name in names])
+        return dict(zip(names, found, strict=True))
+
+    def metric(self, name: str | None) -> str:
+        """A metric that every cell has; EX under the runs' rule where none is named."""
+        known = [
+            m for m in self.runs[BASE].report["metrics"] if all(m in r.report["metrics"] for r in self.runs.values())
+        ]
+        chosen = name or next(metric for metric in known if metric.startswith("EX"))
+        if chosen not in known:
+            raise UsageError(f"--metric {chosen!r}: the cells have {', '.join(known)}")
+        return chosen
+
+    def to_dict(self, metric: str | None = None) -> dict[str, Any]:
+        """The table as plain data: per cell what was changed, its run, metrics, usage, alarms and test."""
+        tests = self.tests(metric)
+        base = self.runs[BASE].report
+        cells = []
+        for cell in self.cells:
+            report = self.runs[cell.name].report
+            shown = {name: report[name] for name in ("run", "n", "metrics", "usage", "alarms", "warnings")}
+            test = asdict(tests[cell.name]) if cell.name in tests else None
+            cells.append({"name": cell.name, "changed": dict(cell.changed), **shown, "test": test})
+        about = {"benchmark": base["benchmark"], "split": self.cells[0].plan.split, "n": base["n"]}
+        control = {name: control["metrics"] for name, control in base["control"].items()}
+        return {"folder": str(self.folder), **about, "metric": self.metric(metric), "control": control, "cells": cells}
+
+    def __repr__(self) -> str:
+        return f"<ablation {self.folder.name}: {len(self.cells)} cells>"
+
+    def _repr_html_(self) -> str:
+        data = self.to_dict()
+        head, *body = ablation_rows(data)
+        cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+        rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+        notes = "<br>".join(html.escape(note) for note in ablation_notes(data))
+        return f"<table><tr>{cells}</tr>{rows}</table><div>{notes}</div>"
+
+
+def ablate(
+    cells: Sequence[Cell],
+    out: str | Path,
+    *,
+    command: str = "",
+    progress: bool = True,
+    cluster: Cluster | None = None,
+) -> Ablation:
+    """Carry out what the cells of a grid still owe in ``out`` and return all of them.
+
+    command: what continues an interrupted ablation, for messages. cluster: carries out every cell's episodes and
+    scoring (``runs.distributed``). Raises UsageError where ``out`` holds anything but an ablation of this version,
+    a cell that was run with other settings, or a model that is none; Cancelled when interrupted.
+    """
+    new = not Path(out).expanduser().exists()
+    folder = _open(Path(out))
+    head = {"format": FORMAT, "nl2sql": __version__, "command": command}
+    with _left_as_found(folder, new), locked(folder):
+        _check_started(folder, cells)
+        finished = {cell.name: run for cell in cells if (run := _finished(folder / cell.name, cell)) is not None}
+        owed = sorted((cell for cell in cells if cell.name not in finished), key=lambda cell: _model_of(cell.plan))
+        if owed:
+            _check_owed(owed, cluster)
+            work = _Work(folder, len(cells) - len(owed), command, progress, cluster)
+            finished |= work.carry_out(owed, lambda: write_json(folder / TABLE, head | {"cells": _described(cells)}))
+        _check_comparable(folder, cells, finished)
+        ablation = Ablation(folder, cells, {cell.name: finished[cell.name] for cell in cells})
+        write_json(folder / TABLE, head | ablation.to_dict())
+    return ablation
+
+
+def _open(folder: Path) -> Path:
+    """The folder of an ablation, new or begun."""
+    folder = folder.expanduser()
+    path = folder / TABLE
+    if (folder / "manifest.json").exists():
+        raise UsageError(f"--out {folder} holds a run of nl2sql eval; name another folder for the ablation")
+    if path.exists():
+        try:
+            begun = json.loads(path.read_text(encoding="utf-8"))
+            format_, writer = begun["format"], begun["nl2sql"]
+        except (ValueError, KeyError, TypeError):
+            raise UsageError(f"{path} is not an ablation's; name another --out") from None
+        if format_ != FORMAT:
+            raise UsageError(
+                f"--out {folder} has ablation format {format_!r} of nl2sql {writer}; version {__version__} writes "
+                f"format {FORMAT}: name another --out"
+            )
+    elif folder.exists() and (not folder.is_dir() or any(not p.name.startswith(".") for p in folder.iterdir())):
+        raise UsageError(f"--out {folder} is not empty and no ablation; name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
+    return folder
+
+
+@contextmanager
+def _left_as_found(folder: Path, new: bool) -> Iterator[None]:
+    """Take a new folder away again where no cell was begun: a mistake in the grid leaves nothing behind."""
+    try:
+        yield
+    except Nl2SqlError:
+        if new and {path.name for path in folder.iterdir()} <= {".lock"}:
+            (folder / ".lock").unlink(missing_ok=True)
+            folder.rmdir()
+        raise
+
+
+def _check_owed(cells: Sequence[Cell], cluster: Cluster | None) -> None:
+    """What can be known before the first cell runs. Raises UsageError."""
+    for cell in cells:
+        try:
+            resolve_spec(cell.plan.model)
+            if cluster is not None:
+                from nl2sql.runs.distributed.episodes import check_plan
+
+                check_plan(cell.plan, cell.config)
+        except UsageError as error:
+            raise UsageError(f"cell {cell.name}: {error}") from None
+
+
+def _described(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    return [{"name": cell.name, "changed": dict(cell.changed)} for cell in cells]
+
+
+def _check_started(folder: Path, cells: Sequence[Cell]) -> None:
+    """No cell was begun with other settings. All are looked at before one of them is run."""
+    for cell in cells:
+        place = folder / cell.name
+        if not (place / "manifest.json").exists():
+            continue
+        plan, config = read_plan(place)
+        before, now = _flat(plan, config), _flat(cell.plan, cell.config)
+        changed = [key for key in now if before.get(key) != now[key]]
+        if changed:
+            key = changed[0]
+            raise UsageError(
+                f"cell {cell.name} in {folder} was begun with {key}={before.get(key)!r}, and the grid now says "
+                f"{now[key]!r}; name another --out, or give the cell another name"
+            )
+
+
+def _flat(plan: Plan, config: Any) -> dict[str, Any]:
+    """Every setting of a run by its dotted key."""
+    found: dict[str, Any] = {key: value for key, value in asdict(plan).items() if key not in ("batch_size", "cache")}
+
+    def walk(node: Any, prefix: str) -> None:
+        for key, value in node.items():
+            if isinstance(value, dict) and value:
+                walk(value, f"{prefix}{key}.")
+            else:
+                found[f"{prefix}{key}"] = value
+
+    walk(config.model_dump(), "")
+    return found
+
+
+def _finished(place: Path, cell: Cell) -> Run | None:
+    """The run of a cell that owes nothing and was made by this code; None: it has to be carried out or scored."""
+    if not (place / "manifest.json").exists() or not (place / "report.json").exists():
+        return None
+    manifest = read_manifest(place)
+    if manifest["controller"]["identity"] != get_controller(cell.plan.controller).identity:
+        return None  # carry_out says what changed
+    if manifest["prompts"] != prompt_hashes(cell.config.prompts):
+        return None
+    return None if owed_of(place) else Run.load(place)
+
+
+def _check_comparable(folder: Path, cells: Sequence[Cell], runs: Mapping[str, Run]) -> None:
+    """All cells were run on the same questions and databases, and those of one model on the same weights."""
+    first = runs[BASE].manifest["fingerprints"]
+    weights: dict[tuple[str, ...], tuple[str, Any]] = {}
+    for cell in cells:
+        manifest = runs[cell.name].manifest
+        found = manifest["fingerprints"]
+        changed = [name for name in {**first, **found} if first.get(name) != found.get(name)]
+        used = weights_of(manifest["model"])
+        other, theirs = weights.setdefault(_model_of(cell.plan), (cell.name, used))
+        if used != theirs:
+            changed.append(f"model {cell.plan.model} (since cell {other})")
+        if changed:
+            raise UsageError(
+                f"cell {cell.name} in {folder} cannot be compared: {', '.join(changed)} changed between the cells; "
+                "name another --out"
+            )
+
+
+def _model_of(plan: Plan) -> tuple[str, ...]:
+    return tuple(str(getattr(plan, name)) for name in MODEL_OPTIONS)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """How the owed cells are carried out; ``done`` of them need nothing."""
+
+    folder: Path
+    done: int
+    command: str
+    progress: bool
+    cluster: Cluster | None
+
+    def carry_out(self, cells: Sequence[Cell], begin: Callable[[], object]) -> dict[str, Run]:
+        """Run cells one after the other; those of one model share it, and one bar counts the questions of all.
+
+        ``begin`` is called once the benchmark and the first model are open and fit.
+        """
+        benchmark = open_benchmark(cells[0].plan, {})
+        questions = pick(benchmark, cells[0].plan)
+        total = sum(len(questions) * _phases(cell) for cell in cells)
+        found: dict[str, Run] = {}
+        with ExitStack() as stack, tqdm(total=total, unit="question", disable=not self.progress) as bar:
+            model: Model | None = None
+            opened: tuple[str, ...] | None = None
+            for number, cell in enumerate(cells, self.done + 1):
+                bar.set_description(f"{cell.name} ({number} of {self.done + len(cells)})")
+                try:
+                    if model is None or opened != _model_of(cell.plan):
+                        stack.close()
+                        model, opened = open_model(cell.plan), _model_of(cell.plan)
+                        stack.callback(model.close)
+                    check_config(model, cell.config)
+                    if not found:
+                        begin()
+                    found[cell.name] = self._run(cell, benchmark, questions, model, bar.update)
+                except (Cancelled, KeyboardInterrupt):
+                    again = f"; continue with: {self.command}" if self.command else ""
+                    raise Cancelled(
+                        f"interrupted in cell {cell.name}; what is finished is kept in {self.folder}{again}"
+                    ) from None
+        return found
+
+    def _run(
+        self,
+        cell: Cell,
+        benchmark: Benchmark,
+        questions: Sequence[Question],
+        model: Model,
+        advance: Callable[[int], object],
+    ) -> Run:
+        named = get_controller(cell.plan.controller)
+        place = self.folder / cell.name
+        place.mkdir(exist_ok=True)
+        job = Job(cell.plan, named, benchmark, questions, model, place, {}, progress=False, cluster=self.cluster)
+        with exclusive(place):
+            return carry_out(replace(job, advance=advance), cell.config, place)
+
+
+def _phases(cell: Cell) -> int:
+    """How often a cell asks each question: the run and its controls."""
+    if cell.plan.controller == "single_shot" or not cell.plan.control:
+        return 1
+    return 2 + int(cell.plan.equal_tokens)
+
+
+# --------------------------------------------------------------------------------------------------- showing
+
+
+def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
+    """The table of ``Ablation.to_dict`` as text cells; the first row is the header."""
+    name = data["metric"]
+    rows = [["cell", name, "points", "won", "lost", "p", "p (Holm)", "detects", "tokens / question", "seconds"]]
+    for cell in data["cells"]:
+        usage, test = cell["usage"], cell["test"]
+        spent = (usage["prompt_tokens"] + usage["completion_tokens"]) / max(1, cell["n"])
+        against = [""] * 6
+        if test:
+            detects = "nothing" if test["detectable"] is None else f"{100 * test['detectable']:.1f}"
+            counts = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"])]
+            against = [*counts, f"{test['p']:.3g}", f"{test['p_holm']:.3g}", detects]
+        shown = percent(cell["metrics"][name])
+        rows.append([cell["name"], shown, *against, f"{spent:,.0f}", f"{usage['seconds']:,.1f}"])
+    for kind, metrics in data["control"].items():
+        rows.append([f"single_shot, {kind.replace('_', ' ')}", percent(metrics[name]), *[""] * 8])
+    return rows
+
+
+def ablation_notes(data: Mapping[str, Any]) -> list[str]:
+    """The lines under the table."""
+    alarms = [f"ALARM {cell['name']}: {alarm}" for cell in data["cells"] for alarm in cell["alarms"]]
+    cached = [cell["name"] for cell in data["cells"] if cell["usage"].get("cached_calls")]
+    answered = (
+        f"answered by the response cache, in part or whole, their seconds are no measurement: {', '.join(cached)}"
+    )
+    return [
+        *alarms,
+        *([answered] if cached else []),
+        f"points, won, lost: against {BASE}; p: exact McNemar over the same questions, and adjusted over cells (Holm)",
+        "detects: the smallest difference, in points, that such a test is likely to find (power 0.8, without Holm)",
+    ]
+
+
+def ablation_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table of text cells, its header first, as Markdown; numbers to the right."""
+    head, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def ablation_text(ablation: Ablation, metric: str | None = None) -> str:
+    """The table of an ablation with its notes, as plain text."""
+    data = ablation.to_dict(metric)
+    rows = ablation_rows(data)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *others = (
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join([first, *others]).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    about = f"{data['n']} questions of {data['benchmark']} ({data['split'] or 'all'})"
+    return "\n".join([about, "", *lines, "", *ablation_notes(data)])

@@ -1,0 +1,237 @@
+"""A job carried out in a folder: many episodes at once, everything recorded, then scored.
+
+Episodes are blocking functions in threads; the model back end batches what they ask for. An interrupted run keeps what
+is finished and names the command that continues it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm.auto import tqdm
+
+from nl2sql.agents import prompts
+from nl2sql.agents.candidates.question_model import question_model_print
+from nl2sql.agents.controllers import SAMPLERS, NamedController, episode_model, get_controller, run_episode
+from nl2sql.agents.record import json_text
+from nl2sql.agents.repairing import corpus_print
+from nl2sql.benchmarks import left_out_counts
+from nl2sql.config import Config
+from nl2sql.errors import Cancelled, UsageError
+from nl2sql.interfaces import Benchmark, Episode, Model, Question, Resources, Tool
+from nl2sql.runs.folder import FORMAT, RunFolder, environment, iter_jsonl, write_json
+from nl2sql.runs.plan import Plan, few_shot_pool, fingerprints, run_key
+from nl2sql.runs.run import Run
+from nl2sql.runs.summary import pool_seeds, summarise
+
+if TYPE_CHECKING:
+    from nl2sql.runs.distributed import Cluster
+
+
+def no_bar(questions: int) -> None:
+    """Nobody counts over several runs."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A plan with everything opened: what one run, or each seed of it, works with."""
+
+    plan: Plan
+    controller: NamedController
+    benchmark: Benchmark
+    questions: Sequence[Question]
+    model: Model
+    top: Path
+    tools: Mapping[str, Tool]
+    progress: bool
+    advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several runs
+    cluster: Cluster | None = None  # where episodes and scoring are carried out; None: here
+
+
+def carry_out_seeds(job: Job, config: Config) -> Run:
+    """Each seed is an ordinary run in ``seed-N``; the control, which is greedy, runs with the first only."""
+    manifest = {"format": FORMAT, "key": "", "plan": asdict(job.plan), "config": config.model_dump()}
+    write_json(job.top / "manifest.json", manifest)
+    reports: dict[int, dict[str, Any]] = {}
+    for seed in job.plan.seeds:
+        plan = replace(job.plan, seeds=(), control=job.plan.control and not reports)
+        folder = job.top / f"seed-{seed}"
+        folder.mkdir(exist_ok=True)
+        seeded = config.model_copy(update={"seed": seed})
+        reports[seed] = carry_out(replace(job, plan=plan), seeded, folder).report
+    greedy = not config.react.do_sample and job.controller.name not in SAMPLERS
+    report = pool_seeds(reports, greedy=greedy) | {"run": str(job.top)}
+    write_json(job.top / "report.json", report)
+    return Run(job.top, manifest, report)
+
+
+def carry_out(job: Job, config: Config, folder: Path) -> Run:
+    """Do what ``folder`` still owes, score everything, write ``report.json``; returns the Run."""
+    started = time.perf_counter()
+    described = job.model.describe()
+    prints = fingerprints(job.benchmark, job.questions)
+    main_key = run_key(job.controller, config, described, prints)
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "key": main_key,
+        "plan": asdict(job.plan),
+        "config": config.model_dump(),
+        "controller": {"name": job.controller.name, "identity": job.controller.identity},
+        "model": described,
+        "prompts": prompts.prompt_hashes(config.prompts),
+        "few_shot_pool": few_shot_pool(config),
+        "questions": [question.id for question in job.questions],
+        "left_out": left_out_counts(job.benchmark.questions),
+        "fingerprints": prints,
+        "environment": environment(),
+    }
+    if fixes := corpus_print(config.repair):
+        manifest["corpus"] = fixes
+    if reader := question_model_print(config.candidates):
+        manifest["question_model"] = reader
+    _keep_manifest(folder, manifest)
+    try:
+        main = _phase(job, job.controller, config, folder, main_key)
+        controls = _controls(job, config, folder, main, described, prints)
+        report = summarise(
+            manifest,
+            config,
+            job.benchmark,
+            job.questions,
+            main,
+            controls,
+            progress=job.progress,
+            cluster=job.cluster,
+        )
+    except KeyboardInterrupt:
+        raise Cancelled(f"interrupted; {_kept(folder)}; continue with: {_continue(job)}") from None
+    report["seconds"] = round(time.perf_counter() - started, 1)
+    write_json(folder / "report.json", report)
+    return Run(folder, manifest, report)
+
+
+def _controls(
+    job: Job, config: Config, folder: Path, main: RunFolder, model: Mapping[str, Any], prints: Mapping[str, str]
+) -> dict[str, RunFolder]:
+    """The single-shot control: the loop's own limits, guardrails on; one greedy call gives both of its scores."""
+    shot = get_controller("single_shot")
+    if not job.plan.control or job.controller.identity == shot.identity:
+        return {}
+    fair = {"samples": 1, "guardrails": True, "max_new_tokens": config.react.max_new_tokens}
+    once = config.model_copy(update={"single_shot": config.single_shot.model_copy(update=fair)})
+    key = run_key(shot, once, model, prints)
+    found = {"single_shot": _phase(job, shot, once, folder / "control", key)}
+    if job.plan.equal_tokens:
+        samples = {"samples": _equal_samples(main, found["single_shot"])}
+        many = once.model_copy(update={"single_shot": once.single_shot.model_copy(update=samples)})
+        at = folder / "control_equal_tokens"
+        found["equal_tokens"] = _phase(job, shot, many, at, run_key(shot, many, model, prints))
+    return found
+
+
+def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest once. Raises UsageError where the folder holds that of another run."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        write_json(path, manifest)
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    if before.get("key") == manifest["key"]:
+        return
+    parts = ("config", "controller", "model", "prompts", "few_shot_pool", "corpus", "question_model")
+    now = json.loads(json_text(manifest))
+    changed = [part for part in parts if before.get(part) != now.get(part)]
+    old, new = before.get("fingerprints", {}), now["fingerprints"]
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    changed += [name if name == "questions" else f"database {name}" for name in names]
+    raise UsageError(
+        f"{', '.join(changed) or 'the code'} changed since {folder} was started; start a new run with another --out"
+    )
+
+
+def _kept(folder: Path) -> str:
+    rows = sum(1 for _ in iter_jsonl(folder / "predictions.jsonl"))
+    return f"{rows} questions are kept in {folder}"
+
+
+def _continue(job: Job) -> str:
+    if not job.plan.objects:
+        return f"nl2sql eval --resume {job.top}"
+    arguments = ", ".join(f"{name}={name}" for name in job.plan.objects)
+    return f"nl2sql.resume({str(job.top)!r}, {arguments})"
+
+
+def _phase(job: Job, named: NamedController, config: Config, folder: Path, key: str) -> RunFolder:
+    """Run what is owed of one controller; appends to ``phases.jsonl`` how long it took."""
+    folder.mkdir(parents=True, exist_ok=True)
+    store = RunFolder(folder, key, job.top)
+    done = store.done()
+    owed = [question for question in job.questions if question.id not in done]
+    store.start_clock()
+    job.advance(len(job.questions) - len(owed))
+    try:
+        if job.cluster is None:
+            run_questions(job, named, config, owed, store.add)
+        else:
+            from nl2sql.runs.distributed.episodes import run_on_cluster
+
+            run_on_cluster(job.cluster, job, named, config, owed, store.add)
+    finally:
+        if owed:
+            store.tick()
+        store.close()
+    return store
+
+
+def run_questions(
+    job: Job, named: NamedController, config: Config, questions: Sequence[Question], keep: Callable[[Episode], None]
+) -> None:
+    """Run episodes in as many threads as the model batches; ``keep`` gets each as it ends.
+
+    Raises KeyboardInterrupt after the running episodes were cancelled.
+    """
+    cancel = threading.Event()
+
+    def one(question: Question) -> None:
+        if cancel.is_set():
+            return
+
+        def resources() -> Resources:
+            mine = episode_model(job.model, question, named.name)
+            return Resources(mine, job.benchmark.database(question.db_id), job.tools, cancel=cancel)
+
+        episode = run_episode(named, question, resources, config)
+        if not cancel.is_set():  # an episode that was stopped by the user is owed, not kept
+            keep(episode)
+
+    if not questions:
+        return
+    workers = min(len(questions), max(1, int(getattr(job.model, "batch_size", 8))))
+    bar = tqdm(total=len(questions), desc=named.name, unit="question", disable=not job.progress)
+    with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
+        try:
+            futures = [pool.submit(one, question) for question in questions]
+            for future in as_completed(futures):
+                future.result()
+                bar.update()
+                job.advance(1)
+        except BaseException:
+            cancel.set()  # what runs ends at its next model call
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _equal_samples(main: RunFolder, shot: RunFolder) -> int:
+    """How many samples cost what the loop cost, in prompt and completion tokens together (at least 1)."""
+
+    def tokens(store: RunFolder) -> int:
+        return sum(p["usage"]["prompt_tokens"] + p["usage"]["completion_tokens"] for p in store.predictions())
+
+    return max(1, min(256, round(tokens(main) / max(1, tokens(shot)))))

@@ -1,0 +1,139 @@
+"""What is in a run folder, and whether it belongs together: ``nl2sql check-run``. Reads only; needs no model."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.runs.folder import RunFolder, iter_jsonl, read_manifest
+from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.rescore import changed_since, owed_of, questions_of, stores_of
+
+Status = Literal["ok", "warn", "fail"]
+LISTED = 3  # ids named in a finding
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. ``fail``: numbers cannot be trusted; ``warn``: something to know or to finish."""
+
+    what: str
+    status: Status
+    detail: str
+
+
+def check_run(folder: str | Path) -> Iterator[Finding]:
+    """Look through a run folder (each seed of it), yielding findings as they are made.
+
+    Raises UsageError where there is no run, or one of another version. Databases are read for their fingerprints;
+    nothing is executed and nothing is written.
+    """
+    path = Path(folder)
+    plan, _ = read_plan(path)
+    for part in [path / f"seed-{seed}" for seed in plan.seeds] or [path]:
+        prefix = f"{part.name}: " if plan.seeds else ""
+        if plan.seeds and not (part / "manifest.json").exists():
+            yield Finding(f"{prefix}run", "warn", f"not started; nl2sql eval --resume {path}")
+            continue
+        for finding in _check(part, path):
+            yield Finding(prefix + finding.what, finding.status, finding.detail)
+
+
+def _check(folder: Path, top: Path) -> Iterator[Finding]:
+    manifest = read_manifest(folder)
+    wrote = manifest.get("environment", {})
+    model, controller = manifest["model"].get("name"), manifest["controller"]["name"]
+    by = f"nl2sql {wrote.get('nl2sql')} ({wrote.get('commit') or 'no commit'})"
+    yield Finding("manifest", "ok", f"{controller} on {manifest['plan']['benchmark']}, model {model}, by {by}")
+    readable = True
+    for file in sorted(folder.rglob("*.jsonl")):
+        if finding := _lines(file, file.relative_to(folder)):
+            readable &= finding.status != "fail"
+            yield finding
+    if not readable:
+        return
+    main, controls = stores_of(folder)
+    for name, store in {"run": main, **controls}.items():
+        yield from _episodes(name, store, set(manifest["questions"]))
+    owed = owed_of(folder)
+    listed = ", ".join(f"{count} ({name})" for name, count in owed.items())
+    done = f"all {len(manifest['questions'])} questions done"
+    yield Finding("owed", "warn" if owed else "ok", f"{listed}; nl2sql eval --resume {top}" if owed else done)
+    yield _report(folder, main)
+    yield _benchmark(folder)
+
+
+def _lines(file: Path, name: Path) -> Finding | None:
+    try:
+        for _ in iter_jsonl(file):
+            pass
+    except Nl2SqlError as error:
+        return Finding(str(name), "fail", str(error))
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - 1))
+        torn = opened.read(1) not in (b"", b"\n")
+    detail = "its last line is torn (a killed process, a full disk); a resume cuts it and does the question again"
+    return Finding(str(name), "warn", detail) if torn else None
+
+
+def _episodes(name: str, store: RunFolder, wanted: set[str]) -> Iterator[Finding]:
+    """Each question once, each prediction with the trace that it came from, none of anything else."""
+    counts: Counter[str] = Counter()
+    others = 0
+    sql: dict[str, Any] = {}
+    for row in iter_jsonl(store.folder / "predictions.jsonl"):
+        if row.get("key") == store.key:
+            counts[row["id"]] += 1
+            sql[row["id"]] = row.get("sql")
+        else:
+            others += 1
+    traced = {row["id"]: row["sql"] for row in store.traces(("sql",))}
+    problems: dict[str, tuple[Status, list[str]]] = {
+        "predicted twice (the last counts)": ("warn", [id_ for id_, count in counts.items() if count > 1]),
+        "not among the run's questions": ("fail", [id_ for id_ in counts if id_ not in wanted]),
+        "without a trace": ("warn", [id_ for id_ in counts if id_ not in traced]),
+        "whose SQL differs from its trace's": ("fail", [i for i in sql if i in traced and sql[i] != traced[i]]),
+    }
+    for what, (status, ids) in problems.items():
+        if ids:
+            yield Finding(name, status, f"{len(ids)} {what}: {', '.join(ids[:LISTED])}")
+    if others:
+        yield Finding(name, "warn", f"{others} lines of another key (other code, config or model) do not count")
+    if not others and not any(ids for _, ids in problems.values()):
+        yield Finding(name, "ok", f"{len(counts)} predictions, each with its trace")
+
+
+def _report(folder: Path, main: RunFolder) -> Finding:
+    """``report.json`` scores the predictions that are there."""
+    path = folder / "report.json"
+    if not path.exists():
+        return Finding("report", "warn", f"none yet; nl2sql eval --resume {folder}")
+    try:
+        items = {item["id"]: item["sql"] for item in json.loads(path.read_text(encoding="utf-8"))["items"]}
+    except (ValueError, KeyError, TypeError):
+        return Finding("report", "fail", f"not a report; write it anew with: nl2sql replay {folder}")
+    stale = [row["id"] for row in main.predictions() if items.get(row["id"]) != row["sql"]]
+    detail = f"{len(stale)} predictions are not those it scored ({', '.join(stale[:LISTED])}); nl2sql replay {folder}"
+    return Finding("report", "fail" if stale else "ok", detail if stale else f"scores {len(items)} predictions")
+
+
+def _benchmark(folder: Path) -> Finding:
+    """Questions and databases are what they were."""
+    plan, _ = read_plan(folder)
+    if "benchmark" in plan.objects:
+        return Finding("benchmark", "warn", f"{plan.benchmark} was given as an object; not looked at")
+    try:
+        benchmark = open_benchmark(plan, {})
+        questions = questions_of(folder, benchmark)
+        changed = changed_since(folder, benchmark, questions)
+    except UsageError as error:
+        return Finding("benchmark", "warn", f"not looked at: {error}")
+    except Nl2SqlError as error:
+        return Finding("benchmark", "fail", str(error))
+    detail = f"changed since the run was made: {', '.join(changed)}; its numbers are of the former state"
+    return Finding("benchmark", "fail" if changed else "ok", detail if changed else "questions and databases as before")

@@ -1,0 +1,156 @@
+"""Runs a controller and its control over a benchmark: what is asked for is checked and opened here.
+
+``evaluate`` is what ``nl2sql eval``, the scripts and the notebooks call; ``nl2sql.runs.carry_out`` carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.agents.controllers import NamedController, get_controller
+from nl2sql.config import Config, build_config, merge
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Benchmark, Episode, Model, Tool
+from nl2sql.runs.carry_out import Job, carry_out, carry_out_seeds
+from nl2sql.runs.folder import exclusive, new_folder
+from nl2sql.runs.plan import Plan, check_config, given_model, open_benchmark, open_model, pick, read_plan
+from nl2sql.runs.run import Run
+
+if TYPE_CHECKING:
+    from nl2sql.runs.distributed import Cluster
+
+
+def evaluate(
+    benchmark: str | Path | Benchmark = "packaged",
+    model: str | Model = "smollm2-135m",
+    controller: str | Callable[..., Episode] = "react",
+    *,
+    config: Config | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+    sample_seed: int = 0,
+    seeds: Sequence[int] = (),
+    device: str = "auto",
+    dtype: str | None = None,
+    batch_size: int = 32,
+    engine: str = "auto",
+    adapter: str = "auto",
+    server: Sequence[str] = (),
+    cache: bool | None = None,
+    control: bool = True,
+    equal_tokens: bool = False,
+    tools: Mapping[str, Tool] | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    cluster: Cluster | None = None,
+) -> Run:
+    """Run ``controller`` (and the single-shot control) on a benchmark and score it; returns the finished Run.
+
+    benchmark, model: a name as on the command line, or an object. controller: a name, or any callable
+    ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
+    tools: added to the loop's action space. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
+    model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
+    cluster: carries out episodes and scoring in place of this process (``nl2sql.runs.distributed``).
+    Raises UsageError for bad arguments and Cancelled when interrupted (finished episodes are kept).
+    """
+    given = {"benchmark": benchmark, "model": model, "controller": controller}
+    objects = tuple(name for name, value in given.items() if not isinstance(value, (str, Path)))
+    named = get_controller(controller if callable(controller) else str(controller))
+    plan = Plan(
+        benchmark=str(getattr(benchmark, "name", benchmark)),
+        split=split,
+        limit=limit,
+        sample_seed=sample_seed,
+        controller=named.name if "controller" in objects else str(controller),
+        model=str(getattr(model, "name", model)),
+        device=device,
+        dtype=dtype,
+        batch_size=batch_size,
+        engine=engine,
+        adapter=adapter,
+        server=tuple(server),
+        cache="model" not in objects if cache is None else cache,
+        control=control,
+        equal_tokens=equal_tokens,
+        seeds=tuple(seeds),
+        objects=objects,
+    )
+    settings = with_preset(named, config)
+    return start(plan, settings, given=given, tools=tools, out=out, progress=progress, cluster=cluster)
+
+
+def with_preset(named: NamedController, config: Config | None) -> Config:
+    """The controller's preset, and over it what was set in ``config``."""
+    if config is not None and not isinstance(config, Config):
+        raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
+    data: dict[str, Any] = {}
+    merge(data, named.preset)
+    merge(data, config.model_dump(exclude_unset=True) if config else {})
+    return build_config(data)
+
+
+def start(
+    plan: Plan,
+    config: Config,
+    *,
+    given: Mapping[str, Any] | None = None,
+    tools: Mapping[str, Tool] | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    cluster: Cluster | None = None,
+) -> Run:
+    """Carry out a plan in a new folder, once or once per seed."""
+    _check_cluster(cluster, plan, config)
+    if len(set(plan.seeds)) < len(plan.seeds):
+        raise UsageError(f"--seeds {','.join(map(str, plan.seeds))} names a seed twice")
+    objects = given or {}
+    named = get_controller(objects.get("controller") or plan.controller)
+    benchmark = open_benchmark(plan, objects)
+    questions = pick(benchmark, plan)
+    model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
+    check_config(model, config)
+    folder = new_folder(out, f"{named.name}-{benchmark.name}")
+    job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress, cluster=cluster)
+    with exclusive(folder):
+        return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, folder)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    benchmark: Benchmark | None = None,
+    model: Model | None = None,
+    controller: Callable[..., Episode] | None = None,
+    tools: Mapping[str, Tool] | None = None,
+    progress: bool = True,
+    cluster: Cluster | None = None,
+) -> Run:
+    """Continue an interrupted run from its manifest; what is finished is not done again.
+
+    A run that was given a Python object (benchmark, model, controller) needs it again. Raises UsageError when there
+    is nothing to resume, or when what the run depends on has changed since.
+    """
+    path = Path(folder)
+    plan, config = read_plan(path)
+    _check_cluster(cluster, plan, config)
+    objects = {"benchmark": benchmark, "model": model, "controller": controller}
+    missing = [name for name in plan.objects if objects[name] is None]
+    if missing:
+        call = f"nl2sql.resume({str(path)!r}, {', '.join(f'{name}=...' for name in missing)})"
+        raise UsageError(f"{path} was started from Python; continue it there: {call}")
+    named = get_controller(controller or plan.controller)
+    opened = open_benchmark(plan, objects)
+    backend = given_model(plan, model) if model is not None else open_model(plan)
+    check_config(backend, config)
+    job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress, cluster=cluster)
+    with exclusive(path):
+        return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)
+
+
+def _check_cluster(cluster: Cluster | None, plan: Plan, config: Config) -> None:
+    if cluster is not None:
+        from nl2sql.runs.distributed.episodes import check_plan
+
+        check_plan(plan, config)

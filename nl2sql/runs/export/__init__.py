@@ -1,0 +1,1 @@
+"""What leaves a run for other tools: wrong items for annotation, OpenTelemetry spans."""

@@ -1,0 +1,88 @@
+"""The wrong items of a run as a table for annotation: ``nl2sql export-failures``. Needs no model."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nl2sql.agents.record import json_text
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Benchmark
+from nl2sql.runs.folder import item_field
+from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.rescore import questions_of
+from nl2sql.runs.run import Run
+
+ANNOTATION = ("label", "comment")  # left empty, for the annotator
+FIELDS = (
+    *("id", "db_id", "question", "evidence", "hardness", "cause", "gold", "sql", "raw_sql", "error"),
+    *("va", "em", "ex", "ts", "finish", "steps", *ANNOTATION),
+)
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would execute a cell that begins so
+
+
+def failures(run: Run, *, metric: str | None = None, benchmark: Benchmark | None = None) -> list[dict[str, Any]]:
+    """One dict of ``FIELDS`` per item that is wrong under ``metric`` (default: EX), in the run's order.
+
+    benchmark: for a run that was given one as an object. ``gold`` is the first accepted gold, ``evidence`` and
+    ``gold`` are None where the benchmark is not given. Raises UsageError for a metric that the run has not, or a
+    benchmark that no longer has the run's questions. A run with seeds gives the items of its first seed.
+    """
+    part = next(iter(run.parts().values()))
+    known = list(part.report["metrics"])
+    chosen = metric or next(name for name in known if name.startswith("EX"))
+    if chosen not in known:
+        raise UsageError(f"the run has no metric {chosen!r}; it has {', '.join(known)}")
+    plan, _ = read_plan(part.folder)
+    if benchmark is None and "benchmark" not in plan.objects:
+        benchmark = open_benchmark(plan, {})
+    asked = {question.id: question for question in questions_of(part.folder, benchmark)} if benchmark else {}
+    predictions = {row["id"]: row for row in part.predictions()}
+    table = []
+    for item in part.report["items"]:
+        if item[item_field(chosen)]:
+            continue
+        question = asked.get(item["id"])
+        row = {**predictions[item["id"]], **{name: value for name, value in item.items() if name != "error"}}
+        row["error"] = item["error"] or predictions[item["id"]]["error"]
+        row["evidence"] = question.evidence if question else None
+        row["gold"] = question.gold[0] if question and question.gold else None
+        table.append({name: row.get(name) for name in FIELDS} | dict.fromkeys(ANNOTATION, ""))
+    return table
+
+
+def write_failures(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write ``.csv`` or ``.jsonl``, told by the name. Raises UsageError for another name or a file that is there.
+
+    CSV cells that a spreadsheet would take for a formula begin with an apostrophe; JSON lines are verbatim.
+    """
+    if path.suffix not in (".csv", ".jsonl"):
+        raise UsageError(f"--out {path}: expected a name that ends in .csv or .jsonl")
+    text = _csv(rows) if path.suffix == ".csv" else "".join(json_text(row) + "\n" for row in rows)
+    try:
+        with path.open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"--out {path} exists; name another file, annotations are not overwritten") from None
+    except OSError as error:
+        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping | list):
+        return json_text(value)
+    if isinstance(value, str):
+        text = value.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+        return "'" + text if text.startswith(FORMULA) else text
+    return value

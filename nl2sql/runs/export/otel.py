@@ -1,0 +1,156 @@
+"""Export of a run's traces as OpenTelemetry spans: to a collector over OTLP/HTTP, or to a file of OTLP JSON lines.
+
+Needs the extra ``otel``. ``spans`` says what the spans are. An episode keeps no wall clock, so every trace begins when
+its run did (the time of ``manifest.json``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tqdm.auto import tqdm
+
+from nl2sql import __version__
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.runs.export.spans import Span, Trace, trace_of
+from nl2sql.runs.folder import iter_jsonl
+from nl2sql.runs.run import Run
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+INSTALL = "the export needs OpenTelemetry: pip install 'nl2sql-harness[otel]'"
+BATCH = 64  # episodes in a request
+TIMEOUT_S = 10.0  # of a request, with its repetitions
+PATH = "/v1/traces"
+SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
+Send: TypeAlias = "Callable[[Sequence[ReadableSpan]], None]"
+
+
+def export(run: Run, send: Send, *, content: bool = False, progress: bool = True) -> int:
+    """Pass the spans of every episode of a run (of all its seeds) to ``send``; returns the number of episodes.
+
+    content: with prompts, answers, arguments and results, which may be confidential. Raises what ``send`` raises.
+    """
+    sent = 0
+    for part in run.parts().values():
+        began = int((part.folder / "manifest.json").stat().st_mtime * 1e9)
+        with tqdm(total=part.report["n"], desc="spans", unit="episode", disable=not progress) as bar:
+            lines = _episodes(part)
+            while taken := list(islice(lines, BATCH)):
+                traces = [trace_of(line, part.manifest["model"], content=content) for line in taken]
+                send([span for trace in traces for span in readable(trace, began, part)])
+                bar.update(len(taken))
+                sent += len(taken)
+    return sent
+
+
+def _episodes(run: Run) -> Iterator[dict[str, Any]]:
+    """The finished episodes, one at a time: a large run's do not fit in memory."""
+    key = run.manifest["key"]
+    return (line for line in iter_jsonl(run.folder / "traces.jsonl") if line.get("key") == key)
+
+
+def readable(trace: Trace, began: int, run: Run) -> list[ReadableSpan]:
+    """The spans of one episode as the SDK's own. ``began``: Unix time in nanoseconds."""
+    try:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import Event, ReadableSpan
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+    except ImportError:
+        raise UsageError(INSTALL) from None
+    resource = Resource(
+        {"service.name": "nl2sql", "service.version": __version__, "nl2sql.benchmark": run.report["benchmark"]}
+    )
+    scope = InstrumentationScope("nl2sql", __version__, SCHEMA)
+    number = int.from_bytes(trace.id, "big")
+
+    def context(span: Span) -> SpanContext:
+        return SpanContext(number, int.from_bytes(span.id, "big"), is_remote=False, trace_flags=TraceFlags(1))
+
+    def at(seconds: float) -> int:
+        return began + round(seconds * 1e9)
+
+    return [
+        ReadableSpan(
+            span.name,
+            context=context(span),
+            parent=context(span.parent) if span.parent else None,
+            resource=resource,
+            attributes=span.attributes | ({"error.type": span.error} if span.error else {}),
+            events=[Event(name, facts, at(when)) for name, when, facts in span.events],
+            kind=SpanKind.CLIENT if span.kind == "client" else SpanKind.INTERNAL,
+            status=Status(StatusCode.ERROR, span.message) if span.error else Status(),
+            start_time=at(span.start),
+            end_time=at(span.end),
+            instrumentation_scope=scope,
+        )
+        for span in trace.spans
+    ]
+
+
+def to_collector(endpoint: str) -> Send:
+    """Sends to ``endpoint``: a collector's address, with or without /v1/traces.
+
+    Headers are taken from ``OTEL_EXPORTER_OTLP_HEADERS``. The returned function raises Nl2SqlError where the collector
+    does not take the spans.
+    """
+    if not endpoint.startswith(("http://", "https://")):
+        raise UsageError(f"--endpoint {endpoint!r}; expected a collector's address, e.g. http://localhost:4318")
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import SpanExportResult
+    except ImportError:
+        raise UsageError(INSTALL) from None
+    url = endpoint if endpoint.endswith(PATH) else endpoint.rstrip("/") + PATH
+    exporter = OTLPSpanExporter(endpoint=url, timeout=TIMEOUT_S)
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # the error below says it
+
+    def send(spans: Sequence[ReadableSpan]) -> None:
+        if exporter.export(spans) is not SpanExportResult.SUCCESS:
+            raise Nl2SqlError(
+                f"the collector at {url} did not take the spans within {TIMEOUT_S:g} s; is it running? Sent again, "
+                "they are the same spans"
+            )
+
+    return send
+
+
+def to_file(path: Path) -> Send:
+    """Appends to ``path``, which must not exist: one OTLP JSON object a line, as collectors' file receivers read it."""
+    try:
+        from google.protobuf.json_format import MessageToDict
+        from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    except ImportError:
+        raise UsageError(INSTALL) from None
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        raise UsageError(f"--file {path} exists; name another file") from None
+
+    def send(spans: Sequence[ReadableSpan]) -> None:
+        request = encode_spans(spans)
+        data = MessageToDict(request, use_integers_for_enums=True)
+        for given, span in zip(_spans_in(request), _spans_in_json(data), strict=True):
+            for name, value in (("traceId", given.trace_id), ("spanId", given.span_id)):
+                span[name] = value.hex()  # OTLP's own rule; Protobuf's JSON has base64
+            if given.parent_span_id:
+                span["parentSpanId"] = given.parent_span_id.hex()
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(data, ensure_ascii=False) + "\n")
+
+    return send
+
+
+def _spans_in(request: Any) -> Iterator[Any]:
+    return (s for resource in request.resource_spans for scope in resource.scope_spans for s in scope.spans)
+
+
+def _spans_in_json(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return (s for resource in data["resourceSpans"] for scope in resource["scopeSpans"] for s in scope["spans"])

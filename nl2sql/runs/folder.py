@@ -1,0 +1,297 @@
+"""Run folders: a manifest, append-only predictions and traces, and what is still owed.
+
+``manifest.json`` says what was run (resolved config, model, benchmark, code), ``predictions.jsonl`` has one line
+per question and ``traces.jsonl`` one line per episode (``trace_format``). Each line carries a content key of
+question, config, controller and model; on resume, lines of another key do not count. What a killed process or a full
+disk left half-done (a torn last line, a trace without its prediction) is dropped and its question is done again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+from nl2sql import __version__
+from nl2sql.agents.record import TRACE_FORMAT, episode_to_dict, json_text
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.interfaces import Episode, Question
+
+if TYPE_CHECKING:
+    pass
+
+FORMAT = 1  # of run folders; another number is another version's
+TICK_S = 10.0
+QuestionKey: TypeAlias = tuple[str, str, str]  # benchmark, database, id
+PREDICTION_KEYS = ("id", "db_id", "question", "sql", "raw_sql", "error", "steps", "usage", "seconds", "finish")
+
+
+def item_field(metric: str) -> str:
+    """The field of a report's items that holds a metric's verdict."""
+    return {"VA": "va", "EM": "em", "EX[bag]": "ex"}.get(metric, "ts")
+
+
+def content_key(*parts: Any) -> str:
+    """SHA-256 of the parts' sorted JSON, 24 hex digits."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def question_key(question: Question) -> str:
+    return content_key(question.id, question.db_id, question.text, question.evidence, list(question.history))
+
+
+def new_folder(out: str | Path | None, name: str) -> Path:
+    """The folder for a new run: ``out``, or ``runs/<time>-<name>``. Raises UsageError when ``out`` holds files."""
+    if out is None:
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        folder = Path("runs") / f"{stamp}-{name}"
+        number = 1
+        while folder.exists():
+            number += 1
+            folder = Path("runs") / f"{stamp}-{name}-{number}"
+    else:
+        folder = Path(out).expanduser()
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"--out {folder} is a file; expected a new or empty folder")
+        if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):  # our lock, a .tmp
+            raise UsageError(
+                f"--out {folder} is not empty; continue that run with: nl2sql eval --resume {folder}, or name another"
+            )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
+    return folder
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON by way of a temporary file, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json_text(data, indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise Nl2SqlError(f"cannot write {path}: {error.strerror}") from None
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """``manifest.json`` of a run folder. Raises UsageError where there is none, or that of another version."""
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        new = "" if folder.is_dir() and any(folder.iterdir()) else f"; start one with: nl2sql eval --out {folder}"
+        raise UsageError(f"{folder} holds no run (no manifest.json){new}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read as JSON: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("plan"), dict):
+        raise UsageError(f"{path} is not a manifest of this version; start a new run with another --out")
+    if manifest.get("format") != FORMAT:
+        writer = manifest.get("environment", {}).get("nl2sql", "another version")
+        raise UsageError(
+            f"{folder} has run format {manifest.get('format')!r} of nl2sql {writer}; version {__version__} reads "
+            f"format {FORMAT}: use that version, or start a new run with another --out"
+        )
+    return manifest
+
+
+def environment() -> dict[str, Any]:
+    """Code and machine of a run, for the manifest."""
+    try:
+        root = Path(__file__).resolve().parents[2]
+        found = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True, timeout=10
+        )
+        commit = found.stdout.strip() if found.returncode == 0 else None
+    except (OSError, subprocess.SubprocessError):
+        commit = None
+    return {
+        "nl2sql": __version__,
+        "commit": commit,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of an append-only file, one at a time; a torn last line does not count yet.
+
+    The file may be growing, and larger than memory. Raises Nl2SqlError for a line that is not a JSON object.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise Nl2SqlError(
+                    f"{path} line {number} is not a JSON object; remove that line and resume the run"
+                ) from None
+            yield row
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """All of ``iter_jsonl``."""
+    return list(iter_jsonl(path))
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """``locked``, and what a killed process left half-done is cut (``mend``)."""
+    with locked(folder):
+        mend(folder)
+        yield
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Only one process runs in a folder. Raises UsageError where another does."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"another process is running in {folder}; wait for it, or name another --out") from None
+        yield
+
+
+def mend(folder: Path) -> None:
+    """Cut torn last lines, and traces at the end whose predictions were not written: their questions are owed."""
+    for path in folder.rglob("*.jsonl"):
+        with path.open("rb+") as file:
+            file.truncate(_line_end(file, file.seek(0, os.SEEK_END)))
+    for path in folder.rglob("traces.jsonl"):
+        finished = {(row.get("id"), row.get("key")) for row in iter_jsonl(path.with_name("predictions.jsonl"))}
+        with path.open("rb+") as file:
+            end = file.seek(0, os.SEEK_END)
+            while end:
+                start = _line_end(file, end - 1)
+                file.seek(start)
+                try:
+                    row = json.loads(file.read(end - start))
+                    if (row.get("id"), row.get("key")) in finished:
+                        break
+                except (ValueError, AttributeError):
+                    pass  # no JSON object: what a power cut leaves
+                end = start
+            file.truncate(end)
+
+
+def _line_end(file: IO[bytes], before: int, block: int = 1 << 20) -> int:
+    """The position behind the last line break among the first ``before`` bytes; 0 where there is none."""
+    while before:
+        start = max(0, before - block)
+        file.seek(start)
+        at = file.read(before - start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        before = start
+    return 0
+
+
+@dataclass
+class RunFolder:
+    """Appends finished episodes of one controller to ``folder``; thread-safe. ``key`` is the run's content key.
+
+    ``top`` is the folder that ``nl2sql eval --resume`` takes. Only the process that holds ``exclusive`` appends.
+    """
+
+    folder: Path
+    key: str
+    top: Path
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _files: dict[str, IO[bytes]] = field(default_factory=dict, repr=False)
+    _ticked: float = field(default_factory=time.perf_counter, repr=False)
+
+    def done(self) -> set[str]:
+        """Ids of the questions that need no second run."""
+        rows = iter_jsonl(self.folder / "predictions.jsonl")
+        traced = {row.get("id") for row in iter_jsonl(self.folder / "traces.jsonl") if row.get("key") == self.key}
+        return {row["id"] for row in rows if row.get("key") == self.key and row.get("id") in traced}
+
+    def add(self, episode: Episode) -> None:
+        """Append one episode: trace first, then prediction, each as one line."""
+        full = {**episode_to_dict(episode), "key": self.key, "trace_format": TRACE_FORMAT}
+        full |= {"messages": episode.messages, "transcript": episode.transcript, "calls": episode.calls}
+        prediction = {name: full[name] for name in PREDICTION_KEYS} | {"key": self.key}
+        with self._lock:
+            self._append("traces.jsonl", full)
+            self._append("predictions.jsonl", prediction)
+            self.tick(TICK_S)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        """One line, whole or not at all: what did not fit on a full disk is cut again."""
+        line = (json_text(row) + "\n").encode()
+        try:
+            if name not in self._files:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._files[name] = (self.folder / name).open("ab", buffering=0)
+            file = self._files[name]
+            before = file.seek(0, os.SEEK_END)
+            try:
+                if file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(before)
+                raise
+        except OSError as error:
+            raise Nl2SqlError(
+                f"cannot write {self.folder / name}: {error.strerror}; make room, then: nl2sql eval --resume {self.top}"
+            ) from None
+
+    def start_clock(self) -> None:
+        """Measure wall clock from now on; written every ``TICK_S``, so that a kill loses no more than that."""
+        self._ticked = time.perf_counter()
+
+    def tick(self, least: float = 0.0) -> None:
+        """Record the seconds since the last record, where these are ``least`` or more; ``seconds()`` sums them."""
+        now = time.perf_counter()
+        if now - self._ticked >= least:
+            self._append("phases.jsonl", {"key": self.key, "seconds": round(now - self._ticked, 3)})
+            self._ticked = now
+
+    def seconds(self) -> float:
+        rows = iter_jsonl(self.folder / "phases.jsonl")
+        return round(sum(row["seconds"] for row in rows if row.get("key") == self.key), 3)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            with suppress(OSError):  # a full disk was reported when the line was written
+                file.close()
+        self._files.clear()
+
+    def predictions(self) -> list[dict[str, Any]]:
+        """The last prediction of each question under this key, in the order they finished."""
+        return _latest(iter_jsonl(self.folder / "predictions.jsonl"), self.key)
+
+    def traces(self, fields: Collection[str] = ()) -> list[dict[str, Any]]:
+        """The last trace of each question under this key; of each only ``fields``, where any are named."""
+        rows = iter_jsonl(self.folder / "traces.jsonl")
+        if fields:
+            wanted = {"id", "key", *fields}
+            rows = ({name: value for name, value in row.items() if name in wanted} for row in rows)
+        return _latest(rows, self.key)
+
+
+def _latest(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    return list({row["id"]: row for row in rows if row.get("key") == key}.values())

@@ -1,0 +1,177 @@
+"""What decides a run: its plan, and what the plan names, opened. A run folder's manifest is read back here.
+
+Opening a benchmark needs no model; ``open_model`` is the only function that loads a model library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nl2sql.agents import prompts
+from nl2sql.agents.candidates.question_model import question_model_print
+from nl2sql.agents.controllers import NamedController, check_model
+from nl2sql.agents.repairing import check_corpus, corpus_print
+from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
+from nl2sql.config import Config, build_config
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.interfaces import Benchmark, Model, Question
+from nl2sql.runs.folder import content_key, question_key, read_manifest
+
+MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that decides a run, as the manifest keeps it; enough to resume it.
+
+    ``objects`` names what was given as a Python object (benchmark, model, controller) and must be given again.
+    """
+
+    benchmark: str = "packaged"
+    split: str | None = None
+    limit: int | None = None
+    sample_seed: int = 0
+    controller: str = "react"
+    model: str = "smollm2-135m"
+    device: str = "auto"
+    dtype: str | None = None
+    batch_size: int = 32
+    engine: str = "auto"
+    adapter: str = "auto"
+    server: tuple[str, ...] = ()  # KEY=VALUE options of an HTTP model
+    cache: bool = True  # answer repeated calls of a model opened here from the response cache
+    control: bool = True
+    equal_tokens: bool = False
+    seeds: tuple[int, ...] = ()
+    objects: tuple[str, ...] = ()
+
+
+def absolute(plan: Plan) -> Plan:
+    """The plan with its paths made absolute, so that the run resumes from any folder; names stay as they are."""
+    return replace(
+        plan,
+        benchmark=_absolute(plan.benchmark) if os.sep in plan.benchmark else plan.benchmark,
+        controller=_absolute(plan.controller) if ".py:" in plan.controller else plan.controller,
+        model=_absolute(plan.model),
+        adapter=_absolute(plan.adapter),
+    )
+
+
+def _absolute(spec: str) -> str:
+    head, sep, path = spec.partition("scripted:")
+    if sep and not head:
+        return f"scripted:{Path(path).expanduser().absolute()}"
+    file = Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec).expanduser()
+    return str(Path(spec).expanduser().absolute()) if file.exists() else spec
+
+
+def default_split(benchmark: str, split: str | None) -> str | None:
+    """``packaged`` is taken by its quick split unless another is named."""
+    return split or ("quick" if benchmark == "packaged" else None)
+
+
+def read_plan(folder: Path) -> tuple[Plan, Config]:
+    """The plan and the resolved config of a run folder. Raises UsageError where it holds none, or another version's."""
+    manifest = read_manifest(folder)
+    try:
+        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in manifest["plan"].items()}
+        return Plan(**kept), build_config(manifest["config"])
+    except (TypeError, KeyError, AttributeError, UsageError):
+        raise UsageError(
+            f"{folder / 'manifest.json'} is not a manifest of this version; start a new run with another --out"
+        ) from None
+
+
+def open_benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
+    """The benchmark of a plan, by name or as the object that was given. Raises UsageError, BenchmarkError."""
+    if "benchmark" not in plan.objects:
+        return load_benchmark(plan.benchmark, split=plan.split)
+    found: Benchmark = objects["benchmark"]
+    if plan.split is not None:
+        raise UsageError("split= goes with a benchmark's name; narrow a benchmark object before you pass it")
+    return found
+
+
+def pick(benchmark: Benchmark, plan: Plan) -> list[Question]:
+    """The questions of a plan: without the items that scores leave out, then the seeded sample."""
+    usable = [question for question in benchmark.questions if scorable(question)]
+    if not usable:
+        raise UsageError(f"benchmark {benchmark.name!r} has no scorable questions in split {plan.split or 'all'!r}")
+    return draw_sample(usable, plan.limit, plan.sample_seed)
+
+
+def open_model(plan: Plan) -> Model:
+    from nl2sql.models import load_model
+
+    if plan.batch_size < 1:
+        raise UsageError(f"--batch-size {plan.batch_size}: expected 1 or more")
+    return load_model(
+        plan.model,
+        device=plan.device,
+        dtype=plan.dtype,
+        batch_size=plan.batch_size,
+        engine=plan.engine,
+        adapter=plan.adapter,
+        server=plan.server,
+        cache=plan.cache,
+    )
+
+
+def given_model(plan: Plan, model: Model) -> Model:
+    """A model object as the plan wants it: behind the response cache or as it is."""
+    if not plan.cache:
+        return model
+    from nl2sql.models.response_cache import cached
+
+    return cached(model)
+
+
+def check_config(model: Model, config: Config) -> None:
+    """Before a run: raises ModelError or UsageError where the model cannot do what ``config`` wants, or where a corpus,
+    a few-shot pool or a question model that it names is not there."""
+    from nl2sql.agents.context.few_shot import check_few_shot
+
+    check_model(model, config)
+    check_corpus(config.repair)
+    check_few_shot(config.few_shot)
+    question_model_print(config.candidates)
+
+
+def run_key(named: NamedController, config: Config, model: Mapping[str, Any], prints: Mapping[str, str]) -> str:
+    """Content key of one controller under one config on one model over these questions and databases, over the examples
+    that prompts are given, over the fixes that guidance draws on and the question model's weights."""
+    weights = weights_of(model)
+    hashes = prompts.prompt_hashes(config.prompts)
+    seen = {**prints, **({"few-shot pool": pool} if (pool := few_shot_pool(config)) else {})}
+    settings = config.model_dump(exclude={"eval"})
+    others = [found for found in (corpus_print(config.repair), question_model_print(config.candidates)) if found]
+    return content_key(named.name, named.identity, settings, weights, hashes, seen, *others)
+
+
+def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides a model's answers, of its description."""
+    return {key: model.get(key) for key in ("name", "revision", "dtype")}
+
+
+def few_shot_pool(config: Config) -> str | None:
+    """The fingerprint of the examples that prompts are given; None without any."""
+    if not config.few_shot.k:
+        return None
+    from nl2sql.agents.context.few_shot import pool_of
+
+    return pool_of(config.few_shot).fingerprint
+
+
+def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[str, str]:
+    """Content hashes: of the questions, and of each database they ask; one that cannot be read says why."""
+    found = {"questions": content_key([question_key(question) for question in questions])}
+    for db_id in sorted({question.db_id for question in questions}):
+        try:
+            found[db_id] = benchmark.database(db_id).fingerprint
+        except Nl2SqlError as error:
+            found[db_id] = f"unreadable: {error}"
+    return found

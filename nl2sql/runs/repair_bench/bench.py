@@ -1,0 +1,236 @@
+"""The benchmark of repairs: every case under every arm, with up to three attempts, in a folder that can be resumed.
+
+An arm is a guidance level (``none``, ``error``, ``patterns``, ``patterns+corpus``), the stage without a model
+(``deterministic``), that stage before a level (``deterministic+patterns``), or ``foreign-patterns``: the patterns of
+another dialect, a control that must show as useless. An attempt is the loop's own ``repair_sql`` (prompt, guidance,
+guardrails); it ends when the engine takes the statement, since nothing tells the loop more than that. Success is that
+the statement then gives the gold's rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from nl2sql.agents import prompts, repairing
+from nl2sql.agents.agent_tools import EpisodeFailed, State, guard, link, open_task, repair_sql
+from nl2sql.agents.controllers import episode_model
+from nl2sql.config import Config, RepairConfig
+from nl2sql.errors import Cancelled, UsageError
+from nl2sql.interfaces import Database, Model, Question, Resources
+from nl2sql.repair.corpus import Corpus
+from nl2sql.runs.folder import content_key, iter_jsonl
+from nl2sql.runs.plan import weights_of
+from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Case, Judge, failure
+
+LEVELS = ("none", "error", "patterns", "patterns+corpus")
+ALONE = "deterministic"  # the stage without a model
+BEFORE = f"{ALONE}+"
+FOREIGN = "foreign-patterns"
+ANOTHER = {"sqlite": "clickhouse", "clickhouse": "mysql"}  # whose patterns FOREIGN shows
+ENGINES = {"sqlite": "SQLite", "clickhouse": "ClickHouse"}
+SEARCH_S = 60.0  # a busy machine must not decide which fixes are shown
+RESULTS = "results.jsonl"
+FENCED = re.compile(r"```(?:\w+\n)?(.*?)(?:```|$)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is done about a failure. ``level`` None: no model is asked."""
+
+    name: str
+    level: str | None
+    deterministic: bool = False
+    foreign: bool = False
+
+    @property
+    def needs_corpus(self) -> bool:
+        return self.level == "patterns+corpus"
+
+    def config(self, base: Config, dialect: str) -> Config:
+        """``base`` as this arm repairs on ``dialect``."""
+        repair = RepairConfig(
+            **base.repair.model_dump()
+            | {"guidance": self.level or "error", "deterministic": self.deterministic, "search_s": SEARCH_S}
+            | {"patterns": ANOTHER[dialect] if self.foreign else ""}
+        )
+        written = prompts.prompt("generate_system", base.prompts).replace(ENGINES["sqlite"], ENGINES[dialect])
+        texts = base.prompts if dialect == "sqlite" else {**base.prompts, "generate_system": written}
+        return base.model_copy(update={"repair": repair, "prompts": texts})
+
+
+def arm(name: str) -> Arm:
+    """The arm of that name. Raises UsageError with the names there are."""
+    if name == ALONE:
+        return Arm(name, None, deterministic=True)
+    if name == FOREIGN:
+        return Arm(name, "patterns", foreign=True)
+    level = name.removeprefix(BEFORE)
+    if level not in LEVELS:
+        known = ", ".join([*LEVELS, ALONE, FOREIGN])
+        raise UsageError(f"no arm {name!r}; known: {known}, and {BEFORE} before one of the first four")
+    return Arm(name, level, deterministic=name != level)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Cases and what they are repaired with. ``database`` opens a case's database."""
+
+    cases: Sequence[Case]
+    database: Callable[[Case], Database]
+    config: Config
+    attempts: int = 3
+    corpus: Corpus | None = None
+
+    def key(self, case: Case, arm: Arm, model: Mapping[str, Any]) -> str:
+        """What decides a result, as a content key."""
+        config = arm.config(self.config, case.dialect)
+        parts = [case.to_dict(), arm.name, self.attempts, config.model_dump(exclude={"eval"})]
+        parts += [prompts.prompt_hashes(config.prompts)]
+        if arm.level is not None:
+            parts.append(weights_of(model))
+        if arm.needs_corpus and self.corpus is not None:
+            parts.append(self.corpus.content_hash())
+        return content_key(*parts)
+
+
+def carry_out(
+    bench: Bench, arms: Sequence[Arm], model: Model | None, folder: Path, *, progress: bool = True
+) -> list[dict[str, Any]]:
+    """Do what ``folder`` still owes of these arms and return every result that it holds of these cases.
+
+    Raises UsageError where an arm asks a model or a corpus that is not given, Cancelled when interrupted.
+    """
+    check(bench, arms, model)
+    described = model.describe() if model is not None else {}
+    label = str(described.get("name") or getattr(model, "name", "")) if model is not None else ""
+    wanted = [(case, chosen, bench.key(case, chosen, described)) for chosen in arms for case in bench.cases]
+    path = folder / RESULTS
+    done = {row["key"] for row in iter_jsonl(path)}
+    owed = [(case, chosen, key) for case, chosen, key in wanted if key not in done]
+    judge, cancel, writing = Judge(), threading.Event(), threading.Lock()
+
+    def one(case: Case, chosen: Arm, key: str) -> None:
+        if cancel.is_set():
+            return
+        found = repaired(bench, case, chosen, model, judge, cancel)
+        row = {"key": key, "case": case.id, "arm": chosen.name, "model": label if chosen.level else ""} | found
+        with writing, path.open("a", encoding="utf-8") as file:
+            if not cancel.is_set():
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    workers = max(1, int(getattr(model, "batch_size", 4))) if model is not None else 4
+    bar = tqdm(total=len(wanted), initial=len(wanted) - len(owed), desc="repairs", disable=not progress)
+    with bar, ThreadPoolExecutor(workers, thread_name_prefix="repair") as pool:
+        futures = [pool.submit(one, *item) for item in owed]
+        try:
+            for future in as_completed(futures):
+                future.result()
+                bar.update()
+        except BaseException as error:
+            cancel.set()
+            for future in futures:
+                future.cancel()
+            if isinstance(error, KeyboardInterrupt):
+                kept = sum(1 for _ in iter_jsonl(path))
+                raise Cancelled(f"interrupted; {kept} results are kept in {folder}; the same command goes on") from None
+            raise
+    ids = {case.id for case in bench.cases}
+    latest = {(row["case"], row["arm"], row["model"]): row for row in iter_jsonl(path) if row["case"] in ids}
+    return list(latest.values())
+
+
+def check(bench: Bench, arms: Sequence[Arm], model: Model | None) -> None:
+    """Raises UsageError where an arm asks for what is not there."""
+    if model is None and (asking := [chosen.name for chosen in arms if chosen.level is not None]):
+        raise UsageError(f"{asking[0]} asks a model, and none is given; --arms {ALONE} needs none")
+    if bench.corpus is None and (searching := [chosen.name for chosen in arms if chosen.needs_corpus]):
+        raise UsageError(f"{searching[0]} needs fixes; give --corpus FILE, or --learn-from BENCHMARK:SPLIT")
+
+
+def repaired(
+    bench: Bench, case: Case, chosen: Arm, model: Model | None, judge: Judge, cancel: threading.Event | None = None
+) -> dict[str, Any]:
+    """One case under one arm: whether it succeeded, whether it executes, attempts, cost, and each attempt."""
+    began = time.perf_counter()
+    database = bench.database(case)
+    question = Question(case.question, case.db_id, case.question_id, evidence=case.evidence)
+    asked = episode_model(model, question, chosen.name) if model is not None and chosen.level else _nobody()
+    config = chosen.config(bench.config, case.dialect)
+    state = State(open_task(question, Resources(asked, database, corpus=bench.corpus, cancel=cancel), config))
+    link(state.task)
+    sql, error, ended, success = case.sql, case.error, "no attempt is left", False
+    tried: list[dict[str, str]] = []
+    while len(tried) < bench.attempts:
+        try:
+            candidate = _attempt(state, chosen, sql, error)
+        except EpisodeFailed as failed:
+            ended = str(failed)
+            break
+        if candidate is None:
+            ended = "no repair was found" if chosen.level is None else "what came is no query"
+            break
+        why = failure(candidate, database)
+        result = database.run(candidate, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS) if not why else None
+        if result is not None and not result.success:
+            why = result.error or "refused"
+        tried.append({"sql": candidate, "error": why})
+        if result is not None and not why:
+            success = judge(case, database, candidate, result)
+            ended = "executes"
+            break
+        if candidate == sql:
+            ended = "repeats itself"  # the next prompt would be the same
+            break
+        sql, error = candidate, why
+    usage = state.task.usage
+    return {
+        "success": success,
+        "executes": ended == "executes",
+        "attempts": len(tried),
+        "ended": ended,
+        "mended": state.task.flags.get("deterministic_repairs", 0),
+        "fixes_shown": sum("SIMILAR SUCCESSFUL" in call["messages"][-1]["content"] for call in state.task.calls),
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "seconds": round(time.perf_counter() - began, 4),
+        "tried": tried,
+    }
+
+
+def _attempt(state: State, chosen: Arm, sql: str, error: str) -> str | None:
+    """The next candidate; None where nothing came that is a query."""
+    state.last_sql, state.pending_repair_error = sql, error
+    state.trace += [
+        {"action": "generate_sql", "observation": {"sql": sql}},
+        {"action": "run_sql", "observation": {"success": False, "error": error}},
+    ]
+    if chosen.level is None:
+        return repairing.mended(state, error)
+    raw = repair_sql(state, {})
+    task = state.task
+    if task.resources.database.dialect == "sqlite":
+        return guard(task, raw, enabled=task.config.react.guardrails)[0].strip().rstrip(";") or None
+    return _first_statement(raw) or None
+
+
+def _first_statement(raw: str) -> str:
+    """The statement in a model's text. The guardrails read SQLite's dialect only."""
+    fenced = FENCED.search(raw)
+    return (fenced[1] if fenced else raw).partition(";")[0].strip()
+
+
+def _nobody() -> Model:
+    """What stands in for a model that is not asked; it counts words."""
+    from nl2sql.models.scripted import ScriptedModel
+
+    return ScriptedModel([], name="none", context_window=10**6)

@@ -1,0 +1,269 @@
+"""Cases: statements that really fail on a real database, each with its question, the engine's error and the golds.
+
+Three origins: ``corruption`` (a gold made wrong by a slip), ``written`` (``bank.yaml``: mistakes written by hand) and
+``model`` (what a model wrote in a run and the engine refused). The same seed gives the same cases.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tqdm.auto import tqdm
+
+from nl2sql.errors import UsageError
+from nl2sql.eval.rules import get_rule
+from nl2sql.interfaces import Benchmark, Database, Question, RunResult
+from nl2sql.repair.analyzer import ErrorAnalyzer
+from nl2sql.repair.deterministic import fault
+from nl2sql.repair.dry_run import engine_version
+from nl2sql.repair.signatures import same_words
+from nl2sql.repair.transfer import LEARNING_SPLITS, Repair, learn, source_of
+from nl2sql.runs.repair_bench.slips import KINDS, Slip
+
+RULE = "bag"
+TIMEOUT_S = 10.0
+MAX_ROWS = 10_000
+TRIES = 3  # random choices of one slip on one gold
+AS_WRITTEN = ("another_dialect", "sqlite_s_own")  # slips of the dialect itself, which are not translated
+OF_THE_TEXT = (  # made of the engine's own gold: a translation would put them right
+    *("broken_syntax", "clauses_in_the_wrong_order", "unclosed_parenthesis", "comma_before_a_clause"),
+    "another_s_function",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One failing statement. ``gold`` are in the engine's dialect; ``ordered_by`` is the text whose ORDER BY counts."""
+
+    id: str
+    benchmark: str  # whose database it is, as ``load_benchmark`` takes it
+    origin: str
+    kind: str
+    category: str
+    dialect: str
+    db_id: str
+    question_id: str
+    question: str
+    sql: str
+    error: str
+    gold: tuple[str, ...]
+    ordered_by: str
+    evidence: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Case:
+        return cls(**{**data, "gold": tuple(data["gold"])})
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question whose ``golds`` run on ``database`` and give rows; ``rewrite`` puts SQLite's SQL into its dialect."""
+
+    question: Question
+    database: Database
+    golds: tuple[str, ...]
+    rewrite: Callable[[str], str]
+
+
+class Source(Protocol):
+    """Where cases come from and are repaired: the databases of one benchmark, on one engine."""
+
+    name: str
+
+    def database(self, db_id: str) -> Database: ...
+
+    def asked(self, question: Question) -> Asked | None:
+        """The question with those of its golds that run and give rows; None without one: nothing could be right."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SqliteSource:
+    """A benchmark's databases as they are."""
+
+    def __init__(self, name: str, benchmark: Benchmark) -> None:
+        self.name, self.database = name, benchmark.database
+
+    def asked(self, question: Question) -> Asked | None:
+        database = self.database(question.db_id)
+        golds = tuple(gold for gold in question.gold if _gives_rows(database, gold))
+        return Asked(question, database, golds, lambda sql: sql) if golds else None
+
+    def close(self) -> None:
+        """The benchmark's databases stay open for whoever else uses them."""
+
+
+def corrupted(
+    questions: Sequence[Question],
+    source: Source,
+    count: int,
+    seed: int,
+    *,
+    slips: Mapping[str, Slip] = KINDS,
+    progress: bool = True,
+) -> list[Case]:
+    """``count`` cases from golds made wrong, as evenly over questions and kinds as they can be had.
+
+    Every question is tried with every kind; each pass over the questions gives each another kind. Fewer where there
+    are no more. Raises UsageError where not one was found.
+    """
+    order = list(questions)
+    random.Random(seed).shuffle(order)
+    found: dict[tuple[str, str], Case] = {}
+    opened: dict[str, Asked | None] = {}
+    names = list(slips)
+    with tqdm(total=count, desc="cases", unit="case", disable=not progress) as bar:
+        for turn in range(len(names)):
+            for place, question in enumerate(order):
+                if len(found) >= count:
+                    return list(found.values())
+                if question.id not in opened:
+                    opened[question.id] = source.asked(question)
+                item, kind = opened[question.id], names[(place + turn) % len(names)]
+                if item is None:
+                    continue
+                case = _slipped(source.name, item, kind, slips[kind], seed)
+                key = (question.id, case.sql) if case is not None else None
+                if case is not None and key is not None and key not in found:
+                    found[key] = case
+                    bar.update()
+    if not found:
+        raise UsageError("none of these questions has a gold that runs, gives rows, and fails when it is made wrong")
+    return list(found.values())
+
+
+def _slipped(source: str, item: Asked, kind: str, slip: Slip, seed: int) -> Case | None:
+    """The first of a few tries that fails on the engine."""
+    rng = random.Random(f"{seed}/{item.question.id}/{kind}")
+    schema = item.database.schema()
+    dialect = item.database.dialect
+    for _ in range(TRIES):
+        wrong = slip(item.golds[0] if kind in OF_THE_TEXT else item.question.gold[0], schema, rng)
+        if wrong is None:
+            continue
+        text = wrong if kind in AS_WRITTEN + OF_THE_TEXT else item.rewrite(wrong)
+        if any(same_words(text, gold, dialect) for gold in item.golds):
+            continue
+        if error := failure(text, item.database):
+            return case_of(source, "corruption", kind, kind, text, error, item)
+    return None
+
+
+def case_of(source: str, origin: str, kind: str, label: str, sql: str, error: str, item: Asked) -> Case:
+    """A case of ``item``, told by ``label`` from others of its question; its category is that of the pattern that
+    matches the error."""
+    question, database = item.question, item.database
+    guidance = ErrorAnalyzer(database.dialect, version=engine_version(database)).analyze_error(error, sql)
+    return Case(
+        id=f"{database.dialect}/{source_of(question.db_id, question.id)}/{label}",
+        benchmark=source,
+        origin=origin,
+        kind=kind,
+        category=guidance.category,
+        dialect=database.dialect,
+        db_id=question.db_id,
+        question_id=question.id,
+        question=question.text,
+        sql=sql.strip().rstrip(";"),
+        error=error,
+        gold=item.golds,
+        ordered_by=question.gold[0],
+        evidence=question.evidence,
+    )
+
+
+def failure(sql: str, database: Database) -> str:
+    """What the engine says against a statement, "" where it takes it. On other engines than SQLite it is executed too:
+    values of wrong types show only then."""
+    found = fault(sql, database, database.schema())
+    if found or database.dialect == "sqlite":
+        return found
+    result = database.run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+    return "" if result.success or result.error_kind == "timeout" else result.error or "refused"
+
+
+def failed_in_run(folder: Path) -> Iterator[Case]:
+    """What the model of a run wrote and the engine refused: its answers, and the loop's candidates on the way to them;
+    each statement once a question.
+
+    Raises UsageError for a folder that is no run, or one whose benchmark was a Python object.
+    """
+    from nl2sql.agents.repairing import failures
+    from nl2sql.runs.plan import open_benchmark, read_plan
+    from nl2sql.runs.run import Run
+
+    run, (plan, _) = Run.load(folder), read_plan(folder)
+    if "benchmark" in plan.objects:
+        raise UsageError(f"{folder} was run on a benchmark object; its databases cannot be opened from here")
+    benchmark = open_benchmark(plan, {})
+    source = SqliteSource(plan.benchmark, benchmark)
+    questions = {question.id: question for question in benchmark.questions}
+    for name, part in run.parts().items():
+        traces = {trace["id"]: trace["trace"] for trace in part.traces(("trace",))}
+        for answer in part.predictions():
+            question = questions.get(answer["id"])
+            item = source.asked(question) if question is not None else None
+            if item is None:
+                continue
+            texts = [*(sql for sql, _ in failures(traces.get(answer["id"], ()))), answer["sql"] or ""]
+            for number, sql in enumerate(dict.fromkeys(text.strip().rstrip(";") for text in texts)):
+                if sql and (error := failure(sql, item.database)):
+                    label = f"{folder.name}{name}-{number}"
+                    yield case_of(source.name, "model", "model", label, sql, error, item)
+
+
+def learn_from(cases: Iterable[Case], corpus: Any, taught: Iterable[Case]) -> int:
+    """Store ``taught`` cases as fixes in ``corpus``; how many were new.
+
+    Raises UsageError where one of them asks a question of ``cases``: it would help itself.
+    """
+    tested = {(case.db_id, case.question.strip().lower()) for case in cases}
+    stored = 0
+    with corpus.batch():
+        for case in taught:
+            if (case.db_id, case.question.strip().lower()) in tested:
+                raise UsageError(f"question {case.question_id!r} is both learned from and measured; name another split")
+            repair = Repair(case.question, case.error, case.sql, case.gold[0])
+            source = source_of(case.db_id, case.question_id)
+            stored += learn(corpus, [repair], dialect=case.dialect, source=source)
+    return stored
+
+
+def learning_questions(benchmark: Benchmark, split: str) -> list[Question]:
+    """The questions of a training or development split. Raises UsageError for another one."""
+    if split not in LEARNING_SPLITS:
+        raise UsageError(f"split {split!r} is not one to learn from; expected {', '.join(sorted(LEARNING_SPLITS))}")
+    return list(benchmark.questions)
+
+
+class Judge:
+    """Whether a statement gives the rows of a case's gold, by ``EX[bag]``. Thread-safe; golds are executed once."""
+
+    def __init__(self) -> None:
+        self._rule = get_rule(RULE)
+        self._golds: dict[tuple[str, str, str], RunResult] = {}
+
+    def __call__(self, case: Case, database: Database, sql: str, result: RunResult) -> bool:
+        return any(
+            self._rule.judge([self._gold(case, database, gold)], [result], gold_sql=case.ordered_by, predicted_sql=sql)
+            for gold in case.gold
+        )
+
+    def _gold(self, case: Case, database: Database, gold: str) -> RunResult:
+        key = (case.dialect, case.db_id, gold)
+        if key not in self._golds:
+            self._golds[key] = database.run(gold, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+        return self._golds[key]
+
+
+def _gives_rows(database: Database, gold: str) -> bool:
+    found = database.run(gold, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+    return found.success and bool(found.rows) and not found.truncated

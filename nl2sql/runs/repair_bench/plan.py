@@ -1,0 +1,158 @@
+"""What decides the cases of a benchmark of repairs, and the folder that keeps them.
+
+``cases.jsonl`` is written once; ``bench.json`` says what it was made from; ``corpus.db`` holds what was learned for
+it; ``clickhouse/`` and ``bank.sqlite`` its databases. Results of further arms and models are added to the same folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from nl2sql.benchmarks import load_benchmark, scorable
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Benchmark, Database, Question
+from nl2sql.repair.corpus import Corpus
+from nl2sql.runs.folder import exclusive, iter_jsonl, write_json
+from nl2sql.runs.repair_bench.cases import (
+    Case,
+    Source,
+    SqliteSource,
+    corrupted,
+    failed_in_run,
+    learn_from,
+    learning_questions,
+)
+from nl2sql.runs.repair_bench.slips import FROM_SQLITE, KINDS
+from nl2sql.runs.repair_bench.written import DATABASE, bank, written
+
+FORMAT = 1
+CASES, ABOUT, LEARNED = "cases.jsonl", "bench.json", "corpus.db"
+SLIPS = {"sqlite": KINDS, "clickhouse": KINDS | FROM_SQLITE}
+
+
+@dataclass(frozen=True)
+class CasePlan:
+    """Which cases: ``count`` corruptions of a split's golds, written mistakes (ClickHouse), failures in ``runs``.
+
+    ``learn_from``: BENCHMARK:SPLIT from whose golds ``learn_count`` fixes are made for the arm ``patterns+corpus``.
+    """
+
+    benchmark: str = "packaged"
+    split: str = "test"
+    dialect: str = "sqlite"
+    count: int = 300
+    seed: int = 0
+    runs: tuple[str, ...] = ()
+    learn_from: str = ""
+    learn_count: int = 1000
+
+
+class Sources:
+    """The databases of the cases, opened by the benchmark's name."""
+
+    def __init__(self, dialect: str, folder: Path) -> None:
+        self.dialect, self.folder = dialect, folder
+        self._open: dict[tuple[str, str], Source] = {}
+        self._questions: dict[tuple[str, str], Benchmark] = {}
+
+    def of(self, name: str, dialect: str = "") -> Source:
+        """The databases of a benchmark on an engine (default: the plan's)."""
+        key = (name, dialect or self.dialect)
+        if key not in self._open:
+            benchmark = self.questions(name)
+            if key[1] == "sqlite":
+                self._open[key] = SqliteSource(name, benchmark)
+            else:
+                from nl2sql.runs.repair_bench.clickhouse import ClickHouseCopies
+
+                folder = self.folder / "clickhouse" / Path(name).name
+                self._open[key] = ClickHouseCopies(name, benchmark, folder)
+        return self._open[key]
+
+    def questions(self, name: str, split: str = "all") -> Benchmark:
+        """The benchmark, or the written questions."""
+        if (name, split) not in self._questions:
+            found = bank(self.folder) if name == DATABASE else load_benchmark(name, split=split)
+            self._questions[name, split] = found
+        return self._questions[name, split]
+
+    def database(self, case: Case) -> Database:
+        return self.of(case.benchmark, case.dialect).database(case.db_id)
+
+    def close(self) -> None:
+        for source in self._open.values():
+            source.close()
+
+
+@contextmanager
+def opened(folder: Path, plan: CasePlan, *, progress: bool = True) -> Iterator[tuple[list[Case], Sources]]:
+    """The cases of a plan and their databases; made where the folder is new, else read.
+
+    Raises UsageError where the folder holds the cases of another plan, or anything else.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
+    with exclusive(folder):
+        sources = Sources(plan.dialect, folder)
+        try:
+            yield _cases(folder, plan, sources, progress), sources
+        finally:
+            sources.close()
+
+
+def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool) -> list[Case]:
+    about = {"format": FORMAT, "plan": json.loads(json.dumps(asdict(plan)))}
+    if (folder / ABOUT).exists():
+        kept = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if kept != about:
+            old, new = kept.get("plan", {}), about["plan"]
+            changed = ", ".join(f"{name} {old.get(name)!r}" for name in new if old.get(name) != new[name])
+            raise UsageError(f"{folder} holds cases of {changed or 'another version'}; name another --out")
+        return [Case.from_dict(row) for row in iter_jsonl(folder / CASES)]
+    ours = (CASES, LEARNED, DATABASE, "clickhouse", ".")
+    if any(not path.name.startswith(ours) for path in folder.iterdir()):
+        raise UsageError(f"--out {folder} holds something else; name a new folder")
+    name, _, split = plan.learn_from.rpartition(":")
+    if plan.learn_from and not name:
+        raise UsageError(f"--learn-from {plan.learn_from!r}: expected BENCHMARK:SPLIT, such as packaged:dev")
+    taught = learning_questions(sources.questions(name, split), split) if name else []
+    cases = _made(plan, sources, progress)
+    if name:
+        _learn(folder / LEARNED, plan, cases, (sources.of(name), taught), progress)
+    lines = [json.dumps(case.to_dict(), ensure_ascii=False) + "\n" for case in cases]
+    (folder / CASES).write_text("".join(lines), encoding="utf-8")
+    write_json(folder / ABOUT, about)  # last: what is there is complete
+    return cases
+
+
+def _made(plan: CasePlan, sources: Sources, progress: bool) -> list[Case]:
+    cases: list[Case] = []
+    if plan.count:
+        questions = [q for q in sources.questions(plan.benchmark, plan.split).questions if scorable(q)]
+        source = sources.of(plan.benchmark)
+        cases += corrupted(questions, source, plan.count, plan.seed, slips=SLIPS[plan.dialect], progress=progress)
+    if plan.dialect != "sqlite":
+        cases += written(bank(sources.folder), sources.of(DATABASE))
+    for folder in plan.runs:
+        cases += failed_in_run(Path(folder))
+    if not cases:
+        raise UsageError("there is nothing to repair: give --cases 1 or more, or --run with failures in it")
+    return cases
+
+
+def _learn(
+    path: Path, plan: CasePlan, cases: list[Case], taught: tuple[Source, list[Question]], progress: bool
+) -> None:
+    source, questions = taught
+    slips, seed = SLIPS[plan.dialect], plan.seed + 1
+    usable = [question for question in questions if scorable(question)]
+    made = corrupted(usable, source, plan.learn_count, seed, slips=slips, progress=progress)
+    path.unlink(missing_ok=True)
+    with Corpus(path, create=True) as corpus:
+        learn_from(cases, corpus, made)

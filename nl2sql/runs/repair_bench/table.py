@@ -1,0 +1,161 @@
+"""The benchmark's results as a table: by origin of the cases and by arm, with intervals and paired tests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any, TypeAlias
+
+from nl2sql.eval.stats import adjusted, clustered_interval, paired_test
+from nl2sql.runs.repair_bench.bench import ALONE
+from nl2sql.runs.repair_bench.cases import RULE, Case
+
+BASELINE = "error"
+Row: TypeAlias = Mapping[str, Any]
+COLUMNS = ("arm", "model", "n", "repaired", "wrong", "failing", "attempts", "tokens", "s", "points", "won", "lost", "p")
+
+
+def summarise(cases: Sequence[Case], results: Sequence[Row], baseline: str = BASELINE) -> dict[str, Any]:
+    """Per dialect and origin: the arms with their numbers and tests, and success by category and by kind of mistake.
+
+    ``repaired``: the statement gives the gold's rows. ``wrong``: it executes, and gives others. ``failing``: it does
+    not. ``attempts``: mean over what was repaired. Tokens and seconds: mean over all cases. Intervals are clustered by
+    database. Each arm is tested against ``baseline`` under the same model (the stage without a model against each).
+    """
+    groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    for case in cases:
+        groups[case.dialect, case.origin].append(case)
+    found = []
+    for (dialect, origin), members in sorted(groups.items()):
+        by_id = {case.id: case for case in members}
+        arms: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
+        for row in results:
+            if row["case"] in by_id:
+                arms[row["model"], row["arm"]][row["case"]] = row
+        about = {"dialect": dialect, "origin": origin, "n": len(members), "databases": len({c.db_id for c in members})}
+        found.append(
+            about
+            | {
+                "arms": _with_tests([_arm(by_id, *name, rows) for name, rows in arms.items()], arms, baseline),
+                "by_category": _shares(by_id, arms, "category"),
+                "by_kind": _shares(by_id, arms, "kind"),
+            }
+        )
+    return {"metric": f"EX[{RULE}]", "baseline": baseline, "cases": len(cases), "groups": found}
+
+
+def _arm(cases: Mapping[str, Case], model: str, name: str, rows: Mapping[str, Row]) -> dict[str, Any]:
+    taken = list(rows.values())
+    good = [row for row in taken if row["success"]]
+    databases = [cases[row["case"]].db_id for row in taken]
+    wrong = [row["executes"] and not row["success"] for row in taken]
+    return {
+        "arm": name,
+        "model": model,
+        "n": len(taken),
+        "repaired": clustered_interval([row["success"] for row in taken], databases).to_dict(),
+        "wrong": clustered_interval(wrong, databases).to_dict(),
+        "failing": clustered_interval([not row["executes"] for row in taken], databases).to_dict(),
+        "attempts": fmean(row["attempts"] for row in good) if good else None,
+        "prompt_tokens": fmean(row["prompt_tokens"] for row in taken),
+        "completion_tokens": fmean(row["completion_tokens"] for row in taken),
+        "seconds": fmean(row["seconds"] for row in taken),
+        "mended": sum(row["mended"] > 0 for row in taken),
+        "fixes_shown": sum(row["fixes_shown"] > 0 for row in taken),
+        "model_failures": sum(row["ended"].startswith("model:") for row in taken),
+    }
+
+
+def _with_tests(
+    shown: list[dict[str, Any]], arms: Mapping[tuple[str, str], Mapping[str, Row]], baseline: str
+) -> list[dict[str, Any]]:
+    """The arms with ``test``: against the baseline, adjusted (Holm) over all tests of the group."""
+    verdicts = {name: {id: bool(row["success"]) for id, row in rows.items()} for name, rows in arms.items()}
+    models = [model for model, name in arms if name == baseline]
+    tests, owners = [], []
+    for entry in shown:
+        against = entry["model"] if entry["arm"] != ALONE else (models[0] if models else "")
+        if entry["arm"] != baseline and (against, baseline) in verdicts:
+            mine = verdicts[entry["model"], entry["arm"]]
+            tests.append(paired_test(baseline, mine, verdicts[against, baseline]))
+            owners.append(entry)
+    for entry, test in zip(owners, adjusted(tests), strict=True):
+        entry["test"] = asdict(test)
+    return shown
+
+
+def _shares(
+    cases: Mapping[str, Case], arms: Mapping[tuple[str, str], Mapping[str, Row]], field: str
+) -> list[dict[str, Any]]:
+    one_model = len({model for model, _ in arms if model}) < 2
+    members: dict[str, list[str]] = defaultdict(list)
+    for id, case in cases.items():
+        members[getattr(case, field)].append(id)
+    return [
+        {
+            field: name,
+            "n": len(ids),
+            "repaired": {
+                arm if one_model else f"{arm} {model}".strip(): fmean(
+                    bool(rows[id]["success"]) for id in ids if id in rows
+                )
+                for (model, arm), rows in arms.items()
+                if any(id in rows for id in ids)
+            },
+        }
+        for name, ids in sorted(members.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
+
+
+def table_text(summary: Mapping[str, Any]) -> str:
+    """The summary as plain text: one table for each group, and success by category below it."""
+    parts = []
+    for group in summary["groups"]:
+        head = f"{group['dialect']}, {group['origin']}: {group['n']} failing statements, {group['databases']} databases"
+        parts.append("\n".join([head, "", *_aligned([list(COLUMNS), *map(_cells, group["arms"])])]))
+        names = list(dict.fromkeys(name for entry in group["by_category"] for name in entry["repaired"]))
+        rows = [
+            [entry["category"], str(entry["n"]), *(_share(entry["repaired"].get(name)) for name in names)]
+            for entry in group["by_category"]
+        ]
+        parts.append("\n".join(["repaired by category, %", "", *_aligned([["category", "n", *names], *rows])]))
+    notes = [
+        f"repaired: the gold's rows ({summary['metric']}), %, with 95% intervals; wrong: executes and gives other rows",
+        "attempts: mean over what was repaired; tokens (prompt and completion) and s (seconds): mean over all cases",
+        f"points, won, lost: against {summary['baseline']}; p: exact McNemar, adjusted over a table (Holm)",
+    ]
+    broken = sum(entry["model_failures"] for group in summary["groups"] for entry in group["arms"])
+    if broken:
+        notes.insert(0, f"ALARM: in {broken} repairs the model failed; they count as not repaired")
+    return "\n\n".join([*parts, "\n".join(notes)])
+
+
+def _cells(entry: Mapping[str, Any]) -> list[str]:
+    repaired, test = entry["repaired"], entry.get("test")
+    interval = f"{_share(repaired['value'])} [{_share(repaired['low'])}, {_share(repaired['high'])}]"
+    tokens = entry["prompt_tokens"] + entry["completion_tokens"]
+    attempts = "-" if entry["attempts"] is None else f"{entry['attempts']:.2f}"
+    tested = ["", "", "", ""]
+    if test is not None:
+        tested = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"]), f"{test['p_holm']:.2g}"]
+    shares = [_share(entry[name]["value"]) for name in ("wrong", "failing")]
+    costs = [attempts, f"{tokens:.0f}", f"{entry['seconds']:.2f}"]
+    return [entry["arm"], entry["model"] or "-", str(entry["n"]), interval, *shares, *costs, *tested]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width, the first to the left, with a rule below the head."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if at == 0 else cell.rjust(w) for at, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]

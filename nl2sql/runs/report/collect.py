@@ -1,0 +1,139 @@
+"""What a report shows of its runs, as plain data: systems with their numbers, tests, failures, and questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nl2sql.errors import UsageError
+from nl2sql.eval.stats import PairedTest, adjusted, paired_test
+from nl2sql.runs.ablation.grid import TABLE
+from nl2sql.runs.folder import QuestionKey
+from nl2sql.runs.run import Run
+
+CONTROL_LABELS = {
+    "with_guardrails": ("single_shot", "ex_single_shot"),
+    "without_guardrails": ("single_shot, raw", "ex_single_shot_raw"),
+    "equal_tokens": ("single_shot, equal tokens", "ex_equal_tokens"),
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """A line of the table: a run, or a control of runs. Usage and metrics are those of ``report.json``.
+
+    The tests are of EX: against the run's own control, and against the first run, adjusted over all others.
+    """
+
+    label: str
+    is_control: bool
+    n: int
+    metrics: Mapping[str, Mapping[str, Any]]
+    usage: Mapping[str, float]
+    by_hardness: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    against_control: PairedTest | None = None
+    against_first: PairedTest | None = None
+
+    @property
+    def tokens(self) -> float:
+        """Prompt and completion tokens per question."""
+        return (self.usage["prompt_tokens"] + self.usage["completion_tokens"]) / max(1, self.n)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Runs under unique labels, and the table's systems: each run, then the controls that differ."""
+
+    runs: dict[str, Run]
+    systems: list[System]
+    metrics: list[str]
+    ex: str  # the name of the EX metric, with its rule
+
+
+def collect(folders: Iterable[str | Path]) -> Collected:
+    """Read run folders: a run with seeds as one run per seed, an ablation's folder as its cells.
+
+    Raises UsageError for what cannot stand in one table.
+    """
+    given = [run for folder in folders for run in _cells_of(Path(folder))]
+    if not given:
+        raise UsageError("no run given; example: nl2sql report runs/dev --out report.html")
+    runs: dict[str, Run] = {}
+    for path in given:
+        run = Run.load(path)
+        for seed, part in run.parts().items():
+            name = f"{path.resolve().name}/{seed}" if seed else path.resolve().name
+            label, number = name, 1
+            while label in runs:
+                number += 1
+                label = f"{name} ({number})"
+            runs[label] = part
+    names = {name for run in runs.values() for name in run.report["metrics"] if name.startswith("EX")}
+    if len(names) > 1:
+        raise UsageError(f"the runs were scored by different rules ({', '.join(sorted(names))}); replay them with one")
+    metrics = list(dict.fromkeys(name for run in runs.values() for name in run.report["metrics"]))
+    order = ("VA", "EM", "EX", "TS")
+    metrics.sort(key=lambda name: next((i for i, start in enumerate(order) if name.startswith(start)), len(order)))
+    ex = next(iter(names))
+    (first, baseline), *others = runs.items()
+    tests = {label: paired_test(first, right_of(run), right_of(baseline)) for label, run in others}
+    tests = {label: test for label, test in tests.items() if test.n}  # not of other questions than the first run's
+    by_label = dict(zip(tests, adjusted(list(tests.values())), strict=True))
+    systems = [_system(label, run, by_label.get(label)) for label, run in runs.items()]
+    systems += _controls(runs)
+    return Collected(runs, systems, metrics, ex)
+
+
+def _cells_of(folder: Path) -> list[Path]:
+    """The folder itself, or the cells of a finished ablation, base first."""
+    path = folder / TABLE
+    if not path.exists():
+        return [folder]
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        cells = [folder / cell["name"] for cell in data["cells"]]
+        command = data.get("command") or f"nl2sql ablate GRID --out {folder}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"{path} is not an ablation's; name the run folders in {folder} one by one") from None
+    if owed := [cell.name for cell in cells if not (cell / "report.json").exists()]:
+        raise UsageError(
+            f"{folder} owes {len(owed)} of its {len(cells)} cells (first: {owed[0]}); finish it with: {command}, or "
+            "name the run folders of finished cells"
+        )
+    return cells
+
+
+def right_of(run: Run, key: str = "ex") -> dict[QuestionKey, bool]:
+    """Question -> was it right, for the run (``ex``) or one of its controls (``ex_single_shot``, ...)."""
+    return {run.key_of(item): bool(item[key]) for item in run.report["items"] if key in item}
+
+
+def _system(label: str, run: Run, against_first: PairedTest | None) -> System:
+    report, control = run.report, right_of(run, "ex_single_shot")
+    against_control = paired_test("single_shot", right_of(run), control) if control else None
+    numbers = (report["n"], report["metrics"], report["usage"], report["by_hardness"])
+    return System(label, False, *numbers, against_control, against_first)
+
+
+def _controls(runs: Mapping[str, Run]) -> list[System]:
+    """The controls; those with the same numbers (the same model on the same questions) are one line."""
+    found: list[tuple[System, list[str]]] = []
+    for label, run in runs.items():
+        for key, (name, _) in CONTROL_LABELS.items():
+            control = run.report["control"].get(key)
+            if control is None:
+                continue
+            same = [of for system, of in found if system.label == name and system.metrics == control["metrics"]]
+            if same:
+                same[0].append(label)
+                continue
+            levels = control.get("by_hardness", {})
+            found.append((System(name, True, control["n"], control["metrics"], control["usage"], levels), [label]))
+    counts = [system.label for system, _ in found]
+    return [
+        replace(system, label=f"{system.label} of {', '.join(of)}") if counts.count(system.label) > 1 else system
+        for system, of in found
+    ]

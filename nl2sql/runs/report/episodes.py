@@ -1,0 +1,253 @@
+"""The traces of a report: cut to size, packed in compressed chunks that the page opens one at a time.
+
+An index (one short row per question) is opened with the page; an episode's chunk when it is clicked. Episodes of one
+question and one database lie together, so that what they share is stored once.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from nl2sql.agents.record import json_text, json_value
+from nl2sql.errors import Nl2SqlError
+from nl2sql.interfaces import Benchmark, Question, RunResult
+from nl2sql.runs.folder import QuestionKey, iter_jsonl
+from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.report.collect import Collected, right_of
+from nl2sql.runs.rescore import questions_of, stores_of
+from nl2sql.runs.run import Run
+
+CHUNK = 24  # episodes: opening one takes milliseconds, and its neighbours share the schema's words
+SHORT = 300  # characters of a value, a reason, a question in the list
+ROWS, COLUMNS = 20, 30  # shown of a result
+LONG = (2_000, 800, 300)  # characters of a model's text or an observation; the first by which the page stays in size
+MOST_BYTES, MOST_PER_EPISODE = 39_000_000, 3_900  # of the traces in a page; whichever is more
+GOLD_ROWS, GOLD_TIMEOUT_S = 1_000, 10.0
+
+
+@dataclass(frozen=True)
+class Packed:
+    """``index`` and ``chunks`` are base64 of gzip of JSON; ``notes`` says what could not be shown."""
+
+    index: str
+    chunks: list[str]
+    notes: list[str]
+
+
+def pack(collected: Collected, *, golds: bool = True, progress: bool = True) -> Packed:
+    """Read every trace and pack it. ``golds``: run the golds, so that their rows stand beside the predicted ones.
+
+    Where the page would grow too large, it is done again with shorter texts, and a note says so.
+    """
+    notes: list[str] = []
+    asked = _questions(collected, golds, notes)
+    gold_rows = _run_golds(asked, progress) if golds else {}
+    room = max(MOST_BYTES, MOST_PER_EPISODE * sum(len(run.report["items"]) for run in collected.runs.values()))
+    for long in LONG:
+        index, chunks = _pack(collected, asked, gold_rows, long, progress)
+        if len(index) + sum(map(len, chunks)) <= room:
+            break
+    if long < LONG[0]:
+        notes.append(f"texts are cut at {long} characters, so that the page stays under {room / 1e6:.0f} MB")
+    return Packed(index, chunks, notes)
+
+
+def _pack(
+    collected: Collected,
+    asked: Mapping[QuestionKey, tuple[Question, Benchmark]],
+    gold_rows: Mapping[QuestionKey, RunResult],
+    long: int,
+    progress: bool,
+) -> tuple[str, list[str]]:
+    """The index and the chunks, with texts of at most ``long`` characters."""
+    episodes: dict[tuple[QuestionKey, int], bytes] = {}
+    rows: dict[QuestionKey, dict[str, Any]] = {}
+    for number, run in enumerate(collected.runs.values()):
+        items = {item["id"]: item for item in run.report["items"]}
+        controls = _control_sql(run, long)
+        for trace in tqdm(_traces(run, items), total=len(items), desc="traces", unit="trace", disable=not progress):
+            item = items[trace["id"]]
+            key = run.key_of(item)
+            question, _ = asked.get(key, (None, None))
+            episode = _episode(trace, item, question, gold_rows.get(key), controls.get(item["id"]), long)
+            episodes[(key, number)] = json_text(episode).encode()  # a repeated line replaces the one before it
+            row = rows.setdefault(key, _row(trace, item, len(collected.runs)))
+            row["r"][number] = _verdict(trace, item)
+    order = sorted(episodes)
+    chunks: list[str] = []
+    for start in range(0, len(order), CHUNK):
+        keys = order[start : start + CHUNK]
+        for place, (key, number) in enumerate(keys):
+            rows[key]["r"][number]["at"] = [len(chunks), place]
+        chunks.append(_squeeze(b"[" + b",".join(episodes.pop(key) for key in keys) + b"]"))
+    index = {"runs": list(collected.runs), "questions": [rows[key] for key in sorted(rows)]}
+    return _squeeze(json_text(index).encode()), chunks
+
+
+def _squeeze(data: bytes) -> str:
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+
+
+def _traces(run: Run, items: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One trace at a time: a large run's do not fit in memory."""
+    for trace in iter_jsonl(run.folder / "traces.jsonl"):
+        if trace.get("key") == run.manifest["key"] and trace.get("id") in items:
+            yield trace
+
+
+def _questions(collected: Collected, golds: bool, notes: list[str]) -> dict[QuestionKey, tuple[Question, Benchmark]]:
+    """The questions of all runs with the benchmarks that they are from; a note for a run whose is not at hand."""
+    found: dict[QuestionKey, tuple[Question, Benchmark]] = {}
+    for label, run in collected.runs.items():
+        if run.report["control"] and "ex_single_shot" not in run.report["items"][0]:
+            notes.append(f"{label}: scored by an older version, which kept no verdicts of the control: nl2sql replay")
+        plan, _ = read_plan(run.folder)
+        if not golds or {run.key_of(item) for item in run.report["items"]} <= set(found):
+            continue
+        try:
+            if "benchmark" in plan.objects:
+                raise Nl2SqlError(f"{plan.benchmark} was given as an object")
+            benchmark = open_benchmark(plan, {})
+            questions = questions_of(run.folder, benchmark)
+            found |= {(run.report["benchmark"], q.db_id, q.id): (q, benchmark) for q in questions}
+        except Nl2SqlError as error:
+            notes.append(f"{label}: no golds, because the benchmark is not at hand: {error}")
+    return found
+
+
+def _run_golds(asked: Mapping[QuestionKey, tuple[Question, Benchmark]], progress: bool) -> dict[QuestionKey, RunResult]:
+    """Question -> the result of its first gold, in the sandbox."""
+
+    def run(question: Question, benchmark: Benchmark) -> RunResult:
+        try:
+            database = benchmark.database(question.db_id)
+            return database.run(question.gold[0], timeout_s=GOLD_TIMEOUT_S, max_rows=GOLD_ROWS)
+        except Nl2SqlError as error:
+            return RunResult(False, error=str(error), error_kind="other")
+
+    with_gold = {key: pair for key, pair in asked.items() if pair[0].gold}
+    with ThreadPoolExecutor(4, thread_name_prefix="gold") as pool:
+        done = pool.map(lambda pair: run(*pair), with_gold.values())
+        results = list(tqdm(done, total=len(with_gold), desc="golds", unit="gold", disable=not progress))
+    return dict(zip(with_gold, results, strict=True))
+
+
+def _control_sql(run: Run, long: int) -> dict[str, dict[str, Any]]:
+    """Question id -> what the single-shot control answered, and whether that was right."""
+    _, controls = stores_of(run.folder)
+    if "single_shot" not in controls:
+        return {}
+    right, raw = right_of(run, "ex_single_shot"), right_of(run, "ex_single_shot_raw")
+    return {
+        row["id"]: {
+            "sql": _cut(row["sql"], long),
+            "raw": _cut(row["raw_sql"], long),
+            "ex": right.get(run.key_of(row)),
+            "raw_ex": raw.get(run.key_of(row)),
+        }
+        for row in controls["single_shot"].predictions()
+    }
+
+
+# ---------------------------------------------------------------------------------------------- one episode
+
+
+def _row(trace: Mapping[str, Any], item: Mapping[str, Any], runs: int) -> dict[str, Any]:
+    """A question's row of the index; ``r`` has a place for each run."""
+    return {
+        "id": item["id"],
+        "db": item["db_id"],
+        "q": _cut(trace["question"], SHORT),
+        "h": item.get("hardness") or "unknown",
+        "r": [None] * runs,
+    }
+
+
+def _verdict(trace: Mapping[str, Any], item: Mapping[str, Any]) -> dict[str, Any]:
+    """What the list of questions filters by."""
+    usage = trace["usage"]
+    return {
+        "ex": int(item["ex"]),
+        "va": int(item["va"]),
+        "s": int(item["ex_single_shot"]) if "ex_single_shot" in item else None,
+        "c": None if item["ex"] else item.get("cause") or "unknown",
+        "f": trace["finish"],
+        "n": trace["steps"],
+        "t": usage["prompt_tokens"] + usage["completion_tokens"],
+        "o": int(any("forced_action" in record for record in trace["trace"])),
+    }
+
+
+def _episode(
+    trace: Mapping[str, Any],
+    item: Mapping[str, Any],
+    question: Question | None,
+    gold: RunResult | None,
+    control: Mapping[str, Any] | None,
+    long: int,
+) -> dict[str, Any]:
+    usage = trace["usage"]
+    found: dict[str, Any] = {
+        "question": _cut(trace["question"], long),
+        "evidence": _cut(question.evidence, long) if question and question.evidence else None,
+        "sql": _cut(trace["sql"], long),
+        "raw_sql": _cut(trace["raw_sql"], long),
+        "error": _cut(item["error"] or trace["error"] or "", long),
+        "verdicts": {name: item[name] for name in ("va", "em", "ex", "ts") if item.get(name) is not None},
+        "cause": item.get("cause"),
+        "result": _result(trace["columns"], trace["rows"], trace["row_count"]),
+        "golds": [_cut(sql, long) for sql in question.gold[:3]] if question else [],
+        "gold_error": item.get("gold_error"),
+        "control": control,
+        "finish": trace["finish"],
+        "steps": trace["steps"],
+        "seconds": round(trace["seconds"], 2),
+        "usage": {name: usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens", "model_calls")},
+        "violations": [name for name, on in trace["compliance"].items() if on],
+        "trace": [_record(record, long) for record in trace["trace"]],
+        "decisions": [
+            {"step": entry["step"], "status": entry["status"], "reason": _cut(str(entry["reason"]), SHORT)}
+            for entry in trace["decision_log"]
+            if entry["status"] in ("reject", "blocked")
+        ],
+    }
+    if gold is not None:
+        rows = [[json_value(value) for value in row] for row in gold.rows]
+        found["gold_result"] = _result(gold.columns, rows, len(rows), more=gold.truncated)
+        found["gold_error"] = found["gold_error"] or (None if gold.success else gold.error)
+    return found
+
+
+def _record(record: Mapping[str, Any], long: int) -> dict[str, Any]:
+    """A trace record whose texts are cut; an observation is kept as JSON where it is short."""
+    if "llm" in record:
+        return {"step": record["step"], "llm": _cut(str(record["llm"]), long)}
+    if "forced_action" in record:
+        return {**record, "reason": _cut(str(record["reason"]), SHORT)}
+    seen = record.get("observation")
+    if isinstance(seen, Mapping) and isinstance(seen.get("rows"), list):
+        seen = {**seen, "rows": _result(seen.get("columns", []), seen["rows"], len(seen["rows"]))["rows"]}
+    text = json_text(seen)
+    arguments = record.get("args")
+    short = arguments if len(json_text(arguments)) <= SHORT else {"": _cut(json_text(arguments), SHORT)}
+    observation = seen if len(text) <= long else _cut(seen if isinstance(seen, str) else text, long)
+    return {"step": record["step"], "action": record["action"], "args": short, "observation": observation}
+
+
+def _result(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: int, more: bool = False) -> dict[str, Any]:
+    shown = [
+        [_cut(value, SHORT) if isinstance(value, str) else value for value in row[:COLUMNS]] for row in rows[:ROWS]
+    ]
+    names = [_cut(str(name), SHORT) for name in columns[:COLUMNS]]
+    return {"columns": names, "width": len(columns), "rows": shown, "count": count, "more": more}
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"

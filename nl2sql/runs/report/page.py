@@ -1,0 +1,142 @@
+"""The report's page: template, style and script put together into one file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from nl2sql import __version__
+from nl2sql.errors import UsageError
+from nl2sql.runs.report.collect import Collected, collect
+from nl2sql.runs.report.episodes import pack
+from nl2sql.runs.report.plots import MOST_RUNS, SERIES, css, figures
+from nl2sql.runs.summary import summary_notes
+
+
+def report_html(runs: Iterable[str | Path], *, golds: bool = True, progress: bool = True) -> str:
+    """The report of finished runs as one HTML page that needs nothing else.
+
+    runs: run folders; the first is what the others are compared with. golds: run the benchmark's golds (in the
+    sandbox) to show their rows beside the predicted ones. Raises UsageError for a folder without a finished run.
+    """
+    import jinja2
+
+    collected = collect(runs)
+    packed = pack(collected, golds=golds, progress=progress)
+    script = _asset("page.js")
+    page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    page.filters |= {"percent": _percent, "points": _points}
+    return page.from_string(_asset("page.html")).render(
+        title=" and ".join(collected.runs) if len(collected.runs) < 3 else f"{len(collected.runs)} runs",
+        collected=collected,
+        facts=_facts(collected),
+        notes=[(label, summary_notes(run.report)) for label, run in collected.runs.items()],
+        alarms=[(label, line) for label, run in collected.runs.items() for line in run.report.get("alarms", [])],
+        figures=figures(collected),
+        causes=_causes(collected),
+        flips=_flips(collected),
+        css_of={system.label: css(collected, system) for system in collected.systems},
+        series=SERIES,
+        cut_runs=len(collected.runs) - MOST_RUNS,
+        packed=packed,
+        style=_asset("page.css"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        version=__version__,
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def write_report(
+    runs: Iterable[str | Path], out: str | Path, *, golds: bool = True, progress: bool = True, force: bool = False
+) -> Path:
+    """Write ``report_html`` to ``out``. Raises UsageError where that exists (unless ``force``) or cannot be written."""
+    path = Path(out).expanduser()
+    if path.exists() and not force:
+        raise UsageError(f"--out {path} exists; name another file, or overwrite it with --force")
+    if not path.parent.is_dir():
+        raise UsageError(f"--out {path}: the folder {path.parent} does not exist")
+    text = report_html(runs, golds=golds, progress=progress)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
+    return path
+
+
+@dataclass(frozen=True)
+class View:
+    """A report in a notebook's cell: the page in a frame of its own."""
+
+    page: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{html.escape(self.page)}" style="width:100%;height:{self.height}px;border:0" '
+            'sandbox="allow-scripts"></iframe>'
+        )
+
+
+def view(*runs: Any, golds: bool = True, height: int = 900) -> View:
+    """The report of runs (``Run`` objects or their folders) for a notebook. The page is stored in the notebook."""
+    return View(report_html([getattr(run, "folder", run) for run in runs], golds=golds, progress=False), height)
+
+
+def _asset(name: str) -> str:
+    return files("nl2sql.runs.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _facts(collected: Collected) -> list[dict[str, str]]:
+    """What was run, a line per run."""
+    found = []
+    for label, run in collected.runs.items():
+        plan, environment = run.manifest["plan"], run.manifest.get("environment", {})
+        found.append(
+            {
+                "run": label,
+                "controller": run.report["controller"],
+                "benchmark": f"{run.report['benchmark']} ({plan.get('split') or 'all'}), {run.report['n']} questions",
+                "model": str(run.report["model"]),
+                "dtype": str(run.manifest["model"].get("dtype") or ""),
+                "code": f"nl2sql {environment.get('nl2sql', '?')} {environment.get('commit') or ''}".strip(),
+            }
+        )
+    return found
+
+
+def _causes(collected: Collected) -> list[dict[str, Any]]:
+    """Cause -> items of each run, the most frequent first, with the longest bar's share."""
+    by_run = [
+        Counter(item["cause"] or "unknown" for item in run.report["items"] if not item["ex"])
+        for run in collected.runs.values()
+    ]
+    names = sorted({name for found in by_run for name in found}, key=lambda name: -max(f[name] for f in by_run))
+    most = max((count for found in by_run for count in found.values()), default=1)
+    return [{"name": name, "counts": [(found[name], 100 * found[name] / most) for found in by_run]} for name in names]
+
+
+def _flips(collected: Collected) -> list[dict[str, Any]]:
+    """What guardrails and gates cost and saved, per run."""
+    return [
+        {"run": label, "gate": name, **{"refused": None, **flips}}
+        for label, run in collected.runs.items()
+        for name, flips in run.report["flips"].items()
+        if flips.get("refused") or flips["right_to_wrong"] or flips["wrong_to_right"]
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")

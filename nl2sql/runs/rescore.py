@@ -1,0 +1,151 @@
+"""Scoring a run folder again, without a model: after a change of the scoring, of golds, or of the number of replicas.
+
+``nl2sql replay`` and ``replay`` read the predictions that are there and write ``report.json`` anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nl2sql.agents.controllers import SAMPLERS
+from nl2sql.config import Config, build_config, config_keys, load_config
+from nl2sql.errors import UsageError, interruptible
+from nl2sql.interfaces import Benchmark, Question
+from nl2sql.runs.folder import RunFolder, iter_jsonl, read_manifest, write_json
+from nl2sql.runs.plan import fingerprints, open_benchmark, read_plan
+from nl2sql.runs.run import Run
+from nl2sql.runs.summary import pool_seeds, summarise
+
+if TYPE_CHECKING:
+    from nl2sql.runs.distributed import Cluster
+
+CONTROLS = {"single_shot": "control", "equal_tokens": "control_equal_tokens"}  # name in a report -> folder
+
+
+def replay(
+    folder: str | Path,
+    *,
+    benchmark: Benchmark | None = None,
+    overrides: Iterable[str] = (),
+    partial: bool = False,
+    progress: bool = True,
+    cluster: Cluster | None = None,
+) -> Run:
+    """Score the predictions of ``folder`` again and write its ``report.json``; returns the Run.
+
+    benchmark: for a run that was given one as an object. overrides: ``eval.KEY=VALUE``, in place of the run's own
+    scoring. partial: score the questions that are finished, in a run that owes others; nothing is written. cluster:
+    scores in place of this process.
+    Raises UsageError when questions are owed, or when the benchmark no longer has them.
+    """
+    path = Path(folder)
+    plan, config = read_plan(path)
+    if "benchmark" in plan.objects and benchmark is None:
+        raise UsageError(f"{path} was given a benchmark object; nl2sql.replay({str(path)!r}, benchmark=...)")
+    settings = _rescored(config, overrides)
+    opened = open_benchmark(plan, {"benchmark": benchmark})
+
+    def scored(part: Path) -> Run:
+        return _score(part, settings, opened, partial=partial, progress=progress, cluster=cluster)
+
+    with interruptible(f"interrupted; score it again with: nl2sql replay {path}"):
+        if plan.seeds:
+            reports = {seed: scored(path / f"seed-{seed}").report for seed in plan.seeds}
+            greedy = not config.react.do_sample and plan.controller not in SAMPLERS
+            run = Run(path, read_manifest(path), pool_seeds(reports, greedy=greedy) | {"run": str(path)})
+        else:
+            run = scored(path)
+    if plan.seeds and not partial:
+        write_json(path / "report.json", run.report)
+    return run
+
+
+def stores_of(folder: Path) -> tuple[RunFolder, dict[str, RunFolder]]:
+    """The episodes of a run and of its controls, whose keys are those of their last predictions."""
+    main = RunFolder(folder, read_manifest(folder)["key"], folder)
+    controls = {}
+    for name, place in CONTROLS.items():
+        key = None
+        for row in iter_jsonl(folder / place / "predictions.jsonl"):
+            key = row.get("key")
+        if key is not None:
+            controls[name] = RunFolder(folder / place, key, folder)
+    return main, controls
+
+
+def owed_of(folder: Path) -> dict[str, int]:
+    """What a run folder still owes: "run" and the controls' names, with the number of questions."""
+    manifest = read_manifest(folder)
+    main, controls = stores_of(folder)
+    plan, wanted = manifest["plan"], set(manifest["questions"])
+    stores: dict[str, RunFolder | None] = {"run": main}
+    if plan["control"] and manifest["controller"]["name"] != "single_shot":
+        stores["single_shot"] = controls.get("single_shot")
+        if plan["equal_tokens"]:
+            stores["equal_tokens"] = controls.get("equal_tokens")
+    counts = {name: len(wanted - (store.done() if store else set())) for name, store in stores.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def questions_of(folder: Path, benchmark: Benchmark) -> list[Question]:
+    """The questions of a run, in its order. Raises UsageError where the benchmark no longer has one."""
+    by_id = {question.id: question for question in benchmark.questions}
+    wanted = read_manifest(folder)["questions"]
+    if missing := [id_ for id_ in wanted if id_ not in by_id]:
+        raise UsageError(
+            f"benchmark {benchmark.name!r} has {len(missing)} of the {len(wanted)} questions of {folder} no longer "
+            f"(first: {missing[0]!r}); use the benchmark that the run was made with"
+        )
+    return [by_id[id_] for id_ in wanted]
+
+
+def changed_since(folder: Path, benchmark: Benchmark, questions: list[Question]) -> list[str]:
+    """What differs from the fingerprints of the manifest: "questions", and databases by name."""
+    then, now = read_manifest(folder)["fingerprints"], fingerprints(benchmark, questions)
+    return [name for name in {**then, **now} if then.get(name) != now.get(name)]
+
+
+def _score(
+    folder: Path,
+    config: Config,
+    benchmark: Benchmark,
+    *,
+    partial: bool,
+    progress: bool,
+    cluster: Cluster | None,
+) -> Run:
+    manifest = read_manifest(folder)
+    questions = questions_of(folder, benchmark)
+    main, controls = stores_of(folder)
+    finished = {row["id"] for row in main.predictions()}
+    if partial:
+        questions = [question for question in questions if question.id in finished]
+        covered = {question.id for question in questions}
+        controls = {
+            name: store for name, store in controls.items() if covered <= {row["id"] for row in store.predictions()}
+        }
+        if not questions:
+            raise UsageError(f"{folder} holds no finished question yet")
+    elif owed := owed_of(folder):
+        what = ", ".join(f"{count} of {len(questions)} questions ({name})" for name, count in owed.items())
+        raise UsageError(
+            f"{folder} owes {what}; finish it with: nl2sql eval --resume {folder}, or score those that are done with "
+            "--partial"
+        )
+    changed = changed_since(folder, benchmark, questions) if not partial else []
+    report = summarise(manifest, config, benchmark, questions, main, controls, progress=progress, cluster=cluster)
+    report["warnings"] += [f"{name} changed since the run was made" for name in changed]
+    if not partial:
+        write_json(folder / "report.json", report)
+    return Run(folder, manifest, report)
+
+
+def _rescored(config: Config, overrides: Iterable[str]) -> Config:
+    given = list(overrides)
+    for item in given:
+        if not item.strip().startswith("eval."):
+            known = ", ".join(key for key in config_keys() if key.startswith("eval."))
+            raise UsageError(f"replay scores again and runs nothing: cannot set {item!r}; it takes {known}")
+    return load_config((), given, base=config.model_dump()) if given else build_config(config.model_dump())

@@ -1,0 +1,86 @@
+"""A finished run as a notebook holds it: its manifest, its report, its predictions and traces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.errors import UsageError
+from nl2sql.eval.stats import mcnemar
+from nl2sql.runs.folder import QuestionKey, RunFolder, item_field, read_manifest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished run as notebooks read it."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    report: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Run:
+        """Raises UsageError when the folder holds no finished run."""
+        path = Path(folder)
+        manifest = read_manifest(path)
+        try:
+            report = json.loads((path / "report.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UsageError(
+                f"{path} holds no finished run (report.json is missing); continue it with: nl2sql eval --resume {path}"
+            ) from None
+        except (OSError, ValueError):
+            raise UsageError(f"{path / 'report.json'} is not JSON; write it anew with: nl2sql replay {path}") from None
+        return cls(path, manifest, report)
+
+    def parts(self) -> dict[str, Run]:
+        """The runs of a run with seeds, by the names of their folders; of any other, itself under ""."""
+        seeds = self.manifest["plan"].get("seeds") or ()
+        return {f"seed-{seed}": Run.load(self.folder / f"seed-{seed}") for seed in seeds} or {"": self}
+
+    def predictions(self) -> list[dict[str, Any]]:
+        return self._store().predictions()
+
+    def traces(self, fields: Collection[str] = ()) -> list[dict[str, Any]]:
+        """The episodes' traces; of each only ``fields``, where any are named (a large run's do not fit in memory)."""
+        return self._store().traces(fields)
+
+    def _store(self) -> RunFolder:
+        return RunFolder(self.folder, self.manifest["key"], self.folder)
+
+    def key_of(self, item: Mapping[str, Any]) -> QuestionKey:
+        """Which question an item or a trace is of; an id alone is unique in one benchmark only."""
+        return self.report["benchmark"], item["db_id"], item["id"]
+
+    def paired(self, other: Run) -> dict[str, dict[str, Any]]:
+        """Exact McNemar of this run against another on the questions of both, per metric: wins, losses, n, p."""
+        theirs = {other.key_of(item): item for item in other.report["items"]}
+        both = [(item, theirs[key]) for item in self.report["items"] if (key := self.key_of(item)) in theirs]
+        names = {name: item_field(name) for name in self.report["metrics"] if name in other.report["metrics"]}
+        return {
+            name: mcnemar((bool(a[field]), bool(b[field])) for a, b in both).to_dict() for name, field in names.items()
+        }
+
+    def __repr__(self) -> str:
+        return f"<run {self.folder.name}: {self.report['controller']}, {self.report['n']} questions>"
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per question, in the benchmark's order: prediction joined with its scores (per ``seed``, if any)."""
+        import pandas as pd
+
+        if seeds := self.manifest["plan"].get("seeds"):
+            frames = [Run.load(self.folder / f"seed-{seed}").to_dataframe().assign(seed=seed) for seed in seeds]
+            return pd.concat(frames, ignore_index=True)
+        items = pd.DataFrame(self.report["items"]).drop(columns=["sql", "error", "db_id", "seconds"], errors="ignore")
+        return items[["id"]].merge(pd.DataFrame(self.predictions()).drop(columns=["key"])).merge(items, on="id")
+
+    def _repr_html_(self) -> str:
+        from nl2sql.runs.summary import summary_html
+
+        return summary_html(self.report)

@@ -1,0 +1,380 @@
+"""What a run reports: the JSON contract of ``nl2sql eval``, the printed table, and the notebook's view of it.
+
+Every number of a loop stands beside the single-shot control, tokens, seconds and a paired test.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.benchmarks import left_out_counts
+from nl2sql.config import Config
+from nl2sql.eval import Scores, score_many
+from nl2sql.eval.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, percent, wilson_interval
+from nl2sql.interfaces import Benchmark, Question
+from nl2sql.runs.folder import RunFolder, item_field
+
+if TYPE_CHECKING:
+    from nl2sql.runs.distributed import Cluster
+
+SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
+SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause
+SUSPECT_ITEMS = 10  # fewer say nothing
+COARSE = 0.05  # a paired test that is likely to miss differences of so much says so
+CONTROL_FILES = {  # the control's verdict in an item -> the file that was scored
+    "ex_single_shot": "control",
+    "ex_single_shot_raw": "control, raw",
+    "ex_equal_tokens": "equal tokens",
+}
+GATES = ("guardrails", "validate_sql", "validate_constraints", "intent_constraints")
+
+
+def summarise(
+    manifest: Mapping[str, Any],
+    config: Config,
+    benchmark: Benchmark,
+    questions: Sequence[Question],
+    main: RunFolder,
+    controls: Mapping[str, RunFolder],
+    *,
+    progress: bool = False,
+    cluster: Cluster | None = None,
+) -> dict[str, Any]:
+    """Score a run and its controls; returns the report (the contract is in ``docs/cli.md``)."""
+
+    asked = {question.id for question in questions}
+
+    def of_asked(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row for row in found if row["id"] in asked]
+
+    rows, traces = of_asked(main.predictions()), of_asked(main.traces(("flags", "compliance")))
+    shots, equal_shots = (
+        of_asked(controls[key].predictions()) if key in controls else [] for key in ("single_shot", "equal_tokens")
+    )
+    refused, layers = _refused(traces)
+    files = {"run": _sql(rows), "run, raw": _sql(rows, "raw_sql")} | layers
+    files |= {"control": _sql(shots), "control, raw": _sql(shots, "raw_sql")} if "single_shot" in controls else {}
+    files |= {"equal tokens": _sql(equal_shots)} if "equal_tokens" in controls else {}
+    scored = score_many(  # together: each gold, and what the files share, is executed once
+        benchmark,
+        questions,
+        files,
+        replicas=config.eval.replicas,
+        timeout_s=config.eval.timeout_s,
+        max_rows=config.eval.max_rows,
+        progress=progress,
+        cluster=cluster,
+    )
+    scores = scored["run"]
+    report: dict[str, Any] = {
+        "run": str(main.folder),
+        "controller": manifest["controller"]["name"],
+        "benchmark": benchmark.name,
+        "model": manifest["model"].get("name"),
+        "n": len(questions),
+        "metrics": _metrics(scores),
+        "usage": usage_of(main),
+        "control": {},
+        "paired": {},
+    }
+    if "single_shot" in controls:
+        store = controls["single_shot"]
+        guarded, raw = scored["control"], scored["control, raw"]
+        report["control"] = {
+            "with_guardrails": _control(guarded, store),
+            "without_guardrails": _control(raw, store),
+        }
+        report["paired"] = scores.paired(guarded)
+        report["paired_without_guardrails"] = scores.paired(raw)
+        report["control_flips"] = {"guardrails": _flips((_right(raw), _right(guarded)))}
+    if "equal_tokens" in controls:
+        store = controls["equal_tokens"]
+        equal = scored["equal tokens"]
+        report["control"]["equal_tokens"] = _control(equal, store)
+        report["paired_equal_tokens"] = scores.paired(equal)
+    right = _right(scores)
+    verdicts: dict[tuple[str, str], bool] = {}
+    for name, layer in layers.items():
+        was = _right(scored[name])
+        verdicts.update({(id_, sql): was[id_] for id_, sql in layer.items()})
+    report["flips"] = {"guardrails_final": _flips((_right(scored["run, raw"]), right))}
+    report["flips"] |= _gate_flips(refused, verdicts, right)
+    report["counts"] = counts_of(rows, traces)
+    report["by_hardness"] = _by_hardness(scores)
+    report["failures"] = scores.failures()
+    report["left_out"] = left_out_counts(benchmark.questions)
+    report["eval"] = config.eval.model_dump()
+    report["warnings"] = [*_failures(rows), *_gold_errors(scores), *scores.all_warnings()]
+    report["alarms"] = alarms(scores)
+    ex = {name: _right(scored[file]) for name, file in CONTROL_FILES.items() if file in scored}
+    report["items"] = [item | {name: ex[name][item["id"]] for name in ex} for item in scores.to_dict()["items"]]
+    return report
+
+
+def alarms(scores: Scores) -> list[str]:
+    """Signs that a pipeline is broken rather than weak: look at a few traces before believing any number."""
+    n, right = len(scores.items), sum(item.ex for item in scores.items)
+    if n < SUSPECT_ITEMS:
+        return []
+    found = []
+    if right / n < SUSPECT_EX:
+        found.append(f"pipeline suspect: {right} of {n} items are right")
+    causes = scores.failures()
+    wrong = n - right
+    cause, count = next(iter(causes.items()), ("", 0))
+    if wrong >= SUSPECT_ITEMS and count / wrong > SUSPECT_SHARE:
+        found.append(f"pipeline suspect: {count} of {wrong} wrong items have the same cause, {cause}")
+    return found
+
+
+def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader has to know about episodes that did not come to their end."""
+    failed = [row["error"] for row in rows if row["finish"] == "error"]
+    if not failed:
+        return []
+    return [f"{len(failed)} of {len(rows)} episodes failed; the first: {failed[0]} (all: traces.jsonl)"]
+
+
+def _gold_errors(scores: Scores) -> list[str]:
+    broken = [item.id for item in scores.items if item.gold_error]
+    more = ", ..." if len(broken) > 5 else ""
+    return [f"{len(broken)} golds do not run, counted as wrong: {', '.join(broken[:5])}{more}"] if broken else []
+
+
+def pool_seeds(reports: Mapping[int, Mapping[str, Any]], *, greedy: bool) -> dict[str, Any]:
+    """One report over several seeds of the same questions; repeats are never counted as independent.
+
+    A metric is the mean over seeds; its interval is clustered by database, by question where there are fewer than
+    ten databases, and Wilson's over the questions where there are fewer than ten of those; ``n`` is the questions.
+    ``usage`` is the mean of the seeds. ``control``, paired tests and flips are the first seed's, whose controls ran.
+    ``greedy``: nothing was sampled, which a warning says.
+    """
+    first = next(iter(reports.values()))
+    items = [item for report in reports.values() for item in report["items"]]
+    questions, databases = ({item[key] for item in items} for key in ("id", "db_id"))
+    cluster = "db_id" if len(databases) >= MIN_CLUSTERS else "id"
+    metrics = {}
+    for name in first["metrics"]:
+        values = [bool(item[item_field(name)]) for item in items]
+        if len(questions) < MIN_CLUSTERS:
+            found = wilson_interval(sum(values) / len(values), len(questions))
+        else:
+            found = clustered_interval(values, [item[cluster] for item in items])
+        metrics[name] = {**found.to_dict(), "n": len(questions)}
+    usage = {key: sum(r["usage"][key] for r in reports.values()) / len(reports) for key in first["usage"]}
+    seeds = {
+        str(seed): {"run": r["run"], "metrics": r["metrics"], "usage": r["usage"], "counts": r["counts"]}
+        for seed, r in reports.items()
+    }
+    warnings = list(first["warnings"])
+    if greedy:
+        warnings.append("greedy decoding: the seeds give identical runs; sample with -c react.do_sample=true")
+    return {**first, "metrics": metrics, "usage": usage, "seeds": seeds, "warnings": warnings}
+
+
+def usage_of(store: RunFolder) -> dict[str, float | int]:
+    """Token and call sums over the episodes; ``seconds`` is the wall clock of the whole phase, resumes included."""
+    counts = ("prompt_tokens", "prefill_tokens", "reused_tokens", "completion_tokens", "model_calls", "cached_calls")
+    rows = store.predictions()
+    found: dict[str, float | int] = {key: sum(row["usage"].get(key, 0) for row in rows) for key in counts}
+    for key in ("queue_seconds", "compute_seconds", "cost"):
+        found[key] = round(sum(row["usage"].get(key, 0.0) for row in rows), 6)
+    return found | {"seconds": store.seconds()}
+
+
+def counts_of(rows: Sequence[Mapping[str, Any]], traces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How episodes ended and what went wrong in them."""
+    flags = [trace["flags"] for trace in traces]
+    return {
+        "finish": dict(Counter(row["finish"] for row in rows)),
+        "errors": dict(Counter(row["error"].split(":")[0] for row in rows if row["error"])),
+        "steps": sum(row["steps"] for row in rows),
+        "exhausted_after_success": sum(bool(f.get("exhausted_after_success")) for f in flags),
+        "order_violations": dict(Counter(name for t in traces for name, on in t["compliance"].items() if on)),
+        **{
+            name: sum(f.get(name, 0) for f in flags)
+            for name in ("format_errors", "truncated", "blocked", "elided_observations")
+        },
+    }
+
+
+def _metrics(scores: Scores) -> dict[str, Any]:
+    return {name: interval.to_dict() for name, interval in scores.metrics().items()}
+
+
+def _by_hardness(scores: Scores) -> dict[str, Any]:
+    return {
+        level: {name: interval.to_dict() for name, interval in metrics.items()}
+        for level, metrics in scores.by_hardness().items()
+    }
+
+
+def _control(scores: Scores, store: RunFolder) -> dict[str, Any]:
+    shared = {"n": len(scores.items), "metrics": _metrics(scores), "usage": usage_of(store)}
+    return shared | {"by_hardness": _by_hardness(scores)}
+
+
+def _right(scores: Scores) -> dict[str, bool]:
+    return {item.id: item.ex for item in scores.items}
+
+
+def _flips(*pairs: tuple[Mapping[str, bool], Mapping[str, bool]]) -> dict[str, int]:
+    """Questions that were right before and wrong after, and the other way round."""
+    changed: Counter[str] = Counter()
+    for before, after in pairs:
+        for key, was in before.items():
+            if was != after[key]:
+                changed["right_to_wrong" if was else "wrong_to_right"] += 1
+    return {name: changed[name] for name in ("right_to_wrong", "wrong_to_right")}
+
+
+def _sql(rows: Iterable[Mapping[str, Any]], field: str = "sql") -> dict[str, str]:
+    return {row["id"]: row[field] for row in rows}
+
+
+def _refused(
+    traces: Iterable[Mapping[str, Any]],
+) -> tuple[dict[tuple[str, str], set[str]], dict[str, dict[str, str]]]:
+    """(question id, candidate) -> the gates that refused it; and the candidates as prediction files."""
+    refused: dict[tuple[str, str], set[str]] = {}
+    for trace in traces:
+        for item in trace["flags"].get("rejected", []):
+            refused.setdefault((trace["id"], item["sql"]), set()).add(item["by"])
+    layers: dict[str, dict[str, str]] = {}
+    for key, sql in refused:
+        layer = next((entry for entry in layers.values() if key not in entry), None)
+        if layer is None:
+            layer = layers.setdefault(f"refused, {len(layers) + 1}", {})
+        layer[key] = sql
+    return refused, layers
+
+
+def _gate_flips(
+    refused: Mapping[tuple[str, str], set[str]],
+    verdicts: Mapping[tuple[str, str], bool],
+    right: Mapping[str, bool],
+) -> dict[str, Any]:
+    """For each gate, over the candidates that it refused: was the candidate right, and was the episode's answer?
+
+    ``right_to_wrong``: a right candidate was refused and the episode ended wrong; ``wrong_to_right``: the gate
+    refused a wrong one and the episode ended right. ``refused`` counts the candidates.
+    """
+    table: dict[str, Any] = {}
+    for name in GATES:
+        of_gate = [pair for pair, gates in refused.items() if name in gates]
+        table[name] = {
+            "refused": len(of_gate),
+            "right_to_wrong": sum(verdicts[pair] and not right[pair[0]] for pair in of_gate),
+            "wrong_to_right": sum(not verdicts[pair] and right[pair[0]] for pair in of_gate),
+        }
+    return table
+
+
+# --------------------------------------------------------------------------------------------------- showing
+
+
+def _columns(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    names = {
+        "with_guardrails": "single_shot",
+        "without_guardrails": "single_shot, raw",
+        "equal_tokens": "single_shot, equal tokens",
+    }
+    controls = {names[key]: value for key, value in report["control"].items()}
+    return {report["controller"]: report, **controls}
+
+
+def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """The table as text cells; the first row is the header."""
+    columns = _columns(report)
+    n = max(1, report["n"])
+    table = [["", *columns]]
+    for metric in report["metrics"]:
+        table.append([metric, *(percent(column["metrics"][metric]) for column in columns.values())])
+    for label, key in (
+        ("prompt tokens / question", "prompt_tokens"),
+        ("prefilled tokens / question", "prefill_tokens"),
+        ("reused tokens / question", "reused_tokens"),
+        ("completion tokens / question", "completion_tokens"),
+        ("model calls / question", "model_calls"),
+    ):
+        table.append([label, *(f"{column['usage'].get(key, 0) / n:,.1f}" for column in columns.values())])
+    if any(column["usage"].get("cost") for column in columns.values()):
+        table.append(["cost, whole set", *(f"{column['usage'].get('cost', 0):,.4f}" for column in columns.values())])
+    table.append(["seconds, whole set", *(f"{column['usage']['seconds']:,.1f}" for column in columns.values())])
+    return table
+
+
+def summary_notes(report: Mapping[str, Any]) -> list[str]:
+    """The lines under the table: paired tests, how episodes ended, flips, warnings."""
+    lines = [f"ALARM {alarm}; read some traces first" for alarm in report.get("alarms", ())]
+    tests = {
+        "paired": "single_shot",
+        "paired_without_guardrails": "single_shot, raw",
+        "paired_equal_tokens": "single_shot, equal tokens",
+    }
+    for key, name in tests.items():
+        for metric, test in report.get(key, {}).items():
+            if metric.startswith("EX"):
+                lines.append(
+                    f"{metric} against {name}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g}"
+                    f" (exact McNemar{_detectable(test)})"
+                )
+    for name, column in _columns(report).items():
+        if column["usage"].get("cached_calls"):
+            of = f"{column['usage']['cached_calls']:,.0f} of {column['usage']['model_calls']:,.0f}"
+            lines.append(f"{name}: {of} model calls came from the response cache; its seconds are not a measurement")
+    counts = report["counts"]
+    lines.append("ended by: " + ", ".join(f"{name} {count}" for name, count in counts["finish"].items()))
+    if counts["steps"] and report["controller"] != "single_shot":
+        lines.append(
+            f"format errors {counts['format_errors']}, truncated {counts['truncated']}, blocked {counts['blocked']} in "
+            f"{counts['steps']} steps; exhausted after a successful run: {counts['exhausted_after_success']}"
+        )
+    for name, flips in report["flips"].items():
+        if flips.get("refused") or flips["right_to_wrong"] or flips["wrong_to_right"]:
+            of = f" of {flips['refused']} refused" if "refused" in flips else ""
+            lines.append(
+                f"{name}: {flips['right_to_wrong']} right to wrong, {flips['wrong_to_right']} wrong to right{of}"
+            )
+    if report["left_out"]:
+        left = ", ".join(f"{count} {reason}" for reason, count in report["left_out"].items())
+        lines.append(f"left out of the benchmark: {left}")
+    return lines + [f"note: {warning}" for warning in report["warnings"]]
+
+
+def _detectable(test: Mapping[str, Any]) -> str:
+    """What a paired test over few items is likely to miss; nothing where it finds differences of 5 points."""
+    if not test["n"]:
+        return ""
+    found = minimum_detectable_effect(test["n"], (test["wins"] + test["losses"]) / test["n"])
+    if found is None:
+        return f"; {test['n']} questions are too few to find any difference"
+    missed = f"; differences below {100 * found:.0f} points are likely to be missed at n = {test['n']}"
+    return missed if found > COARSE else ""
+
+
+def summary_text(report: Mapping[str, Any]) -> str:
+    """The report as a plain-text table with its notes."""
+    table = summary_rows(report)
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = [f"{report['controller']} on {report['benchmark']}, {report['n']} questions, model {report['model']}", ""]
+    for number, row in enumerate(table):
+        lines.append(
+            "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        )
+        if number == 0:
+            lines.append("-" * (sum(widths) + 2 * (len(widths) - 1)))
+    return "\n".join([*lines, "", *summary_notes(report)])
+
+
+def summary_html(report: Mapping[str, Any]) -> str:
+    """The report for a notebook; all text is escaped."""
+    head, *body = summary_rows(report)
+    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+    notes = "<br>".join(html.escape(line) for line in summary_notes(report))
+    title = html.escape(f"{report['controller']} on {report['benchmark']}, {report['n']} questions, {report['model']}")
+    return f"<div><b>{title}</b><table><tr>{cells}</tr>{rows}</table><div>{notes}</div></div>"

@@ -1,0 +1,304 @@
+"""Run folders: killed and resumed, scored again, checked, exported."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import random
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.config import build_config
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.interfaces import Episode, Question
+from nl2sql.runs.check import check_run
+from nl2sql.runs.evaluate import resume, start
+from nl2sql.runs.export.failures import FIELDS, failures, write_failures
+from nl2sql.runs.folder import RunFolder, exclusive, mend, read_jsonl
+from nl2sql.runs.plan import Plan
+from nl2sql.runs.rescore import replay
+from nl2sql.runs.run import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_TS = build_config({"eval": {"replicas": 0}})
+GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
+
+
+@pytest.fixture(scope="module")
+def kill_runs() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("kill_runs", ROOT / "scripts" / "kill_runs.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_script(path: Path) -> Path:
+    """Right for every second of the quick questions; the others name a table that does not exist."""
+    replies: dict[str, Any] = {}
+    for number, question in enumerate(load_benchmark("packaged", split="quick").questions):
+        sql = question.gold[0] if number % 2 else "SELECT x FROM nowhere"
+        acts = ["Action: extract_constraints[{}]", "Action: generate_sql[{}]", sql, *GATES, *["no"] * 20]
+        replies[question.text] = {"react": acts, "single_shot": ["SELECT 1 AS one"]}
+    path.write_text(json.dumps({"replies": replies}), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    plan = Plan(split="quick", limit=12, model=f"scripted:{write_script(folder / 'script.json')}")
+    start(plan, NO_TS, out=folder / "run", progress=False)
+    return folder / "run"
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run, to be spoiled."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def failed(folder: Path) -> list[str]:
+    return [f"{finding.what}: {finding.detail}" for finding in check_run(folder) if finding.status == "fail"]
+
+
+# ------------------------------------------------------------------------------------------------ interrupted
+
+
+def test_a_run_killed_again_and_again_loses_and_doubles_nothing(kill_runs: ModuleType, tmp_path: Path) -> None:
+    script, disturbed, whole = (tmp_path / name for name in ("script.json", "disturbed", "whole"))
+    kill_runs.write_script(script, 12, 0.02)
+    kill_runs.finish(script, whole, 12)
+    kill_runs.disturbed_run(script, disturbed, 12, 5, random.Random(1))
+    assert kill_runs.differences(disturbed, whole, 12) == []
+
+
+def test_a_folder_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".lock").touch()
+    (out / ".manifest.json.77.tmp").write_text('{"form', encoding="utf-8")
+    plan = Plan(split="quick", limit=2, control=False, model=f"scripted:{write_script(tmp_path / 's.json')}")
+    assert start(plan, NO_TS, out=out, progress=False).report["n"] == 2
+
+
+@pytest.mark.parametrize("cut", [1, 40, 4000])
+def test_what_a_kill_left_half_done_is_cut_and_done_again(folder: Path, cut: int) -> None:
+    before = json.loads((folder / "report.json").read_text(encoding="utf-8"))["items"]
+    (folder / "report.json").unlink()
+    lines = (folder / "predictions.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "predictions.jsonl").write_bytes(b"".join(lines[:-1]))  # its trace was written, the prediction not
+    traces = (folder / "traces.jsonl").read_bytes()
+    (folder / "traces.jsonl").write_bytes(traces + traces[:cut])
+    after = resume(folder, progress=False).report["items"]
+    assert [{**item, "seconds": 0} for item in after] == [{**item, "seconds": 0} for item in before]
+    ids = [row["id"] for row in read_jsonl(folder / "traces.jsonl")]
+    assert len(ids) == len(set(ids)) == 12
+
+
+def test_mending_a_whole_folder_changes_no_byte(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
+    mend(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*.jsonl")} == before
+
+
+def test_a_line_is_written_whole_or_not_at_all_on_a_full_disk(tmp_path: Path) -> None:
+    store = RunFolder(tmp_path, "k", tmp_path)
+    store.add(Episode(Question("first", id="1"), "c"))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before["traces.jsonl"]) + 100, hard))  # a file may not grow further
+    try:
+        with pytest.raises(Nl2SqlError, match="make room, then: nl2sql eval --resume"):
+            store.add(Episode(Question("x" * 5000, id="2"), "c"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    store.add(Episode(Question("second", id="2"), "c"))
+    assert store.done() == {"1", "2"}
+
+
+def test_wall_clock_is_kept_over_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nl2sql.runs.folder.TICK_S", 0.0)
+    for number in range(2):
+        store = RunFolder(tmp_path, "k", tmp_path)  # never closed: each is killed after one question
+        store.start_clock()
+        store._ticked -= 7.0
+        store.add(Episode(Question("q", id=str(number)), "c"))
+    assert 14.0 <= RunFolder(tmp_path, "k", tmp_path).seconds() < 15.0
+
+
+def test_two_processes_do_not_run_in_one_folder(folder: Path) -> None:
+    before = (folder / "predictions.jsonl").read_bytes()
+    with exclusive(folder), pytest.raises(UsageError, match="another process is running in"):
+        resume(folder, progress=False)
+    assert (folder / "predictions.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("tail", [b"\x00" * 300, b"\x00" * 300 + b"\n", b"[1, 2]\n"])
+def test_what_a_power_cut_leaves_at_the_end_of_the_traces_is_cut(folder: Path, tail: bytes) -> None:
+    path = folder / "traces.jsonl"
+    before = path.read_bytes()
+    path.write_bytes(before + tail)
+    mend(folder)
+    assert path.read_bytes() == before
+
+
+def test_a_broken_line_is_named(folder: Path) -> None:
+    path = folder / "predictions.jsonl"
+    path.write_bytes(b"{no json}\n" + path.read_bytes())
+    with pytest.raises(
+        Nl2SqlError, match=r"predictions\.jsonl line 1 is not a JSON object; remove that line and resume"
+    ):
+        resume(folder, progress=False)
+    assert failed(folder)[0].startswith("predictions.jsonl: ")
+
+
+def test_a_folder_of_another_version_is_refused_by_name(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    manifest |= {"format": 99, "environment": {"nl2sql": "9.9.9"}}
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    for use in (lambda: resume(folder), lambda: replay(folder), lambda: Run.load(folder), lambda: failed(folder)):
+        with pytest.raises(UsageError, match=r"run format 99 of nl2sql 9\.9\.9"):
+            use()
+
+
+# --------------------------------------------------------------------------------------------------- replayed
+
+
+def test_replay_gives_the_same_report_without_a_model(folder: Path) -> None:
+    before = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    (folder.parent / "script.json").unlink(missing_ok=True)
+    (folder / "report.json").unlink()
+    after = replay(folder, progress=False).report
+    assert {k: after[k] for k in before if k not in ("seconds", "items", "run")} == {
+        k: before[k] for k in before if k not in ("seconds", "items", "run")
+    }
+    assert json.loads((folder / "report.json").read_text(encoding="utf-8"))["metrics"] == before["metrics"]
+
+
+def test_replay_scores_with_other_settings_of_the_scoring_only(folder: Path) -> None:
+    again = replay(folder, overrides=["eval.replicas=1"], progress=False).report
+    assert "TS[bag,perturb,N=1]" in again["metrics"] and again["eval"]["replicas"] == 1
+    with pytest.raises(UsageError, match=r"it takes eval\.replicas"):
+        replay(folder, overrides=["react.max_steps=3"])
+
+
+def test_replay_of_an_unfinished_run_scores_what_is_there_only_when_asked_to(folder: Path) -> None:
+    lines = (folder / "predictions.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "predictions.jsonl").write_bytes(b"".join(lines[:5]))
+    report = (folder / "report.json").read_bytes()
+    with pytest.raises(UsageError, match=r"owes 7 of 12 questions \(run\); finish it with: nl2sql eval --resume"):
+        replay(folder)
+    assert replay(folder, partial=True, progress=False).report["n"] == 5
+    assert (folder / "report.json").read_bytes() == report
+
+
+def test_replay_does_not_score_a_control_that_is_not_finished(folder: Path) -> None:
+    (folder / "control" / "predictions.jsonl").unlink()
+    with pytest.raises(UsageError, match=r"owes 12 of 12 questions \(single_shot\)"):
+        replay(folder)
+    assert replay(folder, partial=True, progress=False).report["control"] == {}
+
+
+def test_a_run_with_seeds_is_replayed_checked_and_read_as_a_whole(tmp_path: Path) -> None:
+    plan = Plan(split="quick", limit=4, seeds=(1, 2), model=f"scripted:{write_script(tmp_path / 's.json')}")
+    before = start(plan, NO_TS, out=tmp_path / "run", progress=False).report
+    after = replay(tmp_path / "run", progress=False).report
+    assert after["metrics"] == before["metrics"] and after["warnings"] == before["warnings"]
+    assert failed(tmp_path / "run") == []
+    frame = Run.load(tmp_path / "run").to_dataframe()
+    assert sorted(frame["seed"]) == [1] * 4 + [2] * 4
+
+
+# ---------------------------------------------------------------------------------------------------- checked
+
+
+def test_a_finished_run_passes_the_check_without_a_warning(folder: Path) -> None:
+    assert {finding.status for finding in check_run(folder)} == {"ok"}
+
+
+def edit(path: Path, change: Any) -> None:
+    rows = change(read_jsonl(path))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+SPOILED = {
+    "another SQL": (lambda rows: [{**rows[0], "sql": "SELECT 2"}, *rows[1:]], "fail", "differs from its trace"),
+    "a stranger": (lambda rows: [*rows, {**rows[0], "id": "stranger"}], "fail", "not among the run's questions"),
+    "a repeat": (lambda rows: [*rows, rows[0]], "warn", "predicted twice"),
+    "another key": (lambda rows: [*rows, {**rows[0], "key": "old"}], "warn", "lines of another key"),
+    "a gap": (lambda rows: rows[1:], "warn", "1 (run); nl2sql eval --resume"),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+def test_the_check_names_what_is_wrong(folder: Path, spoil: str) -> None:
+    change, status, text = SPOILED[spoil]
+    edit(folder / "predictions.jsonl", change)
+    assert [finding for finding in check_run(folder) if finding.status == status and text in finding.detail]
+
+
+def test_the_check_sees_torn_lines_and_stale_reports(folder: Path) -> None:
+    with (folder / "traces.jsonl").open("ab") as file:
+        file.write(b'{"id": "q')
+    assert any("torn" in finding.detail for finding in check_run(folder) if finding.status == "warn")
+    for name in ("predictions.jsonl", "traces.jsonl"):
+        edit(folder / name, lambda rows: [{**row, "sql": "SELECT 3"} for row in rows])
+    assert any("12 predictions are not those it scored" in finding for finding in failed(folder))
+
+
+def test_the_check_sees_that_the_questions_changed(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    manifest["fingerprints"]["questions"] = "0" * 24
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert any("changed since the run was made: questions" in finding for finding in failed(folder))
+
+
+# --------------------------------------------------------------------------------------------------- exported
+
+
+def test_failures_are_the_wrong_items_with_their_golds(finished: Path) -> None:
+    run = Run.load(finished)
+    rows = failures(run)
+    wrong = [item["id"] for item in run.report["items"] if not item["ex"]]
+    assert [row["id"] for row in rows] == wrong and wrong
+    golds = {question.id: question.gold[0] for question in load_benchmark("packaged").questions}
+    assert all(row["gold"] == golds[row["id"]] and row["cause"] and row["label"] == "" for row in rows)
+
+
+def test_a_spreadsheet_takes_no_cell_for_a_formula(tmp_path: Path) -> None:
+    hostile = ["=HYPERLINK(1)", "+1", "-1", "@x", "\tx", 'say "=1"', "a\nb", "\x00", "\ud800"]
+    rows = [dict.fromkeys(FIELDS) | {"id": str(n), "question": text} for n, text in enumerate(hostile)]
+    write_failures(rows, tmp_path / "f.csv")
+    with (tmp_path / "f.csv").open(encoding="utf-8", newline="") as file:
+        read = [row["question"] for row in csv.DictReader(file)]
+    assert read[:5] == ["'" + text for text in hostile[:5]] and read[5:7] == hostile[5:7]
+    write_failures(rows, tmp_path / "f.jsonl")
+    assert [row["question"] for row in read_jsonl(tmp_path / "f.jsonl")][:8] == hostile[:8]
+
+
+def test_annotations_are_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text("mine", encoding="utf-8")
+    with pytest.raises(UsageError, match="exists"):
+        write_failures([], tmp_path / "f.csv")
+    assert (tmp_path / "f.csv").read_text(encoding="utf-8") == "mine"
+    with pytest.raises(UsageError, match=r"\.csv or \.jsonl"):
+        write_failures([], tmp_path / "f.xls")
+
+
+def test_reading_a_run_loads_no_model_library() -> None:
+    rooms = ", ".join(
+        f"nl2sql.runs.{name}" for name in ("rescore", "check", "export.failures", "report", "ablation.ablation")
+    )
+    code = f"import sys, {rooms}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,68 @@
+"""The report of a run scores everything that it compares in one go."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.config import build_config
+from nl2sql.eval import ItemScore, Scores
+from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runs import summary
+from nl2sql.runs.evaluate import evaluate
+
+
+def test_run_control_and_refused_candidates_share_one_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    whole = summary.score_many
+
+    def counted(benchmark: Any, questions: Any, files: Any, **settings: Any) -> Any:
+        found = whole(benchmark, questions, files, **settings)
+        calls.append({"files": list(files), "executed": next(iter(found.values())).executed})
+        return found
+
+    monkeypatch.setattr(summary, "score_many", counted)
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    question = next(q for q in load_benchmark("packaged", split="quick").questions if "SELECT" in q.gold[0])
+    wrong = "SELECT 1 AS one FROM nowhere"
+    acts = ["Action: extract_constraints[{}]", "Action: generate_sql[{}]", wrong, "Action: validate_sql[{}]"]
+    good = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
+    mended = [*acts, "Action: repair_sql[{}]", question.gold[0], *good]
+    model = ScriptedModel({question.text: {"react": mended}, "*": {"single_shot": [wrong], "react": ["no"] * 99}})
+    config = build_config({"eval": {"replicas": 0}})
+    done = evaluate("packaged", model, split="quick", config=config, out=tmp_path / "r", progress=False)
+    (call,) = calls
+    assert {"run", "run, raw", "control", "control, raw", "refused, 1"} <= set(call["files"])
+    assert done.report["flips"]["validate_sql"] == {"refused": 1, "right_to_wrong": 0, "wrong_to_right": 1}
+    assert done.report["control_flips"]["guardrails"] == {"right_to_wrong": 0, "wrong_to_right": 0}
+    questions = len(done.report["items"])
+    assert call["executed"] <= 3 * questions  # each gold once, the control's one answer, the run's
+
+
+def scores_of(right: int, causes: list[str]) -> Scores:
+    wrong = [ItemScore(f"w{i}", "d", "s", True, False, False, None, cause=cause) for i, cause in enumerate(causes)]
+    return Scores([ItemScore(f"r{i}", "d", "s", True, True, True, None) for i in range(right)] + wrong)
+
+
+@pytest.mark.parametrize(
+    ("right", "causes", "alarm"),
+    [
+        (1, ["join_path"] * 15 + ["other"] * 15, "1 of 31 items are right"),
+        (20, ["invalid:syntax"] * 19 + ["other"], "19 of 20 wrong items have the same cause, invalid:syntax"),
+        (20, ["join_path"] * 18 + ["other"] * 2, None),
+        (2, ["join_path"] * 19 + ["other"] * 19, None),
+        (0, ["join_path"] * 9, None),  # too few to say
+        (50, ["join_path"] * 9, None),
+    ],
+)
+def test_a_suspect_pipeline_raises_an_alarm(right: int, causes: list[str], alarm: str | None) -> None:
+    found = summary.alarms(scores_of(right, causes))
+    assert (alarm is None and found == []) or any(alarm in line for line in found if alarm)
+
+
+def test_a_paired_test_over_few_items_says_what_it_misses() -> None:
+    few, many = ({"wins": 3, "losses": 1, "n": n, "p": 0.6} for n in (40, 4000))
+    assert "differences below 19 points are likely to be missed" in summary._detectable(few)
+    assert summary._detectable(many) == ""
+    assert "too few to find any difference" in summary._detectable({"wins": 1, "losses": 0, "n": 4, "p": 1.0})
