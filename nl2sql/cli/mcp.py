@@ -45,7 +45,7 @@ def mcp(
         raise UsageError("--corpus-write needs the corpus to write: --corpus FILE")
     address = _address(http)
     try:
-        from nl2sql.mcp_server import DatabaseTools, build_server
+        from nl2sql.cli.mcp_server import DatabaseTools, build_server
     except ImportError as error:
         raise UsageError(f"{error}; install it: pip install 'nl2sql-harness[mcp]'") from None
     from nl2sql.agents.controllers import get_controller
