@@ -28,7 +28,7 @@ def main() -> int:
         folders = [folder for spec in options.adapters if (folder := find_adapter(spec))]
         if len(folders) < len(options.adapters):
             raise UsageError("an average is of adapters: give packaged names or folders")
-        from nl2sql.training.publish import average
+        from training.publish import average
 
         average(folders, options.out, options.rank)
     except Nl2SqlError as error:

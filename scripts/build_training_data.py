@@ -15,11 +15,12 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
+from training.leaks import asked_keys, leaks
+from training.mixture import Shares, mixture
+
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.runs.run import Run
-from nl2sql.training.leaks import asked_keys, leaks
-from nl2sql.training.mixture import Shares, mixture
 
 
 def main() -> int:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from training.sql_style import in_style
+
 from nl2sql.agents.grammars.plain_select import plain_grammar
 from nl2sql.agents.grammars.select import select_grammar
 from nl2sql.benchmarks import load_benchmark
@@ -29,7 +31,6 @@ from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Benchmark, Grammar
 from nl2sql.models.constrained import Constrainer
 from nl2sql.models.embedded import pull
-from nl2sql.training.sql_style import in_style
 
 QUOTED = re.compile(r"""('(?:[^']|'')*'|"[^"]*"|`[^`]*`)""")
 

@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from training.sql_style import in_style
 
 from nl2sql.agents.grammars.select import select_grammar
 from nl2sql.benchmarks import load_benchmark
@@ -26,7 +27,6 @@ from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Benchmark
 from nl2sql.models.constrained import Constrainer
 from nl2sql.models.embedded import pull
-from nl2sql.training.sql_style import in_style
 
 LONGEST = 200  # tokens; --constrain cuts at 256
 RARE = 1e-3  # the weight of a token never seen behind the one before, for all of them together

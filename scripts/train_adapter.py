@@ -20,18 +20,19 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from training.examples import Example
+from training.packing import Pack, packs, row
+
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.models.adapters import find_adapter
 from nl2sql.models.embedded import embedded_models
 from nl2sql.runs.folder import iter_jsonl
-from nl2sql.training.examples import Example
-from nl2sql.training.packing import Pack, packs, row
 
 RECORDED = ("pack_tokens", "fraction", "tokens", "skip_tokens", "evaluate_every", "held_out_packs", "release_rank")
 
 
 def main() -> int:
-    from nl2sql.training.lora import Recipe
+    from training.lora import Recipe
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", required=True, type=Path, metavar="DIR")
@@ -72,10 +73,11 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
         raise UsageError(f"--fraction {options.fraction}: give a share above 0 and at most 1")
     known = embedded_models().get(options.model)
     start = find_adapter(options.start_from, known.adapter if known else "none")
+    from training import lora, publish
+
     from nl2sql.models import resolve_spec
     from nl2sql.models.chat import Chat
     from nl2sql.models.load import load_parts
-    from nl2sql.training import lora, publish
 
     loaded = load_parts(resolve_spec(options.model), device=options.device, dtype=recipe.dtype)
     model, tokenizer = loaded.parts

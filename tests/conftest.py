@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from people import make_database
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool
     from nl2sql.models.constrained import Constrainer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))  # the package ``training``, which only scripts use
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
 _skipped: list[str] = []

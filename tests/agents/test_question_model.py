@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from models.tiny import tiny_model, tiny_tokenizer
+from training import lora
+from training.lora import Recipe
 
 from nl2sql.agents import prompts
 from nl2sql.agents.candidates.agent import Candidate, candidates, rank
@@ -18,8 +20,6 @@ from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources, RunResult
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.plan import check_config, run_key
-from nl2sql.training import lora
-from nl2sql.training.lora import Recipe
 
 ASKED = "Which customers live in Bern?"
 QUERIES = ["SELECT name FROM customers WHERE city = 'Bern';", "SELECT 1;", "SELECT count(*) FROM orders;"]

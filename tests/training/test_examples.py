@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from training import examples
+from training.act import Teacher, act_example, next_action
+from training.mixture import Shares, mixture
+from training.sql_style import in_style, tables_of
 
 from nl2sql.agents.agent_tools import State, link, open_task, repair_sql
 from nl2sql.agents.single_shot import single_shot
@@ -18,11 +22,7 @@ from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import Config, build_config
 from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.interfaces import Completion, Question, Resources, Usage
-from nl2sql.training import examples
-from nl2sql.training.act import Teacher, act_example, next_action
-from nl2sql.training.corruptions import KINDS, corrupted, error_of
-from nl2sql.training.mixture import Shares, mixture
-from nl2sql.training.sql_style import in_style, tables_of
+from nl2sql.runs.repair_bench.corruptions import KINDS, corrupted, error_of
 
 STYLES = yaml.safe_load((Path(__file__).parents[1] / "fixtures" / "sql_style.yaml").read_text(encoding="utf-8"))
 JOIN = "SELECT customers.name FROM customers JOIN orders ON customers.customer_id = orders.customer_id"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from people import make_database
+from training.leaks import leaks
 
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Question
-from nl2sql.training.leaks import leaks
 
 ROWS = "CREATE TABLE t (a INTEGER, b TEXT); INSERT INTO t VALUES (1, 'x');"
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from models.tiny import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
+from training import lora
+from training.packing import IGNORED, Row, common_prefix, packs
+from training.publish import average, checked, export
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.models import load_model
 from nl2sql.models.adapters import CONFIG, WEIGHTS, find_adapter, merge_adapter, packaged_adapters
 from nl2sql.models.embedded import embedded_models
-from nl2sql.training import lora
-from nl2sql.training.packing import IGNORED, Row, common_prefix, packs
-from nl2sql.training.publish import average, checked, export
 
 pytest.importorskip("peft", reason="pip install 'nl2sql-harness[train]'")
 

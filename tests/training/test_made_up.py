@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
+from training.examples import answer, asked
+from training.leaks import asked_keys
+from training.mixture import Shares, mixture
+from training.swaps import drawn_value, plural, swapped
+from training.synthetic import SHAPES, Draw, synthetic
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question
-from nl2sql.training.corruptions import error_of
-from nl2sql.training.examples import answer, asked
-from nl2sql.training.leaks import asked_keys
-from nl2sql.training.mixture import Shares, mixture
-from nl2sql.training.swaps import drawn_value, plural, swapped
-from nl2sql.training.synthetic import SHAPES, Draw, synthetic
+from nl2sql.runs.repair_bench.corruptions import error_of
 
 SHOW = """
 CREATE TABLE singer (singer_id INTEGER PRIMARY KEY, name TEXT, net_worth REAL, age INTEGER, home_city TEXT);

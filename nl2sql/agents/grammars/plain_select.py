@@ -1,4 +1,4 @@
-"""A narrow SELECT grammar: the style that ``nl2sql.training.sql_style`` teaches, and nothing else.
+"""A narrow SELECT grammar: the style that ``scripts/training/sql_style.py`` teaches, and nothing else.
 
 Tables go by their own names, columns belong to the tables that the query reads, joins follow keys, every keyword has
 one spelling. What it accepts names only what exists, and a small model has fewer ways to go wrong than under the wide

@@ -2,7 +2,7 @@
 ``cases`` keeps those that do.
 
 A slip takes (SQL in SQLite's dialect, schema, random) and returns the wrong statement, or None where it finds nothing
-to get wrong. Those of ``training.corruptions`` are part of the list.
+to get wrong. Those of ``corruptions`` are part of the list.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from nl2sql.databases.schema import Schema
+from nl2sql.runs.repair_bench import corruptions
 from nl2sql.sql.parse import SLIPS as PARSER_SLIPS
 from nl2sql.sql.parse import parse_bounded
-from nl2sql.training import corruptions
 
 Slip: TypeAlias = Callable[[str, Schema, random.Random], str | None]
 

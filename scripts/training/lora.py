@@ -22,8 +22,8 @@ import torch
 
 from nl2sql.errors import UsageError
 from nl2sql.models.adapters import CONFIG, WEIGHTS, adapter_scale
-from nl2sql.training.packed_attention import ATTENTION
-from nl2sql.training.packing import IGNORED, Pack
+from training.packed_attention import ATTENTION
+from training.packing import IGNORED, Pack
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PATIENCE = 3  # evaluations

@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from nl2sql.errors import ModelError
-from nl2sql.training.packing import Pack
+from training.packing import Pack
 
 ATTENTION = "nl2sql_packed"
 

@@ -14,13 +14,13 @@ from nl2sql.config import Config, SchemaConfig
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair.dry_run import refusal
-from nl2sql.training import examples
-from nl2sql.training.act import act_example
-from nl2sql.training.corruptions import corrupted, error_of
-from nl2sql.training.examples import Example
-from nl2sql.training.leaks import asked_keys
-from nl2sql.training.swaps import swapped
-from nl2sql.training.synthetic import synthetic
+from nl2sql.runs.repair_bench.corruptions import corrupted, error_of
+from training import examples
+from training.act import act_example
+from training.examples import Example
+from training.leaks import asked_keys
+from training.swaps import swapped
+from training.synthetic import synthetic
 
 logger = logging.getLogger(__name__)
 

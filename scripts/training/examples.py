@@ -23,7 +23,7 @@ from nl2sql.interfaces import Database, Question
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version
 from nl2sql.repair.valid_part import valid_part
-from nl2sql.training.sql_style import in_style, tables_of
+from training.sql_style import in_style, tables_of
 
 GROUP = 12  # examples behind one schema text
 

@@ -15,7 +15,7 @@ from typing import Any
 from nl2sql.agents.context.linking import words
 from nl2sql.databases.schema import Column, Schema, Table, quote_name
 from nl2sql.interfaces import Database, Question
-from nl2sql.training.swaps import drawn_value, is_key, kind_of, plural, sound, spoken
+from training.swaps import drawn_value, is_key, kind_of, plural, sound, spoken
 
 TRIES = 4  # per question
 Draft = tuple[str, str]  # a question and its query

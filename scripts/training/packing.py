@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from nl2sql.training.examples import Example
+from training.examples import Example
 
 Tokenize = Callable[[str], list[int]]
 Prompt = Callable[[Sequence[dict[str, str]], str], list[int]]  # messages and the open turn -> ids

@@ -14,7 +14,7 @@ from typing import Any
 from nl2sql.agents.react import react_sql
 from nl2sql.config import Config
 from nl2sql.interfaces import Completion, Database, Message, Question, Usage
-from nl2sql.training.examples import Example
+from training.examples import Example
 
 STOP = "\nObservation:"  # what ends a turn of the loop
 _LINE = re.compile(r"^(Action: (\w+)\[|Observation: )", re.MULTILINE)
