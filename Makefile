@@ -14,7 +14,7 @@ BIN     = $(VENV)/bin
 help:
 	@echo "make eval    run the ReAct evaluation on the packaged benchmark (LIMIT=$(LIMIT) questions, MODEL=$(MODEL))"
 	@echo "make test    run the tests (JOBS=$(JOBS) at a time, a file as a whole)"
-	@echo "make lint    ruff and mypy"
+	@echo "make lint    ruff, mypy, and the order of the rooms"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Python >= 3.11 is needed; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -42,6 +42,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

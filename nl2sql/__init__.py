@@ -2,39 +2,129 @@
 
 Importing this package is cheap: public names are loaded on first use, so that scoring somebody's
 predictions never pays for (or needs) a model library.
+
+    import nl2sql
+    episode = nl2sql.react_sql("How many orders were shipped?", database, model)
+
+The specification names modules by paths of its own (``nl2sql.agent_tools``, ``nl2sql.prompts``, ...); they
+are the modules of ``_SPECIFICATION`` under another name, the very same objects.
 """
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names for type checkers and editors; a test compares the two lists
+    from nl2sql.agents.agent_tools import TOOLS as TOOLS
+    from nl2sql.agents.candidates.agent import ReactSqlAgent as ReactSqlAgent
+    from nl2sql.agents.checks.candidate import clean_candidate_with_reason as clean_candidate_with_reason
+    from nl2sql.agents.checks.constraints import intent_constraints as intent_constraints
+    from nl2sql.agents.checks.constraints import validate_constraints as validate_constraints
+    from nl2sql.agents.checks.guardrails import vanilla_candidate as vanilla_candidate
+    from nl2sql.agents.checks.postprocess import guarded_postprocess as guarded_postprocess
+    from nl2sql.agents.checks.projection import enforce_projection_contract as enforce_projection_contract
+    from nl2sql.agents.controllers import run_episode as run_episode
+    from nl2sql.agents.prompts import REACT_SYSTEM_PROMPT as REACT_SYSTEM_PROMPT
+    from nl2sql.agents.react import react_sql as react_sql
+    from nl2sql.agents.record import Episode as Episode
+    from nl2sql.agents.record import summarize_trace as summarize_trace
+    from nl2sql.agents.single_shot import single_shot as single_shot
+    from nl2sql.benchmarks import load_benchmark as load_benchmark
+    from nl2sql.config import Config as Config
+    from nl2sql.config import ReactConfig as ReactConfig
+    from nl2sql.config import ReflectConfig as ReflectConfig
+    from nl2sql.config import load_config as load_config
+    from nl2sql.databases.sqlite.database import SqliteDatabase as SqliteDatabase
+    from nl2sql.interfaces import Completion as Completion
+    from nl2sql.interfaces import Grammar as Grammar
+    from nl2sql.interfaces import Question as Question
+    from nl2sql.interfaces import Resources as Resources
+    from nl2sql.interfaces import RunResult as RunResult
+    from nl2sql.interfaces import Sampling as Sampling
+    from nl2sql.interfaces import Usage as Usage
+    from nl2sql.models import load_model as load_model
+    from nl2sql.models.scripted import ScriptedModel as ScriptedModel
+    from nl2sql.runs.evaluate import evaluate as evaluate
+    from nl2sql.runs.evaluate import resume as resume
+    from nl2sql.runs.rescore import replay as replay
+    from nl2sql.runs.run import Run as Run
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Completion": "nl2sql.interfaces",
-    "Episode": "nl2sql.interfaces",
+    "Config": "nl2sql.config",
+    "Episode": "nl2sql.agents.record",
     "Grammar": "nl2sql.interfaces",
     "Question": "nl2sql.interfaces",
+    "REACT_SYSTEM_PROMPT": "nl2sql.agents.prompts",
+    "ReactConfig": "nl2sql.config",
+    "ReactSqlAgent": "nl2sql.agents.candidates.agent",
+    "ReflectConfig": "nl2sql.config",
     "Resources": "nl2sql.interfaces",
+    "Run": "nl2sql.runs.run",
     "RunResult": "nl2sql.interfaces",
     "Sampling": "nl2sql.interfaces",
+    "ScriptedModel": "nl2sql.models.scripted",
+    "SqliteDatabase": "nl2sql.databases.sqlite.database",
+    "TOOLS": "nl2sql.agents.agent_tools",
     "Usage": "nl2sql.interfaces",
-    "Config": "nl2sql.config",
-    "ReactConfig": "nl2sql.config",
-    "ReflectConfig": "nl2sql.config",
-    "SqliteDatabase": "nl2sql.databases.sqlite.pool",
+    "clean_candidate_with_reason": "nl2sql.agents.checks.candidate",
+    "enforce_projection_contract": "nl2sql.agents.checks.projection",
+    "evaluate": "nl2sql.runs.evaluate",
+    "guarded_postprocess": "nl2sql.agents.checks.postprocess",
+    "intent_constraints": "nl2sql.agents.checks.constraints",
     "load_benchmark": "nl2sql.benchmarks",
+    "load_config": "nl2sql.config",
     "load_model": "nl2sql.models",
     "react_sql": "nl2sql.agents.react",
-    "ReactSqlAgent": "nl2sql.agents.candidates.agent",
-    "ScriptedModel": "nl2sql.models.scripted",
-    "single_shot": "nl2sql.agents.single_shot",
-    "evaluate": "nl2sql.runs.evaluate",
-    "resume": "nl2sql.runs.evaluate",
     "replay": "nl2sql.runs.rescore",
-    "Run": "nl2sql.runs.folder",
-    "load_config": "nl2sql.config",
+    "resume": "nl2sql.runs.evaluate",
+    "run_episode": "nl2sql.agents.controllers",
+    "single_shot": "nl2sql.agents.single_shot",
+    "summarize_trace": "nl2sql.agents.record",
+    "validate_constraints": "nl2sql.agents.checks.constraints",
+    "vanilla_candidate": "nl2sql.agents.checks.guardrails",
 }
 __all__ = [*_HOMES, "__version__"]
+
+_SPECIFICATION = {  # path in the specification -> the room where it stands
+    "nl2sql.agent": "nl2sql.agents.candidates.agent",
+    "nl2sql.agent_tools": "nl2sql.agents.agent_tools",
+    "nl2sql.agent_utils": "nl2sql.agents.checks.guardrails",
+    "nl2sql.postprocess": "nl2sql.agents.checks.postprocess",
+    "nl2sql.prompts": "nl2sql.agents.prompts",
+    "nl2sql.query_runner": "nl2sql.databases.sqlite.database",
+    "nl2sql.react": "nl2sql.agents.react",
+    "nl2sql.schema": "nl2sql.databases.schema",
+}
+
+
+class _SpecificationPaths(MetaPathFinder, Loader):
+    """Imports a path of the specification as the module that stands in its room."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname in _SPECIFICATION else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(_SPECIFICATION[spec.name])
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:  # the import system has just set it to the path's: keep the module's own
+            module.__spec__ = module.__spec__.loader_state
+
+
+sys.meta_path.append(_SpecificationPaths())
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from nl2sql.errors import UsageError
 
+PROMPT_NAMES = (  # their texts are in agents/prompts.py
+    *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
+    *("few_shot_example", "repair_user", "repair_blind_user", "repair_guided_user", "retry_user", "retry_exemplar"),
+    *("critique_system", "critique_user", "question_user"),
+)
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -206,11 +212,9 @@ class Config(_Frozen):
     @field_validator("prompts")
     @classmethod
     def _known_prompts(cls, value: dict[str, str]) -> dict[str, str]:
-        from nl2sql.agents.prompts import PROMPTS
-
-        unknown = sorted(set(value) - set(PROMPTS))
+        unknown = sorted(set(value) - set(PROMPT_NAMES))
         if unknown:
-            raise ValueError(f"unknown prompt {unknown[0]!r}; known prompts: {', '.join(PROMPTS)}")
+            raise ValueError(f"unknown prompt {unknown[0]!r}; known prompts: {', '.join(PROMPT_NAMES)}")
         return value
 
 

@@ -9,12 +9,15 @@ This module imports neither a model library nor a database driver.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
+    from nl2sql.agents.record import Episode
     from nl2sql.config import Config
     from nl2sql.databases.schema import Schema
 
@@ -198,47 +201,6 @@ class Question:
     meta: Mapping[str, Any] = field(default_factory=dict)  # benchmark flags, e.g. {"gold_error": True}
 
 
-@dataclass(repr=False)
-class Episode:
-    """Everything one controller did for one question. A failed episode is an Episode with ``error`` set.
-
-    ``trace`` holds exactly the specification's three record shapes (8.1), ``decision_log`` its 8.2 entries,
-    ``compliance`` the flags of ``summarize_trace`` (8.3).
-    """
-
-    question: Question
-    controller: str
-    sql: str = ""
-    raw_sql: str = ""  # the model's own text behind ``sql``, before the guardrails
-    columns: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
-    error: str | None = None  # "<where>: <what>", where = model | tool | database | benchmark | controller
-    finish: str = ""  # finish | vanilla | best_so_far | last_sql | empty | answered | error | cancelled
-    steps: int = 0
-    trace: list[dict[str, Any]] = field(default_factory=list)
-    decision_log: list[dict[str, Any]] = field(default_factory=list)
-    compliance: dict[str, bool] = field(default_factory=dict)
-    messages: list[dict[str, str]] = field(default_factory=list)  # a loop's system prompt and opening user turn
-    transcript: str = ""  # the open assistant turn after ``messages``, to its last line
-    calls: list[dict[str, Any]] = field(default_factory=list)  # one per completion: kind, messages, text, usage, start
-    usage: Usage = Usage()
-    seconds: float = 0.0
-    flags: dict[str, Any] = field(default_factory=dict)  # counts, e.g. {"exhausted_after_success": True}
-
-    def __repr__(self) -> str:
-        return f"<episode of {self.controller}: {self.finish} after {self.steps} steps, sql={self.sql!r}>"
-
-    def to_dict(self) -> dict[str, Any]:
-        from nl2sql.agents.record import episode_to_dict
-
-        return episode_to_dict(self)
-
-    def _repr_html_(self) -> str:
-        from nl2sql.agents.record import episode_to_html
-
-        return episode_to_html(self)
-
-
 class Benchmark(Protocol):
     """Questions with golds over databases."""
 
@@ -278,3 +240,17 @@ class Resources:
 
 Controller: TypeAlias = "Callable[[Question, Resources, Config], Episode]"
 Questions: TypeAlias = Iterable[Question]
+
+
+# ------------------------------------------------------------------------------------------------- identity
+
+
+def content_key(*parts: Any) -> str:
+    """SHA-256 of the parts' sorted JSON, 24 hex digits: what is the same has the same key."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def question_key(question: Question) -> str:
+    """The key of all that a question says; golds and benchmark flags are left out."""
+    return content_key(question.id, question.db_id, question.text, question.evidence, list(question.history))

@@ -21,9 +21,10 @@ import yaml
 from adapter_table import metric_rows
 
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.interfaces import content_key
 from nl2sql.runs.ablation.ablation import ablate, ablation_markdown, ablation_notes
 from nl2sql.runs.ablation.grid import BASE, expand
-from nl2sql.runs.folder import content_key, iter_jsonl
+from nl2sql.runs.folder import iter_jsonl
 
 SCRIPTS = Path(__file__).resolve().parent
 PARTS = ("data", "train", "evaluate")

@@ -25,11 +25,12 @@ import torch
 
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.grammars.select import action_grammar, select_grammar, tool_arguments
+from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import draw_sample, load_benchmark
 from nl2sql.config import Config, load_config
 from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.eval import score
-from nl2sql.interfaces import Episode, Grammar, Question, Resources
+from nl2sql.interfaces import Grammar, Question, Resources
 from nl2sql.models import load_model
 from nl2sql.models.constrained import Constrainer, GrammarState
 

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.agent_tools import EpisodeFailed
+from nl2sql.agents.record import Episode
 from nl2sql.config import REACT_PLUS, Config
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
-from nl2sql.interfaces import Completion, Controller, Episode, Message, Model, Question, Resources, Usage
+from nl2sql.interfaces import Completion, Controller, Message, Model, Question, Resources, Usage
 
 _HOMES = {
     "single_shot": "nl2sql.agents.single_shot:single_shot",

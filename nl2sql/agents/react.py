@@ -19,12 +19,12 @@ from typing import Any
 from nl2sql.agents import native_tools, prompts, repairing
 from nl2sql.agents.agent_tools import TOOLS, EpisodeFailed, State, open_task
 from nl2sql.agents.checks import guardrails
-from nl2sql.agents.record import summarize_trace
+from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.transitions import AFTER, after_other, candidate_failed, decide
 from nl2sql.agents.turns import failed, fit_window, parse_action, shown
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, DatabaseError
-from nl2sql.interfaces import Database, Episode, EventSink, Model, Question, Resources, Tool, no_sink
+from nl2sql.interfaces import Database, EventSink, Model, Question, Resources, Tool, no_sink
 
 ACTION_END = "]\n"
 NEEDS_SQL = ("validate_sql", "validate_constraints", "run_sql")

@@ -12,10 +12,10 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-if TYPE_CHECKING:
-    from nl2sql.interfaces import Episode
+from nl2sql.interfaces import Question, Row, Usage
 
 TRACE_FORMAT = 1
 COMPLIANCE_FLAGS = (
@@ -24,6 +24,43 @@ COMPLIANCE_FLAGS = (
     "run_without_validate_constraints",
     "finish_without_run",
 )
+
+
+@dataclass(repr=False)
+class Episode:
+    """Everything one controller did for one question. A failed episode is an Episode with ``error`` set.
+
+    ``trace`` holds exactly the specification's three record shapes (8.1), ``decision_log`` its 8.2 entries,
+    ``compliance`` the flags of ``summarize_trace`` (8.3).
+    """
+
+    question: Question
+    controller: str
+    sql: str = ""
+    raw_sql: str = ""  # the model's own text behind ``sql``, before the guardrails
+    columns: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    error: str | None = None  # "<where>: <what>", where = model | tool | database | benchmark | controller
+    finish: str = ""  # finish | vanilla | best_so_far | last_sql | empty | answered | error | cancelled
+    steps: int = 0
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    decision_log: list[dict[str, Any]] = field(default_factory=list)
+    compliance: dict[str, bool] = field(default_factory=dict)
+    messages: list[dict[str, str]] = field(default_factory=list)  # a loop's system prompt and opening user turn
+    transcript: str = ""  # the open assistant turn after ``messages``, to its last line
+    calls: list[dict[str, Any]] = field(default_factory=list)  # one per completion: kind, messages, text, usage, start
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    flags: dict[str, Any] = field(default_factory=dict)  # counts, e.g. {"exhausted_after_success": True}
+
+    def __repr__(self) -> str:
+        return f"<episode of {self.controller}: {self.finish} after {self.steps} steps, sql={self.sql!r}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        return episode_to_dict(self)
+
+    def _repr_html_(self) -> str:
+        return episode_to_html(self)
 
 
 def summarize_trace(trace: Iterable[Mapping[str, Any]]) -> dict[str, bool]:

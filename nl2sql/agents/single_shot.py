@@ -16,9 +16,9 @@ import time
 from nl2sql.agents.agent_tools import EpisodeFailed, Task, guard, link, open_task
 from nl2sql.agents.candidates.voting import agreement
 from nl2sql.agents.checks import constraints
-from nl2sql.agents.record import summarize_trace
+from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.config import Config
-from nl2sql.interfaces import Episode, Question, Resources, Sampling
+from nl2sql.interfaces import Question, Resources, Sampling
 
 
 def single_shot(question: Question, resources: Resources, config: Config) -> Episode:

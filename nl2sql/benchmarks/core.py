@@ -15,7 +15,7 @@ from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Question
 
 if TYPE_CHECKING:
-    from nl2sql.databases.sqlite.pool import SqliteDatabase
+    from nl2sql.databases.sqlite.database import SqliteDatabase
 
 LEFT_OUT_FLAGS = ("db_missing", "db_empty", "db_partly_empty", "time_dependent", "gold_error", "no_gold")
 
@@ -54,7 +54,7 @@ class FolderBenchmark:
 
     def database(self, db_id: str) -> SqliteDatabase:
         """The database of that id, opened once. Raises DatabaseError where its file is missing."""
-        from nl2sql.databases.sqlite.pool import SqliteDatabase
+        from nl2sql.databases.sqlite.database import SqliteDatabase
 
         path = self.files.get(db_id)
         if path is None or not path.exists():
@@ -71,7 +71,7 @@ class FolderBenchmark:
 
     def fingerprints(self) -> dict[str, str]:
         """Content hashes: "questions" (id, text, golds, evidence), and one per database in use."""
-        from nl2sql.databases.sqlite.pool import fingerprint_sqlite
+        from nl2sql.databases.sqlite.files import fingerprint_sqlite
 
         digest = hashlib.sha256()
         for q in self.questions:

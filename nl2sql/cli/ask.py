@@ -11,7 +11,7 @@ import typer
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
-    from nl2sql.interfaces import Episode
+    from nl2sql.agents.record import Episode
 
 ModelOption = Annotated[
     str,
@@ -91,7 +91,7 @@ def ask(
 
     from nl2sql.agents.controllers import episode_model, get_controller
     from nl2sql.config import load_config
-    from nl2sql.databases.sqlite.pool import SqliteDatabase
+    from nl2sql.databases.sqlite.database import SqliteDatabase
     from nl2sql.interfaces import Question, Resources, no_sink
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
@@ -123,7 +123,7 @@ def _file(db: Path) -> Path:
     prefix, sep, name = str(db).partition("packaged:")
     if not sep or prefix:
         return db
-    from nl2sql.benchmarks.packaged import database_path
+    from nl2sql.databases.packaged import database_path
 
     return database_path(name)
 

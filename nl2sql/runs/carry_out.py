@@ -20,12 +20,12 @@ from tqdm.auto import tqdm
 from nl2sql.agents import prompts
 from nl2sql.agents.candidates.question_model import question_model_print
 from nl2sql.agents.controllers import SAMPLERS, NamedController, episode_model, get_controller, run_episode
-from nl2sql.agents.record import json_text
+from nl2sql.agents.record import Episode, json_text
 from nl2sql.agents.repairing import corpus_print
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, UsageError
-from nl2sql.interfaces import Benchmark, Episode, Model, Question, Resources, Tool
+from nl2sql.interfaces import Benchmark, Model, Question, Resources, Tool
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, iter_jsonl, write_json
 from nl2sql.runs.plan import Plan, few_shot_pool, fingerprints, run_key
 from nl2sql.runs.run import Run

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.controllers import NamedController, get_controller
+from nl2sql.agents.record import Episode
 from nl2sql.config import Config, build_config, merge
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Benchmark, Episode, Model, Tool
+from nl2sql.interfaces import Benchmark, Model, Tool
 from nl2sql.runs.carry_out import Job, carry_out, carry_out_seeds
 from nl2sql.runs.folder import exclusive, new_folder
 from nl2sql.runs.plan import Plan, check_config, given_model, open_benchmark, open_model, pick, read_plan

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import platform
@@ -26,9 +25,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from nl2sql import __version__
-from nl2sql.agents.record import TRACE_FORMAT, episode_to_dict, json_text
+from nl2sql.agents.record import TRACE_FORMAT, Episode, episode_to_dict, json_text
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.interfaces import Episode, Question
 
 if TYPE_CHECKING:
     pass
@@ -42,16 +40,6 @@ PREDICTION_KEYS = ("id", "db_id", "question", "sql", "raw_sql", "error", "steps"
 def item_field(metric: str) -> str:
     """The field of a report's items that holds a metric's verdict."""
     return {"VA": "va", "EM": "em", "EX[bag]": "ex"}.get(metric, "ts")
-
-
-def content_key(*parts: Any) -> str:
-    """SHA-256 of the parts' sorted JSON, 24 hex digits."""
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def question_key(question: Question) -> str:
-    return content_key(question.id, question.db_id, question.text, question.evidence, list(question.history))
 
 
 def new_folder(out: str | Path | None, name: str) -> Path:

@@ -18,8 +18,8 @@ from nl2sql.agents.repairing import check_corpus, corpus_print
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.config import Config, build_config
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.interfaces import Benchmark, Model, Question
-from nl2sql.runs.folder import content_key, question_key, read_manifest
+from nl2sql.interfaces import Benchmark, Model, Question, content_key, question_key
+from nl2sql.runs.folder import read_manifest
 
 MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
 

@@ -7,10 +7,13 @@ one, a prefix or a FROM clause of one table) tells it. Used to compare two queri
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from nl2sql.databases.schema import Schema
+if TYPE_CHECKING:
+    from nl2sql.databases.schema import Schema
+
 
 STAR = "*"
 _FLIPPED: Mapping[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE}

@@ -14,14 +14,16 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from nl2sql.databases.schema import Schema
 from nl2sql.sql.canonical import MAX_DEPTH, STAR, Canonical, branches, conjuncts, is_aggregate
 from nl2sql.sql.parse import parse_bounded
+
+if TYPE_CHECKING:
+    from nl2sql.databases.schema import Schema
 
 Edge: TypeAlias = frozenset[str]  # the two columns of a join condition, and NOT_IN where rows must not match
 NOT_IN = "not in"

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from nl2sql.databases.schema import Schema
 from nl2sql.sql.text import Tree, span
+
+if TYPE_CHECKING:
+    from nl2sql.databases.schema import Schema
 
 _ROWID = frozenset({"rowid", "oid", "_rowid_"})
 _SYSTEM_TABLES = frozenset({"sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_sequence", "dbstat"})

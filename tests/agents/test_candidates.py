@@ -22,11 +22,12 @@ from hypothesis import strategies as st
 
 from nl2sql.agents.candidates.agent import PARTS, ReactSqlAgent, candidates, score
 from nl2sql.agents.candidates.voting import query_key
+from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import ScoreWeights, build_config
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import ModelError
-from nl2sql.interfaces import Completion, Episode, Message, Question, Resources
+from nl2sql.interfaces import Completion, Message, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand

@@ -13,11 +13,12 @@ from nl2sql.agents import prompts
 from nl2sql.agents.context.few_shot import check_few_shot, choose, masked
 from nl2sql.agents.context.linking import words
 from nl2sql.agents.controllers import get_controller
+from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, SingleShotConfig, build_config
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.interfaces import Episode, Question, Resources
+from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand

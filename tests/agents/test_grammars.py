@@ -25,7 +25,7 @@ from nl2sql.agents.react import react_sql
 from nl2sql.agents.turns import parse_action
 from nl2sql.config import load_config
 from nl2sql.databases.schema import Column, Schema, Table
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Grammar, Question, Resources
 from nl2sql.models.constrained import Constrainer

@@ -11,7 +11,7 @@ import yaml
 from nl2sql.agents.context.grounding import ground, share_used, values_line, with_values
 from nl2sql.agents.single_shot import single_shot
 from nl2sql.config import Config, SchemaConfig
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel

@@ -20,7 +20,7 @@ from nl2sql.agents.grammars.select import tool_call_grammar
 from nl2sql.agents.native_tools import as_action, definitions
 from nl2sql.agents.react import bootstrap, react_sql
 from nl2sql.config import Config, load_config
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models import load_model

@@ -15,10 +15,11 @@ import yaml
 
 from nl2sql.agents.agent_tools import TOOLS, State
 from nl2sql.agents.react import bootstrap, parse_action, pending_override, react_sql
+from nl2sql.agents.record import Episode
 from nl2sql.config import REACT_PLUS, ReactConfig, build_config
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Episode, Question, Resources
+from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 
 FIXTURES = sorted((Path(__file__).parents[1] / "fixtures" / "react").glob("*.yaml"))

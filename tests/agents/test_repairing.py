@@ -12,10 +12,11 @@ import pytest
 from nl2sql.agents import prompts
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.react import react
+from nl2sql.agents.record import Episode
 from nl2sql.agents.repairing import check_corpus
 from nl2sql.config import Config, build_config
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Database, Episode, Question, Resources
+from nl2sql.interfaces import Database, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.stepwise import smallest_broken_part

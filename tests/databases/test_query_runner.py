@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from people import make_database
 
-from nl2sql.databases.sqlite.pool import QueryPool, SqliteDatabase, default_pool, fingerprint_sqlite
+from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.databases.sqlite.files import fingerprint_sqlite
+from nl2sql.databases.sqlite.pool import QueryPool, default_pool
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Database
 

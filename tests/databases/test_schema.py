@@ -22,7 +22,8 @@ from nl2sql.databases.schema import (
     quote_name,
     schema_to_text,
 )
-from nl2sql.databases.sqlite.pool import QueryPool, SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.databases.sqlite.pool import QueryPool
 
 SHOP = """
 CREATE TABLE Customers (customer_id INTEGER PRIMARY KEY, name text NOT NULL, city varchar(20));

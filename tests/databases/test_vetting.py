@@ -8,8 +8,8 @@ import time
 import pytest
 
 from nl2sql.databases.sqlite import vetting
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.databases.sqlite.files import fingerprint_sqlite
-from nl2sql.databases.sqlite.pool import SqliteDatabase
 from nl2sql.errors import DatabaseError
 from nl2sql.eval.replicas import perturbed_replicas, shuffled_copies
 from nl2sql.eval.suites import suite_databases

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.databases.sqlite.pool import fingerprint_sqlite
+from nl2sql.databases.sqlite.files import fingerprint_sqlite
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.replicas import perturb, perturbed_replicas, shuffled_copies
 

@@ -10,7 +10,7 @@ import pytest
 
 from nl2sql.agents.single_shot import single_shot
 from nl2sql.config import build_config
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models import load_model
 from nl2sql.models.local import LocalModel

@@ -10,7 +10,7 @@ import pytest
 import servers
 
 from nl2sql.databases.engines import open_database
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.eval.rules.bag import results_match
 
 FOLDER = Path(os.environ.get("NL2SQL_BENCHMARKS", "nowhere")) / "classicmodels"

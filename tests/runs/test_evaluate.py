@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from nl2sql.agents.react import react_sql
+from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
-from nl2sql.interfaces import Episode, Question, Resources
+from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.carry_out import Plan
 from nl2sql.runs.evaluate import evaluate, resume, start

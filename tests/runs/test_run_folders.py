@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.interfaces import Episode, Question
+from nl2sql.interfaces import Question
 from nl2sql.runs.check import check_run
 from nl2sql.runs.evaluate import resume, start
 from nl2sql.runs.export.failures import FIELDS, failures, write_failures

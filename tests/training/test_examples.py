@@ -20,7 +20,7 @@ from nl2sql.agents.single_shot import single_shot
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import Config, build_config
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Completion, Question, Resources, Usage
 from nl2sql.runs.repair_bench.corruptions import KINDS, corrupted, error_of
 

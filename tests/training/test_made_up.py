@@ -12,7 +12,7 @@ from training.swaps import drawn_value, plural, swapped
 from training.synthetic import SHAPES, Draw, synthetic
 
 from nl2sql.benchmarks import load_benchmark
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question
 from nl2sql.runs.repair_bench.corruptions import error_of

@@ -23,14 +23,13 @@ from nl2sql.agents.candidates.voting import agreement, query_key
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.react import dispatch, record
-from nl2sql.agents.record import summarize_trace
+from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.transitions import decide, refuse
 from nl2sql.config import CandidatesConfig, Config, ScoreWeights
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import (
     Completion,
     Database,
-    Episode,
     EventSink,
     Model,
     Question,

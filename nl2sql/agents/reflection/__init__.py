@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.agent_tools import Task, open_task
-from nl2sql.agents.record import summarize_trace
+from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.reflection.graph import build, check_installed, compiled, recursion_limit
 from nl2sql.agents.reflection.state import Context, initial_state
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Episode, Question, Resources
+from nl2sql.interfaces import Question, Resources
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.sqlite import SqliteSaver

@@ -38,10 +38,10 @@ def open_database(spec: str | Path) -> Database:
                 f"{form} database {path} does not exist; expected a {form} {'file' if form == 'duckdb' else 'folder'}"
             )
         return EngineDatabase(form, str(path.resolve()), path.stem)
-    from nl2sql.databases.sqlite.pool import SqliteDatabase
+    from nl2sql.databases.sqlite.database import SqliteDatabase
 
     if form == "packaged" and colon:
-        from nl2sql.benchmarks.packaged import database_path
+        from nl2sql.databases.packaged import database_path
 
         return SqliteDatabase(database_path(rest))
     if "://" in text:

@@ -6,11 +6,12 @@ a list of words; ``one_query`` merely refuses early what is none. ``Refused`` ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from nl2sql.databases.engines.clickhouse import ClickHouse
 from nl2sql.databases.engines.confine import confine
+from nl2sql.databases.engines.description import described
 from nl2sql.databases.engines.statement import Refused, one_query
 
 MEMORY = "1GB"
@@ -213,20 +214,6 @@ class MySql:
 
 
 READ_ONLY_ROLE = "connect as a user that may only SELECT from this database (docs/repair.md shows how to make one)"
-
-
-def described(
-    columns: Sequence[Sequence[Any]], primary: dict[str, list[str]], foreign: list[list[Any]], views: set[str]
-) -> list[dict[str, Any]]:
-    """Tables as JSON from rows (table, column, type, not null), in the order in which they come."""
-    tables: dict[str, dict[str, Any]] = {}
-    for table, column, kind, not_null in columns:
-        entry = tables.setdefault(table, {"name": table, "columns": [], "foreign_keys": [], "view": table in views})
-        entry["columns"].append([column, kind, column in primary.get(table, ()), bool(not_null)])
-    for table, own, other, other_columns in foreign:
-        if table in tables:
-            tables[table]["foreign_keys"].append([own, other, other_columns])
-    return list(tables.values())
 
 
 def _fetched(cursor: Any) -> Iterator[tuple]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.databases.engines.confine import confine
+from nl2sql.databases.engines.description import described
 from nl2sql.databases.engines.statement import Refused, one_query
 
 FORMAT = "JSONCompactEachRowWithNamesAndTypes"
@@ -61,8 +62,6 @@ class ClickHouse:
         return [str(name) for name in names], (tuple(map(_value, row)) for row in lines)
 
     def tables(self) -> list[dict[str, Any]]:
-        from nl2sql.databases.engines.adapters import described
-
         columns = self._rows(
             "SELECT table, name, type, 1, is_in_primary_key FROM system.columns WHERE database = 'default'"
             " ORDER BY table, position"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.databases.sqlite.files import reason
+from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, reported
 from nl2sql.databases.sqlite.process import WorkerGone
 from nl2sql.databases.sqlite.worker_batch import ORDERED, ROWS, ROWS_IF_WRONG
 from nl2sql.errors import UsageError
@@ -132,8 +133,6 @@ class _Conversation:
             return "", ""
 
     def _bounded(self, index: int, text: str) -> str:
-        from nl2sql.databases.sqlite.pool import MAX_SQL_CHARS
-
         if len(text) <= MAX_SQL_CHARS:
             return text
         why = ("too_large", f"the SQL has {len(text)} characters; at most {MAX_SQL_CHARS} are allowed")
@@ -179,8 +178,6 @@ class _Conversation:
 
     def _silence(self, message: list[Any] | None) -> float:
         """Seconds to wait for the next message."""
-        from nl2sql.databases.sqlite.pool import GRACE_S
-
         return OWN_WORK_S if message and message[0] == "busy" else self.timeout_s + GRACE_S + SLACK_S
 
     def _request(self) -> dict[str, Any]:
@@ -224,10 +221,8 @@ class _Conversation:
 
 def _result(outcome: list[Any], timeout_s: float) -> RunResult:
     """The result without its rows."""
-    from nl2sql.databases.sqlite.pool import failure
-
     if len(outcome) == 3:
         seconds, exception, message = outcome
-        return failure(exception, message, timeout_s, seconds)
+        return reported(exception, message, timeout_s, seconds)
     seconds, columns, _, truncated = outcome
     return RunResult(True, ("",) * columns, truncated=truncated, seconds=seconds)

@@ -1,16 +1,13 @@
-"""The only place where SQL that a model or a user wrote is executed: read-only, bounded in time, rows and memory.
+"""Statements of models and users, executed in killable worker processes: bounded in time, rows and memory.
 
-``QueryPool`` keeps killable worker processes (``worker.py``: the sandbox and its layers are described there);
-the parent enforces every deadline from outside as well, so no statement can hang or crash the caller.
-``SqliteDatabase`` is the ``Database`` of the interfaces on top of a pool. Needs a POSIX system.
+``QueryPool`` keeps the workers (``worker.py``: the sandbox and its layers are described there); the parent enforces
+every deadline from outside as well, so no statement can hang or crash the caller. Needs a POSIX system.
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
-import re
 import sqlite3
 import sys
 import threading
@@ -20,46 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql.databases.schema import Schema, introspect, quote_always
 from nl2sql.databases.sqlite import batch
-from nl2sql.databases.sqlite.files import WalCopies, check_is_file, fingerprint_sqlite, read_only, reason, unusable
+from nl2sql.databases.sqlite.files import WalCopies, reason
+from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, MAX_TIMEOUT_S, SEND_S, failed_run, run_result
 from nl2sql.databases.sqlite.process import Worker, WorkerGone
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import RunResult
-
-__all__ = ["QueryPool", "SqliteDatabase", "default_pool", "error_kind", "fingerprint_sqlite"]
-
-log = logging.getLogger(__name__)
-
-GRACE_S = 0.25  # what a worker may overrun its deadline by before it is killed
-SEND_S = 60.0  # for a worker to take a large request in
-MAX_SQL_CHARS = 100_000
-MAX_TIMEOUT_S = 1e6  # more overflows the system's timers
-
-# What SQLite says -> RunResult.error_kind; the first rule that matches the message decides. Rules for messages that
-# quote the statement come first and are anchored, so that no identifier can be taken for another message.
-ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.DOTALL), kind)
-    for pattern, kind in (
-        (r"^no such table: |^no such view: ", "unknown_table"),
-        (r"^no such column: |^cannot join using column .* not present in both", "unknown_column"),
-        (r"^ambiguous column name: ", "ambiguous_column"),
-        (r": syntax error$|^incomplete input|^unrecognized token|null character|surrogates not allowed", "syntax"),
-        (r"clause should come after", "syntax"),
-        (r"^no such |^wrong number of arguments|^misuse of |malformed", "other"),
-        (r"^interrupted$", "timeout"),
-        (r"^not authorized|is prohibited$|^attempt to write a readonly|may not be (modified|dropped)", "denied"),
-        (r"only execute one statement", "multi_statement"),
-        (r"stack overflow|too (big|large|complex|many)|^at most \d+ tables", "too_large"),
-        (r"^out of memory", "memory"),
-        (r"^Incorrect number of bindings", "syntax"),
-    )
-)
-
-
-def error_kind(message: str) -> str:
-    """The kind of a SQLite error message, by ``ERROR_RULES``; "other" when no rule matches."""
-    return next((kind for pattern, kind in ERROR_RULES if pattern.search(message)), "other")
 
 
 class QueryPool:
@@ -163,11 +126,11 @@ class QueryPool:
                 f"got {timeout_s} and {max_rows}"
             )
         if len(sql) > MAX_SQL_CHARS:
-            return _failure("too_large", f"the SQL has {len(sql)} characters; at most {MAX_SQL_CHARS} are allowed")
+            return failed_run("too_large", f"the SQL has {len(sql)} characters; at most {MAX_SQL_CHARS} are allowed")
         try:
             uri, version = self._copies.readable(path)
         except (OSError, sqlite3.Error) as error:
-            return _failure("other", f"database {path} cannot be read: {reason(error)}")
+            return failed_run("other", f"database {path} cannot be read: {reason(error)}")
         worker = self._take(uri)
         started = time.monotonic()
         healthy = False
@@ -175,13 +138,13 @@ class QueryPool:
             reply = worker.ask([mode, uri, version, sql, timeout_s, max_rows], started + timeout_s + GRACE_S)
             healthy = True
         except TimeoutError:
-            return _failure("timeout", f"no result within {timeout_s:g} s", time.monotonic() - started)
+            return failed_run("timeout", f"no result within {timeout_s:g} s", time.monotonic() - started)
         except WorkerGone as error:
             message = f"the process that executed the statement died ({error}); other statements are not affected"
-            return _failure("worker_died", message, time.monotonic() - started)
+            return failed_run("worker_died", message, time.monotonic() - started)
         finally:
             self._give_back(worker, healthy)
-        return _result(reply, timeout_s, time.monotonic() - started)
+        return run_result(reply, timeout_s, time.monotonic() - started)
 
     def _take(self, uri: str) -> Worker:
         """A living idle worker, by preference one that has ``uri`` open; a new one while there are too few."""
@@ -231,27 +194,6 @@ class QueryPool:
         self._reset()
 
 
-def _failure(kind: str, message: str, seconds: float = 0.0) -> RunResult:
-    return RunResult(False, error=message, error_kind=kind, seconds=seconds)
-
-
-def _result(reply: list[Any], timeout_s: float, seconds: float) -> RunResult:
-    if reply[0] == "ok":
-        _, columns, rows, truncated = reply
-        return RunResult(True, tuple(columns), tuple(map(tuple, rows)), truncated=truncated, seconds=seconds)
-    _, exception, message = reply
-    return failure(exception, message, timeout_s, seconds)
-
-
-def failure(exception: str, message: str, timeout_s: float, seconds: float) -> RunResult:
-    """The result for what a worker reports: a kind of error (lower case) or the name of an exception."""
-    message = " ".join(message.splitlines())  # a quoted identifier may hold line breaks
-    kind = exception if exception.islower() else error_kind(message)
-    if kind == "timeout":
-        message = f"no result within {timeout_s:g} s"
-    return _failure(kind, message, seconds)
-
-
 # ------------------------------------------------------------------------------------------------- default pool
 
 _live_pools: weakref.WeakSet[QueryPool] = weakref.WeakSet()
@@ -278,74 +220,3 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-# ---------------------------------------------------------------------------------------------------- databases
-
-
-class SqliteDatabase:
-    """A SQLite file as a ``Database``. Model-written SQL runs in ``pool`` (default: the shared one).
-
-    Raises UsageError for a path that is not there or not a file, DatabaseError for a file that is not a SQLite
-    database, is broken, unreadable, or holds no tables.
-    """
-
-    dialect = "sqlite"
-
-    def __init__(self, path: str | Path, *, name: str | None = None, pool: QueryPool | None = None) -> None:
-        self.path = Path(path)
-        self.name = name or self.path.stem
-        self._pool = pool
-        self._schema: Schema | None = None
-        self._check()
-
-    def _check(self) -> None:
-        check_is_file(self.path)
-        if not self.schema().tables:
-            raise DatabaseError(f"database {self.path} has no tables")
-
-    def __enter__(self) -> SqliteDatabase:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def pool(self) -> QueryPool:
-        return self._pool or default_pool()
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint_sqlite(self.path)
-
-    def schema(self) -> Schema:
-        """Tables and views of the file, read once: a schema changed later needs a new SqliteDatabase."""
-        if self._schema is None:
-            try:
-                with read_only(self.path) as connection:
-                    self._schema = introspect(connection)
-            except (OSError, sqlite3.Error) as error:
-                raise unusable(self.path, error) from None
-        return self._schema
-
-    def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
-        """The first ``n`` rows of ``table`` as dicts. Raises UsageError for an unknown table or a negative ``n``."""
-        if n < 0:
-            raise UsageError(f"cannot show {n} rows; give 0 or more")
-        found = self.schema().table(table)
-        if found is None:
-            names = ", ".join(t.name for t in self.schema().tables[:20])
-            raise UsageError(f"no table {table!r} in {self.name}; its tables: {names}")
-        result = self.run(f"SELECT * FROM {quote_always(found.name)} LIMIT {n}", timeout_s=10.0, max_rows=n)
-        if not result.success:
-            raise DatabaseError(f"table {found.name!r} of {self.path} cannot be read: {result.error}")
-        return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-
-    def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:
-        return self.pool.explain(self.path, sql, timeout_s=timeout_s)
-
-    def run(self, sql: str, *, timeout_s: float = 30.0, max_rows: int = 10_000) -> RunResult:
-        return self.pool.run(self.path, sql, timeout_s=timeout_s, max_rows=max_rows)
-
-    def close(self) -> None:
-        """Nothing to release: connections belong to the pool, which whoever made it closes."""

@@ -18,6 +18,8 @@ import sqlite3
 import threading
 from functools import lru_cache
 
+from nl2sql.databases.schema import introspect
+from nl2sql.databases.sqlite.content import content_hash
 from nl2sql.databases.sqlite.framed_child import FramedChild, reply, requests
 from nl2sql.databases.sqlite.worker import restrict_process
 
@@ -41,7 +43,7 @@ def vet(uri: str, version: str) -> None:
 
 
 def content_digest(uri: str, size: int) -> str:
-    """SHA-256 (hex) of schema and rows (``files.content_hash``). Raises sqlite3.Error with one line."""
+    """SHA-256 (hex) of schema and rows (``content.content_hash``). Raises sqlite3.Error with one line."""
     seconds = rows_deadline(size)
     return _ask({"what": "digest", "uri": uri}, seconds, "its rows were not read")
 
@@ -111,9 +113,6 @@ def main() -> None:
 
 
 def _read(request: dict[str, str]) -> str:
-    from nl2sql.databases.schema import introspect
-    from nl2sql.databases.sqlite.files import content_hash
-
     with contextlib.closing(sqlite3.connect(request["uri"], uri=True)) as connection:
         connection.execute("PRAGMA query_only=on")
         connection.execute("PRAGMA temp_store=memory")  # this process cannot write a file

@@ -82,7 +82,7 @@ def _folder(path: Path, method: str) -> Path:
 @lru_cache(maxsize=4096)
 def _fingerprint(path: Path, modified_ns: int, size: int) -> str:
     """Content fingerprint, remembered for as long as the file does not change."""
-    from nl2sql.databases.sqlite.pool import fingerprint_sqlite
+    from nl2sql.databases.sqlite.files import fingerprint_sqlite
 
     return fingerprint_sqlite(path)
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from nl2sql.databases.sqlite.pool import MAX_SQL_CHARS
+from nl2sql.databases.sqlite.limits import MAX_SQL_CHARS
 from nl2sql.eval.rules.bag import same_bag
 from nl2sql.interfaces import RunResult
 

@@ -116,7 +116,7 @@ def content(path: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _content(path: Path, modified_ns: int, size: int) -> str:
-    from nl2sql.databases.sqlite.pool import fingerprint_sqlite
+    from nl2sql.databases.sqlite.files import fingerprint_sqlite
 
     return fingerprint_sqlite(path)
 

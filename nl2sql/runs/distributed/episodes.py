@@ -11,9 +11,10 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from nl2sql.agents.controllers import NamedController, get_controller
+from nl2sql.agents.record import Episode
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Episode, Model, Question, Tool
+from nl2sql.interfaces import Model, Question, Tool
 from nl2sql.runs.carry_out import Job, run_questions
 from nl2sql.runs.distributed.cluster import Cluster
 from nl2sql.runs.distributed.shards import Shard, cut

@@ -26,9 +26,9 @@ from nl2sql.agents.agent_tools import EpisodeFailed, State, guard, link, open_ta
 from nl2sql.agents.controllers import episode_model
 from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import Cancelled, UsageError
-from nl2sql.interfaces import Database, Model, Question, Resources
+from nl2sql.interfaces import Database, Model, Question, Resources, content_key
 from nl2sql.repair.corpus import Corpus
-from nl2sql.runs.folder import content_key, iter_jsonl
+from nl2sql.runs.folder import iter_jsonl
 from nl2sql.runs.plan import weights_of
 from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Case, Judge, failure
 

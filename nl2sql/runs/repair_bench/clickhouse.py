@@ -50,7 +50,7 @@ class ClickHouseCopies:
     def database(self, db_id: str) -> Database:
         """The copy of a database. At most ``MOST_OPEN`` have a process; one that was closed starts anew when used."""
         from nl2sql.databases.engines.database import EngineDatabase
-        from nl2sql.databases.sqlite.pool import SqliteDatabase
+        from nl2sql.databases.sqlite.database import SqliteDatabase
 
         with self._lock:
             if db_id not in self._open:

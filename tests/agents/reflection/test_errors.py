@@ -8,7 +8,7 @@ import pytest
 from people import make_database
 
 from nl2sql.agents.reflection.errors import classify
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.repair.registry import categories, dialects, packaged
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"

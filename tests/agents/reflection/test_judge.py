@@ -10,7 +10,7 @@ import pytest
 from nl2sql.agents.reflection.judge import judge
 from nl2sql.agents.reflection.nodes import should_refine
 from nl2sql.agents.reflection.quality import WEIGHTS, quality_parts, quality_score
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 
 VALID = {"is_valid": True, "has_results": True, "reason": "ok"}
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from nl2sql.agents.record import Episode
 from nl2sql.agents.reflection import reflect, stream
 from nl2sql.agents.reflection.graph import compiled
 from nl2sql.config import build_config
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Episode, Question, Resources
+from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 

@@ -14,7 +14,7 @@ from nl2sql.agents.agent_tools import State, open_task
 from nl2sql.agents.reflection import nodes, reflect
 from nl2sql.agents.reflection.state import initial_state, workspace
 from nl2sql.config import build_config
-from nl2sql.databases.sqlite.pool import SqliteDatabase
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Question, Resources, RunResult
 from nl2sql.models.scripted import ScriptedModel
 

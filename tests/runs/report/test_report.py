@@ -197,7 +197,7 @@ def test_a_run_whose_benchmark_is_not_at_hand_is_shown_without_golds(tmp_path: P
 
 def test_long_texts_and_results_are_cut_and_say_so(tmp_path: Path) -> None:
     def rambling(question: Any, resources: Any, config: Any) -> Any:
-        from nl2sql.interfaces import Episode
+        from nl2sql.agents.record import Episode
 
         rows = tuple((number, "x" * 5000) for number in range(500))
         long = [
