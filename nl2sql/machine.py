@@ -10,6 +10,8 @@ from pathlib import Path
 
 from nl2sql.errors import Nl2SqlError
 
+_DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
+
 
 def cores() -> int:
     """Processor cores that this process may run on."""
@@ -45,3 +47,8 @@ def cache_dir(*parts: str) -> Path:
         hint = "set NL2SQL_CACHE to a folder you can write"
         raise Nl2SqlError(f"cache folder {path} cannot be created ({error.strerror}); {hint}") from None
     return path
+
+
+def is_disk_full(text: str) -> bool:
+    """Does the text of an error, a program's or an exception's, say that a disk is full?"""
+    return any(sign in text.lower() for sign in _DISK_FULL)

@@ -75,9 +75,9 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     start = find_adapter(options.start_from, known.adapter if known else "none")
     from training import lora, publish
 
-    from nl2sql.models import resolve_spec
     from nl2sql.models.chat import Chat
     from nl2sql.models.load import load_parts
+    from nl2sql.models.spec import resolve_spec
 
     loaded = load_parts(resolve_spec(options.model), device=options.device, dtype=recipe.dtype)
     model, tokenizer = loaded.parts

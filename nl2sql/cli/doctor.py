@@ -33,8 +33,8 @@ def doctor(
       nl2sql doctor --model ./my-model --dtype bfloat16 --json
     """
     from nl2sql.cli.checks import machine_checks
-    from nl2sql.models import resolve_spec
     from nl2sql.models.doctor import check_model
+    from nl2sql.models.spec import resolve_spec
 
     source = resolve_spec(model)
     found: list[Check] = []

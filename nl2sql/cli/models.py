@@ -25,8 +25,8 @@ def list_models(as_json: Json = False) -> None:
 
     Example: nl2sql models list --json
     """
-    from nl2sql.models import DEFAULT_MODEL
     from nl2sql.models.embedded import embedded_models
+    from nl2sql.models.spec import DEFAULT_MODEL
 
     rows = [_facts(model) for model in embedded_models().values()]
     if as_json:
@@ -92,8 +92,8 @@ def info(
 
 
 def _describe(spec: str) -> dict[str, Any]:
-    from nl2sql.models import resolve_spec
     from nl2sql.models.embedded import embedded_model
+    from nl2sql.models.spec import resolve_spec
 
     source = resolve_spec(spec)
     if source.kind == "embedded":

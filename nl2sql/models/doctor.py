@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from nl2sql.errors import one_line
 from nl2sql.interfaces import Grammar
-from nl2sql.models import Source
 from nl2sql.models.load import load_parts
 from nl2sql.models.local import LocalModel
+from nl2sql.models.spec import Source
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.08, "float16": 0.02}  # of the largest logit
 ROWS = 16

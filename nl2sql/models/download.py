@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nl2sql.errors import ModelError
+from nl2sql.machine import is_disk_full
 
 if TYPE_CHECKING:
     from nl2sql.models.embedded import EmbeddedModel
@@ -86,8 +87,6 @@ def _size(folder: Path) -> int:
 
 def _reason(model: EmbeddedModel, output: str, target: Path) -> str:
     """One line from pip's output."""
-    from nl2sql.models.embedded import is_disk_full
-
     again = f"then run `nl2sql models pull {model.name}`"
     if "No module named pip" in output:
         return (

@@ -24,14 +24,13 @@ from typing import Any
 import yaml
 
 from nl2sql.errors import Cancelled, ModelError, UsageError
-from nl2sql.machine import cache_dir
+from nl2sql.machine import cache_dir, is_disk_full
 from nl2sql.models.hashes import file_sha256
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "nl2sql.json"  # beside the converted weights: what they were made from
 FORMAT = 1
-_DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
 
 
 @dataclass(frozen=True)
@@ -226,10 +225,6 @@ def _check_free_space(model: EmbeddedModel, where: Path) -> None:
             f"not enough disk space in {_models_dir()}: {needed / 1e6:.0f} MB needed, {free / 1e6:.0f} MB free; make "
             f"room or set NL2SQL_CACHE to another folder, then run `nl2sql models pull {model.name}`"
         )
-
-
-def is_disk_full(text: str) -> bool:
-    return any(sign in text.lower() for sign in _DISK_FULL)
 
 
 def _disk_reason(error: Exception, what: str) -> str:

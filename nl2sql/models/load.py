@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.machine import cores
-from nl2sql.models import Source
 from nl2sql.models.adapters import find_adapter, merge_adapter
 from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
 from nl2sql.models.hashes import content_hash, folder_files, weights_revision
+from nl2sql.models.spec import Source
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
-from nl2sql.models import Source
 from nl2sql.models.load import load_parts
+from nl2sql.models.spec import Source
 
 if TYPE_CHECKING:
     from nl2sql.models.batching import Worker

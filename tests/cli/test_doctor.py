@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from nl2sql.cli import app
 from nl2sql.cli.checks import OPTIONAL
-from nl2sql.models import Source
 from nl2sql.models.doctor import check_model
+from nl2sql.models.spec import Source
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ import pytest
 from models.tiny import tiny_model, tiny_tokenizer
 
 from nl2sql.errors import ModelError, UsageError
-from nl2sql.models import load_model, resolve_spec
+from nl2sql.models import load_model
+from nl2sql.models.spec import resolve_spec
 
 BAD = [
     tuple(line.split(" => "))

@@ -21,7 +21,7 @@ from nl2sql.agents import prompts
 from nl2sql.config import CandidatesConfig
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Model, Usage
-from nl2sql.models import resolve_spec
+from nl2sql.models.spec import resolve_spec
 
 ROWS = 32  # queries in a forward pass
 _loading = threading.Lock()

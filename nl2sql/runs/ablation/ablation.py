@@ -22,7 +22,7 @@ from nl2sql.agents.prompts import prompt_hashes
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
 from nl2sql.interfaces import Benchmark, Model, Question
-from nl2sql.models import resolve_spec
+from nl2sql.models.spec import resolve_spec
 from nl2sql.runs.ablation.grid import BASE, TABLE, Cell
 from nl2sql.runs.carry_out import Job, carry_out
 from nl2sql.runs.folder import exclusive, item_field, locked, read_manifest, write_json

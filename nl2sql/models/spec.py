@@ -1,0 +1,53 @@
+"""What a user types after ``--model``, and what kind of model it names. Importing this imports no model library."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nl2sql.errors import UsageError
+from nl2sql.models.embedded import embedded_names
+
+DEFAULT_MODEL = "smollm2-135m"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_LIST_HINT = "`nl2sql models list` shows the embedded ones"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model's weights come from."""
+
+    kind: Literal["embedded", "scripted", "folder", "gguf", "hub", "http"]
+    value: str  # name, path, hub id or address
+
+
+def resolve_spec(spec: str) -> Source:
+    """What kind of model ``spec`` names, without loading anything. Raises UsageError when it names none."""
+    spec = spec.strip()
+    names = embedded_names()
+    if spec in names:
+        return Source("embedded", spec)
+    if spec.startswith("scripted:"):
+        return Source("scripted", spec.removeprefix("scripted:"))
+    if re.match(r"https?://", spec, re.IGNORECASE):
+        return Source("http", spec)
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return Source("folder", str(path))
+    if spec.lower().endswith(".gguf"):
+        if not path.is_file():
+            raise UsageError(f"model file {spec!r} does not exist; give the path of a .gguf file, or {_LIST_HINT}")
+        return Source("gguf", str(path))
+    if path.is_file():
+        raise UsageError(f"model {spec!r} is a file but not a .gguf one; for scripted replies write scripted:{spec}")
+    near = difflib.get_close_matches(spec.lower(), names, n=1, cutoff=0.5)
+    if _HUB_ID.fullmatch(spec) and not spec.startswith((".", "/")):
+        return Source("hub", spec)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UsageError(
+        f"unknown model {spec!r}; {hint}known: {', '.join(names)}, scripted:FILE, a folder, a .gguf file, "
+        f"a hub id org/name, http://HOST/v1#NAME ({_LIST_HINT})"
+    )
