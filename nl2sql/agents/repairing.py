@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nl2sql.config import RepairConfig
     from nl2sql.repair.analyzer import ErrorAnalyzer
     from nl2sql.repair.corpus import Corpus
+    from nl2sql.repair.transfer import Repair
 
 MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
 MAX_ERROR = 300
@@ -65,7 +66,7 @@ def _opened(path: Path, file: int, create: bool, uri: str) -> Corpus:
 def remember(state: State) -> None:
     """With ``repair.learn``: store the episode's repair (last failed attempt, success), unless its question is of
     another than a training or development split: those must not help themselves."""
-    from nl2sql.repair.transfer import LEARNING_SPLITS, learn, repairs_of_trace, source_of
+    from nl2sql.repair.transfer import LEARNING_SPLITS, learn, source_of
 
     task = state.task
     question = task.question
@@ -87,7 +88,7 @@ def mended(state: State, error: str) -> str | None:
     from nl2sql.repair.deterministic import mend
 
     found = mend(state.last_sql, error, task.resources.database, task.schema)
-    if found is None or any(found.strip() == sql.strip() for sql, _ in failures(state.trace)):
+    if found is None or any(found.strip() == sql.strip() for sql, _ in refused_candidates(state.trace)):
         return None
     task.count("deterministic_repairs")
     return found
@@ -131,7 +132,7 @@ def messages(state: State, sql: str, error: str, question: str = "") -> list[dic
     if level == "none":
         return prompts.blind_repair_messages(nlq, sql or "(none)", task.schema_text_focus, overrides)
     now = (sql.strip(), (state.last_sql or "").strip())
-    before = [(tried, why[:MAX_ERROR]) for tried, why in failures(state.trace) if tried.strip() not in now]
+    before = [(tried, why[:MAX_ERROR]) for tried, why in refused_candidates(state.trace) if tried.strip() not in now]
     return prompts.guided_repair_messages(
         nlq,
         sql or "(none)",
@@ -170,9 +171,9 @@ def _analyzer(
     return ErrorAnalyzer(dialect, corpus, threshold=threshold, version=version, across=across, search_s=search_s)
 
 
-def failures(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def refused_candidates(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """The candidates in a trace that a validation or their run refused, each with its last error, oldest first."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     sql = ""
     for record in trace:
         action, seen = record.get("action"), record.get("observation")
@@ -181,5 +182,29 @@ def failures(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
         if action in ("generate_sql", "repair_sql") and seen.get("sql"):
             sql = str(seen["sql"])
         elif sql and (seen.get("valid") is False or seen.get("success") is False):
-            found[sql] = str(seen.get("reason") or seen.get("error") or "")
-    return list(found.items())
+            reasons[sql] = str(seen.get("reason") or seen.get("error") or "")
+    return list(reasons.items())
+
+
+def repairs_of_trace(trace: Iterable[Mapping[str, Any]], question: str = "") -> list[Repair]:
+    """Each (last failed attempt, success) in a trace: a candidate that a validation or its run refused, and the next
+    one that ran and passed the intent check."""
+    from nl2sql.repair.transfer import Repair
+
+    repairs: list[Repair] = []
+    sql, failed = "", ("", "")
+    for record in trace:
+        action, seen = record.get("action"), record.get("observation")
+        if not isinstance(seen, Mapping):
+            continue
+        if action in ("generate_sql", "repair_sql") and seen.get("sql"):
+            sql = str(seen["sql"]).strip().rstrip(";")
+        elif action in ("validate_sql", "validate_constraints") and seen.get("valid") is False:
+            failed = (sql, str(seen.get("reason", "")))
+        elif action == "run_sql" and seen.get("success") is False:
+            failed = (sql, str(seen.get("error", "")))
+        elif action == "run_sql" and seen.get("success") is True:
+            if failed[0] and failed[0] != sql:
+                repairs.append(Repair(question, failed[1], failed[0], sql))
+            failed = ("", "")
+    return repairs

@@ -98,14 +98,14 @@ def search(
     from nl2sql.repair.corpus import Corpus
 
     with Corpus(corpus) as opened:
-        found = opened.search(error, failed, dialect=dialect, limit=limit, threshold=threshold)
+        fixes = opened.search(error, failed, dialect=dialect, limit=limit, threshold=threshold)
     if as_json:
-        print(json.dumps([fix.model_dump(mode="json") for fix in found], ensure_ascii=False, indent=2))
+        print(json.dumps([fix.model_dump(mode="json") for fix in fixes], ensure_ascii=False, indent=2))
         return
-    for fix in found:
+    for fix in fixes:
         print(f"{fix.similarity_score:.3f}  {fix.query_id}  {' '.join(fix.description.split())}")
         print(f"       {' '.join(fix.sql.split())}")
-    if not found:
+    if not fixes:
         print("no fix is as close as that")
 
 
@@ -154,7 +154,8 @@ def import_(
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Take in the repairs of a run over a training or development split, or an exported corpus."""
-    from nl2sql.repair.transfer import import_lines, import_run
+    from nl2sql.repair.transfer import import_lines
+    from nl2sql.runs.learning import import_run
 
     if not source.exists():
         raise UsageError(f"{source} does not exist; expected a run folder or a file that 'nl2sql corpus export' wrote")
@@ -183,15 +184,16 @@ def discover(
         raise UsageError("where are the failures? give run folders, --corpus FILE, or both")
     from nl2sql.repair import discover as discovery
     from nl2sql.repair.corpus import Corpus
+    from nl2sql.runs.learning import failed_statements
 
-    failures = [failure for folder in run or () for failure in discovery.failures_of_run(folder)]
+    failures = [failed for folder in run or () for failed in failed_statements(folder)]
     if corpus is not None:
         with Corpus(corpus) as opened:
             failures += discovery.failures_of_corpus(opened)
     clusters = discovery.discover(failures, least)
     if as_json:
-        found = [{"dialect": c.dialect, "count": len(c.failures), "stub": c.stub()} for c in clusters]
-        print(json.dumps(found, ensure_ascii=False, indent=2))
+        stubs = [{"dialect": c.dialect, "count": len(c.failures), "stub": c.stub()} for c in clusters]
+        print(json.dumps(stubs, ensure_ascii=False, indent=2))
         return
     known = f"{len(failures)} failures looked at; none that no pattern knows was met {least} times"
     print(discovery.stubs_text(clusters) or known)
@@ -219,11 +221,11 @@ def stats(
     from nl2sql.repair.corpus import Corpus
 
     with Corpus(corpus) as opened:
-        found = opened.stats()
+        counts = opened.stats()
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(counts, indent=2))
         return
-    print(f"{found['fixes']} fixes of {found['error_types']} types of error, {found['queries']} queries")
-    for name, count in found["by_dialect_and_category"].items():
+    print(f"{counts['fixes']} fixes of {counts['error_types']} types of error, {counts['queries']} queries")
+    for name, count in counts["by_dialect_and_category"].items():
         print(f"  {name}: {count}")
-    print(f"vectors: {found['embedding']}; {found['bytes']:,} bytes")
+    print(f"vectors: {counts['embedding']}; {counts['bytes']:,} bytes")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ WRITE_THIS = "TODO"
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedStatement:
     """A failed statement as it was met; ``repaired`` is "" where nothing is known to work."""
 
     error: str
@@ -40,11 +39,11 @@ class Cluster:
 
     dialect: str
     masked: str
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedStatement] = field(default_factory=list)
 
     def stub(self) -> dict[str, str]:
         """An entry for the dialect's pattern file, in its keys."""
-        example = next((found for found in self.failures if found.repaired), self.failures[0])
+        example = next((failed for failed in self.failures if failed.repaired), self.failures[0])
         return {
             "id": "_".join(re.findall(r"[a-z]+", MASK.sub("", self.masked))[:5]) or "unnamed",
             "pattern": pattern_of(self.masked),
@@ -57,7 +56,7 @@ class Cluster:
         }
 
 
-def discover(failures: Iterable[Failure], least: int = 2) -> list[Cluster]:
+def discover(failures: Iterable[FailedStatement], least: int = 2) -> list[Cluster]:
     """Clusters of at least ``least`` failures that no packaged pattern matches, the most frequent first."""
     by_mask: dict[tuple[str, str], Cluster] = {}
     analyzers: dict[str, ErrorAnalyzer] = {}
@@ -67,9 +66,9 @@ def discover(failures: Iterable[Failure], least: int = 2) -> list[Cluster]:
             continue
         masked = mask_error(failure.error, failure.sql, failure.dialect)
         by_mask.setdefault((failure.dialect, masked), Cluster(failure.dialect, masked)).failures.append(failure)
-    found = _merged(sorted(by_mask.values(), key=lambda cluster: (-len(cluster.failures), cluster.masked)))
-    found.sort(key=lambda cluster: (-len(cluster.failures), cluster.masked))
-    return [cluster for cluster in found if len(cluster.failures) >= least]
+    clusters = _merged(sorted(by_mask.values(), key=lambda cluster: (-len(cluster.failures), cluster.masked)))
+    clusters.sort(key=lambda cluster: (-len(cluster.failures), cluster.masked))
+    return [cluster for cluster in clusters if len(cluster.failures) >= least]
 
 
 def _merged(clusters: list[Cluster]) -> list[Cluster]:
@@ -106,23 +105,11 @@ def pattern_of(masked: str) -> str:
     return "".join(parts)
 
 
-def failures_of_corpus(corpus: Corpus) -> Iterator[Failure]:
+def failures_of_corpus(corpus: Corpus) -> Iterator[FailedStatement]:
     """The fixes of a corpus."""
     for row in corpus.rows():
         if row["kind"] == "fix":
-            yield Failure(row["error_msg"], row["failed_sql"], row["successful_sql"], row["dialect"])
-
-
-def failures_of_run(folder: Path) -> Iterator[Failure]:
-    """What the gates and the database refused in a run, repaired or not. Raises UsageError for another folder."""
-    from nl2sql.agents.repairing import failures
-    from nl2sql.repair.transfer import repairs_of_trace
-    from nl2sql.runs.run import Run
-
-    for trace in Run.load(folder).traces():
-        repaired = {repair.failed_sql: repair.successful_sql for repair in repairs_of_trace(trace["trace"])}
-        for sql, error in failures(trace["trace"]):
-            yield Failure(error, sql, repaired.get(sql.strip().rstrip(";"), ""))
+            yield FailedStatement(row["error_msg"], row["failed_sql"], row["successful_sql"], row["dialect"])
 
 
 def stubs_text(clusters: Iterable[Cluster]) -> str:
@@ -131,7 +118,7 @@ def stubs_text(clusters: Iterable[Cluster]) -> str:
 
     parts: list[str] = []
     for cluster in clusters:
-        others = sorted({found.error for found in cluster.failures} - {cluster.stub()["example"]})
+        others = sorted({failed.error for failed in cluster.failures} - {cluster.stub()["example"]})
         notes = [
             f"# {cluster.dialect}: met {len(cluster.failures)} times",
             *(f"#   also: {_short(o)}" for o in others[:3]),

@@ -1,4 +1,4 @@
-"""What goes into a corpus from elsewhere and out of it: JSON lines, and the repairs that a run's traces hold."""
+"""What goes into a corpus from elsewhere, and out of it as JSON lines."""
 
 from __future__ import annotations
 
@@ -29,28 +29,6 @@ class Repair:
     successful_sql: str
 
 
-def repairs_of_trace(trace: Iterable[Mapping[str, Any]], question: str = "") -> list[Repair]:
-    """Each (last failed attempt, success) in a trace: a candidate that a validation or its run refused, and the next
-    one that ran and passed the intent check."""
-    found: list[Repair] = []
-    sql, failed = "", ("", "")
-    for record in trace:
-        action, seen = record.get("action"), record.get("observation")
-        if not isinstance(seen, Mapping):
-            continue
-        if action in ("generate_sql", "repair_sql") and seen.get("sql"):
-            sql = str(seen["sql"]).strip().rstrip(";")
-        elif action in ("validate_sql", "validate_constraints") and seen.get("valid") is False:
-            failed = (sql, str(seen.get("reason", "")))
-        elif action == "run_sql" and seen.get("success") is False:
-            failed = (sql, str(seen.get("error", "")))
-        elif action == "run_sql" and seen.get("success") is True:
-            if failed[0] and failed[0] != sql:
-                found.append(Repair(question, failed[1], failed[0], sql))
-            failed = ("", "")
-    return found
-
-
 def learn(corpus: Corpus, repairs: Iterable[Repair], *, dialect: str, source: str) -> int:
     """Store repairs; how many were new. One that changed nothing but layout or letter case teaches nothing."""
     from nl2sql.repair.analyzer import ErrorAnalyzer
@@ -71,30 +49,6 @@ def learn(corpus: Corpus, repairs: Iterable[Repair], *, dialect: str, source: st
         )
         stored += made is not None
     return stored
-
-
-def import_run(corpus: Corpus, folder: Path, *, any_split: bool = False, dialect: str = "sqlite") -> tuple[int, int]:
-    """The repairs of a run folder's traces: (found, new).
-
-    Raises UsageError for a folder that is no run, and for a run over another than a training or development split:
-    test questions must not enter a corpus that is used on them (``any_split`` for one that never will be).
-    """
-    from nl2sql.runs.run import Run
-
-    run = Run.load(folder)
-    plan = run.manifest.get("plan", {})
-    split = str(plan.get("split") or run.manifest.get("split") or "")
-    if split not in LEARNING_SPLITS and not any_split:
-        raise UsageError(
-            f"{folder} was run on split {split or 'all'!r}; only {', '.join(sorted(LEARNING_SPLITS))} may enter a "
-            "corpus (--any-split for a corpus that is never used on these questions)"
-        )
-    found = stored = 0
-    for trace in run.traces():
-        repairs = repairs_of_trace(trace["trace"], trace["question"])
-        found += len(repairs)
-        stored += learn(corpus, repairs, dialect=dialect, source=source_of(trace["db_id"], trace["id"]))
-    return found, stored
 
 
 def source_of(db_id: str, question_id: str) -> str:

@@ -27,7 +27,7 @@ from nl2sql.repair.index import FixIndex
 from nl2sql.repair.registry import ErrorPattern
 from nl2sql.repair.signatures import error_signature, mask_error, normalised_sql
 from nl2sql.repair.store import TABLES
-from nl2sql.repair.transfer import export_lines, import_lines, import_run
+from nl2sql.repair.transfer import export_lines, import_lines
 
 FIXES = [
     ("no such column: nam", "SELECT nam FROM customers", "SELECT name FROM customers", "Names"),
@@ -315,32 +315,6 @@ def test_what_no_pattern_knows_becomes_a_stub(corpus: Corpus) -> None:
     assert pattern.captured("geo index of zone is stale since 3 days", "") == {"name": "zone"}
     assert (pattern.category, pattern.works) == ("unknown", "SELECT a FROM t")
     assert discover(failures_of_corpus(corpus), least=4) == []
-
-
-def run_folder(tmp_path: Path, split: str) -> Path:
-    """A run folder with one repaired episode."""
-    folder = tmp_path / f"run-{split}"
-    folder.mkdir()
-    observations = [
-        ("generate_sql", {"sql": "SELECT nam FROM customers;"}),
-        ("validate_sql", {"valid": False, "reason": "unknown_column:nam"}),
-        ("repair_sql", {"sql": "SELECT name FROM customers;"}),
-        ("validate_sql", {"valid": True, "reason": "ok"}),
-        ("run_sql", {"success": True}),
-    ]
-    trace = [{"step": 0, "action": a, "args": {}, "observation": o} for a, o in observations]
-    row = {"id": "q1", "db_id": "shop", "key": "k", "question": "Names?", "trace": trace}
-    (folder / "traces.jsonl").write_text(json.dumps(row) + "\n")
-    (folder / "manifest.json").write_text(json.dumps({"format": 1, "key": "k", "plan": {"split": split}}))
-    (folder / "report.json").write_text("{}")
-    return folder
-
-
-def test_a_run_over_test_questions_is_refused(corpus: Corpus, tmp_path: Path) -> None:
-    assert import_run(corpus, run_folder(tmp_path, "dev")) == (1, 1)
-    with pytest.raises(UsageError, match="only dev, development"):
-        import_run(corpus, run_folder(tmp_path, "test"))
-    assert import_run(corpus, tmp_path / "run-test", any_split=True) == (1, 0)
 
 
 def test_guidance_falls_back_to_patterns_when_the_search_takes_too_long(corpus: Corpus) -> None:

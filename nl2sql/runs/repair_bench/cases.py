@@ -196,7 +196,7 @@ def failed_in_run(folder: Path) -> Iterator[Case]:
 
     Raises UsageError for a folder that is no run, or one whose benchmark was a Python object.
     """
-    from nl2sql.agents.repairing import failures
+    from nl2sql.agents.repairing import refused_candidates
     from nl2sql.runs.plan import open_benchmark, read_plan
     from nl2sql.runs.run import Run
 
@@ -213,7 +213,7 @@ def failed_in_run(folder: Path) -> Iterator[Case]:
             item = source.asked(question) if question is not None else None
             if item is None:
                 continue
-            texts = [*(sql for sql, _ in failures(traces.get(answer["id"], ()))), answer["sql"] or ""]
+            texts = [*(sql for sql, _ in refused_candidates(traces.get(answer["id"], ()))), answer["sql"] or ""]
             for number, sql in enumerate(dict.fromkeys(text.strip().rstrip(";") for text in texts)):
                 if sql and (error := failure(sql, item.database)):
                     label = f"{folder.name}{name}-{number}"
