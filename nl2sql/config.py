@@ -105,8 +105,6 @@ class RepairConfig(_Frozen):
     corpus: str = ""  # file of fixes for patterns+corpus, and for learn
     search_s: float = Field(0.5, gt=0)  # after so long without similar fixes, guidance is that of the patterns
     milvus: str = ""  # search the corpus's vectors at http://HOST:19530 or in a Milvus Lite file; empty: in memory
-    across_dialects: bool = False  # also fixes of other dialects, transpiled
-    stepwise: bool = False  # repair the smallest WITH part or subquery that fails on its own, and leave the rest alone
     learn: bool = False  # store an episode's repair in the corpus; questions of training and development splits only
     threshold: float = Field(0.7, ge=0, le=1)  # cosine from which on a fix is shown
     patterns: str = ""  # dialect whose patterns are used; empty: the database's own

@@ -356,8 +356,6 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
 
         if mended := repairing.mended(state, error):
             return mended
-        if repaired := repairing.repaired_part(state):
-            return repaired
         messages = repairing.messages(state, state.last_sql or "", error) or messages
     return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling())[0]
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
 MAX_ERROR = 300
-ONLY_A_PART = "(The query below is one part of the whole, and fails on its own. Correct this part only.)"
 
 
 def check_corpus(config: RepairConfig) -> None:
@@ -94,47 +93,23 @@ def mended(state: State, error: str) -> str | None:
     return found
 
 
-def repaired_part(state: State) -> str | None:
-    """With ``repair.stepwise``: the current SQL, in which the model repaired the smallest part that fails on its own.
-
-    None where that is off, where only the whole fails, and where what came is no query.
-    """
-    task = state.task
-    if not task.config.repair.stepwise or not state.last_sql:
-        return None
-    from nl2sql.agents import prompts
-    from nl2sql.agents.checks.candidate import clean_candidate_with_reason
-    from nl2sql.repair.stepwise import smallest_broken_part
-
-    part = smallest_broken_part(state.last_sql, task.resources.database, task.schema)
-    if part is None:
-        return None
-    overrides, question = task.config.prompts, f"{task.nlq}\n{ONLY_A_PART}"
-    asked = messages(state, part.sql, part.error, question) or prompts.repair_messages(
-        question, part.sql, part.error, task.schema_text_focus, overrides
-    )
-    raw = task.write_sql(asked, task.config.react.max_new_tokens, sampling=task.sampling())[0]
-    task.count("stepwise_repairs")
-    text, _ = clean_candidate_with_reason(raw)
-    return (part.spliced(text) if text else None) or None
-
-
-def messages(state: State, sql: str, error: str, question: str = "") -> list[dict[str, str]] | None:
-    """The prompt that repairs ``sql`` (the current SQL, or a part of it) for ``repair.guidance``; None for level
-    ``error``, the specification's own prompt. question: as it is put to the model, if not as it was asked."""
+def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
+    """The prompt that repairs ``sql``, the current SQL, for ``repair.guidance``; None for level ``error``, the
+    specification's own prompt."""
     from nl2sql.agents import prompts
     from nl2sql.repair.valid_part import valid_part
 
-    task, nlq = state.task, question or state.task.nlq
+    task = state.task
     level, overrides = task.config.repair.guidance, task.config.prompts
     if level == "error":
         return None
     if level == "none":
-        return prompts.blind_repair_messages(nlq, sql or "(none)", task.schema_text_focus, overrides)
-    now = (sql.strip(), (state.last_sql or "").strip())
-    before = [(tried, why[:MAX_ERROR]) for tried, why in refused_candidates(state.trace) if tried.strip() not in now]
+        return prompts.blind_repair_messages(task.nlq, sql or "(none)", task.schema_text_focus, overrides)
+    before = [
+        (tried, why[:MAX_ERROR]) for tried, why in refused_candidates(state.trace) if tried.strip() != sql.strip()
+    ]
     return prompts.guided_repair_messages(
-        nlq,
+        task.nlq,
         sql or "(none)",
         error,
         task.schema_text_focus,
@@ -157,18 +132,16 @@ def guidance(state: State, sql: str, error: str) -> Any:
     version = engine_version(database) if dialect == database.dialect else ""
     refused = refusal(sql, database) if sql else ""
     source = source_of(task.question.db_id, task.question.id)
-    analyzer = _analyzer(dialect, corpus, config.threshold, version, config.across_dialects, config.search_s)
+    analyzer = _analyzer(dialect, corpus, config.threshold, version, config.search_s)
     return analyzer.analyze_error(refused or error, sql, task.schema, exclude=source)
 
 
 @functools.lru_cache(maxsize=4)
-def _analyzer(
-    dialect: str, corpus: Corpus | None, threshold: float, version: str, across: bool, search_s: float
-) -> ErrorAnalyzer:
+def _analyzer(dialect: str, corpus: Corpus | None, threshold: float, version: str, search_s: float) -> ErrorAnalyzer:
     """One for all episodes on a corpus, so that an error that was met before is answered without a search."""
     from nl2sql.repair.analyzer import ErrorAnalyzer
 
-    return ErrorAnalyzer(dialect, corpus, threshold=threshold, version=version, across=across, search_s=search_s)
+    return ErrorAnalyzer(dialect, corpus, threshold=threshold, version=version, search_s=search_s)
 
 
 def refused_candidates(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -6,17 +6,14 @@ the guidance is that of the patterns, and the search goes on in the background, 
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from typing import TYPE_CHECKING
 
 from nl2sql.errors import Nl2SqlError
 from nl2sql.repair import registry
-from nl2sql.repair.across import search_across
 from nl2sql.repair.guidance import RepairGuidance, SimilarFix
 from nl2sql.repair.schema_advice import schema_advice
 
@@ -43,7 +40,6 @@ class ErrorAnalyzer:
         threshold: cosine, between 0 and 1, that a fix must have.
         search_s: seconds that the search may take.
         version: of the engine, so that patterns of other versions are skipped.
-        across: also search fixes of other dialects, and transpile them.
     """
 
     def __init__(
@@ -56,12 +52,8 @@ class ErrorAnalyzer:
         limit: int = LIMIT,
         search_s: float = SEARCH_S,
         version: str = "",
-        across: bool = False,
     ) -> None:
         self.dialect, self.corpus, self.version = dialect, corpus, version
-        self._search: Callable[..., list[SimilarFix]] | None = None
-        if corpus is not None:
-            self._search = functools.partial(search_across, corpus) if across else corpus.search
         self.threshold, self.limit, self.search_s = threshold, limit, search_s
         self._registries = (patterns or registry.packaged(dialect), registry.packaged(LOOP))
         self._cache: OrderedDict[tuple[str, str, str, int], list[SimilarFix]] = OrderedDict()
@@ -108,10 +100,10 @@ class ErrorAnalyzer:
 
     def _look_up(self, error: str, sql: str, exclude: str) -> list[SimilarFix]:
         """In the search's own thread: what was found before, as long as nobody has written to the corpus since."""
-        assert self.corpus is not None and self._search is not None
+        assert self.corpus is not None
         key = (error, sql, exclude, self.corpus.changes())
         if key not in self._cache:
-            self._cache[key] = self._search(
+            self._cache[key] = self.corpus.search(
                 error, sql, dialect=self.dialect, limit=self.limit, threshold=self.threshold, exclude=exclude
             )
         self._cache.move_to_end(key)

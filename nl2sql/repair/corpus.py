@@ -28,9 +28,8 @@ from nl2sql.errors import UsageError
 from nl2sql.repair.embeddings import Embedder, HashedNgrams, embedder_named
 from nl2sql.repair.guidance import SimilarFix
 from nl2sql.repair.index import IndexFactory, SearchIndex, in_memory
-from nl2sql.repair.signatures import error_signature, mask_error, same_words, skeleton
+from nl2sql.repair.signatures import error_signature, fix_identity, mask_error, query_identity, same_words, skeleton
 from nl2sql.repair.store import Fix, History, explained, open_corpus
-from nl2sql.repair.upgrade import compute_anew, fix_identity, query_identity
 
 MAX_TEXT = 20_000  # characters of an SQL or an error that are stored
 STORED = np.float16  # half the size on disk; the cosine changes by less than 0.001
@@ -69,9 +68,9 @@ class Corpus:
         self._lock = threading.RLock()
         self._indexes: dict[str, _Held] = {}
         self._batch: Any = None  # the ``run`` of a transaction that is under way
-        self._connection, before = open_corpus(self.path, create=create)
+        self._connection = open_corpus(self.path, create=create)
         try:
-            self.embedder = self._adopt_embedder(embedder, older=before == 0)
+            self.embedder = self._adopt_embedder(embedder)
         except BaseException:
             self._connection.close()
             raise
@@ -240,11 +239,6 @@ class Corpus:
         with self._lock:
             return self._state()[0]
 
-    def dialects(self) -> list[str]:
-        """The dialects of its fixes."""
-        with self._lock:
-            return [row[0] for row in self._rows("SELECT DISTINCT dialect FROM error_fix_history ORDER BY 1")]
-
     def content_hash(self) -> str:
         """SHA-256 of what decides the answers of a search: every fix with its feedback, in the order stored."""
         digest = hashlib.sha256(self.embedder.name.encode())
@@ -363,22 +357,20 @@ class Corpus:
     def _halves(self, text: str, sql: str, dialect: str) -> bytes:
         return self._vector(text, sql, dialect).astype(STORED).tobytes()
 
-    def _adopt_embedder(self, given: Embedder | None, older: bool) -> Embedder:
-        """The file's embedder, which must be the one ``given``; vectors of an older version are computed anew."""
+    def _adopt_embedder(self, asked: Embedder | None) -> Embedder:
+        """The file's embedder, which must be the one ``asked`` for; a new file takes that one."""
         named = self._rows("SELECT value FROM corpus_state WHERE name = 'embedding'")
-        if named and given is not None and named[0][0] != given.name:
+        if named and asked is not None and named[0][0] != asked.name:
             raise UsageError(
-                f"corpus {self.path} holds vectors of {named[0][0]!r}, not of {given.name!r}; open it with "
+                f"corpus {self.path} holds vectors of {named[0][0]!r}, not of {asked.name!r}; open it with "
                 "that embedder, or export it and import it into a new one"
             )
         if named:
-            return given or embedder_named(named[0][0])
-        self.embedder = given or HashedNgrams()
+            return asked or embedder_named(named[0][0])
+        made = asked or HashedNgrams()
         with self._writing() as run:
-            if older:
-                compute_anew(self._rows, run, self._halves)
-            run("INSERT OR IGNORE INTO corpus_state VALUES ('embedding', ?)", (self.embedder.name,))
-        return self.embedder
+            run("INSERT OR IGNORE INTO corpus_state VALUES ('embedding', ?)", (made.name,))
+        return made
 
 
 QueryCorpus = Corpus  # the specification's name

@@ -68,6 +68,20 @@ def normalised_sql(sql: str, dialect: str = "sqlite") -> str:
         return " ".join(statement_words(sql, dialect)).lower()
 
 
+def query_identity(sql: str, dialect: str) -> str:
+    """What makes a stored query the same as another."""
+    return _digest(dialect, normalised_sql(sql, dialect))
+
+
+def fix_identity(signature: str, failed_sql: str, successful_sql: str, dialect: str) -> str:
+    """What makes a stored fix the same as another: its type of error and both trees."""
+    return _digest(dialect, signature, *(normalised_sql(sql, dialect) for sql in (failed_sql, successful_sql)))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
 def same_words(first: str, second: str, dialect: str = "sqlite") -> bool:
     """Whether two statements differ at most in layout, comments, letter case and quotes. (Trees say less: sqlglot
     reads a comma too many, or clauses in the wrong order, as what was meant.)"""

@@ -1,8 +1,7 @@
 """The corpus file: a SQLite database with the specification's two tables, opened safely.
 
 Several processes may write at once: each write is one transaction that waits for its turn. A damaged file, one of a
-newer nl2sql, or one that is no corpus is an error that leaves it as it is. A file with the specification's bare tables
-(version 0) is brought up to date; a copy of it is kept as FILE.v0.
+newer nl2sql, or one that is no corpus is an error that leaves it as it is.
 """
 
 from __future__ import annotations
@@ -19,27 +18,17 @@ WAIT_S = 20.0  # for another process's transaction
 APPLICATION = 0x6E6C3271  # "nl2q": marks the file as a corpus
 
 TABLES = """
-CREATE TABLE IF NOT EXISTS successful_queries (
+CREATE TABLE successful_queries (
     query_id TEXT PRIMARY KEY, sql TEXT NOT NULL, description TEXT, category TEXT, embedding BLOB,
-    created_at REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS error_fix_history (
+    created_at REAL NOT NULL, dialect TEXT NOT NULL DEFAULT 'sqlite', source TEXT NOT NULL DEFAULT '',
+    identity TEXT, accepted INTEGER NOT NULL DEFAULT 0, rejected INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE error_fix_history (
     id TEXT PRIMARY KEY, error_signature TEXT NOT NULL, error_msg TEXT NOT NULL, failed_sql TEXT NOT NULL,
-    successful_sql TEXT NOT NULL, fix_description TEXT, embedding BLOB, created_at REAL NOT NULL);
-CREATE INDEX IF NOT EXISTS idx_queries_category ON successful_queries (category);
-CREATE INDEX IF NOT EXISTS idx_error_signature ON error_fix_history (error_signature);
-"""
-TO_VERSION_1 = """
-ALTER TABLE successful_queries ADD COLUMN dialect TEXT NOT NULL DEFAULT 'sqlite';
-ALTER TABLE successful_queries ADD COLUMN source TEXT NOT NULL DEFAULT '';
-ALTER TABLE successful_queries ADD COLUMN identity TEXT;
-ALTER TABLE successful_queries ADD COLUMN accepted INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE successful_queries ADD COLUMN rejected INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE error_fix_history ADD COLUMN category TEXT;
-ALTER TABLE error_fix_history ADD COLUMN dialect TEXT NOT NULL DEFAULT 'sqlite';
-ALTER TABLE error_fix_history ADD COLUMN source TEXT NOT NULL DEFAULT '';
-ALTER TABLE error_fix_history ADD COLUMN identity TEXT;
-ALTER TABLE error_fix_history ADD COLUMN accepted INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE error_fix_history ADD COLUMN rejected INTEGER NOT NULL DEFAULT 0;
+    successful_sql TEXT NOT NULL, fix_description TEXT, embedding BLOB, created_at REAL NOT NULL,
+    category TEXT, dialect TEXT NOT NULL DEFAULT 'sqlite', source TEXT NOT NULL DEFAULT '',
+    identity TEXT, accepted INTEGER NOT NULL DEFAULT 0, rejected INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX idx_queries_category ON successful_queries (category);
+CREATE INDEX idx_error_signature ON error_fix_history (error_signature);
 CREATE UNIQUE INDEX idx_queries_identity ON successful_queries (identity);
 CREATE UNIQUE INDEX idx_fixes_identity ON error_fix_history (identity);
 CREATE TABLE corpus_state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -74,9 +63,9 @@ class History:
     rejected: int = 0
 
 
-def open_corpus(path: Path, *, create: bool) -> tuple[sqlite3.Connection, int]:
-    """(connection, the version that the file had before). Raises UsageError for a missing file unless ``create``, and
-    for a file that is no corpus; DatabaseError for one that is damaged, newer, or locked for too long."""
+def open_corpus(path: Path, *, create: bool) -> sqlite3.Connection:
+    """A connection to the corpus file. Raises UsageError for a missing file unless ``create``, and for a file that is
+    no corpus; DatabaseError for one that is damaged, newer, or locked for too long."""
     if not path.exists() and not create:
         raise UsageError(f"no corpus at {path}; 'nl2sql corpus add' makes one, or give --corpus FILE")
     if path.is_dir() or not path.parent.is_dir():
@@ -86,43 +75,37 @@ def open_corpus(path: Path, *, create: bool) -> tuple[sqlite3.Connection, int]:
     except sqlite3.Error as error:
         raise DatabaseError(f"corpus {path} cannot be opened: {error}") from None
     try:
-        return connection, _prepare(connection, path)
+        _prepare(connection, path)
     except sqlite3.Error as error:
         connection.close()
         raise explained(path, error) from None
     except BaseException:
         connection.close()
         raise
+    return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> int:
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")  # one process prepares, the others wait and then find it done
-    found = connection.execute("SELECT lower(name) FROM sqlite_master WHERE type = 'table'").fetchall()
-    names = {row[0] for row in found}
+    tables = connection.execute("SELECT lower(name) FROM sqlite_master WHERE type = 'table'").fetchall()
+    names = {row[0] for row in tables}
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > VERSION:
         raise DatabaseError(f"corpus {path} has version {version}, made by a newer nl2sql; this one knows {VERSION}")
     ours = {"successful_queries", "error_fix_history"}
-    if names and not names & ours:
-        raise UsageError(f"{path} is a SQLite database but no corpus (its tables: {', '.join(sorted(names)[:5])})")
-    if version < VERSION:
-        if names:
-            _keep_a_copy(path, version)
-        for statement in f"{TABLES}{TO_VERSION_1}".split(";"):
+    if names and (version < VERSION or not names & ours):
+        raise UsageError(
+            f"{path} is a SQLite database but no corpus of nl2sql (its tables: {', '.join(sorted(names)[:5])}); "
+            "give --corpus another file: 'nl2sql corpus add' makes it"
+        )
+    if not names:
+        for statement in TABLES.split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
     elif (problem := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise sqlite3.DatabaseError(f"database disk image is malformed: {problem}")
     connection.execute("COMMIT")
-    return int(version) if names else VERSION
-
-
-def _keep_a_copy(path: Path, version: int) -> None:
-    copy = path.with_name(f"{path.name}.v{version}")
-    if not copy.exists():
-        with sqlite3.connect(path) as old, sqlite3.connect(copy) as kept:
-            old.backup(kept)
 
 
 def explained(path: Path, error: sqlite3.Error) -> DatabaseError:

@@ -19,7 +19,6 @@ from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
-from nl2sql.repair.stepwise import smallest_broken_part
 from nl2sql.runs.plan import run_key
 
 QUESTION = "What are the names of the customers?"
@@ -193,46 +192,3 @@ def test_the_episodes_on_a_corpus_share_what_was_searched(
             (prompt,) = repair_prompts(play(database, config, [" nam FROM customers", RIGHT], STEPS))
             assert "All names" in prompt
     assert searches == ["no such column: nam"]
-
-
-BROKEN = """WITH known AS (SELECT name FROM customers), sums AS (SELECT customer_id, SUM(totl) AS amount FROM orders
-GROUP BY customer_id) SELECT MAX(amount) FROM sums JOIN known ON 1"""
-
-
-def test_stepwise_repair_leaves_what_is_sound_alone(database: Database) -> None:
-    config = {"repair": {"stepwise": True, "guidance": "patterns"}, "react": {"guardrails": False}}
-    part = " customer_id, SUM(total) AS amount FROM orders GROUP BY customer_id"
-    episode = play(database, config, [BROKEN, part], STEPS)
-    (prompt,) = repair_prompts(episode)
-    assert "This query failed:\nSELECT customer_id, SUM(totl)" in prompt and "known" not in prompt
-    assert "Correct this part only" in prompt and "Did you mean orders.total?" in prompt
-    assert "WITH known AS (SELECT name FROM customers)" in episode.sql and "SUM(total) AS amount" in episode.sql
-    assert episode.flags["stepwise_repairs"] == 1 and episode.finish == "finish"
-
-
-PARTS = [
-    ("SELECT nam FROM customers", None),  # only the whole
-    (
-        "SELECT name FROM customers WHERE customer_id IN (SELECT custmer_id FROM orders)",
-        "SELECT custmer_id FROM orders",
-    ),
-    (
-        "SELECT name FROM customers c WHERE EXISTS (SELECT 1 FROM orders o WHERE o.customer_id = c.customer_id) AND x",
-        None,
-    ),
-    (
-        "WITH a AS (SELECT city FROM customers), b AS (SELECT ctiy FROM a) SELECT * FROM b",
-        "SELECT ctiy FROM a",
-    ),
-    ("SELECT naem FROM customers WHERE 1 < (SELECT COUNT(*) FROM orders WHERE city = status)", None),  # its city
-    ("SELECT FROM WHERE", None),
-]
-
-
-@pytest.mark.parametrize(("sql", "wanted"), PARTS)
-def test_the_smallest_broken_part_is_found(sql: str, wanted: str | None, database: Database) -> None:
-    found = smallest_broken_part(sql, database, database.schema())
-    assert (found.sql if found else None) == wanted
-    if found is not None:
-        whole = found.spliced("SELECT 17")
-        assert "17" in whole and found.sql not in whole and found.spliced("no query at all (") == ""
