@@ -219,6 +219,7 @@ class Benchmark(Protocol):
 
 Observation: TypeAlias = Any  # JSON-serialisable
 Tool: TypeAlias = Callable[[Any, Mapping[str, Any]], Observation]  # (state, args) -> observation
+Gate: TypeAlias = Callable[[Any, str, Mapping[str, Any]], "str | None"]  # (state, action, args) -> why it is blocked
 EventSink: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 
@@ -228,11 +229,12 @@ def no_sink(event: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Resources:
-    """All that a controller may touch. ``tools`` adds to (or replaces by name) the built-in action space."""
+    """All that a controller may touch. ``tools`` and ``gates`` add to the loop's own, or replace them by name."""
 
     model: Model
     database: Database
     tools: Mapping[str, Tool] = field(default_factory=dict)
+    gates: Mapping[str, Gate] = field(default_factory=dict)
     corpus: Any = None  # repair corpus (nl2sql.repair), when there is one
     sink: EventSink = no_sink
     cancel: threading.Event | None = None

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from nl2sql.agents.controllers import get_controller
-from nl2sql.agents.grammars.select import action_grammar, select_grammar, tool_arguments
+from nl2sql.agents.grammars.select import action_grammar, no_arguments, select_grammar
 from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import draw_sample, load_benchmark
 from nl2sql.config import Config, load_config
@@ -59,8 +59,7 @@ def cost(model: Any, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     constrainer = _constrainer(model)
     benchmark = load_benchmark("packaged", split="quick")
     names = ["get_schema", "generate_sql", "run_sql", "finish"]
-    inside = [tool_arguments(name, [], None, built_in=True) for name in names]
-    turn = action_grammar(tuple(zip(names, inside, strict=True)), 200)
+    turn = action_grammar(tuple((name, no_arguments([])) for name in names), 200)
     constrainer.start(turn)  # builds the vocabulary, which is not counted
     golds: dict[str, list[str]] = {}
     for question in benchmark.questions:

@@ -1,264 +1,57 @@
-"""The action space: ten tools, each ``(state, args) -> observation``, registered by name in ``TOOLS``.
+"""The action space: one record per tool, from which prompt, JSON schema and grammar are made.
 
-Tools read the shared ``State`` and may ignore the model's arguments (specification, section 3). They compute an
-observation; what an observation *does* to the loop (pending repairs, gates) is written in ``react.py``. Users add
-a tool by passing ``{"name": function}`` as ``Resources.tools``; a tool of the same name replaces the built-in one. An
-attribute ``parameters`` of the function, the JSON Schema of its arguments, is what grammars let the model write there.
+A tool is ``(state, args) -> observation``. It reads the shared ``State`` and may ignore the model's arguments
+(specification, section 3). It computes an observation; what an observation *does* to the loop (pending repairs, voided
+validations) is written in ``react.py``. Users add a tool by passing ``{"name": function}`` as ``Resources.tools``:
+
+    def count_rows(state, args):
+        "The number of rows of a table."
+        return state.task.result_of(f"SELECT count(*) FROM {args['table']}").rows[0][0]
+
+    count_rows.parameters = {"type": "object", "properties": {"table": {"type": "string"}}}
+    nl2sql.react_sql("How many customers?", database, model, tools={"count_rows": count_rows})
+
+The first line of its docstring tells the model what it is for, ``parameters`` (a JSON Schema) what it may be given. A
+tool with the name of a built-in one replaces its function.
 """
 
 from __future__ import annotations
 
-import math
-import re
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from random import Random
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nl2sql.agents import prompts
-from nl2sql.agents.checks import constraints, guardrails
-from nl2sql.agents.context import grounding, linking
+from nl2sql.agents import prompts, repairing
+from nl2sql.agents.checks import constraints
 from nl2sql.agents.grammars import select
-from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
-from nl2sql.config import Config, RepairConfig
-from nl2sql.databases import schema, validation
-from nl2sql.errors import DatabaseError, ModelError, UsageError
-from nl2sql.interfaces import Completion, Grammar, Message, Question, Resources, RunResult, Sampling, Tool, Usage
+from nl2sql.agents.task import EpisodeFailed, State, link
+from nl2sql.config import RepairConfig
+from nl2sql.databases import validation
+from nl2sql.errors import Cancelled, DatabaseError
+from nl2sql.interfaces import Resources, Tool
 
-LINK_MAX_TABLES = 6
-SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
 KEPT_ROWS = 20
-NO_SCHEMA = "(the schema is not shown)"
+NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
-class EpisodeFailed(Exception):
-    """An episode cannot go on. ``where`` is the boundary at which it failed: model, tool, database, controller."""
+@dataclass(frozen=True)
+class ToolRecord:
+    """One tool of the loop.
 
-    def __init__(self, where: str, what: str) -> None:
-        super().__init__(f"{where}: {what}")
-        self.where = where
-
-
-@dataclass
-class Task:
-    """What stays fixed while a question is worked on, and what is counted."""
-
-    question: Question
-    resources: Resources
-    config: Config
-    schema: schema.Schema
-    samples: Mapping[str, Mapping[str, Sequence[Any]]] | None
-    nlq: str  # the question, with its evidence where the benchmark has any, and the values that it names
-    schema_text_full: str
-    schema_text_focus: str
-    schema_summary: str
-    values: Sequence[grounding.Match] = ()  # those of the question's line of values
-    examples: Sequence[tuple[str, str]] = ()  # few-shot (question, SQL), the likest last
-    usage: Usage = field(default_factory=Usage)
-    calls: list[dict[str, Any]] = field(default_factory=list)  # one record per completion, see Episode.calls
-    began: float = field(default_factory=time.perf_counter)
-    flags: dict[str, Any] = field(default_factory=dict)
-    rejected: list[dict[str, Any]] = field(default_factory=list)  # candidates that a gate or guardrail refused
-    raw_sql: dict[str, str] = field(default_factory=dict)  # accepted SQL -> the model's text behind it
-    best_sql: str | None = None  # the last SQL that ran and passed the intent check
-    vanilla_raw: str = ""
-    bootstrap_lines: int = 0  # history lines before step 0, which are never elided
-    results: dict[str, RunResult] = field(default_factory=dict)
-
-    def count(self, flag: str, by: int = 1) -> None:
-        self.flags[flag] = self.flags.get(flag, 0) + by
-
-    def result_of(self, sql: str) -> RunResult:
-        """The result of executing ``sql``, once per episode."""
-        if not sql:
-            return RunResult(False, error="no SQL", error_kind="empty")
-        if sql not in self.results:
-            limits = self.config.execution
-            try:
-                found = self.resources.database.run(sql, timeout_s=limits.timeout_s, max_rows=limits.max_rows)
-            except DatabaseError as error:
-                found = RunResult(False, error=str(error), error_kind="other")
-            self.results[sql] = found
-        return self.results[sql]
-
-    @property
-    def tables_kept(self) -> int:
-        """How many tables schema linking keeps; 0: all."""
-        return LINK_MAX_TABLES if self.config.react.use_link_schema else 0
-
-    def sql_messages(
-        self, constraints: Mapping[str, Any] | None, schema_text: str | None = None
-    ) -> list[dict[str, str]]:
-        """The prompt of ``generate_sql`` and of every baseline: the focused schema, and what the question demands."""
-        demanded = constraints if self.config.react.constraints_gate else None
-        shown = self.schema_text_focus if schema_text is None else schema_text
-        return prompts.generate_messages(self.nlq, shown, demanded, self.config.prompts, self.examples)
-
-    def write_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[str]:
-        """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
-        return [raw for raw, _ in self.complete_sql(messages, max_new_tokens, **options)]
-
-    def complete_sql(
-        self, messages: Sequence[Message], max_new_tokens: int, *, constrained: bool = False, **options: Any
-    ) -> list[tuple[str, Completion]]:
-        """The same with the completions behind them. constrained: under the schema's grammar in any case."""
-        prefill = prompts.prompt("generate_prefill", self.config.prompts)
-        if self.config.constrain == "plain":
-            shown = MOST_TABLES if self.schema_text_focus == self.schema_text_full else LINK_MAX_TABLES
-            options["grammar"] = plain_grammar(linking.link_schema(self.nlq, self.schema, shown), prefill)
-        elif constrained or self.config.constrain == "sql":
-            options["grammar"] = select.select_grammar(self.schema, prefill)
-        found = self.ask_many(
-            messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
-        )
-        return [(join_prefill(prefill, completion.text), completion) for completion in found]
-
-    def cut_guardrails(self) -> list[str]:
-        """The guardrails that an ablation leaves out."""
-        return [name for name in guardrails.CUTTABLE if not getattr(self.config.react, name)]
-
-    def sampling(self) -> Sampling | None:
-        """The loop's sampling; None (greedy) unless ``do_sample``."""
-        react = self.config.react
-        return Sampling(react.temperature, react.top_p) if react.do_sample else None
-
-    def turn_grammar(self) -> Grammar | None:
-        """What a turn of the loop may be; None without constraints."""
-        if self.config.constrain == "none":
-            return None
-        given, tables = self.resources.tools, [table.name for table in self.schema.tables]
-        tools = []
-        for name in {**TOOLS, **given}:
-            parameters = getattr(given.get(name), "parameters", None)
-            tools.append((name, select.tool_arguments(name, tables, parameters, built_in=name in TOOLS)))
-        form = select.tool_call_grammar if self.config.react.native_tools else select.action_grammar
-        return form(tuple(tools), self.config.react.thought_characters)
-
-    def ask(self, messages: Sequence[Message], **options: Any) -> Completion:
-        """The loop's next turn: greedy, or seeded with ``do_sample``. Raises EpisodeFailed."""
-        return self.ask_many(messages, "act", sampling=self.sampling(), n=1, **options)[0]
-
-    def ask_many(self, messages: Sequence[Message], kind: str, **options: Any) -> list[Completion]:
-        """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeFailed("model", ...)."""
-        seed = self.config.seed * 1_000_003 + len(self.calls) if options.get("sampling") else None
-        began = time.perf_counter()
-        try:
-            found = self.resources.model.generate(messages, seed=seed, cancel=self.resources.cancel, **options)
-        except ModelError as error:
-            raise EpisodeFailed("model", str(error)) from error
-        for completion in found:
-            self.calls.append(
-                {
-                    "kind": kind,
-                    # act: Episode.messages and its transcript, unless they are a conversation of calls
-                    "messages": None if kind == "act" and "tools" not in options else list(messages),
-                    "prefill_characters": len(options.get("prefill", "")),
-                    "text": completion.text,
-                    "finish_reason": completion.finish_reason,
-                    "usage": completion.usage.to_dict(),
-                    "started": round(began - self.began, 4),
-                }
-            )
-            self.usage = self.usage + completion.usage
-            if completion.finish_reason == "length":
-                self.count("truncated")
-        return found
-
-
-def join_prefill(prefill: str, text: str) -> str:
-    """The raw SQL behind a prefilled turn; a model that starts over (a server without prefill) is not doubled."""
-    return text if re.match(r"\s*(?:(?:SELECT|WITH)\b|```)", text, re.IGNORECASE) else prefill + text
-
-
-@dataclass
-class State:
-    """The loop's state: the specification's twelve variables (section 6) and the task they belong to."""
-
-    task: Task
-    history: list[str] = field(default_factory=list)
-    trace: list[dict[str, Any]] = field(default_factory=list)
-    decision_log: list[dict[str, Any]] = field(default_factory=list)
-    last_sql: str | None = None
-    last_error: str | None = None
-    last_run: dict[str, Any] | None = None
-    last_valid: bool | None = None
-    last_constraints_ok: bool | None = None
-    constraints: dict[str, Any] | None = None
-    pending_repair_error: str | None = None
-    pending_force_generate: str | None = None
-    clean_reject_retries: int = 0
-
-
-def open_task(question: Question, resources: Resources, config: Config) -> Task:
-    """Read the schema and write its texts within the model's window.
-
-    Raises UsageError for an empty question or one that leaves no room for the schema, DatabaseError.
+    says: what the prompt and the native definition tell the model. parameters: the JSON Schema of its arguments, None
+    for any object. grammar: the arguments as Lark, given the names of the tables. gives: the keys of an observation
+    that the loop reads, whoever wrote the tool. example: its arguments as the prompt shows them.
     """
-    _check_arguments(question, resources, config)
-    nlq = prompts.question_text(question.text.strip(), question.evidence if config.schema_text.evidence else "")
-    if not question.text.strip():
-        raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
-    window = resources.model.context_window
 
-    def count(text: str) -> int:
-        return resources.model.count_tokens([{"role": "user", "content": text}])
-
-    tokens = count(nlq)
-    if tokens > window // 8:
-        raise UsageError(
-            f"the question is {len(question.text):,} characters ({tokens:,} tokens); with a window of {window:,} "
-            f"tokens {resources.model.name} takes questions of at most {window // 8:,} tokens: shorten it"
-        )
-    text_config = config.schema_text
-    dialect = resources.database.dialect
-    if config.constrains_sql and dialect != "sqlite":
-        known = f"constrain {config.constrain} knows SQLite only"
-        raise UsageError(f"{known}, and {resources.database.name!r} is {dialect}; use action")
-    values: Sequence[grounding.Match] = ()
-    if text_config.values:
-        nlq, values = grounding.with_values(nlq, resources.database, text_config.values)
-    found = resources.database.schema()
-    samples = schema.column_samples(resources.database, found, text_config.samples) if text_config.samples else None
-    if not found.tables:
-        raise UsageError(f"database {resources.database.name!r} has no tables; nothing can be asked of it")
-    budget = min(text_config.max_tokens, window // 4)
-    summary = "\n".join(f"{t.name}: {', '.join(c.name for c in t.columns)}" for t in found.tables)
-    if text_config.form == "none":
-        full = summary = NO_SCHEMA
-    else:
-        full = schema.budget_schema(found, count, budget, text_config.form, samples)
-    task = Task(
-        question=question,
-        resources=resources,
-        config=config,
-        schema=found,
-        samples=samples,
-        nlq=nlq,
-        schema_text_full=full,
-        schema_text_focus=full,
-        schema_summary=summary if count(summary) <= budget else full,
-        values=values,
-    )
-    if config.few_shot.k:
-        from nl2sql.agents.context import few_shot
-
-        chosen = few_shot.choose(question, resources.database, config, lambda text: count(text) <= window // 8)
-        task.examples = [few_shot.shown(example) for example in chosen]
-        task.flags["few_shot"] = [example.id for example in chosen]
-    return task
-
-
-def _check_arguments(question: Question, resources: Resources, config: Config) -> None:
-    """The usual slips of a notebook, each with the call that was meant."""
-    if not isinstance(question.text, str):
-        raise UsageError(f"the question is a {type(question.text).__name__}; expected text or a Question")
-    if not hasattr(resources.database, "schema"):
-        raise UsageError(f"database={resources.database!r} is no database; pass nl2sql.SqliteDatabase('FILE.sqlite')")
-    if not hasattr(resources.model, "generate"):
-        raise UsageError(f"model={resources.model!r} is no model; pass nl2sql.load_model('smollm2-135m')")
-    if not isinstance(config, Config):
-        raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
+    name: str
+    function: Tool
+    says: str
+    parameters: Mapping[str, Any] | None = field(default_factory=lambda: NOTHING)
+    grammar: Callable[[Sequence[str]], str] = select.no_arguments
+    gives: tuple[str, ...] = ()
+    example: str = "{}"
 
 
 def get_schema(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,55 +76,6 @@ def link_schema(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     return link(state.task)
 
 
-def link(task: Task) -> dict[str, Any]:
-    """``{schema_text, changed}``: the focus text; sets ``task.schema_text_focus``."""
-    task.schema_text_focus, changed = focus_text(task, task.tables_kept)
-    return {"schema_text": task.schema_text_focus, "changed": changed}
-
-
-def focus_text(task: Task, keep: int) -> tuple[str, bool]:
-    """The schema text of the ``keep`` tables that matter most (0: of all), and whether any is left out."""
-    focus = linking.link_schema(task.nlq, task.schema, keep)
-    changed, form = len(focus.tables) < len(task.schema.tables), task.config.schema_text.form
-    if not changed or form == "none":
-        return task.schema_text_full, changed
-    return _within_budget(task, focus, form), changed
-
-
-def other_orders(task: Task, count: int) -> list[str]:
-    """Up to ``count`` further texts of the focused tables, in other orders of them, drawn by the question's words.
-
-    Fewer where the tables have fewer orders, none without a schema text. Where not all tables fit into
-    ``schema_text.max_tokens``, another order shows other tables.
-    """
-    form = task.config.schema_text.form
-    if form == "none" or not count:
-        return []
-    focus = linking.link_schema(task.nlq, task.schema, task.tables_kept)
-    tables, random = list(focus.tables), Random(task.question.text)
-    seen = {tuple(table.name for table in tables)}
-    wanted = min(count + 1, math.factorial(len(tables)))
-    found = []
-    while len(seen) < wanted:
-        random.shuffle(tables)
-        names = tuple(table.name for table in tables)
-        if names not in seen:
-            seen.add(names)
-            found.append(_within_budget(task, schema.Schema(tuple(tables), focus.dialect), form))
-    return found
-
-
-def _within_budget(task: Task, shown: schema.Schema, form: schema.Form) -> str:
-    model = task.resources.model
-    return schema.budget_schema(
-        shown,
-        lambda text: model.count_tokens([{"role": "user", "content": text}]),
-        min(task.config.schema_text.max_tokens, model.context_window // 4),
-        form,
-        task.samples,
-    )
-
-
 def extract_constraints(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     """What the question demands: agg, needs_group_by, needs_order_by, limit, distinct."""
     return constraints.extract_constraints(state.task.question.text)
@@ -352,8 +96,6 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
         task.nlq, state.last_sql or "(none)", error, task.schema_text_focus, task.config.prompts
     )
     if task.config.repair != RepairConfig():  # not the specification's loop
-        from nl2sql.agents import repairing
-
         if mended := repairing.mended(state, error):
             return mended
         messages = repairing.messages(state, state.last_sql or "", error) or messages
@@ -411,23 +153,67 @@ def finish(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-TOOLS: dict[str, Tool] = {
-    "get_schema": get_schema,
-    "link_schema": link_schema,
-    "extract_constraints": extract_constraints,
-    "generate_sql": generate_sql,
-    "validate_sql": validate_sql,
-    "validate_constraints": validate_constraints,
-    "run_sql": run_sql,
-    "repair_sql": repair_sql,
-    "get_table_samples": get_table_samples,
-    "finish": finish,
+SAMPLES: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"table": {"type": "string"}, "n": {"type": "integer", "minimum": 1, "maximum": 10}},
+    "required": ["table"],
 }
+CHECKED = ("valid", "reason")
 
 
-def guard(task: Task, raw_sql: str, *, enabled: bool = True) -> tuple[str, str | None]:
-    """``_apply_guardrails``: ``(sql, None)`` or ``("", "clean_reject:<reason>")``; switched off: the raw text."""
-    if not enabled:
-        text = raw_sql.strip()
-        return (text, None) if text else ("", "clean_reject:empty")
-    return guardrails.apply_guardrails(raw_sql, task.question.text, task.schema, cut=task.cut_guardrails())
+def _built_in(name: str, function: Tool, **options: Any) -> ToolRecord:
+    example, says = prompts.TOOL_TEXTS[name]
+    return ToolRecord(name, function, says, example=example, **options)
+
+
+ACTIONS: tuple[ToolRecord, ...] = (
+    _built_in("get_schema", get_schema),
+    _built_in("link_schema", link_schema, gives=("schema_text",)),
+    _built_in("extract_constraints", extract_constraints),
+    _built_in("generate_sql", generate_sql),
+    _built_in("validate_sql", validate_sql, gives=CHECKED),
+    _built_in("validate_constraints", validate_constraints, gives=CHECKED),
+    _built_in("run_sql", run_sql, gives=("success",)),
+    _built_in("repair_sql", repair_sql),
+    _built_in("get_table_samples", get_table_samples, parameters=SAMPLES, grammar=select.sample_arguments),
+    _built_in("finish", finish),
+)
+TOOLS: dict[str, Tool] = {record.name: record.function for record in ACTIONS}
+
+
+def action_space(resources: Resources) -> dict[str, ToolRecord]:
+    """All tools by name: the built-in ones, with the functions that replace some of them, then the user's own."""
+    space = {record.name: record for record in ACTIONS}
+    for name, function in resources.tools.items():
+        described = (inspect.getdoc(function) or name).partition("\n")[0]
+        own = replace(space.get(name) or ToolRecord(name, function, described, parameters=None), function=function)
+        schema = getattr(function, "parameters", None)
+        if schema is not None or name not in TOOLS:
+            example = json.dumps(dict.fromkeys((schema or {}).get("properties", {}), "..."))
+            grammar = select.json_arguments(schema)
+            own = replace(own, parameters=schema, grammar=grammar, example=example)
+        space[name] = own
+    return space
+
+
+def dispatch(state: State, action: str, args: Mapping[str, Any]) -> Any:
+    """Run the tool. What it raises ends the episode, attributed to the tool or the database."""
+    tool = action_space(state.task.resources)[action]
+    try:
+        observation = tool.function(state, args)
+    except DatabaseError as error:
+        raise EpisodeFailed("database", str(error)) from error
+    except (EpisodeFailed, Cancelled):
+        raise
+    except Exception as error:  # tools are users' code too: attribute, record, never crash the run
+        raise EpisodeFailed("tool", f"{action}: {type(error).__name__}: {error}") from error
+    missing = [key for key in tool.gives if not isinstance(observation, Mapping) or key not in observation]
+    if missing:
+        raise EpisodeFailed("tool", f"{action}: its observation lacks {', '.join(missing)}: {str(observation)[:100]}")
+    return observation
+
+
+def own_tools(resources: Resources) -> list[tuple[str, str, str]]:
+    """(name, arguments, what it is for) of the tools that the packaged prompt does not name."""
+    space = action_space(resources)
+    return [(name, space[name].example, space[name].says) for name in resources.tools if name not in TOOLS]

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nl2sql.agents.agent_tools import EpisodeFailed
 from nl2sql.agents.record import Episode
+from nl2sql.agents.task import EpisodeFailed
 from nl2sql.config import REACT_PLUS, Config
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
 from nl2sql.interfaces import Completion, Controller, Message, Model, Question, Resources, Usage

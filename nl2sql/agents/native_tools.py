@@ -10,27 +10,20 @@ them (Llama, Mistral).
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.agent_tools import TOOLS, Task
-from nl2sql.agents.turns import parse_action
+from nl2sql.agents.agent_tools import action_space
+from nl2sql.agents.grammars import select
+from nl2sql.agents.task import State, Task
+from nl2sql.agents.turns import Form, Prompt, parse_action
 from nl2sql.interfaces import ToolDefinition
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 STOPS = ("<tool_response>", "Observation:")  # an answer that the model makes up itself
-_NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
-_PARAMETERS: Mapping[str, Mapping[str, Any]] = {
-    "get_table_samples": {
-        "type": "object",
-        "properties": {"table": {"type": "string"}, "n": {"type": "integer", "minimum": 1, "maximum": 10}},
-        "required": ["table"],
-    }
-}
 
 
 def definitions(task: Task) -> list[ToolDefinition]:
@@ -41,19 +34,17 @@ def definitions(task: Task) -> list[ToolDefinition]:
     """
     text = prompts.prompt("react_system", task.config.prompts)
     described = dict(re.findall(r"^(\w+)\[.*\] - (.+)$", text, re.MULTILINE))
-    given = task.resources.tools
-    found: list[ToolDefinition] = []
-    for name in {**TOOLS, **given}:
-        own = getattr(given.get(name), "parameters", None)
-        default = _PARAMETERS.get(name, _NOTHING) if name in TOOLS else {"type": "object"}
-        first = (inspect.getdoc(given[name]) or name).partition("\n")[0] if name in given else name
-        function = {
-            "name": name,
-            "description": described.get(name, first),
-            "parameters": own if own is not None else default,
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": described.get(name, tool.says),
+                "parameters": {"type": "object"} if tool.parameters is None else tool.parameters,
+            },
         }
-        found.append({"type": "function", "function": function})
-    return found
+        for name, tool in action_space(task.resources).items()
+    ]
 
 
 def conversation(history: Sequence[str], overrides: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -128,3 +119,21 @@ def _call(found: Any) -> tuple[str, dict[str, Any]] | None:
             return None
     args = {} if args is None else args
     return (found["name"], args) if isinstance(args, dict) else None
+
+
+def _opening(state: State) -> list[dict[str, Any]]:
+    return [*prompts.native_messages(state.history[0], state.task.config.prompts)]
+
+
+def _asked(state: State) -> Prompt:
+    return conversation(state.history, state.task.config.prompts), {"tools": definitions(state.task)}
+
+
+NATIVE = Form(
+    opening=_opening,
+    prompt=_asked,
+    read=as_action,
+    grammar=select.tool_call_grammar,
+    stops=STOPS,
+    end=CLOSING,
+)

@@ -12,11 +12,30 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nl2sql.repair.guidance import RepairGuidance
+
+TOOL_TEXTS: dict[str, tuple[str, str]] = {  # tool -> its arguments as the prompt shows them, what it is for
+    "get_schema": ("{}", "all tables and columns"),
+    "link_schema": ("{}", "the tables and columns that matter for the question"),
+    "extract_constraints": ("{}", "what the question demands: aggregate, grouping, ordering, limit, distinct"),
+    "generate_sql": ("{}", "propose one SELECT statement"),
+    "validate_sql": ("{}", "check the statement's form and its tables and columns"),
+    "validate_constraints": ("{}", "check the statement against the constraints"),
+    "run_sql": ("{}", "execute the statement"),
+    "repair_sql": ("{}", "correct the statement after an error"),
+    "get_table_samples": ('{"table": "name", "n": 3}', "example rows of a table"),
+    "finish": ("{}", "end, once run_sql has succeeded"),
+}
+
+
+def tool_lines(tools: Iterable[tuple[str, str, str]]) -> str:
+    """(name, arguments, what it is for) as the prompt lists them, e.g. ``run_sql[{}] - execute the statement``."""
+    return "\n".join(f"{name}[{arguments}] - {says}" for name, arguments, says in tools)
+
 
 REACT_SYSTEM_PROMPT = """\
 You answer questions about a SQLite database by calling tools, one per turn.
@@ -28,19 +47,14 @@ Action: tool_name[{"arg": "value"}]
 The tool's output follows as a line that starts with "Observation:". Never write an observation yourself.
 
 Tools:
-get_schema[{}] - all tables and columns
-link_schema[{}] - the tables and columns that matter for the question
-extract_constraints[{}] - what the question demands: aggregate, grouping, ordering, limit, distinct
-generate_sql[{}] - propose one SELECT statement
-validate_sql[{}] - check the statement's form and its tables and columns
-validate_constraints[{}] - check the statement against the constraints
-run_sql[{}] - execute the statement
-repair_sql[{}] - correct the statement after an error
-get_table_samples[{"table": "name", "n": 3}] - example rows of a table
-finish[{}] - end, once run_sql has succeeded
+{tools}
 
 Order: get_schema, link_schema, extract_constraints, generate_sql, validate_sql, validate_constraints, run_sql, finish.
-After an error use repair_sql, then validate again."""
+After an error use repair_sql, then validate again.""".replace(
+    "{tools}", tool_lines((name, *text) for name, text in TOOL_TEXTS.items())
+)
+
+OWN_TOOLS = "\n\nMore tools:\n"  # behind the system prompt, where a user has added any
 
 # With react.native_tools the model's own template shows the tools and how to call them.
 REACT_NATIVE_SYSTEM_PROMPT = """\
@@ -337,10 +351,16 @@ def question_messages(sql: str, overrides: Mapping[str, str] | None = None) -> l
     return [{"role": "user", "content": prompt("question_user", overrides, sql=sql)}]
 
 
-def react_messages(opening: str, overrides: Mapping[str, str] | None = None) -> list[dict[str, str]]:
-    """System prompt and the opening user turn of the loop; the transcript follows as the open assistant turn."""
+def react_messages(
+    opening: str, overrides: Mapping[str, str] | None = None, own_tools: Sequence[tuple[str, str, str]] = ()
+) -> list[dict[str, str]]:
+    """System prompt and the opening user turn of the loop; the transcript follows as the open assistant turn.
+
+    own_tools: (name, arguments, what it is for) of a user's tools, which the packaged prompt does not name.
+    """
+    system = prompt("react_system", overrides)
     return [
-        {"role": "system", "content": prompt("react_system", overrides)},
+        {"role": "system", "content": system + (OWN_TOOLS + tool_lines(own_tools) if own_tools else "")},
         {"role": "user", "content": opening},
     ]
 

@@ -1,39 +1,37 @@
 """The reference loop: Thought -> Action -> Observation with gates, overrides and forced repair [16].
 
-``react_sql`` reads top to bottom like section 7 of the specification. The transcript is one open assistant turn
-that only grows: every Thought, Action and Observation is appended as lines, and an override appends its own
-``Action:`` line after the model's (the last action wins, for the parser and for the reader).
+``react_sql`` reads top to bottom like section 7 of the specification:
 
-Preset ``react`` is the specification to the letter. The switches of ``react_plus`` are marked where they act.
-What an observation does to the state is in ``transitions``. ``transcript.fit_window`` states what happens when the
-transcript outgrows the model's window; ``native_tools`` how a chat model is asked in its own form of tool calls.
+    bootstrap            schema, linking once            (7.1)
+    think                prompt, model call, parse       (7.2, 1-3)
+    override             OVERRIDES, in their precedence  (7.2, 4)
+    act                  GATES, the tool, AFTER          (7.2, 5 and 7.3)
+    fall_back, close     steps exhausted; the Episode    (7.4)
+
+The transcript is one open assistant turn that only grows: every Thought, Action and Observation is appended as lines,
+and an override appends its own ``Action:`` line after the model's (the last action wins, for the parser and for the
+reader). Preset ``react`` is the specification to the letter; the switches of ``react_plus`` are marked where they act.
+
+A user adds a gate as a tool is added: ``Resources.gates = {"name": gate}``, where ``gate(state, action, args)`` is why
+the action is blocked, or None. A gate with the name of one of ``GATES`` replaces it.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from nl2sql.agents import native_tools, prompts, repairing
-from nl2sql.agents.agent_tools import TOOLS, EpisodeFailed, State, open_task
+from nl2sql.agents import prompts, repairing
+from nl2sql.agents.agent_tools import action_space, dispatch
 from nl2sql.agents.checks import guardrails
-from nl2sql.agents.record import Episode, summarize_trace
-from nl2sql.agents.transitions import AFTER, after_other, candidate_failed, decide
-from nl2sql.agents.turns import failed, fit_window, parse_action, shown
+from nl2sql.agents.native_tools import NATIVE
+from nl2sql.agents.record import Episode
+from nl2sql.agents.task import EpisodeFailed, State, guard, open_task
+from nl2sql.agents.turns import TEXT, Form, failed, fit_window, parse_action, shown, turn_grammar
 from nl2sql.config import Config
-from nl2sql.errors import Cancelled, DatabaseError
-from nl2sql.interfaces import Database, EventSink, Model, Question, Resources, Tool, no_sink
-
-ACTION_END = "]\n"
-NEEDS_SQL = ("validate_sql", "validate_constraints", "run_sql")
-SHAPES = {  # what the loop reads of an observation, whoever wrote the tool
-    "link_schema": ("schema_text",),
-    "validate_sql": ("valid", "reason"),
-    "validate_constraints": ("valid", "reason"),
-    "run_sql": ("success",),
-}
+from nl2sql.interfaces import Database, EventSink, Gate, Model, Question, Resources, Tool, no_sink
 
 
 def react_sql(
@@ -43,24 +41,30 @@ def react_sql(
     config: Config | None = None,
     *,
     tools: Mapping[str, Tool] | None = None,
+    gates: Mapping[str, Gate] | None = None,
     sink: EventSink = no_sink,
     cancel: threading.Event | None = None,
 ) -> Episode:
     """Answer one question with the tool loop; returns the Episode: SQL, rows, trace, decision log, compliance.
 
+    tools, gates: added to the loop's own, or in place of those of the same name. sink: is given every trace record.
     Failures of the model, a tool or the database end the episode and are recorded in ``Episode.error``.
     Raises UsageError for an empty or oversized question or an empty database, Cancelled when ``cancel`` is set.
     """
-    started = time.perf_counter()
-    resources = Resources(model, database, tools or {}, sink=sink, cancel=cancel)
-    state = bootstrap(nlq if isinstance(nlq, Question) else Question(nlq), resources, config or Config())
+    resources = Resources(model, database, tools or {}, gates=gates or {}, sink=sink, cancel=cancel)
+    return react(nlq if isinstance(nlq, Question) else Question(nlq), resources, config or Config())
+
+
+def react(question: Question, resources: Resources, config: Config) -> Episode:
+    """``react_sql`` as a registered controller."""
+    state = bootstrap(question, resources, config)
     finish, error = "", None
     try:
-        for step in range(state.task.config.react.max_steps):
+        for step in range(config.react.max_steps):
             requested, args = think(state, step)
             action, args = override(state, step, requested, args)
             observation = act(state, step, action, args)
-            if state.task.config.react.auto_finish and action == "run_sql" and not failed(observation):  # react_plus
+            if config.react.auto_finish and action == "run_sql" and not failed(observation):  # react_plus
                 state.history.append(prompts.action_line("finish", {}))
                 action, observation = "finish", act(state, step, "finish", {})
             if action == "finish" and not failed(observation):
@@ -68,9 +72,9 @@ def react_sql(
                 break
         else:
             finish = fall_back(state)
-    except EpisodeFailed as failure:
-        finish, error = "error", str(failure)
-    return close(state, finish, error, time.perf_counter() - started)
+    except EpisodeFailed as broken:
+        finish, error = "error", str(broken)
+    return close(state, finish, error)
 
 
 # ------------------------------------------------------------------------------------------------- bootstrap
@@ -99,130 +103,266 @@ def bootstrap(question: Question, resources: Resources, config: Config) -> State
 # ------------------------------------------------------------------------------------------ think and parse
 
 
+def form_of(config: Config) -> Form:
+    """How a turn is asked for: the specification's text, or a chat model's own tool calls."""
+    return NATIVE if config.react.native_tools else TEXT
+
+
 def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
     """Prompt, model call, parse (7.2, 1-3). Returns the requested action, "" when none could be parsed."""
-    config = state.task.config.react
+    config, form = state.task.config.react, form_of(state.task.config)
     if config.skip_forced_calls and pending_override(state, "") is not None:  # react_plus
         return "", {}
-    messages, options = fit_window(state, lambda: turn_prompt(state))
-    grammar = state.task.turn_grammar()
+    messages, options = fit_window(state, form)
+    grammar = turn_grammar(state.task, form)
     cut_behind = config.stop_at_action and grammar is None  # react_plus; a grammar ends behind the action by itself
-    stops = native_tools.STOPS if config.native_tools else ("Observation:",)
-    end = native_tools.CLOSING if config.native_tools else ACTION_END
-    options["stop"] = (*stops, end) if cut_behind else stops
+    options["stop"] = (*form.stops, form.end) if cut_behind else form.stops
     if grammar is not None:
         options["grammar"] = grammar
     completion = state.task.ask(messages, max_new_tokens=config.max_new_tokens, **options)
     text = completion.text
     if cut_behind and not parse_action(text)[0] and parse_action(text + "]")[0]:
         text += "]"  # the stop string took it
-    record(state, {"step": step, "llm": text})
-    if config.native_tools:
-        text, dropped = native_tools.as_action(text)
-        if dropped:
-            state.task.count("dropped_calls", dropped)
+    state.record({"step": step, "llm": text})
+    text, dropped = form.read(text)
+    if dropped:
+        state.task.count("dropped_calls", dropped)
     text = text.rstrip()
     if text.strip():
         state.history.append(text.lstrip("\n"))
-    action, args, found = parse_action(text)
+    action, args, excerpt = parse_action(text)
     if not action:
         state.task.count("format_errors")
         cut = f"truncated at {config.max_new_tokens} tokens: " if completion.finish_reason == "length" else ""
-        args = {"found": cut + found}
+        args = {"found": cut + excerpt}
     return action, args
-
-
-def turn_prompt(state: State) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Messages, and the open assistant turn behind them or the tools offered beside them."""
-    overrides = state.task.config.prompts
-    if state.task.config.react.native_tools:
-        tools = native_tools.definitions(state.task)
-        return native_tools.conversation(state.history, overrides), {"tools": tools}
-    prefill = "\n".join(state.history[1:]) + "\n"
-    return [*prompts.react_messages(state.history[0], overrides)], {"prefill": prefill}
 
 
 # ------------------------------------------------------------------------------------------------ overrides
 
 
+@dataclass(frozen=True)
+class Override:
+    """An action that is forced: ``reason(state)`` says why, None when it is not due. ``spared`` actions go through."""
+
+    action: str
+    reason: Callable[[State], str | None]
+    spared: tuple[str, ...]
+
+
+def _repair_due(state: State) -> str | None:
+    error = state.pending_repair_error
+    return None if error is None else f"pending_repair:{error}"
+
+
+def _regenerate_due(state: State) -> str | None:
+    rejected = state.pending_force_generate
+    return None if rejected is None else f"pending_regenerate:{rejected}"
+
+
+def _extraction_due(state: State) -> str | None:
+    due = state.task.config.react.forced_extraction and state.constraints is None
+    return "constraints_missing" if due else None
+
+
+OVERRIDES = (  # in their order of precedence (2.3): the first that is due decides
+    Override("repair_sql", _repair_due, spared=("repair_sql",)),
+    Override("generate_sql", _regenerate_due, spared=("generate_sql",)),
+    Override("extract_constraints", _extraction_due, spared=("extract_constraints", "repair_sql")),
+)
+
+
 def pending_override(state: State, requested: str) -> tuple[str, str] | None:
-    """The forced ``(action, reason)``, or None (2.3). Precedence: repair, then regenerate, then extract."""
-    if state.pending_repair_error is not None:
-        return ("repair_sql", f"pending_repair:{state.pending_repair_error}") if requested != "repair_sql" else None
-    if state.pending_force_generate is not None:
-        reason = f"pending_regenerate:{state.pending_force_generate}"
-        return ("generate_sql", reason) if requested != "generate_sql" else None
-    extraction = state.task.config.react.forced_extraction and state.constraints is None
-    if extraction and requested not in ("extract_constraints", "repair_sql"):
-        return "extract_constraints", "constraints_missing"
+    """The forced ``(action, reason)``, or None."""
+    for forced in OVERRIDES:
+        reason = forced.reason(state)
+        if reason is not None:
+            return None if requested in forced.spared else (forced.action, reason)
     return None
 
 
 def override(state: State, step: int, requested: str, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Apply overrides (7.2, 4): the forced action is recorded and becomes the transcript's last Action line."""
-    forced = pending_override(state, requested)
-    if forced is None:
+    pending = pending_override(state, requested)
+    if pending is None:
         return requested, args
-    action, reason = forced
-    record(state, {"step": step, "forced_action": action, "requested_action": requested, "reason": reason})
-    decide(state, step, action, reason, "forced", {"requested": requested})
+    action, reason = pending
+    state.record({"step": step, "forced_action": action, "requested_action": requested, "reason": reason})
+    state.decide(step, action, reason, "forced", {"requested": requested})
     state.history.append(prompts.action_line(action, {}))
     return action, {}
 
 
-# ---------------------------------------------------------------------------------------- gates and dispatch
+# ---------------------------------------------------------------------------------------------------- gates
+
+
+def _parsed(state: State, action: str, args: Mapping[str, Any]) -> str | None:
+    return None if action else f"format_error:{args['found']}"
+
+
+def _known(state: State, action: str, args: Mapping[str, Any]) -> str | None:
+    space = action_space(state.task.resources)
+    return None if action in space else f"unknown_tool:{action}; tools: {', '.join(space)}"
+
+
+def _ran_before_finish(state: State, action: str, args: Mapping[str, Any]) -> str | None:
+    if action != "finish" or (state.last_run and state.last_run.get("success")):
+        return None
+    return "blocked: finish needs a successful run_sql first"
+
+
+def _has_query(state: State, action: str, args: Mapping[str, Any]) -> str | None:
+    if action not in ("validate_sql", "validate_constraints", "run_sql") or state.last_sql:
+        return None
+    return f"blocked: {action} needs a query; use generate_sql first"
+
+
+def _validated_before_run(state: State, action: str, args: Mapping[str, Any]) -> str | None:
+    if action != "run_sql" or (state.last_valid is True and state.last_constraints_ok is True):
+        return None
+    missing = "validate_sql" if state.last_valid is not True else "validate_constraints"
+    return f"blocked: run_sql needs {missing} to pass for the current query first"
+
+
+GATES: Mapping[str, Gate] = {  # asked in this order (2.3); one that ``ReactConfig`` has a switch for may be off
+    "format": _parsed,
+    "known_tool": _known,
+    "finish_gate": _ran_before_finish,
+    "query_gate": _has_query,
+    "run_gate": _validated_before_run,
+}
+
+
+def blocked(state: State, action: str, args: Mapping[str, Any]) -> str | None:
+    """Why a gate blocks the action, or None. What a user's gate raises ends the episode, attributed to it."""
+    for name, gate in {**GATES, **state.task.resources.gates}.items():
+        if getattr(state.task.config.react, name, True) is False:
+            continue
+        try:
+            reason = gate(state, action, args)
+        except Exception as error:  # users' code: attribute, record, never crash the run
+            raise EpisodeFailed("tool", f"gate {name}: {type(error).__name__}: {error}") from error
+        if not (reason is None or isinstance(reason, str)):
+            expected = "expected why the action is blocked, or None"
+            raise EpisodeFailed("tool", f"gate {name}: it gave {str(reason)[:100]!r}; {expected}")
+        if reason is not None:
+            return reason
+    return None
+
+
+# ------------------------------------------------------------------------------------------ act, and what follows
 
 
 def act(state: State, step: int, action: str, args: dict[str, Any]) -> Any:
-    """Dispatch one action behind its gate, update the state (7.3), append the observation (7.2, 5)."""
-    blocked = gate(state, action, args)
-    if blocked is not None:
-        observation: Any = {"error": blocked}
-        decide(state, step, action or "none", blocked, "blocked", {})
+    """Dispatch one action behind its gates, update the state (7.3), append the observation (7.2, 5)."""
+    reason = blocked(state, action, args)
+    if reason is not None:
+        observation: Any = {"error": reason}
+        state.decide(step, action or "none", reason, "blocked", {})
     else:
         observation = AFTER.get(action, after_other)(state, step, action, dispatch(state, action, args))
     last: dict[str, Any] = next((r for r in reversed(state.trace) if "action" in r), {})
     repeated = (last.get("action"), last.get("args"), last.get("observation")) == (action, args, observation)
-    record(state, {"step": step, "action": action, "args": args, "observation": observation})
+    state.record({"step": step, "action": action, "args": args, "observation": observation})
     state.history.append(f"Observation: {shown(state, action, observation)}")
     if repeated and state.task.config.react.repeat_hint:  # react_plus
         state.history.append(f"{prompts.HINT}{next_action(state)}.")
     return observation
 
 
-def gate(state: State, action: str, args: Mapping[str, Any]) -> str | None:
-    """Why an action is blocked (2.3), or None. Finish gate, run gate, and what cannot be dispatched at all."""
-    if not action:
-        return f"format_error:{args['found']}"
-    if action not in TOOLS and action not in state.task.resources.tools:
-        known = ", ".join([*TOOLS, *(name for name in state.task.resources.tools if name not in TOOLS)])
-        return f"unknown_tool:{action}; tools: {known}"
-    gates = state.task.config.react
-    if action == "finish" and gates.finish_gate and not (state.last_run and state.last_run.get("success")):
-        return "blocked: finish needs a successful run_sql first"
-    if action in NEEDS_SQL and not state.last_sql:
-        return f"blocked: {action} needs a query; use generate_sql first"
-    if action == "run_sql" and gates.run_gate and not (state.last_valid is True and state.last_constraints_ok is True):
-        missing = "validate_sql" if state.last_valid is not True else "validate_constraints"
-        return f"blocked: run_sql needs {missing} to pass for the current query first"
-    return None
+def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[str, Any]:
+    """Guardrails (4): accept sets ``last_sql`` and clears pending flags; reject forces a bounded regenerate.
+
+    A rejected repair steps back for one regenerate; when that is rejected too, repair is demanded again.
+    """
+    sql, reason = guard(state.task, str(raw_sql), enabled=state.task.config.react.guardrails)
+    if reason is None:
+        state.last_sql, state.task.raw_sql[sql] = sql, str(raw_sql)
+        state.last_valid = state.last_constraints_ok = None
+        state.pending_repair_error = state.pending_force_generate = state.last_error = None
+        state.clean_reject_retries = 0
+        state.decide(step, action, "ok", "accept", {"sql": sql})
+        return {"sql": sql, "raw_sql": str(raw_sql)}
+    state.refuse(step, "guardrails", str(raw_sql), reason)
+    failing = state.last_error if candidate_failed(state) else None
+    state.last_error = failing or reason
+    state.pending_repair_error = state.pending_force_generate = None
+    if state.clean_reject_retries < state.task.config.react.max_clean_reject_retries:
+        state.clean_reject_retries += 1
+        state.pending_force_generate = reason
+    elif failing:
+        demand_repair(state, failing)
+    state.decide(step, action, reason, "reject", {"raw_sql": str(raw_sql)[:500]})
+    return {"error": reason, "raw_sql": str(raw_sql)}
 
 
-def dispatch(state: State, action: str, args: Mapping[str, Any]) -> Any:
-    """Run the tool. What it raises ends the episode, attributed to the tool or the database."""
-    tool = state.task.resources.tools.get(action) or TOOLS[action]
-    try:
-        observation = tool(state, args)
-    except DatabaseError as error:
-        raise EpisodeFailed("database", str(error)) from error
-    except (EpisodeFailed, Cancelled):
-        raise
-    except Exception as error:  # tools are users' code too: attribute, record, never crash the run
-        raise EpisodeFailed("tool", f"{action}: {type(error).__name__}: {error}") from error
-    missing = [key for key in SHAPES.get(action, ()) if not isinstance(observation, Mapping) or key not in observation]
-    if missing:
-        raise EpisodeFailed("tool", f"{action}: its observation lacks {', '.join(missing)}: {str(observation)[:100]}")
+def after_extract(state: State, step: int, action: str, observation: Any) -> Any:
+    """The constraints of the question are known from here on."""
+    state.constraints = observation
+    state.decide(step, action, "ok", "accept", observation)
     return observation
+
+
+def after_validation(state: State, step: int, action: str, observation: Any) -> Any:
+    """A failed validation demands repair."""
+    valid = observation["valid"] is True
+    if action == "validate_sql":
+        state.last_valid = valid
+    else:
+        state.last_constraints_ok = valid
+    if not valid:
+        state.refuse(step, action, state.last_sql or "", observation["reason"])
+        demand_repair(state, observation["reason"])
+    state.decide(step, action, observation["reason"], "accept" if valid else "reject", {"sql": state.last_sql})
+    return observation
+
+
+def after_run(state: State, step: int, action: str, observation: Any) -> Any:
+    """Execution feedback [2]; then the intent check, whose mismatch counts as a failure."""
+    reason = "ok" if observation["success"] else str(observation.get("error", "failed"))
+    mismatch = state.task.intent_mismatch(state.last_sql or "") if observation["success"] else ""
+    if mismatch:
+        reason = f"intent_mismatch:{mismatch}"
+        observation = {**observation, "success": False, "error": reason}
+        state.refuse(step, "intent_constraints", state.last_sql or "", mismatch)
+    state.last_run = observation
+    if observation["success"]:
+        state.task.best_sql = state.last_sql
+    else:
+        demand_repair(state, reason)
+    status = "accept" if observation["success"] else "reject"
+    state.decide(step, action, reason, status, {"row_count": observation.get("row_count")})
+    return observation
+
+
+def after_other(state: State, step: int, action: str, observation: Any) -> Any:
+    """Any other tool changes nothing but the log."""
+    error = observation["error"] if failed(observation) else None
+    state.decide(step, action, str(error or "ok"), "reject" if error else "accept", {})
+    return observation
+
+
+AFTER = {  # what an observation does to the state (7.3); it gives back what the model is shown
+    "generate_sql": after_candidate,
+    "repair_sql": after_candidate,
+    "extract_constraints": after_extract,
+    "validate_sql": after_validation,
+    "validate_constraints": after_validation,
+    "run_sql": after_run,
+}
+
+
+def candidate_failed(state: State) -> bool:
+    """Has the current SQL failed a validation or its run?"""
+    ran = state.last_run if state.last_run and state.last_run.get("sql") == state.last_sql else {"success": True}
+    return state.last_valid is False or state.last_constraints_ok is False or not ran["success"]
+
+
+def demand_repair(state: State, reason: str) -> None:
+    """Set the pending repair; with the repair switch off only the error is remembered."""
+    state.last_error = reason
+    if state.task.config.react.repair:
+        state.pending_repair_error = reason
 
 
 def next_action(state: State) -> str:
@@ -238,7 +378,7 @@ def next_action(state: State) -> str:
     return "finish" if state.last_run and state.last_run.get("success") else "run_sql"
 
 
-# ---------------------------------------------------------------------------------------- exit and records
+# ---------------------------------------------------------------------------------------------------- the end
 
 
 def fall_back(state: State) -> str:
@@ -273,46 +413,22 @@ def waiting(state: State) -> str | None:
     return sql if sql and not candidate_failed(state) and state.task.result_of(sql).success else None
 
 
-def close(state: State, finish: str, error: str | None, seconds: float) -> Episode:
+def close(state: State, finish: str, error: str | None) -> Episode:
     """The Episode: final SQL with its rows (of its run, else executed now), and all that was recorded."""
     task = state.task
     if task.config.repair.learn:
         repairing.remember(state)
-    opening = prompts.native_messages if task.config.react.native_tools else prompts.react_messages
     ran = state.last_run if finish == "finish" and state.last_run else {}
     sql = str(ran.get("sql") or state.last_sql or "")
-    result = task.result_of(sql)
-    if error is None and not result.success:
-        error = f"database: {result.error}" if sql else "controller: no SQL"
-    return Episode(
-        question=task.question,
-        controller="react",
-        sql=sql,
+    return task.episode(
+        "react",
+        sql,
         raw_sql=task.raw_sql.get(sql, ""),
-        columns=result.columns,
-        rows=result.rows,
-        error=error,
         finish=finish,
-        steps=len({r["step"] for r in state.trace}),
+        error=error,
+        steps=len({record["step"] for record in state.trace}),
         trace=state.trace,
         decision_log=state.decision_log,
-        compliance=summarize_trace(state.trace),
-        messages=opening(state.history[0], task.config.prompts),
+        messages=form_of(task.config).opening(state),
         transcript="\n".join(state.history[1:]),
-        calls=task.calls,
-        usage=task.usage,
-        seconds=seconds,
-        flags={**task.flags, "rejected": task.rejected},
     )
-
-
-def record(state: State, entry: dict[str, Any]) -> None:
-    """Append a trace record (8.1) and pass it to the event sink."""
-    state.trace.append(entry)
-    state.task.resources.sink({"question": state.task.question.id or state.task.question.text, **entry})
-
-
-def react(question: Question, resources: Resources, config: Config) -> Episode:
-    """``react_sql`` as a registered controller."""
-    r = resources
-    return react_sql(question, r.database, r.model, config, tools=r.tools, sink=r.sink, cancel=r.cancel)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
-    from nl2sql.agents.agent_tools import State
+    from nl2sql.agents.task import State
     from nl2sql.config import RepairConfig
     from nl2sql.repair.analyzer import ErrorAnalyzer
     from nl2sql.repair.corpus import Corpus

@@ -11,19 +11,16 @@ loop's own token budget.
 
 from __future__ import annotations
 
-import time
-
-from nl2sql.agents.agent_tools import EpisodeFailed, Task, guard, link, open_task
 from nl2sql.agents.candidates.voting import agreement
 from nl2sql.agents.checks import constraints
-from nl2sql.agents.record import Episode, summarize_trace
+from nl2sql.agents.record import Episode
+from nl2sql.agents.task import EpisodeFailed, Task, guard, link, open_task
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources, Sampling
 
 
 def single_shot(question: Question, resources: Resources, config: Config) -> Episode:
     """Answer with one generation (or the vote of several). Raises UsageError and DatabaseError as the loop does."""
-    started = time.perf_counter()
     task = open_task(question, resources, config)
     link(task)
     messages = task.sql_messages(constraints.extract_constraints(question.text))
@@ -33,43 +30,32 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
     error: str | None = None
     try:
         raws = task.write_sql(messages, shot.max_new_tokens, sampling=sampling, n=shot.samples)
-    except EpisodeFailed as failure:
-        error = str(failure)
+    except EpisodeFailed as broken:
+        error = str(broken)
     candidates = [(raw, *guard(task, raw, enabled=shot.guardrails)) for raw in raws]
     raw_sql, sql, reason = vote(task, candidates) if candidates else ("", "", None)
     trace = [{"step": i, "llm": raw} for i, raw in enumerate(raws)]
     if reason is not None:
         task.rejected.append({"step": 0, "by": "guardrails", "sql": raw_sql, "reason": reason})
-    result = task.result_of(sql)
-    if error is None and not result.success:
-        error = f"database: {result.error}" if sql else f"model: {reason}"
-    return Episode(
-        question=question,
-        controller="single_shot",
-        sql=sql,
+    decision = {
+        "step": 0,
+        "decision": "generate_sql",
+        "reason": reason or "ok",
+        "status": "reject" if reason else "accept",
+        "data": {"candidates": len(candidates)},
+    }
+    return task.episode(
+        "single_shot",
+        sql,
         raw_sql=raw_sql,
-        columns=result.columns,
-        rows=result.rows,
-        error=error,
         finish="answered" if sql else ("empty" if raws else "error"),
+        error=error,
+        why_none=f"model: {reason}",
         steps=1,
         trace=trace,
-        decision_log=[
-            {
-                "step": 0,
-                "decision": "generate_sql",
-                "reason": reason or "ok",
-                "status": "reject" if reason else "accept",
-                "data": {"candidates": len(candidates)},
-            }
-        ],
-        compliance=summarize_trace(trace),
+        decision_log=[decision],
         messages=messages,
         transcript=raw_sql,
-        calls=task.calls,
-        usage=task.usage,
-        seconds=time.perf_counter() - started,
-        flags={**task.flags, "rejected": task.rejected},
     )
 
 

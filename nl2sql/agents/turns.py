@@ -1,21 +1,81 @@
-"""The transcript between model and loop: parsing the model's action, showing observations, fitting the window."""
+"""A turn of the loop: how an action is asked for, read and shown. This file holds the text form of the specification.
+
+    Thought: I need the tables.
+    Action: get_schema[{}]
+    Observation: customers(customer_id, name, city) ...
+
+A ``Form`` says how a turn is asked for and what ends it; ``native_tools`` has the other one. Parsing, showing and
+fitting the window are the same for both, since a native call is turned into the transcript's own ``Action:`` line.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.agent_tools import EpisodeFailed, State
+from nl2sql.agents.agent_tools import action_space, own_tools
+from nl2sql.agents.grammars import select
+from nl2sql.agents.task import EpisodeFailed, State, Task
 from nl2sql.errors import ModelError, one_line
+from nl2sql.interfaces import Grammar
 
 SHOWN_ROWS = 5
+Prompt = tuple[list[dict[str, Any]], dict[str, Any]]  # messages, and the open turn or the tools beside them
+TurnGrammar = Callable[[tuple[tuple[str, str], ...], int], Grammar]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way of asking for an action.
+
+    opening: system prompt and first user turn. prompt: messages and options of the next turn. read: a reply as the
+    transcript writes it, and how many further calls it held. stops: where a reply ends in any case. end: what stands
+    behind a complete action.
+    """
+
+    opening: Callable[[State], list[dict[str, Any]]]
+    prompt: Callable[[State], Prompt]
+    read: Callable[[str], tuple[str, int]]
+    grammar: TurnGrammar
+    stops: Sequence[str]
+    end: str
+
+
+def _opening(state: State) -> list[dict[str, Any]]:
+    task = state.task
+    return [*prompts.react_messages(state.history[0], task.config.prompts, own_tools(task.resources))]
+
+
+def _continued(state: State) -> Prompt:
+    """The transcript as the open assistant turn, which the model continues."""
+    return _opening(state), {"prefill": "\n".join(state.history[1:]) + "\n"}
+
+
+TEXT = Form(
+    opening=_opening,
+    prompt=_continued,
+    read=lambda reply: (reply, 0),
+    grammar=select.action_grammar,
+    stops=("Observation:",),
+    end="]\n",
+)
+
+
+def turn_grammar(task: Task, form: Form) -> Grammar | None:
+    """What a turn may be; None without constraints."""
+    if task.config.constrain == "none":
+        return None
+    tables = [table.name for table in task.schema.tables]
+    tools = tuple((name, tool.grammar(tables)) for name, tool in action_space(task.resources).items())
+    return form.grammar(tools, task.config.react.thought_characters)
 
 
 def parse_action(text: str) -> tuple[str, dict[str, Any], str]:
-    """The last well-formed ``Action: tool[json]`` of ``text`` as ``(tool, args, "")``; else ``("", {}, found)``."""
+    """The last well-formed ``Action: tool[json]`` of ``text`` as ``(tool, args, "")``; else ``("", {}, excerpt)``."""
     for match in reversed(list(re.finditer(r"Action:\s*([A-Za-z_]\w*)\s*\[", text))):
         rest = text[match.end() :].lstrip()
         if rest.startswith("]"):
@@ -27,12 +87,11 @@ def parse_action(text: str) -> tuple[str, dict[str, Any], str]:
         if isinstance(args, dict) and rest[end:].lstrip().startswith("]"):
             return match[1], args, ""
     at = text.rfind("Action:")
-    found = text[at:] if at >= 0 else text
-    return "", {}, one_line(found, 120) or "nothing"
+    return "", {}, one_line(text[at:] if at >= 0 else text, 120) or "nothing"
 
 
-def fit_window(state: State, render: Callable[[], tuple[list[dict[str, Any]], dict[str, Any]]]) -> Any:
-    """``render()``: the messages and their ``prefill`` or ``tools``, of a history that fits the model's window.
+def fit_window(state: State, form: Form) -> Prompt:
+    """The form's prompt of a history that fits the model's window.
 
     Window rule: when transcript plus ``max_new_tokens`` would outgrow it, the oldest observations after the
     bootstrap are replaced by a line that says how much was left out (``flags["elided_observations"]`` counts);
@@ -42,7 +101,7 @@ def fit_window(state: State, render: Callable[[], tuple[list[dict[str, Any]], di
     room = task.resources.model.context_window - task.config.react.max_new_tokens
     first = task.bootstrap_lines
     while True:
-        messages, options = render()
+        messages, options = form.prompt(state)
         try:
             if task.resources.model.count_tokens(messages, **options) <= room:
                 return messages, options
@@ -70,7 +129,7 @@ def shown(state: State, action: str, observation: Any) -> str:
     if action == "link_schema":
         return state.task.schema_text_focus
     if action in ("generate_sql", "repair_sql"):
-        return observation["sql"]
+        return str(observation["sql"])
     if action == "run_sql":
         rows = {**observation, "rows": observation.get("rows", [])[:SHOWN_ROWS]}
         return prompts.observation_text({k: v for k, v in rows.items() if k != "sql"})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.agent_tools import SQL_STOPS, link, open_task
+from nl2sql.agents.task import SQL_STOPS, link, open_task
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
 from nl2sql.errors import Nl2SqlError

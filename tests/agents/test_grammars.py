@@ -17,10 +17,10 @@ pytest.importorskip("llguidance")
 from fixture_lines import read_cases
 from models.tiny import tiny_model, tiny_tokenizer
 
-from nl2sql.agents.agent_tools import TOOLS
+from nl2sql.agents.agent_tools import TOOLS, action_space
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.grammars.plain_select import plain_grammar
-from nl2sql.agents.grammars.select import action_grammar, select_grammar, tool_arguments
+from nl2sql.agents.grammars.select import action_grammar, select_grammar
 from nl2sql.agents.react import react_sql
 from nl2sql.agents.turns import parse_action
 from nl2sql.config import load_config
@@ -72,10 +72,14 @@ def written(constrainer: Constrainer, grammar: Grammar, seed: int, limit: int = 
 
 
 def turn(parameters: Mapping[str, Any] | None = None, thought: int = 60) -> Grammar:
-    names = [*TOOLS, "look_up"]
+    def look_up(state: Any, args: Any) -> int:
+        return 1
+
+    if parameters is not None:
+        look_up.parameters = parameters  # type: ignore[attr-defined]
+    space = action_space(Resources(ScriptedModel([]), None, tools={"look_up": look_up}))  # type: ignore[arg-type]
     tables = ["students", 'odd "name"']
-    inside = [tool_arguments(n, tables, parameters if n == "look_up" else None, built_in=n in TOOLS) for n in names]
-    return action_grammar(tuple(zip(names, inside, strict=True)), thought)
+    return action_grammar(tuple((name, tool.grammar(tables)) for name, tool in space.items()), thought)
 
 
 @pytest.mark.parametrize(

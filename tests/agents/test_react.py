@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from nl2sql.agents.agent_tools import TOOLS, State
+from nl2sql.agents.agent_tools import TOOLS
 from nl2sql.agents.react import bootstrap, parse_action, pending_override, react_sql
 from nl2sql.agents.record import Episode
+from nl2sql.agents.task import State
 from nl2sql.config import REACT_PLUS, ReactConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError

@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nl2sql.agents.agent_tools import EpisodeFailed, State, guard, link, open_task, other_orders
+from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.candidates.question_model import question_model
 from nl2sql.agents.candidates.voting import agreement, query_key
-from nl2sql.agents.checks import constraints
 from nl2sql.agents.context.grounding import share_used
-from nl2sql.agents.react import dispatch, record
 from nl2sql.agents.record import Episode, summarize_trace
-from nl2sql.agents.transitions import decide, refuse
+from nl2sql.agents.task import EpisodeFailed, State, guard, link, open_task, other_orders
 from nl2sql.config import CandidatesConfig, Config, ScoreWeights
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import (
@@ -102,7 +99,6 @@ class ReactSqlAgent:
 
 def candidates(question: Question, resources: Resources, config: Config) -> Episode:
     """``ReactSqlAgent`` as a registered controller."""
-    started = time.perf_counter()
     search = Search(State(open_task(question, resources, config)), config.candidates)
     error = None
     try:
@@ -111,7 +107,7 @@ def candidates(question: Question, resources: Resources, config: Config) -> Epis
         search.reflect()
     except EpisodeFailed as failure:
         error = str(failure)
-    return search.close(error, started)
+    return search.close(error)
 
 
 @dataclass
@@ -183,12 +179,12 @@ class Search:
         """A text as a candidate: through the guardrails, and where its query is new, through the tools."""
         self.step += 1
         state, task = self.state, self.state.task
-        record(state, {"step": self.step, "llm": raw_sql})
+        state.record({"step": self.step, "llm": raw_sql})
         sql, reason = guard(task, raw_sql, enabled=task.config.react.guardrails)
         self.note(action, {"error": reason, "raw_sql": raw_sql} if reason else {"sql": sql, "raw_sql": raw_sql})
-        decide(state, self.step, action, reason or "ok", "reject" if reason else "accept", {"origin": origin})
+        state.decide(self.step, action, reason or "ok", "reject" if reason else "accept", {"origin": origin})
         if reason:
-            refuse(state, self.step, "guardrails", raw_sql, reason)
+            state.refuse(self.step, "guardrails", raw_sql, reason)
         key = query_key(sql, task.resources.database.dialect) if sql else ""
         twin = next((one for one in self.found if one.key == key), None)
         if twin is not None:
@@ -209,15 +205,13 @@ class Search:
         for action in ("validate_sql", "validate_constraints", "run_sql"):
             seen[action] = dispatch(state, action, {})
             self.note(action, seen[action])
-        fits, why = True, ""
-        if task.config.react.intent_gate:
-            fits, why = constraints.intent_constraints(task.question.text, candidate.sql, task.schema)
+        why = task.intent_mismatch(candidate.sql)
         valid, demanded, ran = (seen[name] for name in ("validate_sql", "validate_constraints", "run_sql"))
         reasons = {  # in the order in which the loop would meet them
             "valid": None if valid["valid"] is True else str(valid["reason"]),
             "executes": None if ran["success"] else str(ran.get("error", "failed")),
             "constraints": None if demanded["valid"] is True else str(demanded["reason"]),
-            "intent": None if fits else f"intent_mismatch:{why}",
+            "intent": f"intent_mismatch:{why}" if why else None,
         }
         candidate.refusal = next((reason for reason in reasons.values() if reason is not None), None)
         candidate.parts |= {name: float(reason is None) for name, reason in reasons.items()}
@@ -255,9 +249,9 @@ class Search:
 
     def note(self, action: str, observation: Any, step: int | None = None) -> None:
         at = self.step if step is None else step
-        record(self.state, {"step": at, "action": action, "args": {}, "observation": observation})
+        self.state.record({"step": at, "action": action, "args": {}, "observation": observation})
 
-    def close(self, error: str | None, started: float) -> Episode:
+    def close(self, error: str | None) -> Episode:
         """The Episode of the best candidate."""
         state, task = self.state, self.state.task
         ranking = self.ranking()
@@ -265,30 +259,21 @@ class Search:
         if ranking:
             listed = {"choose": self.settings.choose, "ranking": [one.to_dict() for one in ranking]}
             self.note("rank_candidates", listed)
-            decide(state, self.step, "rank_candidates", self.settings.choose, "accept", {"sql": best.sql})
-        result = task.result_of(best.sql)
-        finish = "error" if error else "answered" if best.sql else "empty"
-        if error is None and not result.success:
-            error = f"database: {result.error}" if best.sql else f"model: {best.refusal}"
-        return Episode(
-            question=task.question,
-            controller="candidates",
-            sql=best.sql,
+            state.decide(self.step, "rank_candidates", self.settings.choose, "accept", {"sql": best.sql})
+        return task.episode(
+            "candidates",
+            best.sql,
             raw_sql=best.raw_sql,
-            columns=result.columns,
-            rows=result.rows,
+            finish="error" if error else "answered" if best.sql else "empty",
             error=error,
-            finish=finish,
+            why_none=f"model: {best.refusal}",
             steps=self.step + 1,
             trace=state.trace,
             decision_log=state.decision_log,
             compliance=summarize_trace(()),  # the order of calls is ours, not the model's
             messages=self.messages,
             transcript=best.raw_sql,
-            calls=task.calls,
-            usage=task.usage,
-            seconds=time.perf_counter() - started,
-            flags={**task.flags, "distinct": sum(bool(one.sql) for one in self.found), "rejected": task.rejected},
+            flags={"distinct": sum(bool(one.sql) for one in self.found)},
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -64,14 +64,23 @@ def _turn(start: str, thought: str, end: str, calls: Sequence[tuple[str, str]]) 
     return Grammar("lark", "\n".join(lines) + "\n")
 
 
-def tool_arguments(name: str, tables: Sequence[str], parameters: Parameters | None, *, built_in: bool) -> str:
-    """The arguments of a tool as Lark: what the built-in ones read, what ``parameters`` says, or any flat object."""
-    if parameters is not None:
-        return "%json " + json.dumps({"x-guidance": _ONE_SPELLING, **parameters}, ensure_ascii=True)
-    if name == "get_table_samples":
-        named = " | ".join(json.dumps(json.dumps(table, ensure_ascii=False), ensure_ascii=True) for table in tables)
-        return f'"{{\\"table\\": " ({named}) (", \\"n\\": " /[1-9]|10/)? "}}"'
-    return '"{}"' if built_in else "object"
+def no_arguments(tables: Sequence[str]) -> str:
+    """The arguments of a tool that reads none."""
+    return '"{}"'
+
+
+def sample_arguments(tables: Sequence[str]) -> str:
+    """A table by name and, if wanted, a number of rows."""
+    named = " | ".join(json.dumps(json.dumps(table, ensure_ascii=False), ensure_ascii=True) for table in tables)
+    return f'"{{\\"table\\": " ({named}) (", \\"n\\": " /[1-9]|10/)? "}}"'
+
+
+def json_arguments(parameters: Parameters | None) -> Callable[[Sequence[str]], str]:
+    """What the JSON Schema ``parameters`` allows, or any flat object."""
+    if parameters is None:
+        return lambda tables: "object"
+    text = "%json " + json.dumps({"x-guidance": _ONE_SPELLING, **parameters}, ensure_ascii=True)
+    return lambda tables: text
 
 
 _ONE_SPELLING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

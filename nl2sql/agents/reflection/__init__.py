@@ -10,17 +10,16 @@ Not covered: a wrong answer that runs and looks sound is accepted, unless the cr
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.agents.agent_tools import Task, open_task
-from nl2sql.agents.record import Episode, summarize_trace
+from nl2sql.agents.record import Episode
 from nl2sql.agents.reflection.graph import build, check_installed, compiled, recursion_limit
 from nl2sql.agents.reflection.state import Context, initial_state
+from nl2sql.agents.task import Task, open_task
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question, Resources
@@ -59,7 +58,6 @@ def stream(
     goes on where it stopped (usage and calls are then those since), a finished one begins anew. Raises UsageError also
     for a thread that stopped at another question.
     """
-    started = time.perf_counter()
     task = open_task(question, resources, config)
     limit = config.reflect.max_iterations
     settings: dict[str, Any] = {"recursion_limit": recursion_limit(limit)}
@@ -82,7 +80,7 @@ def stream(
                         last = update
                     else:
                         yield NodeEvent(node, update)
-    yield NodeEvent("complete", last, _episode(task, values, time.perf_counter() - started))
+    yield NodeEvent("complete", last, _episode(task, values))
 
 
 @contextmanager
@@ -114,38 +112,24 @@ def _stopped(graph: Any, saver: SqliteSaver, settings: dict[str, Any], asked: st
     return True
 
 
-def _episode(task: Task, values: dict[str, Any], seconds: float) -> Episode:
+def _episode(task: Task, values: dict[str, Any]) -> Episode:
     """The Episode of the final state: its SQL with the rows, and all that was recorded."""
     sql = values["sql_query"] or ""
-    result, error = task.result_of(sql), values["failure"]
-    if error is None and not result.success:
-        error = f"database: {result.error}" if sql else _why_none(values)
     asked: list[dict[str, str]] = next((call["messages"] for call in task.calls if call["messages"]), [])
-    raw = {attempt["sql"]: attempt["raw_sql"] for attempt in values["attempts"]}
-    return Episode(
-        question=task.question,
-        controller="reflect",
-        sql=sql,
-        raw_sql=raw.get(sql, ""),
-        columns=result.columns,
-        rows=result.rows,
-        error=error,
+    raw = {attempt["sql"]: attempt["raw_sql"] for attempt in values["attempts"]}.get(sql, "")
+    return task.episode(
+        "reflect",
+        sql,
+        raw_sql=raw,
         finish=values["finish"],
+        error=values["failure"],
+        why_none=_why_none(values),
         steps=len({record["step"] for record in values["trace"]}),
         trace=values["trace"],
         decision_log=values["decision_log"],
-        compliance=summarize_trace(values["trace"]),
         messages=asked,
-        transcript=raw.get(sql, ""),
-        calls=task.calls,
-        usage=task.usage,
-        seconds=seconds,
-        flags={
-            **task.flags,
-            "rejected": task.rejected,
-            "iterations": values["iteration"],
-            "quality_score": values["quality_score"],
-        },
+        transcript=raw,
+        flags={"iterations": values["iteration"], "quality_score": values["quality_score"]},
     )
 
 

@@ -9,9 +9,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.agents.agent_tools import EpisodeFailed
 from nl2sql.agents.reflection import nodes
 from nl2sql.agents.reflection.state import Context, ReflectState, workspace
+from nl2sql.agents.task import EpisodeFailed
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:

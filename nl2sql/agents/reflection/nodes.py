@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from nl2sql.agents import prompts, repairing
-from nl2sql.agents.agent_tools import State, Task, guard
+from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.candidates.voting import agreement
-from nl2sql.agents.checks import constraints
-from nl2sql.agents.react import dispatch, record
+from nl2sql.agents.react import after_candidate
 from nl2sql.agents.reflection.judge import judge
 from nl2sql.agents.reflection.quality import quality_parts, quality_score
 from nl2sql.agents.reflection.state import ReflectState
 from nl2sql.agents.reflection.strategies import STRATEGIES, by_strategy, distinct, next_strategy, same_sql
-from nl2sql.agents.transitions import after_candidate, decide, refuse
+from nl2sql.agents.task import State, Task, guard
 from nl2sql.agents.turns import failed
 from nl2sql.interfaces import Sampling
 from nl2sql.repair.dry_run import engine_version
@@ -78,7 +77,7 @@ def execute_sql(state: ReflectState, work: State) -> Update:
     checked = use(work, "validate_sql")
     if checked["valid"] is not True:
         reason = str(checked["reason"])
-        refuse(work, next_step(work) - 1, "validate_sql", sql, reason)
+        work.refuse(next_step(work) - 1, "validate_sql", sql, reason)
         kind, _, said = reason.partition(":")
         error = said if kind == "other" else reason
         return {"execution_result": {"success": False, "error": error, "error_kind": kind, "sql": sql}}
@@ -96,9 +95,8 @@ def validate_results(state: ReflectState, work: State) -> Update:
         reason = "not_executed"
     elif structure.get("valid") is False:
         reason = str(structure.get("reason"))
-    elif work.task.config.react.intent_gate:
-        ok, why = constraints.intent_constraints(work.task.question.text, state["sql_query"] or "", work.task.schema)
-        reason = "ok" if ok else why
+    else:
+        reason = work.task.intent_mismatch(state["sql_query"] or "") or "ok"
     found = {"is_valid": reason == "ok", "has_results": bool(ran.get("row_count")), "reason": reason}
     log(work, "validate_results", {}, found, "ok" if found["is_valid"] else reason)
     return {"validation_result": found}
@@ -127,7 +125,7 @@ def generate_sql(state: ReflectState, work: State) -> Update:
     raw = by_strategy(state, work) if strategy in STRATEGIES else str(dispatch(work, action, {}))
     step = next_step(work)
     observation = after_candidate(work, step, action, raw)
-    record(work, {"step": step, "action": action, "args": {"strategy": strategy}, "observation": observation})
+    work.record({"step": step, "action": action, "args": {"strategy": strategy}, "observation": observation})
     update: Update = {
         **EMPTY_ATTEMPT,
         "sql_query": observation.get("sql", ""),
@@ -208,7 +206,7 @@ def reflect(state: ReflectState, work: State) -> Update:
         "next_strategy": strategy if refine else None,
     }
     if refine and ran:
-        refuse(work, next_step(work), "reflection", sql, judged.error)
+        work.refuse(next_step(work), "reflection", sql, judged.error)
     if twin is not None:
         task.count("repeated_sql")
     reason = "ok" if judged.result["is_acceptable"] else judged.error
@@ -292,8 +290,8 @@ def use(work: State, action: str) -> Any:
 def log(work: State, action: str, args: Mapping[str, Any], observation: Any, reason: str) -> None:
     """Append a trace record and a decision; ``reason`` is ``ok`` for what was accepted."""
     step = next_step(work)
-    decide(work, step, action, reason, "accept" if reason == "ok" else "reject", {})
-    record(work, {"step": step, "action": action, "args": dict(args), "observation": observation})
+    work.decide(step, action, reason, "accept" if reason == "ok" else "reject", {})
+    work.record({"step": step, "action": action, "args": dict(args), "observation": observation})
 
 
 def next_step(work: State) -> int:

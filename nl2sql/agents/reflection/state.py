@@ -9,7 +9,7 @@ import operator
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
-from nl2sql.agents.agent_tools import State, Task
+from nl2sql.agents.task import State, Task
 
 
 class ReflectState(TypedDict):

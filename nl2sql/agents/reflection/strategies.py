@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts, repairing
-from nl2sql.agents.agent_tools import State, focus_text, guard
 from nl2sql.agents.context import linking
+from nl2sql.agents.task import State, focus_text, guard
 from nl2sql.databases.schema import Schema, Table, quote_name
 from nl2sql.errors import one_line
 from nl2sql.interfaces import Sampling

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import chromium
 import pytest
-from report import chromium
-from report.chromium import Browser
-from report.synthetic_run import HOSTILE, write_run
+from chromium import Browser
+from synthetic_run import HOSTILE, write_run
 
 from nl2sql.config import build_config
 from nl2sql.models.scripted import ScriptedModel

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.synthetic_run import HOSTILE, write_run
+from synthetic_run import HOSTILE, write_run
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config

@@ -13,7 +13,7 @@ from nl2sql.config import Config
 from nl2sql.runs.folder import FORMAT
 from nl2sql.runs.plan import Plan
 
-WORDS = (Path(__file__).resolve().parents[3] / "data" / "questions.json").read_text(encoding="utf-8").split()
+WORDS = (Path(__file__).resolve().parents[1] / "data" / "questions.json").read_text(encoding="utf-8").split()
 CAUSES = ("join_path", "filter_value", "projection", "invalid:unknown_column", "grouping_aggregate")
 HOSTILE = "<script>alert(1)</script>"
 

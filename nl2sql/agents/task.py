@@ -1,0 +1,373 @@
+"""What an episode works on: the task (fixed, and what is counted) and the loop's state.
+
+``open_task`` reads the schema, writes its texts within the model's window and checks the arguments; every controller
+begins with it. The ``Task`` asks the model, executes queries once each, and makes the ``Episode`` in the end.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from nl2sql.agents import prompts
+from nl2sql.agents.checks import constraints, guardrails
+from nl2sql.agents.context import grounding, linking
+from nl2sql.agents.grammars import select
+from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
+from nl2sql.agents.record import Episode, summarize_trace
+from nl2sql.config import Config
+from nl2sql.databases import schema
+from nl2sql.errors import DatabaseError, ModelError, UsageError
+from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult, Sampling, Usage
+
+LINK_MAX_TABLES = 6
+SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
+NO_SCHEMA = "(the schema is not shown)"
+
+
+class EpisodeFailed(Exception):
+    """An episode cannot go on. ``where`` is the boundary at which it failed: model, tool, database, controller."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where = where
+
+
+@dataclass
+class Task:
+    """What stays fixed while a question is worked on, and what is counted."""
+
+    question: Question
+    resources: Resources
+    config: Config
+    schema: schema.Schema
+    samples: Mapping[str, Mapping[str, Sequence[Any]]] | None
+    nlq: str  # the question, with its evidence where the benchmark has any, and the values that it names
+    schema_text_full: str
+    schema_text_focus: str
+    schema_summary: str
+    values: Sequence[grounding.Match] = ()  # those of the question's line of values
+    examples: Sequence[tuple[str, str]] = ()  # few-shot (question, SQL), the likest last
+    usage: Usage = field(default_factory=Usage)
+    calls: list[dict[str, Any]] = field(default_factory=list)  # one record per completion, see Episode.calls
+    began: float = field(default_factory=time.perf_counter)
+    flags: dict[str, Any] = field(default_factory=dict)
+    rejected: list[dict[str, Any]] = field(default_factory=list)  # candidates that a gate or guardrail refused
+    raw_sql: dict[str, str] = field(default_factory=dict)  # accepted SQL -> the model's text behind it
+    best_sql: str | None = None  # the last SQL that ran and passed the intent check
+    vanilla_raw: str = ""
+    bootstrap_lines: int = 0  # history lines before step 0, which are never elided
+    results: dict[str, RunResult] = field(default_factory=dict)
+
+    def count(self, flag: str, by: int = 1) -> None:
+        self.flags[flag] = self.flags.get(flag, 0) + by
+
+    def result_of(self, sql: str) -> RunResult:
+        """The result of executing ``sql``, once per episode."""
+        if not sql:
+            return RunResult(False, error="no SQL", error_kind="empty")
+        if sql not in self.results:
+            limits = self.config.execution
+            try:
+                found = self.resources.database.run(sql, timeout_s=limits.timeout_s, max_rows=limits.max_rows)
+            except DatabaseError as error:
+                found = RunResult(False, error=str(error), error_kind="other")
+            self.results[sql] = found
+        return self.results[sql]
+
+    @property
+    def tables_kept(self) -> int:
+        """How many tables schema linking keeps; 0: all."""
+        return LINK_MAX_TABLES if self.config.react.use_link_schema else 0
+
+    def sql_messages(
+        self, constraints: Mapping[str, Any] | None, schema_text: str | None = None
+    ) -> list[dict[str, str]]:
+        """The prompt of ``generate_sql`` and of every baseline: the focused schema, and what the question demands."""
+        demanded = constraints if self.config.react.constraints_gate else None
+        shown = self.schema_text_focus if schema_text is None else schema_text
+        return prompts.generate_messages(self.nlq, shown, demanded, self.config.prompts, self.examples)
+
+    def write_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[str]:
+        """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
+        return [raw for raw, _ in self.complete_sql(messages, max_new_tokens, **options)]
+
+    def complete_sql(
+        self, messages: Sequence[Message], max_new_tokens: int, *, constrained: bool = False, **options: Any
+    ) -> list[tuple[str, Completion]]:
+        """The same with the completions behind them. constrained: under the schema's grammar in any case."""
+        prefill = prompts.prompt("generate_prefill", self.config.prompts)
+        if self.config.constrain == "plain":
+            shown = MOST_TABLES if self.schema_text_focus == self.schema_text_full else LINK_MAX_TABLES
+            options["grammar"] = plain_grammar(linking.link_schema(self.nlq, self.schema, shown), prefill)
+        elif constrained or self.config.constrain == "sql":
+            options["grammar"] = select.select_grammar(self.schema, prefill)
+        found = self.ask_many(
+            messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
+        )
+        return [(join_prefill(prefill, completion.text), completion) for completion in found]
+
+    def cut_guardrails(self) -> list[str]:
+        """The guardrails that an ablation leaves out."""
+        return [name for name in guardrails.CUTTABLE if not getattr(self.config.react, name)]
+
+    def sampling(self) -> Sampling | None:
+        """The loop's sampling; None (greedy) unless ``do_sample``."""
+        react = self.config.react
+        return Sampling(react.temperature, react.top_p) if react.do_sample else None
+
+    def ask(self, messages: Sequence[Message], **options: Any) -> Completion:
+        """The loop's next turn: greedy, or seeded with ``do_sample``. Raises EpisodeFailed."""
+        return self.ask_many(messages, "act", sampling=self.sampling(), n=1, **options)[0]
+
+    def ask_many(self, messages: Sequence[Message], kind: str, **options: Any) -> list[Completion]:
+        """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeFailed("model", ...)."""
+        seed = self.config.seed * 1_000_003 + len(self.calls) if options.get("sampling") else None
+        began = time.perf_counter()
+        try:
+            found = self.resources.model.generate(messages, seed=seed, cancel=self.resources.cancel, **options)
+        except ModelError as error:
+            raise EpisodeFailed("model", str(error)) from error
+        for completion in found:
+            self.calls.append(
+                {
+                    "kind": kind,
+                    # act: Episode.messages and its transcript, unless they are a conversation of calls
+                    "messages": None if kind == "act" and "tools" not in options else list(messages),
+                    "prefill_characters": len(options.get("prefill", "")),
+                    "text": completion.text,
+                    "finish_reason": completion.finish_reason,
+                    "usage": completion.usage.to_dict(),
+                    "started": round(began - self.began, 4),
+                }
+            )
+            self.usage = self.usage + completion.usage
+            if completion.finish_reason == "length":
+                self.count("truncated")
+        return found
+
+    def intent_mismatch(self, sql: str) -> str:
+        """Why a query that ran is no answer to the question; "" where it may be one, or the intent gate is off."""
+        if not self.config.react.intent_gate:
+            return ""
+        fits, reason = constraints.intent_constraints(self.question.text, sql, self.schema)
+        return "" if fits else reason
+
+    def episode(
+        self,
+        controller: str,
+        sql: str,
+        *,
+        raw_sql: str,
+        finish: str,
+        error: str | None,
+        steps: int,
+        trace: list[dict[str, Any]],
+        decision_log: list[dict[str, Any]],
+        messages: list[dict[str, str]],
+        transcript: str,
+        compliance: Mapping[str, bool] | None = None,
+        why_none: str = "controller: no SQL",
+        flags: Mapping[str, Any] | None = None,
+    ) -> Episode:
+        """The Episode: ``sql`` with its rows, and all that was recorded.
+
+        why_none: the error of an episode without SQL. compliance: of the trace, where nothing else is given.
+        """
+        result = self.result_of(sql)
+        if error is None and not result.success:
+            error = f"database: {result.error}" if sql else why_none
+        return Episode(
+            question=self.question,
+            controller=controller,
+            sql=sql,
+            raw_sql=raw_sql,
+            columns=result.columns,
+            rows=result.rows,
+            error=error,
+            finish=finish,
+            steps=steps,
+            trace=trace,
+            decision_log=decision_log,
+            compliance=dict(summarize_trace(trace) if compliance is None else compliance),
+            messages=messages,
+            transcript=transcript,
+            calls=self.calls,
+            usage=self.usage,
+            seconds=time.perf_counter() - self.began,
+            flags={**self.flags, "rejected": self.rejected, **(flags or {})},
+        )
+
+
+def join_prefill(prefill: str, text: str) -> str:
+    """The raw SQL behind a prefilled turn; a model that starts over (a server without prefill) is not doubled."""
+    return text if re.match(r"\s*(?:(?:SELECT|WITH)\b|```)", text, re.IGNORECASE) else prefill + text
+
+
+@dataclass
+class State:
+    """The loop's state: the specification's twelve variables (section 6) and the task they belong to."""
+
+    task: Task
+    history: list[str] = field(default_factory=list)
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    decision_log: list[dict[str, Any]] = field(default_factory=list)
+    last_sql: str | None = None
+    last_error: str | None = None
+    last_run: dict[str, Any] | None = None
+    last_valid: bool | None = None
+    last_constraints_ok: bool | None = None
+    constraints: dict[str, Any] | None = None
+    pending_repair_error: str | None = None
+    pending_force_generate: str | None = None
+    clean_reject_retries: int = 0
+
+    def record(self, entry: dict[str, Any]) -> None:
+        """Append a trace record (8.1) and pass it to the event sink."""
+        self.trace.append(entry)
+        question = self.task.question
+        self.task.resources.sink({"question": question.id or question.text, **entry})
+
+    def decide(self, step: int, decision: str, reason: str, status: str, data: Mapping[str, Any]) -> None:
+        """Append a decision log entry (8.2)."""
+        entry = {"step": step, "decision": decision, "reason": reason, "status": status, "data": dict(data)}
+        self.decision_log.append(entry)
+        if status == "blocked":
+            self.task.count("blocked")
+
+    def refuse(self, step: int, by: str, sql: str, reason: str) -> None:
+        """Remember a refused candidate, so that a run can report what gates and guardrails cost and save."""
+        self.task.rejected.append({"step": step, "by": by, "sql": sql, "reason": reason})
+
+
+def open_task(question: Question, resources: Resources, config: Config) -> Task:
+    """Read the schema and write its texts within the model's window.
+
+    Raises UsageError for an empty question or one that leaves no room for the schema, DatabaseError.
+    """
+    _check_arguments(question, resources, config)
+    nlq = prompts.question_text(question.text.strip(), question.evidence if config.schema_text.evidence else "")
+    if not question.text.strip():
+        raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
+    window = resources.model.context_window
+
+    def count(text: str) -> int:
+        return resources.model.count_tokens([{"role": "user", "content": text}])
+
+    tokens = count(nlq)
+    if tokens > window // 8:
+        raise UsageError(
+            f"the question is {len(question.text):,} characters ({tokens:,} tokens); with a window of {window:,} "
+            f"tokens {resources.model.name} takes questions of at most {window // 8:,} tokens: shorten it"
+        )
+    text_config = config.schema_text
+    dialect = resources.database.dialect
+    if config.constrains_sql and dialect != "sqlite":
+        known = f"constrain {config.constrain} knows SQLite only"
+        raise UsageError(f"{known}, and {resources.database.name!r} is {dialect}; use action")
+    values: Sequence[grounding.Match] = ()
+    if text_config.values:
+        nlq, values = grounding.with_values(nlq, resources.database, text_config.values)
+    found = resources.database.schema()
+    samples = schema.column_samples(resources.database, found, text_config.samples) if text_config.samples else None
+    if not found.tables:
+        raise UsageError(f"database {resources.database.name!r} has no tables; nothing can be asked of it")
+    budget = min(text_config.max_tokens, window // 4)
+    summary = "\n".join(f"{t.name}: {', '.join(c.name for c in t.columns)}" for t in found.tables)
+    if text_config.form == "none":
+        full = summary = NO_SCHEMA
+    else:
+        full = schema.budget_schema(found, count, budget, text_config.form, samples)
+    task = Task(
+        question=question,
+        resources=resources,
+        config=config,
+        schema=found,
+        samples=samples,
+        nlq=nlq,
+        schema_text_full=full,
+        schema_text_focus=full,
+        schema_summary=summary if count(summary) <= budget else full,
+        values=values,
+    )
+    if config.few_shot.k:
+        from nl2sql.agents.context import few_shot
+
+        chosen = few_shot.choose(question, resources.database, config, lambda text: count(text) <= window // 8)
+        task.examples = [few_shot.shown(example) for example in chosen]
+        task.flags["few_shot"] = [example.id for example in chosen]
+    return task
+
+
+def _check_arguments(question: Question, resources: Resources, config: Config) -> None:
+    """The usual slips of a notebook, each with the call that was meant."""
+    if not isinstance(question.text, str):
+        raise UsageError(f"the question is a {type(question.text).__name__}; expected text or a Question")
+    if not hasattr(resources.database, "schema"):
+        raise UsageError(f"database={resources.database!r} is no database; pass nl2sql.SqliteDatabase('FILE.sqlite')")
+    if not hasattr(resources.model, "generate"):
+        raise UsageError(f"model={resources.model!r} is no model; pass nl2sql.load_model('smollm2-135m')")
+    if not isinstance(config, Config):
+        raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
+
+
+def link(task: Task) -> dict[str, Any]:
+    """``{schema_text, changed}``: the focus text; sets ``task.schema_text_focus``."""
+    task.schema_text_focus, changed = focus_text(task, task.tables_kept)
+    return {"schema_text": task.schema_text_focus, "changed": changed}
+
+
+def focus_text(task: Task, keep: int) -> tuple[str, bool]:
+    """The schema text of the ``keep`` tables that matter most (0: of all), and whether any is left out."""
+    focus = linking.link_schema(task.nlq, task.schema, keep)
+    changed, form = len(focus.tables) < len(task.schema.tables), task.config.schema_text.form
+    if not changed or form == "none":
+        return task.schema_text_full, changed
+    return _within_budget(task, focus, form), changed
+
+
+def other_orders(task: Task, count: int) -> list[str]:
+    """Up to ``count`` further texts of the focused tables, in other orders of them, drawn by the question's words.
+
+    Fewer where the tables have fewer orders, none without a schema text. Where not all tables fit into
+    ``schema_text.max_tokens``, another order shows other tables.
+    """
+    form = task.config.schema_text.form
+    if form == "none" or not count:
+        return []
+    focus = linking.link_schema(task.nlq, task.schema, task.tables_kept)
+    tables, random = list(focus.tables), Random(task.question.text)
+    seen = {tuple(table.name for table in tables)}
+    wanted = min(count + 1, math.factorial(len(tables)))
+    found = []
+    while len(seen) < wanted:
+        random.shuffle(tables)
+        names = tuple(table.name for table in tables)
+        if names not in seen:
+            seen.add(names)
+            found.append(_within_budget(task, schema.Schema(tuple(tables), focus.dialect), form))
+    return found
+
+
+def _within_budget(task: Task, shown: schema.Schema, form: schema.Form) -> str:
+    model = task.resources.model
+    return schema.budget_schema(
+        shown,
+        lambda text: model.count_tokens([{"role": "user", "content": text}]),
+        min(task.config.schema_text.max_tokens, model.context_window // 4),
+        form,
+        task.samples,
+    )
+
+
+def guard(task: Task, raw_sql: str, *, enabled: bool = True) -> tuple[str, str | None]:
+    """``_apply_guardrails``: ``(sql, None)`` or ``("", "clean_reject:<reason>")``; switched off: the raw text."""
+    if not enabled:
+        text = raw_sql.strip()
+        return (text, None) if text else ("", "clean_reject:empty")
+    return guardrails.apply_guardrails(raw_sql, task.question.text, task.schema, cut=task.cut_guardrails())
