@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Message, ToolDefinition
@@ -77,6 +77,15 @@ def probe(transport: Transport, name: str, chat: Chat | None, window: int | None
     return _Probe(transport, name, chat, listed, about).run(window or said or likely)
 
 
+class _Heard(NamedTuple):
+    """One answer to the probe. prompt: tokens by the server's count, 0 where it does not say."""
+
+    prompt: int
+    text: str
+    logprob: float | None
+    choices: int
+
+
 class _Probe:
     def __init__(
         self, transport: Transport, name: str, chat: Chat | None, listed: list[dict[str, Any]], about: dict[str, Any]
@@ -101,7 +110,7 @@ class _Probe:
         way, bos, trims, echoes = self._way(asked, plain)
         if way == "completions":
             self._fields = {}
-            answer = self._complete(_ASKED, bos, 8)[1]
+            answer = self._complete(_ASKED, bos, 8).text
         ask = self._complete if way == "completions" else self._converse
         return Abilities(
             way=way,
@@ -123,19 +132,18 @@ class _Probe:
 
     # ----------------------------------------------------------------------------------------------- requests
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> tuple[int, str, int]:
-        """Prompt tokens by the server's count (0: it does not say), the first text, the number of choices."""
+    def _post(self, path: str, body: Mapping[str, Any]) -> _Heard:
         fields = self._fields if path == "chat/completions" else {}
         sent = {"model": self._name, "temperature": 0, **fields, **body}
         data = self._transport.send("POST", f"{self._transport.base}/{path}", sent).data
         answers = read_answers(data, ())
-        return read_counts(data).prompt or 0, answers[0].text, len(answers)
+        return _Heard(read_counts(data).prompt or 0, answers[0].text, answers[0].logprob, len(answers))
 
-    def _converse(self, messages: Sequence[Message], _: str, limit: int, **more: Any) -> tuple[int, str, int]:
+    def _converse(self, messages: Sequence[Message], _: str, limit: int, **more: Any) -> _Heard:
         body = {"messages": [dict(m) for m in messages], self._limit: limit}
         return self._post("chat/completions", body | more)
 
-    def _complete(self, messages: Sequence[Message], bos: str, limit: int, **more: Any) -> tuple[int, str, int]:
+    def _complete(self, messages: Sequence[Message], bos: str, limit: int, **more: Any) -> _Heard:
         text = rendered(self._chat, messages, "", bos)
         return self._post("completions", {"prompt": text, "max_tokens": limit} | more)
 
@@ -178,11 +186,11 @@ class _Probe:
             ]
         except Refused:
             return "user_turn", "", False, False
-        counts = [count for count, _, _ in found]
+        counts = [heard.prompt for heard in found]
         head = counts[0] - (counts[1] - counts[0]) / 10  # tokens before the open turn's first word
         if not asked or head != asked:
             return "user_turn", "", False, False
-        return "chat", "", counts[2] == counts[0], found[1][1].startswith(turns[1])
+        return "chat", "", counts[2] == counts[0], found[1].text.startswith(turns[1])
 
     def _systems(self) -> bool:
         try:
@@ -196,7 +204,7 @@ class _Probe:
         expected = len(chat.prompt_ids(_ASKED))
         for bos in ("", chat.bos_token):
             try:
-                found = self._complete(_ASKED, bos, 1)[0]
+                found = self._complete(_ASKED, bos, 1).prompt
             except Refused:
                 return None
             if found == expected:
@@ -206,36 +214,27 @@ class _Probe:
         logger.warning("%s counts other tokens than the tokenizer given for it; not used", self._transport.base)
         return None
 
-    def _stops(self, ask: Callable[..., tuple[int, str, int]], answer: str) -> bool:
+    def _stops(self, ask: Callable[..., _Heard], answer: str) -> bool:
         words = answer.split()
         if len(words) < 3:
             return False  # cut here, then
         try:
-            return words[-1] not in ask(stop=[words[-1]])[1]
+            return words[-1] not in ask(stop=[words[-1]]).text
         except ModelError:
             return False
 
-    def _many(self, ask: Callable[..., tuple[int, str, int]]) -> bool:
+    def _many(self, ask: Callable[..., _Heard]) -> bool:
         try:
-            return ask(n=2, temperature=0.7)[2] == 2
+            return ask(n=2, temperature=0.7).choices == 2
         except ModelError:
             return False
 
-    def _logprobs(self, ask: Callable[..., tuple[int, str, int]], way: Way) -> dict[str, Any]:
-        wanted: dict[str, Any] = {"logprobs": 1} if way == "completions" else {"logprobs": True}
-        seen: list[Any] = []
-        body = {"model": self._name, "temperature": 0, **self._fields, **wanted}
+    def _logprobs(self, ask: Callable[..., _Heard], way: Way) -> dict[str, Any]:
+        wanted: dict[str, Any] = {"logprobs": 1 if way == "completions" else True}
         try:
-            if way == "completions":
-                body |= {"prompt": rendered(self._chat, _ASKED, "", ""), "max_tokens": 1}
-                data = self._transport.send("POST", f"{self._transport.base}/completions", body).data
-            else:
-                body |= {"messages": [dict(m) for m in _ASKED], self._limit: 1}
-                data = self._transport.send("POST", f"{self._transport.base}/chat/completions", body).data
-            seen = [answer.logprob for answer in read_answers(data, ())]
+            return wanted if ask(**wanted).logprob is not None else {}
         except ModelError:
             return {}
-        return wanted if seen and seen[0] is not None else {}
 
     def _counting(self, way: Way, no_chat: bool) -> Literal["tokenizer", "vllm", "llama.cpp", "usage"]:
         if self._chat is not None and way == "completions":

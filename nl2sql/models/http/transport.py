@@ -14,7 +14,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -176,7 +176,7 @@ class Transport:
                         lines.restart()
                         await _read_lines(response, lines)
                         return None
-                    raw = await _read(response)
+                    raw = b"".join([part async for part in _parts(response)])
                     return self._checked(response.status_code, response.headers, raw)
         except TimeoutError:
             raise ModelError(
@@ -217,22 +217,18 @@ class _TooLarge(Exception):
     pass
 
 
-async def _read(response: Any) -> bytes:
-    parts, size = [], 0
+async def _parts(response: Any) -> AsyncIterator[bytes]:
+    size = 0
     async for part in response.aiter_bytes():
         size += len(part)
         if size > MAX_BODY_BYTES:
             raise _TooLarge
-        parts.append(part)
-    return b"".join(parts)
+        yield part
 
 
 async def _read_lines(response: Any, lines: LineSink) -> None:
-    held, size = b"", 0
-    async for part in response.aiter_bytes():
-        size += len(part)
-        if size > MAX_BODY_BYTES:
-            raise _TooLarge
+    held = b""
+    async for part in _parts(response):
         *whole, held = (held + part).split(b"\n")
         for line in whole:
             if lines(line.decode("utf-8", "replace").rstrip("\r")):

@@ -68,7 +68,9 @@ def _calls(found: Any) -> list[str]:
     """Tool calls as a model with the commonest form writes them: ``<tool_call>JSON</tool_call>``."""
     if found is None or found == []:
         return []
-    functions = [call.get("function") if isinstance(call, Mapping) else None for call in _list(found)]
+    if not isinstance(found, list):
+        raise ModelError(f"the server's answer has a {type(found).__name__} as 'tool_calls'")
+    functions = [call.get("function") if isinstance(call, Mapping) else None for call in found]
     texts = []
     for function in functions:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -80,12 +82,6 @@ def _calls(found: Any) -> list[str]:
         call = {"name": function["name"], "arguments": {} if given is None else given}
         texts.append(f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>")
     return texts
-
-
-def _list(found: Any) -> list[Any]:
-    if not isinstance(found, list):
-        raise ModelError(f"the server's answer has a {type(found).__name__} as 'tool_calls'")
-    return found
 
 
 def finish_of(reason: Any) -> Finish:
