@@ -302,7 +302,12 @@ def _libraries() -> dict[str, str]:
     for name in ("torch", "transformers", "llguidance"):
         with contextlib.suppress(PackageNotFoundError):
             found[f"{name} version"] = version(name)
-    sources = hashlib.sha256()  # a mended back end must not go on giving its old answers
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        sources.update(file.name.encode() + b"\0" + file.read_bytes())
-    return found | {"back ends": sources.hexdigest()}
+    return found | {"back ends": code_hash(Path(__file__).parent)}
+
+
+def code_hash(folder: Path) -> str:
+    """SHA-256 of a package's modules, all levels: a mended back end must not go on giving its old answers."""
+    sources = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        sources.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
+    return sources.hexdigest()

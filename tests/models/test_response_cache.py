@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,7 +19,8 @@ import pytest
 
 from nl2sql.errors import Cancelled, ModelError
 from nl2sql.interfaces import Completion, Grammar, Model, Sampling, Usage
-from nl2sql.models.response_cache import CachedModel, ResponseCache, cached
+from nl2sql.models import response_cache
+from nl2sql.models.response_cache import CachedModel, ResponseCache, cached, code_hash
 from nl2sql.models.scripted import ScriptedModel
 
 CHAT = [{"role": "user", "content": "How many orders?"}]
@@ -253,3 +255,14 @@ def test_several_processes_share_it_and_one_that_is_killed_leaves_it_whole(path:
     for name, count in zip(("one", "two"), counts, strict=True):
         assert all(cache.get(f"{name} {number}".encode()) for number in range(count))
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_change_in_any_back_end_changes_the_key(tmp_path: Path) -> None:
+    package = tmp_path / "models"
+    shutil.copytree(Path(response_cache.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    seen = {code_hash(package)}
+    for name in ("batching.py", "http/wire.py"):
+        with (package / name).open("a") as file:
+            file.write("# mended\n")
+        seen.add(code_hash(package))
+    assert len(seen) == 3
