@@ -22,8 +22,10 @@ from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.config import build_config
 from nl2sql.eval import score_many
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.runs.distributed import Cluster, ray_cluster
+from nl2sql.runs.distributed import Ray
 from nl2sql.runs.evaluate import start
+from nl2sql.runs.job import Executor
+from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import Plan
 
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
@@ -52,7 +54,7 @@ def timed(work: Callable[[], Any], repeat: int) -> tuple[float, Any]:
 
 
 def measure(
-    cluster: Cluster | None, plan: Plan, benchmark: Benchmark, questions: list[Question], given: argparse.Namespace
+    executor: Executor, plan: Plan, benchmark: Benchmark, questions: list[Question], given: argparse.Namespace
 ) -> dict[str, Any]:
     """Seconds of episodes and of scoring, and the verdicts they came to."""
     config = build_config({"eval": {"replicas": 0}})
@@ -60,11 +62,11 @@ def measure(
 
     def episodes() -> Any:
         with tempfile.TemporaryDirectory() as folder:
-            found = start(plan, config, out=Path(folder) / "run", progress=False, cluster=cluster)
+            found = start(plan, config, out=Path(folder) / "run", progress=False, executor=executor)
             return found.report["metrics"]
 
     def scoring() -> Any:
-        found = score_many(benchmark, questions, {"golds": golds}, replicas=given.replicas, cluster=cluster)
+        found = score_many(benchmark, questions, {"golds": golds}, replicas=given.replicas, executor=executor)
         return found["golds"].to_dict(items=False)["metrics"]
 
     (eval_s, metrics), (score_s, scores) = (timed(work, given.repeat) for work in (episodes, scoring))
@@ -88,10 +90,10 @@ def main() -> None:
         plan = Plan(split=given.split, limit=len(questions), model=script, control=False)
         for workers in (0, *map(int, given.workers.split(","))):
             began = time.perf_counter()
-            with ray_cluster(workers=workers) if workers else nullcontext(None) as cluster:
+            with Ray(workers=workers) if workers else nullcontext(LOCAL) as executor:
                 ready = time.perf_counter() - began
                 name = f"ray, {workers} worker{'s' * (workers > 1)}" if workers else "local"
-                rows[name] = {"start_s": ready, **measure(cluster, plan, benchmark, questions, given)}
+                rows[name] = {"start_s": ready, **measure(executor, plan, benchmark, questions, given)}
     verdicts = [row.pop("verdicts") for row in rows.values()]
     if any(found != verdicts[0] for found in verdicts):
         raise SystemExit("the verdicts differ between executors")

@@ -53,9 +53,9 @@ def main() -> None:
     given = parser.parse_args()
     again = f"python {' '.join([os.path.relpath(__file__), *sys.argv[1:]])}"
     try:
-        with opened(given.executor, given.address) as cluster:
+        with opened(given.executor, given.address) as worker:
             for name, grid in grids(given.grid, given.model, given.limit, given.device).items():
-                done = ablate(expand(grid), given.out / name, command=again, progress=not given.quiet, cluster=cluster)
+                done = ablate(expand(grid), given.out / name, command=again, progress=not given.quiet, executor=worker)
                 print(markdown(done, given.metric), flush=True)
     except Nl2SqlError as error:
         print(f"error: {error}", file=sys.stderr)

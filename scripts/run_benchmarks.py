@@ -74,12 +74,12 @@ def run(given: argparse.Namespace) -> tuple[list[Ablation], dict[str, str]]:
     again = f"python {' '.join([os.path.relpath(__file__), *sys.argv[1:]])}"
     done: list[Ablation] = []
     failed: dict[str, str] = {}
-    with opened(given.executor, given.address) as cluster:
+    with opened(given.executor, given.address) as worker:
         for name in names:
             place, shown = given.out / Path(name).name, not given.quiet
             try:
                 cells = expand(grid_of(name, given.controllers, given))
-                done.append(ablate(cells, place, command=again, progress=shown, cluster=cluster))
+                done.append(ablate(cells, place, command=again, progress=shown, executor=worker))
             except Cancelled:
                 raise
             except Nl2SqlError as error:

@@ -46,8 +46,8 @@ def ablate_command(
     from nl2sql.runs.ablation.ablation import ablate, ablation_text
 
     command = f"nl2sql ablate {grid} --out {folder}"
-    with redirect_stdout(sys.stderr), opened(executor, address) as cluster:  # what a loop prints is no table
-        done = ablate(cells, folder, command=command, progress=not quiet, cluster=cluster)
+    with redirect_stdout(sys.stderr), opened(executor, address) as worker:  # what a loop prints is no table
+        done = ablate(cells, folder, command=command, progress=not quiet, executor=worker)
     if as_json:
         print(json_text(done.to_dict(metric), indent=2))
     else:

@@ -81,7 +81,6 @@ def evaluate_command(
       nl2sql eval --model http://localhost:8000/v1#NAME --executor ray --address 10.0.0.1:6379
     """
     from nl2sql.runs import evaluate
-    from nl2sql.runs.carry_out import Plan
 
     progress = not quiet
     if resume is not None:
@@ -90,8 +89,8 @@ def evaluate_command(
         if extra:
             flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
             raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
-        with redirect_stdout(sys.stderr), opened(executor, address) as cluster:
-            report = evaluate.resume(resume, progress=progress, cluster=cluster).report
+        with redirect_stdout(sys.stderr), opened(executor, address) as worker:
+            report = evaluate.resume(resume, progress=progress, executor=worker).report
     else:
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
@@ -128,8 +127,8 @@ def evaluate_command(
             found = estimate(plan, settings)
             print(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in found.items()))
             return
-        with redirect_stdout(sys.stderr), opened(executor, address) as cluster:  # what a loop prints is no report
-            report = evaluate.start(plan, settings, out=out, progress=progress, cluster=cluster).report
+        with redirect_stdout(sys.stderr), opened(executor, address) as worker:  # what a loop prints is no report
+            report = evaluate.start(plan, settings, out=out, progress=progress, executor=worker).report
     if as_json:
         from nl2sql.agents.record import json_text
 

@@ -10,7 +10,7 @@ import typer
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
-    from nl2sql.runs.distributed import Cluster
+    from nl2sql.runs.job import Executor
 
 ExecutorOption = Annotated[
     Literal["local", "ray"],
@@ -22,12 +22,14 @@ AddressOption = Annotated[
 ]
 
 
-def opened(executor: str, address: str | None) -> AbstractContextManager[Cluster | None]:
-    """The cluster of ``--executor`` and ``--address``, as a block; None for local."""
+def opened(executor: str, address: str | None) -> AbstractContextManager[Executor]:
+    """The executor of ``--executor`` and ``--address``, as a block. Raises UsageError where there is none."""
     if executor == "local":
         if address is not None:
             raise UsageError(f"--address {address} goes with --executor ray")
-        return nullcontext(None)
-    from nl2sql.runs.distributed import ray_cluster
+        from nl2sql.runs.local import LOCAL
 
-    return ray_cluster(address)
+        return nullcontext(LOCAL)
+    from nl2sql.runs.distributed import Ray
+
+    return Ray(address)

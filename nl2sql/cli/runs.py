@@ -42,8 +42,8 @@ def replay_command(
     from nl2sql.runs.summary import summary_text
 
     progress = not quiet and sys.stderr.isatty()
-    with opened(executor, address) as cluster:
-        report = replay(run, overrides=set_ or (), partial=partial, progress=progress, cluster=cluster).report
+    with opened(executor, address) as worker:
+        report = replay(run, overrides=set_ or (), partial=partial, progress=progress, executor=worker).report
     if as_json:
         print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
     else:

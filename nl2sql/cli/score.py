@@ -78,7 +78,7 @@ def score(
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
     set_aside = {question.id for question in questions} - {question.id for question in kept}
     read = {str(file): read_predictions(file, questions) for file in files}
-    with interruptible("interrupted; nothing was scored"), opened(executor, address) as cluster:
+    with interruptible("interrupted; nothing was scored"), opened(executor, address) as worker:
         scored = score_many(
             loaded,
             kept,
@@ -89,7 +89,7 @@ def score(
             timeout_s=timeout,
             max_rows=max_rows,
             progress=sys.stderr.isatty(),
-            cluster=cluster,
+            executor=worker,
         )
     runs = [(file, scored[str(file)]) for file in files]
     for file, result in runs:

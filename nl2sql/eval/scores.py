@@ -35,6 +35,16 @@ class ItemScore:
     cause: str | None = None  # why the item is wrong (``causes.CAUSES``); None: right, or nobody asked
 
 
+@dataclass(frozen=True)
+class Judged:
+    """The verdicts on several files. ``items``: question id -> prediction -> its score."""
+
+    items: dict[str, dict[str | None, ItemScore]]
+    warnings: list[str]
+    most: int  # replicas of a database, at most
+    executed: int  # statements
+
+
 Metric: TypeAlias = Callable[[ItemScore], float]  # a verdict (bool), or points between 0 and 1
 
 

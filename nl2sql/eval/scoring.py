@@ -16,7 +16,7 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.databases import Databases
 from nl2sql.eval.executor import Case, Executor, Verdict
 from nl2sql.eval.rules import Rule, get_rule
-from nl2sql.eval.scores import ItemScore, Scores, replicas_name
+from nl2sql.eval.scores import ItemScore, Judged, Scores, replicas_name
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import Interval
 from nl2sql.interfaces import Benchmark, Question, RunResult
@@ -55,12 +55,8 @@ def score_many(
     ids = Counter(question.id for question in questions)
     if twice := [id_ for id_, count in ids.items() if count > 1]:
         raise UsageError(f"question id {twice[0]!r} occurs {ids[twice[0]]} times; ids must be unique")
-    if chosen.cluster is None:
-        judged = judge(benchmark, questions, predictions, chosen)
-    else:
-        from nl2sql.runs.distributed.scoring import judge_on_cluster
-
-        judged = judge_on_cluster(chosen.cluster, benchmark, questions, predictions, chosen)
+    find = chosen.executor.verdicts if chosen.executor else judge
+    judged = find(benchmark, questions, predictions, chosen)
     shared: dict[str, Any] = {
         "replicas": chosen.replicas if isinstance(chosen.replicas, int) else judged.most,
         "rule": chosen.rule,
@@ -79,16 +75,6 @@ def score_many(
         )
         for name, given in predictions.items()
     }
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The verdicts on several files. ``items``: question id -> prediction -> its score."""
-
-    items: dict[str, dict[str | None, ItemScore]]
-    warnings: list[str]
-    most: int  # replicas of a database, at most
-    executed: int  # statements
 
 
 def judge(

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.scores import Metric
+from nl2sql.eval.scores import Judged, Metric
+from nl2sql.interfaces import Benchmark, Question
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool
-    from nl2sql.runs.distributed import Cluster
 
 METHODS = ("perturb", "suite")
+
+
+class Judge(Protocol):
+    """Whoever finds verdicts in place of this process; every executor of ``runs`` does."""
+
+    def verdicts(
+        self,
+        benchmark: Benchmark,
+        questions: Sequence[Question],
+        predictions: Mapping[str, Mapping[str, str]],
+        settings: Settings,
+    ) -> Judged:
+        """What ``eval.scoring.judge`` gives for the same arguments."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,7 @@ class Settings:
     timeout_s: float = 30.0  # of each statement
     max_rows: int = 100_000  # of each statement's result
     pool: QueryPool | None = None  # None: the shared one
-    cluster: Cluster | None = None  # where statements are executed, shard by shard; None: here, in ``pool``
+    executor: Judge | None = None  # who executes the statements; None: this process, in ``pool``
     progress: bool = False
     seed: int = 0  # of replicas and suites
     causes: bool = True  # find out why a wrong item is wrong

@@ -7,52 +7,25 @@ is finished and names the command that continues it.
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from tqdm.auto import tqdm
+from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.candidates.question_model import question_model_print
-from nl2sql.agents.controllers import SAMPLERS, NamedController, episode_model, get_controller, run_episode
-from nl2sql.agents.record import Episode, json_text
+from nl2sql.agents.controllers import SAMPLERS, NamedController, get_controller
+from nl2sql.agents.record import json_text
 from nl2sql.agents.repairing import corpus_print
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, UsageError
-from nl2sql.interfaces import Benchmark, Model, Question, Resources, Tool
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, iter_jsonl, write_json
-from nl2sql.runs.plan import Plan, few_shot_pool, fingerprints, run_key
+from nl2sql.runs.job import Job, Phase
+from nl2sql.runs.plan import few_shot_pool, fingerprints, run_key
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import pool_seeds, summarise
-
-if TYPE_CHECKING:
-    from nl2sql.runs.distributed import Cluster
-
-
-def no_bar(questions: int) -> None:
-    """Nobody counts over several runs."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A plan with everything opened: what one run, or each seed of it, works with."""
-
-    plan: Plan
-    controller: NamedController
-    benchmark: Benchmark
-    questions: Sequence[Question]
-    model: Model
-    top: Path
-    tools: Mapping[str, Tool]
-    progress: bool
-    advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several runs
-    cluster: Cluster | None = None  # where episodes and scoring are carried out; None: here
 
 
 def carry_out_seeds(job: Job, config: Config) -> Run:
@@ -108,7 +81,7 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
             main,
             controls,
             progress=job.progress,
-            cluster=job.cluster,
+            executor=job.executor,
         )
     except KeyboardInterrupt:
         raise Cancelled(f"interrupted; {_kept(folder)}; continue with: {_continue(job)}") from None
@@ -177,55 +150,12 @@ def _phase(job: Job, named: NamedController, config: Config, folder: Path, key: 
     store.start_clock()
     job.advance(len(job.questions) - len(owed))
     try:
-        if job.cluster is None:
-            run_questions(job, named, config, owed, store.add)
-        else:
-            from nl2sql.runs.distributed.episodes import run_on_cluster
-
-            run_on_cluster(job.cluster, job, named, config, owed, store.add)
+        job.executor.episodes(Phase(job, named, config, owed, store.add))
     finally:
         if owed:
             store.tick()
         store.close()
     return store
-
-
-def run_questions(
-    job: Job, named: NamedController, config: Config, questions: Sequence[Question], keep: Callable[[Episode], None]
-) -> None:
-    """Run episodes in as many threads as the model batches; ``keep`` gets each as it ends.
-
-    Raises KeyboardInterrupt after the running episodes were cancelled.
-    """
-    cancel = threading.Event()
-
-    def one(question: Question) -> None:
-        if cancel.is_set():
-            return
-
-        def resources() -> Resources:
-            mine = episode_model(job.model, question, named.name)
-            return Resources(mine, job.benchmark.database(question.db_id), job.tools, cancel=cancel)
-
-        episode = run_episode(named, question, resources, config)
-        if not cancel.is_set():  # an episode that was stopped by the user is owed, not kept
-            keep(episode)
-
-    if not questions:
-        return
-    workers = min(len(questions), max(1, int(getattr(job.model, "batch_size", 8))))
-    bar = tqdm(total=len(questions), desc=named.name, unit="question", disable=not job.progress)
-    with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
-        try:
-            futures = [pool.submit(one, question) for question in questions]
-            for future in as_completed(futures):
-                future.result()
-                bar.update()
-                job.advance(1)
-        except BaseException:
-            cancel.set()  # what runs ends at its next model call
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _equal_samples(main: RunFolder, shot: RunFolder) -> int:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.agents.record import Episode
 from nl2sql.config import Config, build_config, merge
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Model, Tool
-from nl2sql.runs.carry_out import Job, carry_out, carry_out_seeds
+from nl2sql.runs.carry_out import carry_out, carry_out_seeds
 from nl2sql.runs.folder import exclusive, new_folder
+from nl2sql.runs.job import Executor, Job
+from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import Plan, check_config, given_model, open_benchmark, open_model, pick, read_plan
 from nl2sql.runs.run import Run
-
-if TYPE_CHECKING:
-    from nl2sql.runs.distributed import Cluster
 
 
 def evaluate(
@@ -45,7 +44,7 @@ def evaluate(
     tools: Mapping[str, Tool] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
-    cluster: Cluster | None = None,
+    executor: Executor = LOCAL,
 ) -> Run:
     """Run ``controller`` (and the single-shot control) on a benchmark and score it; returns the finished Run.
 
@@ -53,7 +52,7 @@ def evaluate(
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
     tools: added to the loop's action space. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
     model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
-    cluster: carries out episodes and scoring in place of this process (``nl2sql.runs.distributed``).
+    executor: carries out episodes and scoring: this process, or a cluster (``nl2sql.runs.distributed.Ray``).
     Raises UsageError for bad arguments and Cancelled when interrupted (finished episodes are kept).
     """
     given = {"benchmark": benchmark, "model": model, "controller": controller}
@@ -79,7 +78,7 @@ def evaluate(
         objects=objects,
     )
     settings = with_preset(named, config)
-    return start(plan, settings, given=given, tools=tools, out=out, progress=progress, cluster=cluster)
+    return start(plan, settings, given=given, tools=tools, out=out, progress=progress, executor=executor)
 
 
 def with_preset(named: NamedController, config: Config | None) -> Config:
@@ -100,10 +99,10 @@ def start(
     tools: Mapping[str, Tool] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
-    cluster: Cluster | None = None,
+    executor: Executor = LOCAL,
 ) -> Run:
     """Carry out a plan in a new folder, once or once per seed."""
-    _check_cluster(cluster, plan, config)
+    executor.check(plan, config)
     if len(set(plan.seeds)) < len(plan.seeds):
         raise UsageError(f"--seeds {','.join(map(str, plan.seeds))} names a seed twice")
     objects = given or {}
@@ -113,7 +112,7 @@ def start(
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
     check_config(model, config)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
-    job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress, cluster=cluster)
+    job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress, executor)
     with exclusive(folder):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, folder)
 
@@ -126,7 +125,7 @@ def resume(
     controller: Callable[..., Episode] | None = None,
     tools: Mapping[str, Tool] | None = None,
     progress: bool = True,
-    cluster: Cluster | None = None,
+    executor: Executor = LOCAL,
 ) -> Run:
     """Continue an interrupted run from its manifest; what is finished is not done again.
 
@@ -135,7 +134,7 @@ def resume(
     """
     path = Path(folder)
     plan, config = read_plan(path)
-    _check_cluster(cluster, plan, config)
+    executor.check(plan, config)
     objects = {"benchmark": benchmark, "model": model, "controller": controller}
     missing = [name for name in plan.objects if objects[name] is None]
     if missing:
@@ -145,13 +144,6 @@ def resume(
     opened = open_benchmark(plan, objects)
     backend = given_model(plan, model) if model is not None else open_model(plan)
     check_config(backend, config)
-    job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress, cluster=cluster)
+    job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress, executor)
     with exclusive(path):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)
-
-
-def _check_cluster(cluster: Cluster | None, plan: Plan, config: Config) -> None:
-    if cluster is not None:
-        from nl2sql.runs.distributed.episodes import check_plan
-
-        check_plan(plan, config)

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nl2sql.agents.controllers import SAMPLERS
 from nl2sql.config import Config, build_config, config_keys, load_config
 from nl2sql.errors import UsageError, interruptible
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs.folder import RunFolder, iter_jsonl, read_manifest, write_json
+from nl2sql.runs.job import Executor
+from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import fingerprints, open_benchmark, read_plan
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import pool_seeds, summarise
-
-if TYPE_CHECKING:
-    from nl2sql.runs.distributed import Cluster
 
 CONTROLS = {"single_shot": "control", "equal_tokens": "control_equal_tokens"}  # name in a report -> folder
 
@@ -31,13 +29,13 @@ def replay(
     overrides: Iterable[str] = (),
     partial: bool = False,
     progress: bool = True,
-    cluster: Cluster | None = None,
+    executor: Executor = LOCAL,
 ) -> Run:
     """Score the predictions of ``folder`` again and write its ``report.json``; returns the Run.
 
     benchmark: for a run that was given one as an object. overrides: ``eval.KEY=VALUE``, in place of the run's own
-    scoring. partial: score the questions that are finished, in a run that owes others; nothing is written. cluster:
-    scores in place of this process.
+    scoring. partial: score the questions that are finished, in a run that owes others; nothing is written. executor:
+    scores.
     Raises UsageError when questions are owed, or when the benchmark no longer has them.
     """
     path = Path(folder)
@@ -48,7 +46,7 @@ def replay(
     opened = open_benchmark(plan, {"benchmark": benchmark})
 
     def scored(part: Path) -> Run:
-        return _score(part, settings, opened, partial=partial, progress=progress, cluster=cluster)
+        return _score(part, settings, opened, partial=partial, progress=progress, executor=executor)
 
     with interruptible(f"interrupted; score it again with: nl2sql replay {path}"):
         if plan.seeds:
@@ -114,7 +112,7 @@ def _score(
     *,
     partial: bool,
     progress: bool,
-    cluster: Cluster | None,
+    executor: Executor,
 ) -> Run:
     manifest = read_manifest(folder)
     questions = questions_of(folder, benchmark)
@@ -135,7 +133,7 @@ def _score(
             "--partial"
         )
     changed = changed_since(folder, benchmark, questions) if not partial else []
-    report = summarise(manifest, config, benchmark, questions, main, controls, progress=progress, cluster=cluster)
+    report = summarise(manifest, config, benchmark, questions, main, controls, progress=progress, executor=executor)
     report["warnings"] += [f"{name} changed since the run was made" for name in changed]
     if not partial:
         write_json(folder / "report.json", report)

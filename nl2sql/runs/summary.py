@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
@@ -16,9 +16,8 @@ from nl2sql.eval import Scores, score_many
 from nl2sql.eval.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, percent, wilson_interval
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs.folder import RunFolder, item_field
-
-if TYPE_CHECKING:
-    from nl2sql.runs.distributed import Cluster
+from nl2sql.runs.job import Executor
+from nl2sql.runs.local import LOCAL
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
 SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause
@@ -41,7 +40,7 @@ def summarise(
     controls: Mapping[str, RunFolder],
     *,
     progress: bool = False,
-    cluster: Cluster | None = None,
+    executor: Executor = LOCAL,
 ) -> dict[str, Any]:
     """Score a run and its controls; returns the report (the contract is in ``docs/cli.md``)."""
 
@@ -66,7 +65,7 @@ def summarise(
         timeout_s=config.eval.timeout_s,
         max_rows=config.eval.max_rows,
         progress=progress,
-        cluster=cluster,
+        executor=executor,
     )
     scores = scored["run"]
     report: dict[str, Any] = {

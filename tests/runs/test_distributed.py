@@ -8,24 +8,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nl2sql.agents.controllers import get_controller
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import build_config
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval import score_many
+from nl2sql.interfaces import Question
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand
-from nl2sql.runs.distributed import Cluster, ray_cluster
+from nl2sql.runs.distributed import Ray, worker
 from nl2sql.runs.distributed.shards import cut
+from nl2sql.runs.distributed.worker import Order, prints_of, run_shard
 from nl2sql.runs.evaluate import evaluate, start
 from nl2sql.runs.folder import read_jsonl
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.plan import Plan, open_model
 from nl2sql.runs.run import Run
 
 INSTALL = "pip install 'nl2sql-harness[ray]'"
@@ -51,7 +56,7 @@ def nodes() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster(nodes: Any) -> Iterator[Cluster]:
+def ray(nodes: Any) -> Iterator[Ray]:
     """Both nodes, each with a worker that has done something."""
 
     def node_of_this_worker() -> str:
@@ -61,11 +66,11 @@ def cluster(nodes: Any) -> Iterator[Cluster]:
         return str(ray.get_runtime_context().get_node_id())
 
     nodes.add_node(num_cpus=1, object_store_memory=STORE)
-    with ray_cluster(nodes.address) as cluster:
+    with Ray(nodes.address) as ray:
         seen: set[str] = set()
         while len(seen) < 2:
-            seen |= {node for _, node in cluster.map(node_of_this_worker, [()] * 2)}
-        yield cluster
+            seen |= {node for _, node in ray.cluster.map(node_of_this_worker, [()] * 2)}
+        yield ray
 
 
 def script_of(path: Path, delay_s: float = 0.0) -> str:
@@ -118,9 +123,6 @@ def test_every_question_is_in_one_shard_of_its_database() -> None:
 
 
 def test_a_worker_whose_file_is_another_says_which(shop: Path, tmp_path: Path) -> None:
-    from nl2sql.benchmarks.core import FolderBenchmark
-    from nl2sql.interfaces import Question
-
     benchmark = FolderBenchmark("toy", [Question("?", "shop", "1"), Question("?", "lost", "2")], {}, {"shop": shop})
     known, lost = cut(benchmark, benchmark.questions)
     assert lost.file is None and lost.open().files == {}  # no file here either: the item says so, as it does locally
@@ -131,7 +133,7 @@ def test_a_worker_whose_file_is_another_says_which(shop: Path, tmp_path: Path) -
 
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install 'nl2sql-harness\[ray\]' \(or --executor local\)"), ray_cluster():
+    with pytest.raises(UsageError, match=r"pip install 'nl2sql-harness\[ray\]' \(or --executor local\)"), Ray():
         raise AssertionError("a cluster was opened")
 
 
@@ -145,31 +147,83 @@ def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.Monkey
     ],
 )
 def test_an_address_without_a_cluster_is_refused_in_one_line(address: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message) as found, ray_cluster(address):
+    with pytest.raises(UsageError, match=message) as found, Ray(address):
         raise AssertionError("a cluster was opened")
     assert "\n" not in str(found.value)
+
+
+def write_corpus(path: Path, fixed: str) -> dict[str, Any]:
+    """The settings under which the one fix of a new corpus is shown."""
+    path.unlink(missing_ok=True)
+    Corpus(path, create=True).store_fix("no such column: nam", "SELECT nam FROM t", fixed, "misspelled")
+    return {"repair": {"guidance": "patterns+corpus", "corpus": str(path)}}
+
+
+def write_adapter(folder: Path, weights: str) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
+    (folder / "adapter_model.safetensors").write_text(weights, encoding="utf-8")
+    return {"candidates": {"choose": "question", "question_adapter": str(folder)}}
+
+
+def write_pool(path: Path, sql: str) -> dict[str, Any]:
+    path.write_text(json.dumps({"question": "?", "sql": sql, "db_id": "shop"}) + "\n", encoding="utf-8")
+    return {"few_shot": {"k": 1, "pool": str(path)}}
+
+
+def write_script(path: Path, text: str) -> dict[str, Any]:
+    path.write_text(json.dumps({"replies": {"*": [text]}}), encoding="utf-8")
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "what"),
+    [
+        (write_corpus, "fixes.db", "corpus {file}"),
+        (write_adapter, "adapter", "question model smollm2-135m with adapter {file}"),
+        (write_pool, "pool.jsonl", "few-shot pool {file}"),
+        (write_script, "script.json", "model scripted:{file}"),
+    ],
+)
+def test_a_worker_refuses_other_content_at_the_same_path(
+    write: Callable[[Path, str], dict[str, Any]], name: str, what: str, shop: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    script = file if write is write_script else tmp_path / "s.json"
+    write_script(tmp_path / "s.json", "SELECT 1")
+    config = build_config(write(file, "SELECT name FROM t"))
+    question = Question("?", "shop", "1")
+    (shard,) = cut(FolderBenchmark("toy", [question], {}, {"shop": shop}), [question])
+    plan, named = Plan(model=f"scripted:{script}", cache=False), get_controller("single_shot")
+    prints = prints_of(plan, named, open_model(plan), config)
+    order = Order(plan, "single_shot", config, prints, {})
+    assert [episode.question.id for episode in run_shard(order, shard)] == ["1"]
+    write(file, "SELECT names FROM t")
+    worker._KEPT = worker._Kept()  # as in another process
+    with pytest.raises(UsageError, match=rf"the worker on .* has another {what.format(file=file)} than this process"):
+        run_shard(order, shard)
 
 
 # --------------------------------------------------------------------------------------------------- with Ray
 
 
-def test_cells_of_an_ablation_come_out_as_they_do_here(cluster: Cluster, tmp_path: Path) -> None:
+def test_cells_of_an_ablation_come_out_as_they_do_here(ray: Ray, tmp_path: Path) -> None:
     base = {"model": script_of(tmp_path / "s.json"), "split": "dev", "limit": 24, "config": {"eval": {"replicas": 1}}}
     cells = expand({"base": base, "cells": {"no-repair": {"react.repair": False}}})
     here = ablate(cells, tmp_path / "here", progress=False)
-    there = ablate(cells, tmp_path / "there", progress=False, cluster=cluster)
+    there = ablate(cells, tmp_path / "there", progress=False, executor=ray)
     assert there.tests() == here.tests() and there.tests()["no-repair"].losses > 0
     for cell in cells:
         same_runs(tmp_path / "here" / cell.name, tmp_path / "there" / cell.name)
 
 
-def test_scores_of_several_files_are_those_of_one_machine(cluster: Cluster) -> None:
+def test_scores_of_several_files_are_those_of_one_machine(ray: Ray) -> None:
     benchmark = load_benchmark("packaged", split="dev")
     golds = {question.id: question.gold[0] for question in benchmark.questions}
     broken = {id_: sql if number % 2 else "SELECT nothing" for number, (id_, sql) in enumerate(golds.items())}
     files = {"golds": golds, "broken": broken | {"unknown": "SELECT 1"}}
     here = score_many(benchmark, benchmark.questions, files, replicas=1)
-    there = score_many(benchmark, benchmark.questions, files, replicas=1, cluster=cluster)
+    there = score_many(benchmark, benchmark.questions, files, replicas=1, executor=ray)
     for name in files:
         assert timeless(there[name].to_dict()) == timeless(here[name].to_dict())
     assert there["golds"].metrics()["EX[bag]"].value == 1.0 > there["broken"].metrics()["EX[bag]"].value
@@ -183,25 +237,25 @@ def test_scores_of_several_files_are_those_of_one_machine(cluster: Cluster) -> N
     ],
 )
 def test_an_error_on_a_worker_is_the_users_to_read(
-    cluster: Cluster, raised: Exception, error: type[Exception], message: str
+    ray: Ray, raised: Exception, error: type[Exception], message: str
 ) -> None:
     def fail() -> None:
         raise raised
 
     with pytest.raises(error, match=message):
-        list(cluster.map(fail, [()]))
+        list(ray.cluster.map(fail, [()]))
 
 
-def test_what_workers_cannot_do_is_refused_before_a_folder_is_made(cluster: Cluster, tmp_path: Path) -> None:
+def test_what_workers_cannot_do_is_refused_before_a_folder_is_made(ray: Ray, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="workers open models by name"):
-        evaluate(model=ScriptedModel(["x"]), limit=2, out=tmp_path / "run", cluster=cluster, progress=False)
+        evaluate(model=ScriptedModel(["x"]), limit=2, out=tmp_path / "run", executor=ray, progress=False)
     learning = build_config({"repair": {"learn": True, "corpus": "c.db"}})
     with pytest.raises(UsageError, match="--executor local"):
-        start(Plan(model=script_of(tmp_path / "s.json"), limit=2), learning, out=tmp_path / "run", cluster=cluster)
+        start(Plan(model=script_of(tmp_path / "s.json"), limit=2), learning, out=tmp_path / "run", executor=ray)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_node_that_is_killed_in_mid_run_changes_nothing(nodes: Any, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_node_that_is_killed_in_mid_run_changes_nothing(nodes: Any, ray: Ray, tmp_path: Path) -> None:
     plan = Plan(model=script_of(tmp_path / "s.json", delay_s=0.1), split="dev", limit=36)
     start(plan, build_config(NO_TS), out=tmp_path / "here", progress=False)
     (second,) = nodes.worker_nodes
@@ -217,7 +271,7 @@ def test_a_node_that_is_killed_in_mid_run_changes_nothing(nodes: Any, cluster: C
 
     killer = threading.Thread(target=kill_when_it_works)
     killer.start()
-    start(plan, build_config(NO_TS), out=tmp_path / "there", progress=False, cluster=cluster)
+    start(plan, build_config(NO_TS), out=tmp_path / "there", progress=False, executor=ray)
     killer.join()
     assert at_work_when_killed == [True]
     same_runs(tmp_path / "here", tmp_path / "there")
@@ -235,7 +289,7 @@ def at_work(raylet: int) -> bool:
     return False
 
 
-def test_an_interrupted_run_is_continued_without_the_cluster(nodes: Any, cluster: Cluster, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_continued_without_the_cluster(nodes: Any, ray: Ray, tmp_path: Path) -> None:
     out, command = tmp_path / "out", [sys.executable, "-m", "nl2sql.cli", "eval", "--quiet"]
     plan = ["--split", "dev", "--limit", "36", "--replicas", "0", "--model", script_of(tmp_path / "s.json", 0.1)]
     there = [*plan, "--out", str(out), "--executor", "ray", "--address", nodes.address]

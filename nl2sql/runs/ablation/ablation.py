@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm.auto import tqdm
 
@@ -24,14 +24,13 @@ from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.models.spec import resolve_spec
 from nl2sql.runs.ablation.grid import BASE, TABLE, Cell
-from nl2sql.runs.carry_out import Job, carry_out
+from nl2sql.runs.carry_out import carry_out
 from nl2sql.runs.folder import exclusive, item_field, locked, read_manifest, write_json
+from nl2sql.runs.job import Executor, Job
+from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import MODEL_OPTIONS, Plan, check_config, open_benchmark, open_model, pick, read_plan, weights_of
 from nl2sql.runs.rescore import owed_of
 from nl2sql.runs.run import Run
-
-if TYPE_CHECKING:
-    from nl2sql.runs.distributed import Cluster
 
 FORMAT = 1
 
@@ -100,12 +99,12 @@ def ablate(
     *,
     command: str = "",
     progress: bool = True,
-    cluster: Cluster | None = None,
+    executor: Executor = LOCAL,
 ) -> Ablation:
     """Carry out what the cells of a grid still owe in ``out`` and return all of them.
 
-    command: what continues an interrupted ablation, for messages. cluster: carries out every cell's episodes and
-    scoring (``runs.distributed``). Raises UsageError where ``out`` holds anything but an ablation of this version,
+    command: what continues an interrupted ablation, for messages. executor: carries out every cell's episodes and
+    scoring. Raises UsageError where ``out`` holds anything but an ablation of this version,
     a cell that was run with other settings, or a model that is none; Cancelled when interrupted.
     """
     new = not Path(out).expanduser().exists()
@@ -116,8 +115,8 @@ def ablate(
         finished = {cell.name: run for cell in cells if (run := _finished(folder / cell.name, cell)) is not None}
         owed = sorted((cell for cell in cells if cell.name not in finished), key=lambda cell: _model_of(cell.plan))
         if owed:
-            _check_owed(owed, cluster)
-            work = _Work(folder, len(cells) - len(owed), command, progress, cluster)
+            _check_owed(owed, executor)
+            work = _Work(folder, len(cells) - len(owed), command, progress, executor)
             finished |= work.carry_out(owed, lambda: write_json(folder / TABLE, head | {"cells": _described(cells)}))
         _check_comparable(folder, cells, finished)
         ablation = Ablation(folder, cells, {cell.name: finished[cell.name] for cell in cells})
@@ -163,15 +162,12 @@ def _left_as_found(folder: Path, new: bool) -> Iterator[None]:
         raise
 
 
-def _check_owed(cells: Sequence[Cell], cluster: Cluster | None) -> None:
+def _check_owed(cells: Sequence[Cell], executor: Executor) -> None:
     """What can be known before the first cell runs. Raises UsageError."""
     for cell in cells:
         try:
             resolve_spec(cell.plan.model)
-            if cluster is not None:
-                from nl2sql.runs.distributed.episodes import check_plan
-
-                check_plan(cell.plan, cell.config)
+            executor.check(cell.plan, cell.config)
         except UsageError as error:
             raise UsageError(f"cell {cell.name}: {error}") from None
 
@@ -255,7 +251,7 @@ class _Work:
     done: int
     command: str
     progress: bool
-    cluster: Cluster | None
+    executor: Executor
 
     def carry_out(self, cells: Sequence[Cell], begin: Callable[[], object]) -> dict[str, Run]:
         """Run cells one after the other; those of one model share it, and one bar counts the questions of all.
@@ -298,7 +294,7 @@ class _Work:
         named = get_controller(cell.plan.controller)
         place = self.folder / cell.name
         place.mkdir(exist_ok=True)
-        job = Job(cell.plan, named, benchmark, questions, model, place, {}, progress=False, cluster=self.cluster)
+        job = Job(cell.plan, named, benchmark, questions, model, place, {}, False, self.executor)
         with exclusive(place):
             return carry_out(replace(job, advance=advance), cell.config, place)
 

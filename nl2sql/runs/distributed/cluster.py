@@ -12,10 +12,9 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.machine import cores
@@ -26,43 +25,6 @@ INSTALL = "the ray executor needs Ray: pip install 'nl2sql-harness[ray]' (or --e
 RETRIES = 5  # of a shard whose worker or node died
 STORE_BYTES = 100 * 2**20  # object store of a cluster started here; what travels is small
 REACH_S = 5.0  # for an address to answer
-
-
-class Cluster(Protocol):
-    """Workers that carry out a function over pieces of work."""
-
-    def map(self, function: Callable[..., T], work: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, T]]:
-        """(number, ``function(*work[number])``) of each piece as it is done; in no order, each exactly once.
-
-        Raises what a piece raised where that is an Nl2SqlError, and an Nl2SqlError for what else went wrong. Closing
-        the iterator, Ctrl-C too, cancels what is not done.
-        """
-        ...
-
-
-@contextmanager
-def ray_cluster(address: str | None = None, *, workers: int | None = None) -> Iterator[Cluster]:
-    """A running cluster, joined as a driver; or one of this machine alone, which ends with the block.
-
-    address: ``HOST:PORT`` of a cluster that this machine is a node of, or ``auto`` to find it; None starts one here.
-    workers: tasks at once of a cluster started here (default: the cores this process may use). A process that is
-    connected already keeps its connection. Raises UsageError without Ray, or where no cluster answers.
-    """
-    if address is not None and address != "auto":
-        _check_reachable(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read on import: Ray reports usage over the network
-    try:
-        import ray
-    except ImportError:
-        raise UsageError(INSTALL) from None
-    mine = not ray.is_initialized()
-    if mine:
-        _connect(ray, address, workers)
-    try:
-        yield RayCluster(ray)
-    finally:
-        if mine:
-            ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
@@ -97,13 +59,34 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
         raise Nl2SqlError(f"Ray cannot be started here: {one_line(error, 300)}; use --executor local") from None
 
 
-class RayCluster:
-    """The cluster that this process is connected to; a task takes one CPU."""
+class Cluster:
+    """The cluster that this process is connected to; a task takes one CPU. The arguments are those of ``Ray``."""
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
+    def __init__(self, address: str | None, workers: int | None) -> None:
+        if address is not None and address != "auto":
+            _check_reachable(address)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read on import: Ray reports usage over the network
+        try:
+            import ray
+        except ImportError:
+            raise UsageError(INSTALL) from None
+        self._ray: Any = ray
+        self._mine = not ray.is_initialized()
+        if self._mine:
+            _connect(ray, address, workers)
+
+    def close(self) -> None:
+        """Give the connection up, where this object made it. Idempotent."""
+        if self._mine:
+            self._ray.shutdown()
+            self._mine = False
 
     def map(self, function: Callable[..., T], work: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, T]]:
+        """(number, ``function(*work[number])``) of each piece as it is done; in no order, each exactly once.
+
+        Raises what a piece raised where that is an Nl2SqlError, and an Nl2SqlError for what else went wrong. Closing
+        the iterator, Ctrl-C too, cancels what is not done.
+        """
         task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(_carry_out)
         waiting = {task.remote(code_of_package(), function, piece): number for number, piece in enumerate(work)}
         try:

@@ -1,0 +1,117 @@
+"""The executor whose work is done by the workers of a Ray cluster, cut up by database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from nl2sql.agents.controllers import NamedController
+from nl2sql.config import Config
+from nl2sql.errors import UsageError
+from nl2sql.eval.scores import Judged
+from nl2sql.eval.settings import Settings
+from nl2sql.interfaces import Benchmark, Question
+from nl2sql.runs.distributed.cluster import Cluster
+from nl2sql.runs.distributed.shards import cut
+from nl2sql.runs.distributed.worker import Order, judge_shard, prints_of, run_shard
+from nl2sql.runs.job import Phase
+from nl2sql.runs.plan import MODEL_OPTIONS, Plan
+
+
+class Ray:
+    """A running cluster, joined as a driver; or one of this machine alone, started here. Closed as a block, by
+    ``close``, or with the process.
+
+    address: ``HOST:PORT`` of a cluster that this machine is a node of, or ``auto`` to find it; None starts one here.
+    workers: tasks at once of a cluster started here (default: the cores this process may use). A process that is
+    connected already keeps its connection. Raises UsageError without Ray, or where no cluster answers.
+    """
+
+    def __init__(self, address: str | None = None, *, workers: int | None = None) -> None:
+        self.cluster = Cluster(address, workers)
+
+    def __enter__(self) -> Ray:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the cluster, and end one that was started here. Idempotent."""
+        self.cluster.close()
+
+    def check(self, plan: Plan, config: Config) -> None:
+        """Raises UsageError for what workers cannot do: a model object, a corpus that grows."""
+        if "model" in plan.objects:
+            raise UsageError(
+                f"model {plan.model!r} is an object of this process, and workers open models by name; pass a name "
+                "(smollm2-135m, http://HOST/v1#NAME, scripted:FILE), or leave out executor="
+            )
+        if config.repair.learn:
+            raise UsageError("repair.learn writes to a file on this machine; use --executor local, or learn afterwards")
+
+    def episodes(self, phase: Phase) -> None:
+        """Run each shard on a worker; the episodes of a shard are kept when all of them are done."""
+        job = phase.job
+        shards = cut(job.benchmark, phase.questions)
+        model = Plan(**{key: value for key, value in vars(job.plan).items() if key in MODEL_OPTIONS})
+        prints = prints_of(job.plan, phase.controller, job.model, phase.config)
+        order = Order(model, _spec(phase), phase.config, prints, job.tools)
+        done = self.cluster.map(run_shard, [(order, shard) for shard in shards])
+        name, total = phase.controller.name, len(phase.questions)
+        with tqdm(total=total, desc=name, unit="question", disable=not job.progress) as bar:
+            for number, episodes in done:
+                for episode in episodes:
+                    phase.keep(episode)
+                bar.update(len(shards[number].questions))
+                job.advance(len(shards[number].questions))
+
+    def verdicts(
+        self,
+        benchmark: Benchmark,
+        questions: Sequence[Question],
+        predictions: Mapping[str, Mapping[str, str]],
+        settings: Settings,
+    ) -> Judged:
+        """Judge each shard on a worker. Warnings that count questions (of suites) count those of a shard."""
+        shards = cut(benchmark, questions)
+        plain = _for_workers(settings)
+        work = []
+        for shard in shards:
+            ids = [question.id for question in shard.questions]
+            files = {name: {id_: given[id_] for id_ in ids if id_ in given} for name, given in predictions.items()}
+            work.append((shard, files, plain))
+        judged: dict[int, Judged] = {}
+        with tqdm(total=len(questions), desc="scoring", unit="item", disable=not settings.progress) as bar:
+            for number, verdicts in self.cluster.map(judge_shard, work):
+                judged[number] = verdicts
+                bar.update(len(shards[number].questions))
+        return _together([judged[number] for number in range(len(shards))])
+
+
+def _spec(phase: Phase) -> str | NamedController:
+    """How a worker finds the controller: by name, by file, or as the function itself."""
+    job, named = phase.job, phase.controller
+    if named.identity != job.controller.identity:
+        return named.name  # a control
+    return named if "controller" in job.plan.objects else job.plan.controller
+
+
+def _for_workers(settings: Settings) -> Settings:
+    """The settings without what belongs to this process."""
+    folder = settings.replicas
+    absolute = folder if isinstance(folder, int) else Path(folder).absolute()
+    return replace(settings, executor=None, pool=None, progress=False, metrics=None, replicas=absolute)
+
+
+def _together(parts: Sequence[Judged]) -> Judged:
+    """The verdicts of all shards."""
+    return Judged(
+        items={id_: scores for part in parts for id_, scores in part.items.items()},
+        warnings=list(dict.fromkeys(warning for part in parts for warning in part.warnings)),
+        most=max((part.most for part in parts), default=0),
+        executed=sum(part.executed for part in parts),
+    )

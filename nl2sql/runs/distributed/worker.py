@@ -1,0 +1,111 @@
+"""What a worker process does with a shard: its episodes, or its verdicts. The model stays open for its next shards."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.agents.candidates.question_model import question_model_print
+from nl2sql.agents.controllers import NamedController, get_controller
+from nl2sql.agents.record import Episode
+from nl2sql.agents.repairing import corpus_print
+from nl2sql.config import Config
+from nl2sql.errors import UsageError
+from nl2sql.eval.scores import Judged
+from nl2sql.eval.scoring import judge
+from nl2sql.eval.settings import Settings
+from nl2sql.interfaces import Model, Tool
+from nl2sql.runs.distributed.shards import Shard
+from nl2sql.runs.job import Job, Phase
+from nl2sql.runs.local import LOCAL
+from nl2sql.runs.plan import Plan, check_config, few_shot_pool, open_model, weights_of
+
+if TYPE_CHECKING:
+    from nl2sql.databases.sqlite.pool import QueryPool
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is the same for all shards of a phase: a controller under a config on a model."""
+
+    plan: Plan  # the model's options; all else as it comes
+    controller: str | NamedController  # a name or FILE.py:function, or the function with its name
+    config: Config
+    prints: Mapping[str, Any]  # ``prints_of`` in the driver
+    tools: Mapping[str, Tool]
+
+
+def prints_of(plan: Plan, named: NamedController, model: Model, config: Config) -> dict[str, Any]:
+    """What answers rest on beside the databases -> its content, as this process finds it."""
+    candidates = config.candidates
+    return {
+        f"controller {named.name}": named.identity,
+        f"model {plan.model}": weights_of(model.describe()),
+        f"few-shot pool {config.few_shot.pool}": few_shot_pool(config),
+        f"corpus {config.repair.corpus}": corpus_print(config.repair),
+        f"question model {candidates.question_model} with adapter {candidates.question_adapter}": question_model_print(
+            candidates
+        ),
+    }
+
+
+def run_shard(order: Order, shard: Shard) -> list[Episode]:
+    """The episodes of a shard, as many at once as the model batches.
+
+    Raises UsageError where a file or a model that answers rest on is another one here than in the driver.
+    """
+    named = order.controller if isinstance(order.controller, NamedController) else get_controller(order.controller)
+    model = _KEPT.open(order.plan)
+    check_prints(order.prints, prints_of(order.plan, named, model, order.config))
+    check_config(model, order.config)
+    job = Job(order.plan, named, shard.open(), shard.questions, model, Path(), order.tools, False, LOCAL)
+    episodes: list[Episode] = []
+    LOCAL.episodes(Phase(job, named, order.config, shard.questions, episodes.append))
+    return episodes
+
+
+def check_prints(wanted: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raises UsageError, with the name of the file or model, where the worker's content is not the driver's."""
+    for what in wanted:
+        if ours.get(what) != wanted[what]:
+            raise UsageError(
+                f"the worker on {platform.node()} has another {what} than this process; copy it to that node, or keep "
+                "it in a folder that all nodes share, under the same path"
+            )
+
+
+def judge_shard(shard: Shard, predictions: Mapping[str, Mapping[str, str]], settings: Settings) -> Judged:
+    """The verdicts on a shard, with one query process: a worker has one core."""
+    return judge(shard.open(), shard.questions, predictions, replace(settings, pool=_pool()))
+
+
+@cache
+def _pool() -> QueryPool:
+    """One query process per worker, kept from shard to shard; it ends with the worker."""
+    from nl2sql.databases.sqlite.pool import QueryPool
+
+    return QueryPool(workers=1)
+
+
+@dataclass
+class _Kept:
+    """The model of a worker process; another one takes its place."""
+
+    plan: Plan | None = None
+    model: Model | None = field(default=None, repr=False)
+
+    def open(self, plan: Plan) -> Model:
+        """The model of ``plan``. Raises what opening it raises."""
+        if self.model is None or plan != self.plan:
+            if self.model is not None:
+                self.model.close()
+            self.model, self.plan = None, None
+            self.model, self.plan = open_model(plan), plan
+        return self.model
+
+
+_KEPT = _Kept()  # workers are processes that Ray keeps from task to task

@@ -1,0 +1,73 @@
+"""The executor that is this process: episodes in threads, statements in its pool of query processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from tqdm.auto import tqdm
+
+from nl2sql.agents.controllers import episode_model, run_episode
+from nl2sql.config import Config
+from nl2sql.eval.scores import Judged
+from nl2sql.eval.scoring import judge
+from nl2sql.eval.settings import Settings
+from nl2sql.interfaces import Benchmark, Question, Resources
+from nl2sql.runs.job import Phase
+from nl2sql.runs.plan import Plan
+
+
+class Local:
+    """Carries out everything here; it has no state."""
+
+    def check(self, plan: Plan, config: Config) -> None:
+        """Everything that can be planned can be done here."""
+
+    def episodes(self, phase: Phase) -> None:
+        """Run episodes in as many threads as the model batches; each is kept as it ends."""
+        job, questions = phase.job, phase.questions
+        if not questions:
+            return
+        cancel = threading.Event()
+        workers = min(len(questions), max(1, int(getattr(job.model, "batch_size", 8))))
+        bar = tqdm(total=len(questions), desc=phase.controller.name, unit="question", disable=not job.progress)
+        with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
+            try:
+                futures = [pool.submit(_episode, phase, question, cancel) for question in questions]
+                for future in as_completed(futures):
+                    future.result()
+                    bar.update()
+                    job.advance(1)
+            except BaseException:
+                cancel.set()  # what runs ends at its next model call
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def verdicts(
+        self,
+        benchmark: Benchmark,
+        questions: Sequence[Question],
+        predictions: Mapping[str, Mapping[str, str]],
+        settings: Settings,
+    ) -> Judged:
+        """The verdicts, found in ``settings.pool``."""
+        return judge(benchmark, questions, predictions, settings)
+
+
+LOCAL = Local()
+
+
+def _episode(phase: Phase, question: Question, cancel: threading.Event) -> None:
+    """Run and keep one episode; one that the user stopped is owed, not kept."""
+    if cancel.is_set():
+        return
+    job = phase.job
+
+    def resources() -> Resources:
+        mine = episode_model(job.model, question, phase.controller.name)
+        return Resources(mine, job.benchmark.database(question.db_id), job.tools, cancel=cancel)
+
+    episode = run_episode(phase.controller, question, resources, phase.config)
+    if not cancel.is_set():
+        phase.keep(episode)
