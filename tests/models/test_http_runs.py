@@ -19,9 +19,9 @@ from models.standin import Dialect, StandIn, drips, sends, serving
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.models.http import transport
-from nl2sql.runs.carry_out import Plan
 from nl2sql.runs.evaluate import evaluate, resume, start
 from nl2sql.runs.folder import read_jsonl
+from nl2sql.runs.plan import Plan
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import summary_text
 

@@ -22,9 +22,9 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs.carry_out import Plan
 from nl2sql.runs.evaluate import evaluate, resume, start
 from nl2sql.runs.folder import read_jsonl
+from nl2sql.runs.plan import Plan
 from nl2sql.runs.run import Run
 
 GOOD = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
