@@ -178,11 +178,26 @@ class ExecutionConfig(_Frozen):
 
 
 class EvalConfig(_Frozen):
-    """Scoring."""
+    """Scoring, wherever it happens: what decides a verdict (docs/evaluation.md)."""
 
-    replicas: int = Field(5, ge=0, le=1000)  # perturbed replicas per database for TS; 0 = no TS
-    timeout_s: float = Field(30.0, gt=0)
-    max_rows: int = Field(100_000, ge=1)
+    rule: str = "bag"  # what counts as the same answer: bag, bag~REL, spider, bird-set, bird-soft-f1, defog-subset
+    method: Literal["perturb", "suite"] = "perturb"  # replicas per database, or databases per question
+    replicas: int | str = 5  # how many, for TS; 0 = no TS; or a folder with databases in FOLDER/<db_id>/, or one that
+    # ``nl2sql replicas build --out`` wrote
+    timeout_s: float = Field(30.0, gt=0)  # of each statement
+    max_rows: int = Field(100_000, ge=1)  # of each statement's result
+
+    @field_validator("replicas", mode="before")
+    @classmethod
+    def _number_or_folder(cls, value: Any) -> Any:
+        if isinstance(value, (str, Path)):
+            text = str(value).strip()
+            if not text.lstrip("-").isdigit():
+                return str(Path(text).expanduser().absolute())  # a run may be scored again from elsewhere
+            value = int(text)
+        if isinstance(value, int) and value < 0:
+            raise ValueError("expected 0 (no TS) or more, or a folder of databases")
+        return value
 
 
 class Config(_Frozen):
@@ -227,14 +242,19 @@ def load_config(
     for file in files:
         merge(data, _read_yaml(Path(file)))
     for item in overrides:
-        key, sep, value = item.partition("=")
-        if not sep or not key.strip():
-            raise UsageError(f"config override {item!r} is not key=value; example: -c react.max_steps=4")
-        node: Any = _value(key, value)
-        for part in reversed(key.strip().split(".")):
-            node = {part: node}
-        merge(data, node)
+        merge(data, read_override(item))
     return build_config(data)
+
+
+def read_override(item: str) -> dict[str, Any]:
+    """``key.sub=value`` as nested data. Raises UsageError for another form, or a value that is not YAML."""
+    key, sep, value = item.partition("=")
+    if not sep or not key.strip():
+        raise UsageError(f"config override {item!r} is not key=value; example: -c react.max_steps=4")
+    node: Any = _value(key, value)
+    for part in reversed(key.strip().split(".")):
+        node = {part: node}
+    return dict(node)
 
 
 def build_config(data: dict[str, Any]) -> Config:

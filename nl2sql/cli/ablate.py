@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -15,6 +16,10 @@ from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
 def ablate_command(
     grid: Annotated[Path, typer.Argument(help="A YAML file of base, axes and cells (docs/runs.md).")],
     out: Annotated[Path | None, typer.Option(help="Folder of the cells; default: runs/<name of the grid>.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--set", help="Setting over the grid's base, e.g. -c eval.rule=spider; may be repeated."),
+    ] = None,
     metric: Annotated[str | None, typer.Option(help="What the table compares; default EX. E.g. VA.")] = None,
     executor: ExecutorOption = "local",
     address: AddressOption = None,
@@ -36,7 +41,7 @@ def ablate_command(
     from nl2sql.agents.record import json_text
     from nl2sql.runs.ablation.grid import read_grid
 
-    cells = read_grid(grid)
+    cells = read_grid(grid, set_ or ())
     folder = out or Path("runs") / grid.stem
     if dry_run:
         listed = [{"name": cell.name, "changed": dict(cell.changed)} for cell in cells]
@@ -45,7 +50,8 @@ def ablate_command(
         return
     from nl2sql.runs.ablation.ablation import ablate, ablation_text
 
-    command = f"nl2sql ablate {grid} --out {folder}"
+    overrides = [part for item in set_ or () for part in ("-c", item)]
+    command = shlex.join(["nl2sql", "ablate", str(grid), "--out", str(folder), *overrides])
     with redirect_stdout(sys.stderr), opened(executor, address) as worker:  # what a loop prints is no table
         done = ablate(cells, folder, command=command, progress=not quiet, executor=worker)
     if as_json:

@@ -33,6 +33,7 @@ def replay_command(
     Examples:
       nl2sql replay runs/dev
       nl2sql replay runs/dev -c eval.replicas=20
+      nl2sql replay runs/dev -c eval.rule=bird-set
       nl2sql replay runs/tonight --partial
     """
     import sys

@@ -11,7 +11,6 @@ from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
 
 if TYPE_CHECKING:
     from nl2sql.eval import Scores
-    from nl2sql.interfaces import Question
 
 
 def score(
@@ -60,7 +59,7 @@ def score(
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
     from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import score_many
-    from nl2sql.eval.predictions import read_predictions
+    from nl2sql.eval.predictions import read_predictions, with_golds
 
     if cases is not None:
         _judge_cases(cases, timeout, as_json)
@@ -71,7 +70,7 @@ def score(
     if twice := [file for number, file in enumerate(files) if file in files[:number]]:
         raise UsageError(f"predictions file {twice[0]} is given twice")
     loaded = load_benchmark(benchmark, split=split)
-    questions = list(loaded.questions) if gold is None else _with_golds(list(loaded.questions), gold)
+    questions = list(loaded.questions) if gold is None else with_golds(loaded.questions, gold)
     kept = [question for question in questions if scorable(question)]
     left_out = left_out_counts(questions)
     if not kept:
@@ -84,7 +83,7 @@ def score(
             kept,
             {name: {i: sql for i, sql in found.items() if i not in set_aside} for name, (found, _) in read.items()},
             rule=rule,
-            replicas=int(replicas) if replicas.lstrip("-").isdigit() else Path(replicas),
+            replicas=replicas,
             method=method,
             timeout_s=timeout,
             max_rows=max_rows,
@@ -113,25 +112,6 @@ def _judge_cases(file: Path, timeout: float, as_json: bool) -> None:
         verdicts = ", ".join(f"{rule} {value}" for rule, value in case["verdicts"].items())
         typer.echo(f"{case['id']}: {verdicts}" + (f" ({case['error']})" if case["error"] else ""))
     typer.echo(f"agreement: {json.dumps(found['agreement'])}")
-
-
-def _with_golds(questions: list[Question], file: Path) -> list[Question]:
-    """The questions with the golds of a ``gold.sql``, line by line."""
-    from dataclasses import replace
-
-    from nl2sql.errors import UsageError
-    from nl2sql.eval.predictions import read_gold_file
-
-    golds = read_gold_file(file)
-    if len(golds) != len(questions):
-        raise UsageError(f"gold file {file} has {len(golds)} lines for {len(questions)} questions; expected one each")
-    for number, (question, (_, db_id)) in enumerate(zip(questions, golds, strict=True), 1):
-        if db_id and db_id != question.db_id:
-            raise UsageError(
-                f"gold file {file} line {number} is for database {db_id!r}, question {question.id!r} for "
-                f"{question.db_id!r}; expected the golds in the order of the questions"
-            )
-    return [replace(q, gold=(sql,), difficulty=None) for q, (sql, _) in zip(questions, golds, strict=True)]
 
 
 def _as_dict(name: str, split: str | None, left_out: dict[str, int], runs: list[tuple[Path, Scores]]) -> dict[str, Any]:

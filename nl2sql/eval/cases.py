@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Case = Mapping[str, Any]
 Verdicts = dict[str, bool | None]
 
-HALF_POINTS = frozenset(("bird-soft-f1",))
 MAX_ROWS = 1_000_000  # the published evaluators know no bound; this one only keeps memory in check
 
 
@@ -108,10 +107,10 @@ class _Judged:
             expected = self._run("gold", rule.prepare(gold))
             about = {"gold_sql": gold, "predicted_sql": predicted, "question": question}
             verdict = rule.verdict([expected], [found], **about)
-            if rule.name in HALF_POINTS:
+            if rule.half_points:
                 points = rule.points([expected], [found], **about)
                 self.points[rule.name] = max(points, self.points.get(rule.name, 0.0))
-            verdicts.append(verdict and not (blank and rule.name == "spider"))
+            verdicts.append(verdict and not (blank and rule.blank_is_wrong))
             self._note(expected if not rule.usable(expected) else found, "gold: " if not rule.usable(expected) else "")
         self.refused |= found.error_kind == "denied"
         if any(verdicts):

@@ -23,8 +23,8 @@ class Databases:
     """The databases of a benchmark with their replicas and caches, each looked up once, forgotten when done with."""
 
     def __init__(self, benchmark: Benchmark, questions: Sequence[Question], settings: Settings) -> None:
-        self.benchmark, self.wanted = benchmark, settings.replicas
-        self.method, self.seed = settings.method, settings.seed
+        self.benchmark, self.wanted = benchmark, settings.chosen.replicas
+        self.method, self.seed = settings.chosen.method, settings.seed
         self.warnings: list[str] = []
         self.most = 0  # replicas of a database, at most
         self.of_questions: dict[str, list[Path] | None] | None = None  # where each question has its own databases

@@ -27,8 +27,6 @@ from nl2sql.interfaces import RunResult
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool
 
-MODES = {"bag": "bag", "bird-set": "set"}  # what equality settles, by rule; else only that equal results are right
-
 
 @dataclass(frozen=True)
 class Case:
@@ -110,17 +108,8 @@ class Executor:
             self.prepared[sql] = self.rule.prepare(sql)
         return self.prepared[sql]
 
-    @property
-    def mode(self) -> str:
-        return "set" if self.rule.name.startswith("bag~") else MODES.get(self.rule.name, "equal")
-
-    @property
-    def joint(self) -> bool:
-        """Whether one column assignment has to fit all databases."""
-        return self.rule.name.split("~")[0] == "bag"
-
     def _ordered(self, gold: str) -> int:
-        if self.mode == "equal" or self.rule.name == "bird-set" or "order" not in gold.lower():
+        if not self.rule.ordered or "order" not in gold.lower():
             return 0
         return ORDERED if order_matters(gold) else 0
 
@@ -140,7 +129,7 @@ class Executor:
             pairs,
             timeout_s=self.timeout_s,
             max_rows=self.max_rows,
-            mode=self.mode,
+            mode=self.rule.settled,
             blank=self.rule.blank_is_empty,
             known=known or None,
             digests_from_s=gold_cache.WORTH_S if cache else None,
@@ -173,7 +162,7 @@ class Executor:
             verdict.right = self._matches(case, gold, predicted)
             verdict.plain = False
             verdict.on_original = (gold, predicted)
-            if verdict.right and self.joint and _with_columns_as_they_are(self, case, gold, predicted):
+            if verdict.right and self.rule.joint and _with_columns_as_they_are(self, case, gold, predicted):
                 verdict.plain = True
         else:
             verdict.right = value == 1
@@ -197,7 +186,7 @@ class Executor:
         table = _Table(self.prepare)
         pairs = []
         for case, verdict in zip(cases, verdicts, strict=True):
-            rows = ROWS if self.joint and not verdict.plain else 0
+            rows = ROWS if self.rule.joint and not verdict.plain else 0
             pairs.append(table.pair(case.gold, case.predicted, rows | self._ordered(case.gold)))
             verdict.replicas = 0
         waiting: dict[int, list[int]] = {0: list(range(len(cases)))}  # next replica -> cases
@@ -218,7 +207,7 @@ class Executor:
                 if go_on is not None:
                     waiting.setdefault(go_on, []).append(n)
         for n, (case, verdict) in enumerate(zip(cases, verdicts, strict=True)):
-            if verdict.robust and self.joint and (not verdict.plain):
+            if verdict.robust and self.rule.joint and (not verdict.plain):
                 verdict.robust = self._fits_everywhere(path, files, case, verdict, together[n])
 
     def _learn_ties(self, ties: Ties, files: Sequence[Path], found: PairsResult, golds: Sequence[str]) -> None:
@@ -250,7 +239,7 @@ class Executor:
             if value is None and gold is not None and predicted is not None and self._matches(case, gold, predicted):
                 together.append((gold, predicted))
                 verdict.plain = verdict.plain and (
-                    not self.joint or _with_columns_as_they_are(self, case, gold, predicted)
+                    not self.rule.joint or _with_columns_as_they_are(self, case, gold, predicted)
                 )
                 value = 1
             if value == 1:

@@ -45,6 +45,7 @@ class Judged:
     executed: int  # statements
 
 
+VERDICTS = {"VA": "va", "EM": "em", "EX": "ex", "TS": "ts"}  # a metric's name before its rule -> field of an item
 Metric: TypeAlias = Callable[[ItemScore], float]  # a verdict (bool), or points between 0 and 1
 
 
@@ -196,6 +197,11 @@ class Scores:
 def replicas_name(replicas: int | str | Path, method: str) -> str:
     """How a suite of databases is called in a metric's name."""
     return f"{method},N={replicas}" if isinstance(replicas, int) else Path(replicas).name
+
+
+def item_field(metric: str) -> str:
+    """The field of an item that holds the verdict of one of our metrics, whatever rule is in its name."""
+    return VERDICTS[metric.partition("[")[0]]
 
 
 def _interval(values: Sequence[float], databases: Sequence[str]) -> Interval:

@@ -17,7 +17,7 @@ from nl2sql.eval.databases import Databases
 from nl2sql.eval.executor import Case, Executor, Verdict
 from nl2sql.eval.rules import Rule, get_rule
 from nl2sql.eval.scores import ItemScore, Judged, Scores, replicas_name
-from nl2sql.eval.settings import Settings
+from nl2sql.eval.settings import Settings, settings_of
 from nl2sql.eval.stats import Interval
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.sql.hardness import hardness
@@ -34,35 +34,43 @@ __all__ = ["Interval", "score", "score_many"]
 
 
 def score(
-    benchmark: Benchmark, questions: Sequence[Question], predictions: Mapping[str, str], **settings: Any
+    benchmark: Benchmark,
+    questions: Sequence[Question],
+    predictions: Mapping[str, str],
+    settings: Settings | None = None,
+    **options: Any,
 ) -> Scores:
     """Score ``predictions`` (question id -> SQL) on exactly the ``questions`` given (see ``benchmarks.scorable``).
 
     A missing or blank prediction is wrong; an item whose golds all fail is wrong and has ``gold_error``. Failures of
-    databases and statements are recorded in the items. ``settings``: the fields of ``eval.settings.Settings``, such as
-    ``rule="bag"``, ``replicas=5``, ``method="perturb"``, ``timeout_s=30.0``, ``max_rows=100_000``, ``causes=True``;
-    UsageError for impossible ones.
+    databases and statements are recorded in the items. ``options``, in place of ``settings``: fields of
+    ``config.EvalConfig`` and ``eval.settings.Settings``, such as ``rule="bag"``, ``replicas=5``, ``method="perturb"``,
+    ``timeout_s=30.0``, ``max_rows=100_000``, ``causes=True``; UsageError for impossible ones.
     """
-    return score_many(benchmark, questions, {"": predictions}, **settings)[""]
+    return score_many(benchmark, questions, {"": predictions}, settings, **options)[""]
 
 
 def score_many(
-    benchmark: Benchmark, questions: Sequence[Question], predictions: Mapping[str, Mapping[str, str]], **settings: Any
+    benchmark: Benchmark,
+    questions: Sequence[Question],
+    predictions: Mapping[str, Mapping[str, str]],
+    settings: Settings | None = None,
+    **options: Any,
 ) -> dict[str, Scores]:
     """``score`` for several prediction files (name -> question id -> SQL) at once: what they share is executed once."""
-    chosen = Settings(**settings)
-    get_rule(chosen.rule)  # an unknown rule is refused before anything runs
+    means = settings or settings_of(**options)
+    chosen = means.chosen
     ids = Counter(question.id for question in questions)
     if twice := [id_ for id_, count in ids.items() if count > 1]:
         raise UsageError(f"question id {twice[0]!r} occurs {ids[twice[0]]} times; ids must be unique")
-    find = chosen.executor.verdicts if chosen.executor else judge
-    judged = find(benchmark, questions, predictions, chosen)
+    find = means.executor.verdicts if means.executor else judge
+    judged = find(benchmark, questions, predictions, means)
     shared: dict[str, Any] = {
         "replicas": chosen.replicas if isinstance(chosen.replicas, int) else judged.most,
         "rule": chosen.rule,
         "ts_name": f"TS[{chosen.rule},{replicas_name(chosen.replicas, chosen.method)}]" if chosen.replicas else None,
         "gold_sql": {question.id: question.gold[0] for question in questions if question.gold},
-        "extra": dict(chosen.metrics or {}),
+        "extra": dict(means.metrics or {}),
         "executed": judged.executed,
     }
     return {
@@ -89,7 +97,8 @@ def judge(
         from nl2sql.databases.sqlite.pool import default_pool
 
         pool = default_pool()
-    executor = Executor(pool, get_rule(settings.rule), settings.timeout_s, settings.max_rows, explain=settings.causes)
+    chosen = settings.chosen
+    executor = Executor(pool, get_rule(chosen.rule), chosen.timeout_s, chosen.max_rows, explain=settings.causes)
     databases = Databases(benchmark, questions, settings)
     databases.build_for(questions, pool.workers, settings.progress)
     items = _judge_all(executor, databases, questions, predictions, settings.progress)

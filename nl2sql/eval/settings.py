@@ -1,20 +1,20 @@
-"""What may be chosen about a scoring run, in one record."""
+"""What scoring is given beside questions and predictions: the record of what decides verdicts, and the means."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from nl2sql.config import EvalConfig, build_config
 from nl2sql.errors import UsageError
+from nl2sql.eval.rules import get_rule
 from nl2sql.eval.scores import Judged, Metric
 from nl2sql.interfaces import Benchmark, Question
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool
-
-METHODS = ("perturb", "suite")
 
 
 class Judge(Protocol):
@@ -33,14 +33,12 @@ class Judge(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """The keyword arguments of ``score`` and ``score_many``. UsageError for impossible ones."""
+    """A record of ``config.EvalConfig``, which decides the verdicts, and the means of this one scoring.
 
-    rule: str = "bag"  # what counts as the same answer (``eval.rules``)
-    replicas: int | str | Path = 5  # decides TS; 0: no TS. See ``method``; or a folder with databases in
-    # FOLDER/<db_id>/, or one that ``nl2sql replicas build --out`` wrote
-    method: str = "perturb"  # that many replicas per database; "suite": that many databases per question
-    timeout_s: float = 30.0  # of each statement
-    max_rows: int = 100_000  # of each statement's result
+    Raises UsageError for an unknown rule, or a folder of replicas that is not there.
+    """
+
+    chosen: EvalConfig = field(default_factory=EvalConfig)
     pool: QueryPool | None = None  # None: the shared one
     executor: Judge | None = None  # who executes the statements; None: this process, in ``pool``
     progress: bool = False
@@ -50,14 +48,15 @@ class Settings:
     metrics: Mapping[str, Metric] | None = None  # functions of an item, shown beside ours
 
     def __post_init__(self) -> None:
-        if isinstance(self.replicas, int):
-            if self.replicas < 0:
-                raise UsageError(f"replicas {self.replicas} is negative; expected 0 (no TS) or more")
-        elif not Path(self.replicas).is_dir():
+        get_rule(self.chosen.rule)
+        replicas = self.chosen.replicas
+        if isinstance(replicas, str) and not Path(replicas).is_dir():
             raise UsageError(
-                f"replicas {self.replicas} is neither a number nor a folder; expected FOLDER/<database>/*.sqlite"
+                f"replicas {replicas} is neither a number nor a folder; expected FOLDER/<database>/*.sqlite"
             )
-        if self.timeout_s <= 0 or self.max_rows < 1:
-            raise UsageError(f"timeout {self.timeout_s} s and max_rows {self.max_rows}: both must be above 0")
-        if self.method not in METHODS:
-            raise UsageError(f"no method is called {self.method!r}; choose {' or '.join(METHODS)}")
+
+
+def settings_of(**options: Any) -> Settings:
+    """The settings of keyword arguments, each a field of ``EvalConfig`` or of ``Settings``. Raises UsageError."""
+    means = {name: options.pop(name) for name in Settings.__dataclass_fields__ if name in options}
+    return Settings(chosen=build_config({"eval": options}).eval, **means) if options else Settings(**means)

@@ -21,6 +21,7 @@ from nl2sql.agents.repairing import corpus_print
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, UsageError
+from nl2sql.eval.settings import Settings
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, iter_jsonl, write_json
 from nl2sql.runs.job import Job, Phase
 from nl2sql.runs.plan import few_shot_pool, fingerprints, run_key
@@ -73,16 +74,8 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
     try:
         main = _phase(job, job.controller, config, folder, main_key)
         controls = _controls(job, config, folder, main, described, prints)
-        report = summarise(
-            manifest,
-            config,
-            job.benchmark,
-            job.questions,
-            main,
-            controls,
-            progress=job.progress,
-            executor=job.executor,
-        )
+        scoring = Settings(config.eval, executor=job.executor, progress=job.progress)
+        report = summarise(manifest, job.benchmark, job.questions, main, controls, scoring)
     except KeyboardInterrupt:
         raise Cancelled(f"interrupted; {_kept(folder)}; continue with: {_continue(job)}") from None
     report["seconds"] = round(time.perf_counter() - started, 1)

@@ -37,11 +37,6 @@ QuestionKey: TypeAlias = tuple[str, str, str]  # benchmark, database, id
 PREDICTION_KEYS = ("id", "db_id", "question", "sql", "raw_sql", "error", "steps", "usage", "seconds", "finish")
 
 
-def item_field(metric: str) -> str:
-    """The field of a report's items that holds a metric's verdict."""
-    return {"VA": "va", "EM": "em", "EX[bag]": "ex"}.get(metric, "ts")
-
-
 def new_folder(out: str | Path | None, name: str) -> Path:
     """The folder for a new run: ``out``, or ``runs/<time>-<name>``. Raises UsageError when ``out`` holds files."""
     if out is None:

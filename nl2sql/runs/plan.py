@@ -18,6 +18,7 @@ from nl2sql.agents.repairing import check_corpus, corpus_print
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.config import Config, build_config
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Model, Question, content_key, question_key
 from nl2sql.runs.folder import read_manifest
 
@@ -132,10 +133,11 @@ def given_model(plan: Plan, model: Model) -> Model:
 
 def check_config(model: Model, config: Config) -> None:
     """Before a run: raises ModelError or UsageError where the model cannot do what ``config`` wants, or where a corpus,
-    a few-shot pool or a question model that it names is not there."""
+    a few-shot pool, a question model, a rule or a folder of replicas that it names is not there."""
     from nl2sql.agents.context.few_shot import check_few_shot
 
     check_model(model, config)
+    Settings(config.eval)
     check_corpus(config.repair)
     check_few_shot(config.few_shot)
     question_model_print(config.candidates)

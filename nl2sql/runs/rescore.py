@@ -11,6 +11,7 @@ from pathlib import Path
 from nl2sql.agents.controllers import SAMPLERS
 from nl2sql.config import Config, build_config, config_keys, load_config
 from nl2sql.errors import UsageError, interruptible
+from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs.folder import RunFolder, iter_jsonl, read_manifest, write_json
 from nl2sql.runs.job import Executor
@@ -42,11 +43,11 @@ def replay(
     plan, config = read_plan(path)
     if "benchmark" in plan.objects and benchmark is None:
         raise UsageError(f"{path} was given a benchmark object; nl2sql.replay({str(path)!r}, benchmark=...)")
-    settings = _rescored(config, overrides)
+    settings = Settings(_rescored(config, overrides).eval, executor=executor, progress=progress)
     opened = open_benchmark(plan, {"benchmark": benchmark})
 
     def scored(part: Path) -> Run:
-        return _score(part, settings, opened, partial=partial, progress=progress, executor=executor)
+        return _score(part, opened, settings, partial=partial)
 
     with interruptible(f"interrupted; score it again with: nl2sql replay {path}"):
         if plan.seeds:
@@ -105,15 +106,7 @@ def changed_since(folder: Path, benchmark: Benchmark, questions: list[Question])
     return [name for name in {**then, **now} if then.get(name) != now.get(name)]
 
 
-def _score(
-    folder: Path,
-    config: Config,
-    benchmark: Benchmark,
-    *,
-    partial: bool,
-    progress: bool,
-    executor: Executor,
-) -> Run:
+def _score(folder: Path, benchmark: Benchmark, settings: Settings, *, partial: bool) -> Run:
     manifest = read_manifest(folder)
     questions = questions_of(folder, benchmark)
     main, controls = stores_of(folder)
@@ -133,7 +126,7 @@ def _score(
             "--partial"
         )
     changed = changed_since(folder, benchmark, questions) if not partial else []
-    report = summarise(manifest, config, benchmark, questions, main, controls, progress=progress, executor=executor)
+    report = summarise(manifest, benchmark, questions, main, controls, settings)
     report["warnings"] += [f"{name} changed since the run was made" for name in changed]
     if not partial:
         write_json(folder / "report.json", report)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import UsageError
+from nl2sql.eval.scores import item_field
 from nl2sql.eval.stats import mcnemar
-from nl2sql.runs.folder import QuestionKey, RunFolder, item_field, read_manifest
+from nl2sql.runs.folder import QuestionKey, RunFolder, read_manifest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,3 +85,16 @@ class Run:
         from nl2sql.runs.summary import summary_html
 
         return summary_html(self.report)
+
+
+def shared_ex(runs: Sequence[Run]) -> str:
+    """The name of the EX metric of all runs. Raises UsageError where they were scored by different rules."""
+    names = [next(name for name in run.report["metrics"] if name.startswith("EX[")) for run in runs]
+    if len(set(names)) > 1:
+        other = next(run for run, name in zip(runs, names, strict=True) if name != names[0])
+        rule = names[0].removeprefix("EX[").removesuffix("]")
+        raise UsageError(
+            f"the runs were scored by different rules ({', '.join(sorted(set(names)))}); "
+            f"score them by one: nl2sql replay {other.folder} -c eval.rule={rule}"
+        )
+    return names[0]

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nl2sql.benchmarks import left_out_counts
-from nl2sql.config import Config
 from nl2sql.eval import Scores, score_many
+from nl2sql.eval.scores import item_field
+from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, percent, wilson_interval
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.runs.folder import RunFolder, item_field
-from nl2sql.runs.job import Executor
-from nl2sql.runs.local import LOCAL
+from nl2sql.runs.folder import RunFolder
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
 SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause
@@ -33,14 +32,11 @@ GATES = ("guardrails", "validate_sql", "validate_constraints", "intent_constrain
 
 def summarise(
     manifest: Mapping[str, Any],
-    config: Config,
     benchmark: Benchmark,
     questions: Sequence[Question],
     main: RunFolder,
     controls: Mapping[str, RunFolder],
-    *,
-    progress: bool = False,
-    executor: Executor = LOCAL,
+    settings: Settings,
 ) -> dict[str, Any]:
     """Score a run and its controls; returns the report (the contract is in ``docs/cli.md``)."""
 
@@ -57,16 +53,7 @@ def summarise(
     files = {"run": _sql(rows), "run, raw": _sql(rows, "raw_sql")} | layers
     files |= {"control": _sql(shots), "control, raw": _sql(shots, "raw_sql")} if "single_shot" in controls else {}
     files |= {"equal tokens": _sql(equal_shots)} if "equal_tokens" in controls else {}
-    scored = score_many(  # together: each gold, and what the files share, is executed once
-        benchmark,
-        questions,
-        files,
-        replicas=config.eval.replicas,
-        timeout_s=config.eval.timeout_s,
-        max_rows=config.eval.max_rows,
-        progress=progress,
-        executor=executor,
-    )
+    scored = score_many(benchmark, questions, files, settings)  # together: what they share is executed once
     scores = scored["run"]
     report: dict[str, Any] = {
         "run": str(main.folder),
@@ -105,7 +92,7 @@ def summarise(
     report["by_hardness"] = _by_hardness(scores)
     report["failures"] = scores.failures()
     report["left_out"] = left_out_counts(benchmark.questions)
-    report["eval"] = config.eval.model_dump()
+    report["eval"] = settings.chosen.model_dump()
     report["warnings"] = [*_failures(rows), *_gold_errors(scores), *scores.all_warnings()]
     report["alarms"] = alarms(scores)
     ex = {name: _right(scored[file]) for name, file in CONTROL_FILES.items() if file in scored}

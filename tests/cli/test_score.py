@@ -118,6 +118,18 @@ def test_check_data_names_every_failing_item(folder):
     assert (report["n"], report["failing"], {f["id"] for f in report["failed"]}) == (2, 2, {"toy-0", "toy-1"})
 
 
+def test_new_golds_are_scored_whatever_was_wrong_with_the_old_ones(folder, tmp_path):
+    questions = json.loads((folder / "questions.json").read_text())
+    questions[0] |= {"query": "SELECT nothing", "gold_error": True}
+    questions[1]["time_dependent"] = True
+    (folder / "questions.json").write_text(json.dumps(questions))
+    gold = tmp_path / "gold.sql"
+    gold.write_text("SELECT name FROM customers\tshop\nSELECT count(*) FROM orders\tshop\nSELECT 7\tshop\n")
+    file = predictions(tmp_path / "p.jsonl", toy_0="SELECT name FROM customers", toy_1="SELECT 4", toy_2="SELECT 7")
+    report = json.loads(run("score", "-b", "toy", "-p", file, "--gold", gold, "--replicas", 0, "--json").stdout)
+    assert (report["n"], report["left_out"], report["metrics"]["EX[bag]"]["value"]) == (3, {}, 1.0)
+
+
 @pytest.mark.parametrize("command", ["score", "check_data"])
 def test_help_is_quick_and_loads_nothing_heavy(command):
     program = f"""

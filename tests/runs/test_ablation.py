@@ -21,6 +21,7 @@ from nl2sql.runs.ablation.grid import BASE, PLAN_AXES, SHARED, expand, read_grid
 from nl2sql.runs.evaluate import resume
 from nl2sql.runs.folder import read_jsonl
 from nl2sql.runs.plan import Plan
+from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -313,3 +314,19 @@ def test_a_grid_can_grow(done: Ablation) -> None:
 
 def test_the_packaged_grid_reads_as_yaml() -> None:
     assert yaml.safe_load((ROOT / "scripts" / "ablation.yaml").read_text(encoding="utf-8"))["base"]["limit"] == 120
+
+
+def test_an_ablation_is_scored_by_the_rule_that_is_asked_for(tmp_path: Path) -> None:
+    grid = grid_of(mending_script(tmp_path / "s.json"), cells={"no-repair": {"react.repair": False}})
+    cells = expand(grid, ["eval.rule=bird-set"])
+    done = ablate(cells, tmp_path / "out", progress=False)
+    data = done.to_dict()
+    assert data["metric"] == "EX[bird-set]" and "EX[bird-set]" in ablation_text(done)
+    assert done.tests()["no-repair"].losses > 0 == done.tests("VA")["no-repair"].wins
+    replay(tmp_path / "out" / "no-repair", overrides=["eval.rule=spider"], progress=False)
+    again = rf"nl2sql replay {tmp_path}/out/no-repair -c eval.rule=bird-set"
+    with pytest.raises(UsageError, match=again):
+        ablate(cells, tmp_path / "out", progress=False)
+    with pytest.raises(UsageError, match="cell rule=spider is scored by spider and cell base by bag"):
+        ablate(expand(grid | {"axes": {"eval.rule": ["spider"]}}), tmp_path / "other", progress=False)
+    assert not (tmp_path / "other").exists()

@@ -20,14 +20,17 @@ from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.eval.scores import item_field
 from nl2sql.interfaces import Question
 from nl2sql.runs.check import check_run
 from nl2sql.runs.evaluate import resume, start
 from nl2sql.runs.export.failures import FIELDS, failures, write_failures
 from nl2sql.runs.folder import RunFolder, exclusive, mend, read_jsonl
 from nl2sql.runs.plan import Plan
+from nl2sql.runs.report import write_report
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import Run
+from nl2sql.runs.summary import summary_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_TS = build_config({"eval": {"replicas": 0}})
@@ -190,8 +193,77 @@ def test_replay_gives_the_same_report_without_a_model(folder: Path) -> None:
 def test_replay_scores_with_other_settings_of_the_scoring_only(folder: Path) -> None:
     again = replay(folder, overrides=["eval.replicas=1"], progress=False).report
     assert "TS[bag,perturb,N=1]" in again["metrics"] and again["eval"]["replicas"] == 1
-    with pytest.raises(UsageError, match=r"it takes eval\.replicas"):
+    with pytest.raises(UsageError, match=r"it takes eval\.rule, eval\.method, eval\.replicas"):
         replay(folder, overrides=["react.max_steps=3"])
+
+
+@pytest.mark.parametrize(
+    ("field", "metrics"),
+    [
+        ("va", ["VA"]),
+        ("em", ["EM"]),
+        ("ex", ["EX[bag]", "EX[spider]", "EX[bag~1e-3]"]),
+        ("ts", ["TS[bag,perturb,N=5]", "TS[bird-set,suite,N=10]", "TS[bag,my-folder]"]),
+    ],
+)
+def test_a_metric_is_read_from_its_own_verdict_whatever_its_rule(field: str, metrics: list[str]) -> None:
+    assert [item_field(metric) for metric in metrics] == [field] * len(metrics)
+
+
+def test_replay_by_another_rule_names_it_everywhere(folder: Path) -> None:
+    """The answers hold every row of the gold's twice, which only BIRD's rule takes for the same."""
+    golds = {q.id: q.gold[0].rstrip("; ") for q in load_benchmark("packaged", split="quick").questions}
+
+    def doubled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        texts = [f"SELECT * FROM ({golds[row['id']]})" for row in rows]
+        return [{**row, "sql": f"{text} UNION ALL {text}"} for row, text in zip(rows, texts, strict=True)]
+
+    edit(folder / "predictions.jsonl", doubled)
+    assert replay(folder, progress=False).report["metrics"]["EX[bag]"]["value"] == 0.0
+    chosen = ["eval.rule=bird-set", "eval.method=suite", "eval.replicas=2"]
+    report = replay(folder, overrides=chosen, progress=False).report
+    assert list(report["metrics"]) == ["VA", "EM", "EX[bird-set]", "TS[bird-set,suite,N=2]"]
+    assert report["eval"] == {
+        "timeout_s": 30.0,
+        "max_rows": 100_000,
+        "rule": "bird-set",
+        "method": "suite",
+        "replicas": 2,
+    }
+    assert report["metrics"]["EX[bird-set]"]["value"] == 1.0
+    assert "EX[bird-set] against single_shot: 12 won, 0 lost" in summary_text(report)
+    run = Run.load(folder)
+    assert failures(run) == [] and len(failures(run, metric="TS[bird-set,suite,N=2]")) == sum(
+        not item["ts"] for item in report["items"]
+    )
+    none_robust = Run(folder, run.manifest, {**report, "items": [item | {"ts": False} for item in report["items"]]})
+    assert (
+        run.paired(none_robust)["EX[bird-set]"]["wins"] == 0 < run.paired(none_robust)["TS[bird-set,suite,N=2]"]["wins"]
+    )
+    frame = run.to_dataframe()
+    assert frame["ex"].all() and list(frame["ts"]) == [item["ts"] for item in report["items"]]
+
+
+def test_an_unknown_rule_is_refused_before_anything_runs(folder: Path, tmp_path: Path) -> None:
+    report = (folder / "report.json").read_bytes()
+    with pytest.raises(UsageError, match="no rule is called 'spidre'; choose bag, spider"):
+        replay(folder, overrides=["eval.rule=spidre"])
+    assert (folder / "report.json").read_bytes() == report
+    plan = Plan(split="quick", limit=2, model=f"scripted:{write_script(tmp_path / 's.json')}")
+    for wrong in ({"rule": "spidre"}, {"replicas": "nowhere"}):
+        with pytest.raises(UsageError, match=r"spidre|/nowhere is neither a number nor a folder"):
+            start(plan, build_config({"eval": wrong}), out=tmp_path / "new", progress=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_report_over_two_rules_says_what_to_type(folder: Path, finished: Path, tmp_path: Path) -> None:
+    replay(folder, overrides=["eval.rule=spider"], progress=False)
+    with pytest.raises(UsageError, match=r"different rules \(EX\[bag\], EX\[spider\]\)") as refused:
+        write_report([finished, folder], tmp_path / "both.html")
+    command = str(refused.value).rpartition("nl2sql replay ")[2].split()
+    assert command == [str(folder), "-c", "eval.rule=bag"]
+    replay(command[0], overrides=[command[2]], progress=False)
+    assert write_report([finished, folder], tmp_path / "both.html").exists()
 
 
 def test_replay_of_an_unfinished_run_scores_what_is_there_only_when_asked_to(folder: Path) -> None:
@@ -219,6 +291,8 @@ def test_a_run_with_seeds_is_replayed_checked_and_read_as_a_whole(tmp_path: Path
     assert failed(tmp_path / "run") == []
     frame = Run.load(tmp_path / "run").to_dataframe()
     assert sorted(frame["seed"]) == [1] * 4 + [2] * 4
+    again = replay(tmp_path / "run", overrides=["eval.rule=spider"], progress=False).report
+    assert 0 < again["metrics"]["EX[spider]"]["value"] == before["metrics"]["EX[bag]"]["value"]
 
 
 # ---------------------------------------------------------------------------------------------------- checked

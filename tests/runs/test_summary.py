@@ -17,8 +17,8 @@ def test_run_control_and_refused_candidates_share_one_scoring(tmp_path: Path, mo
     calls: list[dict[str, Any]] = []
     whole = summary.score_many
 
-    def counted(benchmark: Any, questions: Any, files: Any, **settings: Any) -> Any:
-        found = whole(benchmark, questions, files, **settings)
+    def counted(benchmark: Any, questions: Any, files: Any, settings: Any) -> Any:
+        found = whole(benchmark, questions, files, settings)
         calls.append({"files": list(files), "executed": next(iter(found.values())).executed})
         return found
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from nl2sql.errors import UsageError
 from nl2sql.eval.rules import bag, bird, defog, spider
@@ -28,14 +30,15 @@ __all__ = [
     "suites_match",
 ]
 
+BIRD: dict[str, Any] = {"blank_is_empty": True, "failed_gold": False}
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.name: rule
         for rule in (
-            Rule("bag", bag.compare),
-            Rule("spider", spider.compare, prepare=spider.prepare, blank_is_empty=True),
-            Rule("bird-set", bird.bird_set, prepare=bird.prepare, blank_is_empty=True, failed_gold=False),
-            Rule("bird-soft-f1", bird.bird_soft_f1, prepare=bird.prepare, blank_is_empty=True, failed_gold=False),
+            Rule("bag", bag.compare, settled="bag", ordered=True, joint=True),
+            Rule("spider", spider.compare, prepare=spider.prepare, blank_is_empty=True, blank_is_wrong=True),
+            Rule("bird-set", bird.bird_set, prepare=bird.prepare, settled="set", **BIRD),
+            Rule("bird-soft-f1", bird.bird_soft_f1, prepare=bird.prepare, half_points=True, **BIRD),
             Rule("defog-subset", defog.compare, accepts=defog.accepts),
         )
     }
@@ -48,7 +51,7 @@ def get_rule(name: str) -> Rule:
     if name in RULES:
         return RULES[name]
     if (found := TOLERANT.fullmatch(name)) and 0 < float(found[1]) < 1:
-        return Rule(name, partial(bag.compare, tolerance=float(found[1])))
+        return replace(RULES["bag"], name=name, compare=partial(bag.compare, tolerance=float(found[1])), settled="set")
     raise UsageError(
         f"no rule is called {name!r}; choose {', '.join(RULES)}, or bag~REL with a relative tolerance between 0 and 1, "
         "such as bag~1e-3"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from nl2sql.interfaces import RunResult
 
@@ -41,6 +41,11 @@ class Rule:
     ``accepts(gold_sql)`` gives the golds that one gold text stands for; a match with any of them counts.
     ``blank_is_empty``: a statement of nothing but comments and semicolons is a result without rows, not a failure.
     ``failed_gold``: the verdict where the gold itself fails; None: no verdict.
+    ``settled``: what equality decides without ``compare``: ``equal``, that the same rows in the same order are right;
+    ``set``, that the same multiset of rows is, unless the gold orders them; ``bag``, also what is wrong for certain.
+    ``ordered``: the gold's ORDER BY counts. ``joint``: what ``compare`` finds on one database (an assignment of
+    columns) has to fit all others. ``half_points``: ``points`` may lie between 0 and 1.
+    ``blank_is_wrong``: a prediction without any text is wrong, even where the gold is empty.
     """
 
     name: str
@@ -49,6 +54,11 @@ class Rule:
     accepts: Callable[[str], tuple[str, ...]] = alone
     blank_is_empty: bool = False
     failed_gold: bool | None = None
+    settled: Literal["equal", "set", "bag"] = "equal"
+    ordered: bool = False
+    joint: bool = False
+    half_points: bool = False
+    blank_is_wrong: bool = False
 
     def usable(self, result: RunResult) -> bool:
         """Whether this rule can compare ``result``; a failed or truncated one it cannot."""

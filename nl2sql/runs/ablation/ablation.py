@@ -20,17 +20,19 @@ from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.prompts import prompt_hashes
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
+from nl2sql.eval.scores import item_field
+from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.models.spec import resolve_spec
 from nl2sql.runs.ablation.grid import BASE, TABLE, Cell
 from nl2sql.runs.carry_out import carry_out
-from nl2sql.runs.folder import exclusive, item_field, locked, read_manifest, write_json
+from nl2sql.runs.folder import exclusive, locked, read_manifest, write_json
 from nl2sql.runs.job import Executor, Job
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import MODEL_OPTIONS, Plan, check_config, open_benchmark, open_model, pick, read_plan, weights_of
 from nl2sql.runs.rescore import owed_of
-from nl2sql.runs.run import Run
+from nl2sql.runs.run import Run, shared_ex
 
 FORMAT = 1
 
@@ -58,11 +60,11 @@ class Ablation:
         return dict(zip(names, found, strict=True))
 
     def metric(self, name: str | None) -> str:
-        """A metric that every cell has; EX under the runs' rule where none is named."""
+        """A metric that every cell has; EX under the runs' rule where none is named. Raises UsageError."""
         known = [
             m for m in self.runs[BASE].report["metrics"] if all(m in r.report["metrics"] for r in self.runs.values())
         ]
-        chosen = name or next(metric for metric in known if metric.startswith("EX"))
+        chosen = name or shared_ex(list(self.runs.values()))
         if chosen not in known:
             raise UsageError(f"--metric {chosen!r}: the cells have {', '.join(known)}")
         return chosen
@@ -111,6 +113,7 @@ def ablate(
     folder = _open(Path(out))
     head = {"format": FORMAT, "nl2sql": __version__, "command": command}
     with _left_as_found(folder, new), locked(folder):
+        _check_rules(cells)
         _check_started(folder, cells)
         finished = {cell.name: run for cell in cells if (run := _finished(folder / cell.name, cell)) is not None}
         owed = sorted((cell for cell in cells if cell.name not in finished), key=lambda cell: _model_of(cell.plan))
@@ -162,10 +165,22 @@ def _left_as_found(folder: Path, new: bool) -> Iterator[None]:
         raise
 
 
+def _check_rules(cells: Sequence[Cell]) -> None:
+    """All cells are scored by one rule. Raises UsageError."""
+    rule = cells[0].config.eval.rule
+    for cell in cells:
+        if cell.config.eval.rule != rule:
+            raise UsageError(
+                f"cell {cell.name} is scored by {cell.config.eval.rule} and cell {cells[0].name} by {rule}, so nothing "
+                f"compares them; score all by one, e.g. nl2sql ablate GRID -c eval.rule={cell.config.eval.rule}"
+            )
+
+
 def _check_owed(cells: Sequence[Cell], executor: Executor) -> None:
     """What can be known before the first cell runs. Raises UsageError."""
     for cell in cells:
         try:
+            Settings(cell.config.eval)
             resolve_spec(cell.plan.model)
             executor.check(cell.plan, cell.config)
         except UsageError as error:

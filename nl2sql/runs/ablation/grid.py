@@ -23,6 +23,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from typing import Any
 import yaml
 
 from nl2sql.agents.controllers import get_controller
-from nl2sql.config import Config, build_config, config_keys, known_keys, merge
+from nl2sql.config import Config, build_config, config_keys, known_keys, merge, read_override
 from nl2sql.errors import UsageError
 from nl2sql.runs.plan import Plan, absolute, default_split
 
@@ -56,9 +57,12 @@ class Cell:
     config: Config
 
 
-def read_grid(path: str | Path) -> list[Cell]:
-    """The cells of a grid file, base first. Raises UsageError with one line that names what is wrong and where."""
-    return _read(path)[1]
+def read_grid(path: str | Path, overrides: Sequence[str] = ()) -> list[Cell]:
+    """The cells of a grid file, base first. Raises UsageError with one line that names what is wrong and where.
+
+    overrides: ``key=value`` settings over the config of its base.
+    """
+    return _read(path, overrides)[1]
 
 
 def grid_data(path: str | Path) -> dict[str, Any]:
@@ -66,7 +70,7 @@ def grid_data(path: str | Path) -> dict[str, Any]:
     return _read(path)[0]
 
 
-def _read(path: str | Path) -> tuple[dict[str, Any], list[Cell]]:
+def _read(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], list[Cell]]:
     file = Path(path)
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -75,16 +79,19 @@ def _read(path: str | Path) -> tuple[dict[str, Any], list[Cell]]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"grid {file} cannot be read: {' '.join(str(error).split())[:200]}") from None
     try:
-        return data, expand(data)
+        return data, expand(data, overrides)
     except UsageError as error:
         raise UsageError(f"grid {file}: {error}") from None
 
 
-def expand(data: Any) -> list[Cell]:
-    """The cells of a grid given as plain data. Raises UsageError."""
+def expand(data: Any, overrides: Sequence[str] = ()) -> list[Cell]:
+    """The cells of a grid given as plain data, with ``key=value`` overrides of its base's config. Raises UsageError."""
     _check_keys(_mapping(data, "the grid"), ("base", "design", "axes", "cells"), "the grid")
-    base = _mapping(data.get("base") or {}, "base")
+    base = dict(_mapping(data.get("base") or {}, "base"))
     _check_keys(base, (*SHARED, *PLAN_AXES, "config"), "base")
+    base["config"] = deepcopy(_mapping(base.get("config") or {}, "base config"))
+    for item in overrides:
+        merge(base["config"], read_override(item))
     design = data.get("design", DESIGNS[0])
     if design not in DESIGNS:
         raise UsageError(f"design {design!r}; expected {' or '.join(DESIGNS)}")
@@ -190,7 +197,7 @@ def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cel
         plan = absolute(replace(plan, split=default_split(plan.benchmark, plan.split)))
         data: dict[str, Any] = {}
         merge(data, get_controller(plan.controller).preset)
-        merge(data, _mapping(base.get("config") or {}, "base config"))
+        merge(data, base["config"])
         for key, value in changed.items():
             if key not in PLAN_AXES:
                 merge(data, _nested(key, value))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from tqdm.auto import tqdm
 
@@ -78,7 +77,7 @@ class Ray:
     ) -> Judged:
         """Judge each shard on a worker. Warnings that count questions (of suites) count those of a shard."""
         shards = cut(benchmark, questions)
-        plain = _for_workers(settings)
+        plain = replace(settings, executor=None, pool=None, progress=False, metrics=None)  # those are of this process
         work = []
         for shard in shards:
             ids = [question.id for question in shard.questions]
@@ -98,13 +97,6 @@ def _spec(phase: Phase) -> str | NamedController:
     if named.identity != job.controller.identity:
         return named.name  # a control
     return named if "controller" in job.plan.objects else job.plan.controller
-
-
-def _for_workers(settings: Settings) -> Settings:
-    """The settings without what belongs to this process."""
-    folder = settings.replicas
-    absolute = folder if isinstance(folder, int) else Path(folder).absolute()
-    return replace(settings, executor=None, pool=None, progress=False, metrics=None, replicas=absolute)
 
 
 def _together(parts: Sequence[Judged]) -> Judged:

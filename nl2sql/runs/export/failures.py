@@ -10,11 +10,11 @@ from typing import Any
 
 from nl2sql.agents.record import json_text
 from nl2sql.errors import UsageError
+from nl2sql.eval.scores import item_field
 from nl2sql.interfaces import Benchmark
-from nl2sql.runs.folder import item_field
 from nl2sql.runs.plan import open_benchmark, read_plan
 from nl2sql.runs.rescore import questions_of
-from nl2sql.runs.run import Run
+from nl2sql.runs.run import Run, shared_ex
 
 ANNOTATION = ("label", "comment")  # left empty, for the annotator
 FIELDS = (
@@ -33,7 +33,7 @@ def failures(run: Run, *, metric: str | None = None, benchmark: Benchmark | None
     """
     part = next(iter(run.parts().values()))
     known = list(part.report["metrics"])
-    chosen = metric or next(name for name in known if name.startswith("EX"))
+    chosen = metric or shared_ex([part])
     if chosen not in known:
         raise UsageError(f"the run has no metric {chosen!r}; it has {', '.join(known)}")
     plan, _ = read_plan(part.folder)

@@ -12,7 +12,7 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test
 from nl2sql.runs.ablation.grid import TABLE
 from nl2sql.runs.folder import QuestionKey
-from nl2sql.runs.run import Run
+from nl2sql.runs.run import Run, shared_ex
 
 CONTROL_LABELS = {
     "with_guardrails": ("single_shot", "ex_single_shot"),
@@ -71,13 +71,10 @@ def collect(folders: Iterable[str | Path]) -> Collected:
                 number += 1
                 label = f"{name} ({number})"
             runs[label] = part
-    names = {name for run in runs.values() for name in run.report["metrics"] if name.startswith("EX")}
-    if len(names) > 1:
-        raise UsageError(f"the runs were scored by different rules ({', '.join(sorted(names))}); replay them with one")
+    ex = shared_ex(list(runs.values()))
     metrics = list(dict.fromkeys(name for run in runs.values() for name in run.report["metrics"]))
     order = ("VA", "EM", "EX", "TS")
     metrics.sort(key=lambda name: next((i for i, start in enumerate(order) if name.startswith(start)), len(order)))
-    ex = next(iter(names))
     (first, baseline), *others = runs.items()
     tests = {label: paired_test(first, right_of(run), right_of(baseline)) for label, run in others}
     tests = {label: test for label, test in tests.items() if test.n}  # not of other questions than the first run's
