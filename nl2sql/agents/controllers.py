@@ -9,20 +9,33 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nl2sql.agents.identity import code_identity
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import EpisodeFailed
-from nl2sql.config import REACT_PLUS, Config
+from nl2sql.config import REACT_PLUS, Config, build_config, merge
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
-from nl2sql.interfaces import Completion, Controller, Message, Model, Question, Resources, Usage
+from nl2sql.interfaces import (
+    Completion,
+    Controller,
+    Database,
+    EventSink,
+    Gate,
+    Message,
+    Model,
+    Question,
+    Resources,
+    Tool,
+    Usage,
+    no_sink,
+)
 
 _HOMES = {
     "single_shot": "nl2sql.agents.single_shot:single_shot",
@@ -31,7 +44,6 @@ _HOMES = {
     "reflect": "nl2sql.agents.reflection:reflect",
     "candidates": "nl2sql.agents.candidates.agent:candidates",
 }
-_READERS = ("cli", "runs", "eval", "benchmarks")  # rooms that no controller reaches
 SAMPLERS = ("single_shot", "candidates")  # draw samples whatever react.do_sample says
 _PRESETS: dict[str, dict[str, Any]] = {"react_plus": {"react": REACT_PLUS}}
 
@@ -52,22 +64,32 @@ def get_controller(spec: str | Callable[..., Any]) -> NamedController:
     Raises UsageError for an unknown name, a missing file or function, and a controller whose extra is not installed.
     """
     if callable(spec):
-        return NamedController(getattr(spec, "__name__", "controller"), _identity(spec), spec, {})
+        return NamedController(getattr(spec, "__name__", "controller"), code_identity(spec), spec, {})
     if spec in _HOMES:
         module, _, function = _HOMES[spec].partition(":")
         home = importlib.import_module(module)
         if hasattr(home, "check_installed"):  # a controller of an optional extra
             home.check_installed()
         found = getattr(home, function)
-        return NamedController(spec, _identity(found), found, _PRESETS.get(spec, {}))
+        return NamedController(spec, code_identity(found), found, _PRESETS.get(spec, {}))
     path, _, function = spec.rpartition(":")
     if path.endswith(".py"):
         file = Path(path).expanduser().resolve()
         found = _from_file(file, function)
         whole = hashlib.sha256(file.read_bytes()).hexdigest()[:16]  # its helpers and constants count; imports do not
-        return NamedController(function, f"{_identity(found)}-{whole}", found, {})
+        return NamedController(function, f"{code_identity(found)}-{whole}", found, {})
     known = ", ".join(_HOMES)
     raise UsageError(f"unknown controller {spec!r}; known: {known}, or your own as FILE.py:function")
+
+
+def with_preset(named: NamedController, config: Config | None) -> Config:
+    """The controller's preset, and over it what was set in ``config``."""
+    if config is not None and not isinstance(config, Config):
+        raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
+    data: dict[str, Any] = {}
+    merge(data, named.preset)
+    merge(data, config.model_dump(exclude_unset=True) if config else {})
+    return build_config(data)
 
 
 def episode_model(model: Model, question: Question, controller: str) -> Model:
@@ -108,10 +130,45 @@ class Meter:
         return getattr(self._model, name)
 
 
-def run_episode(
-    controller: NamedController, question: Question, resources: Callable[[], Resources], config: Config
+def answer(
+    question: str | Question,
+    database: Database,
+    model: Model,
+    controller: str | Callable[..., Episode] | NamedController = "react",
+    config: Config | None = None,
+    *,
+    tools: Mapping[str, Tool] | None = None,
+    gates: Mapping[str, Gate] | None = None,
+    corpus: Any = None,
+    sink: EventSink = no_sink,
+    cancel: threading.Event | None = None,
 ) -> Episode:
-    """One episode; whatever goes wrong, in opening its resources too, becomes an Episode with an attributed error."""
+    """One question answered by any controller, with its usage counted: what ``ask``, MCP and notebooks call.
+
+    controller: a name, any callable ``(Question, Resources, Config) -> Episode``, or one that ``get_controller`` gave.
+    config: what is set in it goes before the controller's preset. corpus: fixes, in place of ``config.repair.corpus``.
+    What goes wrong on the way is recorded in ``Episode.error``, a user's own exception too; what was asked wrongly
+    (an empty question, an unknown config) raises UsageError.
+    """
+    named = controller if isinstance(controller, NamedController) else get_controller(controller)
+    asked = question if isinstance(question, Question) else Question(question, db_id=database.name)
+    mine = episode_model(model, asked, named.name)
+    resources = Resources(mine, database, tools or {}, gates or {}, corpus=corpus, sink=sink, cancel=cancel)
+    return run_episode(named, asked, lambda: resources, with_preset(named, config), raising=(UsageError,))
+
+
+def run_episode(
+    controller: NamedController,
+    question: Question,
+    resources: Callable[[], Resources],
+    config: Config,
+    *,
+    raising: tuple[type[Nl2SqlError], ...] = (),
+) -> Episode:
+    """One episode; whatever goes wrong, in opening its resources too, becomes an Episode with an attributed error.
+
+    raising: errors that are raised instead.
+    """
     started = time.perf_counter()
     meter: Meter | None = None
     try:
@@ -125,12 +182,12 @@ def run_episode(
         episode.seconds = episode.seconds or time.perf_counter() - started
         episode.finish = episode.finish or ("answered" if episode.sql else "empty")
         return episode
-    except EpisodeFailed as failure:
-        text = str(failure)
-    except Cancelled as error:
-        text = f"model: {error}"
+    except EpisodeFailed as broken:
+        text = str(broken)
     except Nl2SqlError as error:
-        where = {UsageError: "question", ModelError: "model", DatabaseError: "database"}.get(type(error), "benchmark")
+        if isinstance(error, raising):
+            raise
+        where = next((name for kind, name in _WHERE if isinstance(error, kind)), "benchmark")
         text = f"{where}: {error}"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - users' code: attribute and record, the run goes on
         text = f"controller: {type(error).__name__}: {error}"
@@ -138,28 +195,7 @@ def run_episode(
     return Episode(question, controller.name, error=text, finish="error", usage=usage, seconds=seconds)
 
 
-def code_hash() -> str:
-    """Hash of the package's code that a controller can reach: everything but the rooms that only read runs."""
-    package = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256()
-    for file in sorted([*package.rglob("*.py"), *package.rglob("*.yaml")]):
-        if file.relative_to(package).parts[0] not in _READERS:
-            digest.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _identity(function: Any) -> str:
-    """Source of a function (or of an object's class), with its defaults, closure values or attributes."""
-    target = function if hasattr(function, "__code__") else type(function)
-    try:
-        source = inspect.getsource(target)
-    except (OSError, TypeError):  # built in a REPL: no source to hash, name and code must do
-        code = getattr(target, "__code__", None)
-        source = f"{target.__qualname__}{code.co_code + repr(code.co_consts).encode() if code else ''}"
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    held = [*cells, *(getattr(function, "__defaults__", None) or ()), *getattr(function, "__dict__", {}).values()]
-    plain = [value for value in held if isinstance(value, (str, int, float, bool, bytes, tuple, type(None)))]
-    return hashlib.sha256(f"{source}{plain!r}{code_hash()}".encode()).hexdigest()[:16]
+_WHERE = ((Cancelled, "model"), (ModelError, "model"), (UsageError, "question"), (DatabaseError, "database"))
 
 
 def _from_file(path: Path, function: str) -> Controller:

@@ -75,7 +75,7 @@ def remember(state: State) -> None:
     if question.split not in LEARNING_SPLITS:
         task.flags["not_learned"] = f"split {question.split!r}"
         return
-    source, corpus = source_of(question.db_id, question.id), task.resources.corpus or corpus_of(task.config.repair)
+    source, corpus = source_of(question.db_id, question.id), task.resources.corpus
     task.flags["learned"] = learn(corpus, repairs, dialect=task.resources.database.dialect, source=source)
 
 
@@ -127,7 +127,7 @@ def guidance(state: State, sql: str, error: str) -> Any:
 
     task = state.task
     database, config = task.resources.database, task.config.repair
-    corpus = (task.resources.corpus or corpus_of(config)) if config.guidance == "patterns+corpus" else None
+    corpus = task.resources.corpus if config.guidance == "patterns+corpus" else None
     dialect = config.patterns or database.dialect
     version = engine_version(database) if dialect == database.dialect else ""
     refused = refusal(sql, database) if sql else ""

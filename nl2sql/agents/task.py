@@ -20,6 +20,7 @@ from nl2sql.agents.context import grounding, linking
 from nl2sql.agents.grammars import select
 from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
 from nl2sql.agents.record import Episode, summarize_trace
+from nl2sql.agents.resources import completed
 from nl2sql.config import Config
 from nl2sql.databases import schema
 from nl2sql.errors import DatabaseError, ModelError, UsageError
@@ -251,6 +252,7 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
     Raises UsageError for an empty question or one that leaves no room for the schema, DatabaseError.
     """
     _check_arguments(question, resources, config)
+    resources = completed(resources, config)
     nlq = prompts.question_text(question.text.strip(), question.evidence if config.schema_text.evidence else "")
     if not question.text.strip():
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
@@ -298,7 +300,8 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
     if config.few_shot.k:
         from nl2sql.agents.context import few_shot
 
-        chosen = few_shot.choose(question, resources.database, config, lambda text: count(text) <= window // 8)
+        pool, database = resources.examples, resources.database
+        chosen = few_shot.choose(question, database, pool, config, lambda text: count(text) <= window // 8)
         task.examples = [few_shot.shown(example) for example in chosen]
         task.flags["few_shot"] = [example.id for example in chosen]
     return task

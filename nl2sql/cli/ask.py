@@ -89,10 +89,10 @@ def ask(
     if not text:
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
 
-    from nl2sql.agents.controllers import episode_model, get_controller
+    from nl2sql.agents.controllers import answer, get_controller
     from nl2sql.config import load_config
     from nl2sql.databases.sqlite.database import SqliteDatabase
-    from nl2sql.interfaces import Question, Resources, no_sink
+    from nl2sql.interfaces import no_sink
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
 
@@ -103,11 +103,8 @@ def ask(
         where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
         loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
         check_config(loaded, settings)
-        asked = Question(text, db_id=database.name)
-        mine = episode_model(loaded, asked, named.name)
-        resources = Resources(mine, database, sink=_print_step if trace else no_sink)
-        episode = named.run(asked, resources, settings)
-        episode.controller = named.name
+        sink = _print_step if trace else no_sink
+        episode = answer(text, database, loaded, named, settings, sink=sink)
         loaded.close()
     if as_json:
         from nl2sql.agents.record import json_text

@@ -18,10 +18,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from nl2sql import __version__
-from nl2sql.agents.controllers import episode_model, get_controller, run_episode
+from nl2sql.agents.controllers import answer, get_controller
 from nl2sql.agents.record import json_tree
 from nl2sql.errors import Nl2SqlError
-from nl2sql.interfaces import Question, Resources
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version, explain_analyze
 
@@ -103,13 +102,7 @@ class DatabaseTools:
             if self._model is None:
                 self._model = self._open_model()  # type: ignore[assignment]
             model: Model = self._model  # type: ignore[assignment]
-            asked = Question(question.strip(), db_id=self.database.name)
-
-            def resources() -> Resources:
-                mine = episode_model(model, asked, self._controller.name)
-                return Resources(mine, self.database, corpus=self.corpus)
-
-            episode = run_episode(self._controller, asked, resources, self.config)
+            episode = answer(question.strip(), self.database, model, self._controller, self.config, corpus=self.corpus)
         if not episode.sql:
             raise ToolError(episode.error or "the model wrote no SQL")
         rows = json_tree(episode.rows[:MAX_ROWS])

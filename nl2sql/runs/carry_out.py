@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.candidates.question_model import question_model_print
 from nl2sql.agents.controllers import SAMPLERS, NamedController, get_controller
 from nl2sql.agents.record import json_text
-from nl2sql.agents.repairing import corpus_print
+from nl2sql.agents.resources import members
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval.settings import Settings
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, iter_jsonl, write_json
 from nl2sql.runs.job import Job, Phase
-from nl2sql.runs.plan import few_shot_pool, fingerprints, run_key
+from nl2sql.runs.plan import fingerprints, run_key
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import pool_seeds, summarise
 
@@ -51,7 +50,8 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
     started = time.perf_counter()
     described = job.model.describe()
     prints = fingerprints(job.benchmark, job.questions)
-    main_key = run_key(job.controller, config, described, prints)
+    resting_on = members(config, job.tools, job.gates)
+    main_key = run_key(job.controller, config, described, prints, resting_on)
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "key": main_key,
@@ -60,20 +60,16 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
         "controller": {"name": job.controller.name, "identity": job.controller.identity},
         "model": described,
         "prompts": prompts.prompt_hashes(config.prompts),
-        "few_shot_pool": few_shot_pool(config),
+        "members": resting_on,
         "questions": [question.id for question in job.questions],
         "left_out": left_out_counts(job.benchmark.questions),
         "fingerprints": prints,
         "environment": environment(),
     }
-    if fixes := corpus_print(config.repair):
-        manifest["corpus"] = fixes
-    if reader := question_model_print(config.candidates):
-        manifest["question_model"] = reader
     _keep_manifest(folder, manifest)
     try:
         main = _phase(job, job.controller, config, folder, main_key)
-        controls = _controls(job, config, folder, main, described, prints)
+        controls = _controls(job, config, folder, main, described, prints, resting_on)
         scoring = Settings(config.eval, executor=job.executor, progress=job.progress)
         report = summarise(manifest, job.benchmark, job.questions, main, controls, scoring)
     except KeyboardInterrupt:
@@ -84,7 +80,13 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
 
 
 def _controls(
-    job: Job, config: Config, folder: Path, main: RunFolder, model: Mapping[str, Any], prints: Mapping[str, str]
+    job: Job,
+    config: Config,
+    folder: Path,
+    main: RunFolder,
+    model: Mapping[str, Any],
+    prints: Mapping[str, str],
+    resting_on: Mapping[str, str],
 ) -> dict[str, RunFolder]:
     """The single-shot control: the loop's own limits, guardrails on; one greedy call gives both of its scores."""
     shot = get_controller("single_shot")
@@ -92,13 +94,13 @@ def _controls(
         return {}
     fair = {"samples": 1, "guardrails": True, "max_new_tokens": config.react.max_new_tokens}
     once = config.model_copy(update={"single_shot": config.single_shot.model_copy(update=fair)})
-    key = run_key(shot, once, model, prints)
+    key = run_key(shot, once, model, prints, resting_on)
     found = {"single_shot": _phase(job, shot, once, folder / "control", key)}
     if job.plan.equal_tokens:
         samples = {"samples": _equal_samples(main, found["single_shot"])}
         many = once.model_copy(update={"single_shot": once.single_shot.model_copy(update=samples)})
         at = folder / "control_equal_tokens"
-        found["equal_tokens"] = _phase(job, shot, many, at, run_key(shot, many, model, prints))
+        found["equal_tokens"] = _phase(job, shot, many, at, run_key(shot, many, model, prints, resting_on))
     return found
 
 
@@ -111,15 +113,19 @@ def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     before = json.loads(path.read_text(encoding="utf-8"))
     if before.get("key") == manifest["key"]:
         return
-    parts = ("config", "controller", "model", "prompts", "few_shot_pool", "corpus", "question_model")
+    parts = ("config", "controller", "model", "prompts")
     now = json.loads(json_text(manifest))
     changed = [part for part in parts if before.get(part) != now.get(part)]
-    old, new = before.get("fingerprints", {}), now["fingerprints"]
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    changed += _differing(before.get("members", {}), now["members"])
+    names = _differing(before.get("fingerprints", {}), now["fingerprints"])
     changed += [name if name == "questions" else f"database {name}" for name in names]
     raise UsageError(
         f"{', '.join(changed) or 'the code'} changed since {folder} was started; start a new run with another --out"
     )
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [name for name in {**old, **new} if old.get(name) != new.get(name)]
 
 
 def _kept(folder: Path) -> str:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql.agents.controllers import NamedController, get_controller
+from nl2sql.agents.controllers import get_controller, with_preset
 from nl2sql.agents.record import Episode
-from nl2sql.config import Config, build_config, merge
+from nl2sql.config import Config
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Benchmark, Model, Tool
+from nl2sql.interfaces import Benchmark, Gate, Model, Tool
 from nl2sql.runs.carry_out import carry_out, carry_out_seeds
 from nl2sql.runs.folder import exclusive, new_folder
 from nl2sql.runs.job import Executor, Job
@@ -42,6 +42,7 @@ def evaluate(
     control: bool = True,
     equal_tokens: bool = False,
     tools: Mapping[str, Tool] | None = None,
+    gates: Mapping[str, Gate] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
     executor: Executor = LOCAL,
@@ -50,13 +51,13 @@ def evaluate(
 
     benchmark, model: a name as on the command line, or an object. controller: a name, or any callable
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
-    tools: added to the loop's action space. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
+    tools, gates: added to those of the loop. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
     model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
     executor: carries out episodes and scoring: this process, or a cluster (``nl2sql.runs.distributed.Ray``).
     Raises UsageError for bad arguments and Cancelled when interrupted (finished episodes are kept).
     """
-    given = {"benchmark": benchmark, "model": model, "controller": controller}
-    objects = tuple(name for name, value in given.items() if not isinstance(value, (str, Path)))
+    given = {"benchmark": benchmark, "model": model, "controller": controller, "tools": tools, "gates": gates}
+    objects = tuple(name for name, value in given.items() if value and not isinstance(value, (str, Path)))
     named = get_controller(controller if callable(controller) else str(controller))
     plan = Plan(
         benchmark=str(getattr(benchmark, "name", benchmark)),
@@ -78,17 +79,7 @@ def evaluate(
         objects=objects,
     )
     settings = with_preset(named, config)
-    return start(plan, settings, given=given, tools=tools, out=out, progress=progress, executor=executor)
-
-
-def with_preset(named: NamedController, config: Config | None) -> Config:
-    """The controller's preset, and over it what was set in ``config``."""
-    if config is not None and not isinstance(config, Config):
-        raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
-    data: dict[str, Any] = {}
-    merge(data, named.preset)
-    merge(data, config.model_dump(exclude_unset=True) if config else {})
-    return build_config(data)
+    return start(plan, settings, given=given, out=out, progress=progress, executor=executor)
 
 
 def start(
@@ -96,7 +87,6 @@ def start(
     config: Config,
     *,
     given: Mapping[str, Any] | None = None,
-    tools: Mapping[str, Tool] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
     executor: Executor = LOCAL,
@@ -112,9 +102,14 @@ def start(
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
     check_config(model, config)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
-    job = Job(plan, named, benchmark, questions, model, folder, tools or {}, progress, executor)
+    job = Job(plan, named, benchmark, questions, model, folder, *_own(objects), progress, executor)
     with exclusive(folder):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, folder)
+
+
+def _own(objects: Mapping[str, Any]) -> tuple[Mapping[str, Tool], Mapping[str, Gate]]:
+    """The tools and gates that a user has added."""
+    return objects.get("tools") or {}, objects.get("gates") or {}
 
 
 def resume(
@@ -124,19 +119,20 @@ def resume(
     model: Model | None = None,
     controller: Callable[..., Episode] | None = None,
     tools: Mapping[str, Tool] | None = None,
+    gates: Mapping[str, Gate] | None = None,
     progress: bool = True,
     executor: Executor = LOCAL,
 ) -> Run:
     """Continue an interrupted run from its manifest; what is finished is not done again.
 
-    A run that was given a Python object (benchmark, model, controller) needs it again. Raises UsageError when there
-    is nothing to resume, or when what the run depends on has changed since.
+    A run that was given a Python object (benchmark, model, controller, tools, gates) needs it again.
+    Raises UsageError when there is nothing to resume, or when what the run depends on has changed since.
     """
     path = Path(folder)
     plan, config = read_plan(path)
     executor.check(plan, config)
-    objects = {"benchmark": benchmark, "model": model, "controller": controller}
-    missing = [name for name in plan.objects if objects[name] is None]
+    objects = {"benchmark": benchmark, "model": model, "controller": controller, "tools": tools, "gates": gates}
+    missing = [name for name in plan.objects if not objects[name]]
     if missing:
         call = f"nl2sql.resume({str(path)!r}, {', '.join(f'{name}=...' for name in missing)})"
         raise UsageError(f"{path} was started from Python; continue it there: {call}")
@@ -144,6 +140,6 @@ def resume(
     opened = open_benchmark(plan, objects)
     backend = given_model(plan, model) if model is not None else open_model(plan)
     check_config(backend, config)
-    job = Job(plan, named, opened, pick(opened, plan), backend, path, tools or {}, progress, executor)
+    job = Job(plan, named, opened, pick(opened, plan), backend, path, *_own(objects), progress, executor)
     with exclusive(path):
         return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)

@@ -12,7 +12,7 @@ from nl2sql.agents.record import Episode
 from nl2sql.config import Config
 from nl2sql.eval.scores import Judged
 from nl2sql.eval.settings import Settings
-from nl2sql.interfaces import Benchmark, Model, Question, Tool
+from nl2sql.interfaces import Benchmark, Gate, Model, Question, Tool
 from nl2sql.runs.plan import Plan
 
 
@@ -56,6 +56,7 @@ class Job:
     model: Model
     top: Path
     tools: Mapping[str, Tool]
+    gates: Mapping[str, Gate]
     progress: bool
     executor: Executor
     advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several runs

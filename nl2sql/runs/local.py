@@ -66,7 +66,8 @@ def _episode(phase: Phase, question: Question, cancel: threading.Event) -> None:
 
     def resources() -> Resources:
         mine = episode_model(job.model, question, phase.controller.name)
-        return Resources(mine, job.benchmark.database(question.db_id), job.tools, cancel=cancel)
+        database = job.benchmark.database(question.db_id)
+        return Resources(mine, database, job.tools, job.gates, cancel=cancel)
 
     episode = run_episode(phase.controller, question, resources, phase.config)
     if not cancel.is_set():

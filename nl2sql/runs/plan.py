@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.candidates.question_model import question_model_print
 from nl2sql.agents.controllers import NamedController, check_model
-from nl2sql.agents.repairing import check_corpus, corpus_print
+from nl2sql.agents.resources import check_members
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.config import Config, build_config
 from nl2sql.errors import Nl2SqlError, UsageError
@@ -134,38 +133,30 @@ def given_model(plan: Plan, model: Model) -> Model:
 def check_config(model: Model, config: Config) -> None:
     """Before a run: raises ModelError or UsageError where the model cannot do what ``config`` wants, or where a corpus,
     a few-shot pool, a question model, a rule or a folder of replicas that it names is not there."""
-    from nl2sql.agents.context.few_shot import check_few_shot
-
     check_model(model, config)
     Settings(config.eval)
-    check_corpus(config.repair)
-    check_few_shot(config.few_shot)
-    question_model_print(config.candidates)
+    check_members(config)
 
 
-def run_key(named: NamedController, config: Config, model: Mapping[str, Any], prints: Mapping[str, str]) -> str:
-    """Content key of one controller under one config on one model over these questions and databases, over the examples
-    that prompts are given, over the fixes that guidance draws on and the question model's weights."""
-    weights = weights_of(model)
-    hashes = prompts.prompt_hashes(config.prompts)
-    seen = {**prints, **({"few-shot pool": pool} if (pool := few_shot_pool(config)) else {})}
+def run_key(
+    named: NamedController,
+    config: Config,
+    model: Mapping[str, Any],
+    prints: Mapping[str, str],
+    members: Mapping[str, str],
+) -> str:
+    """Content key of one controller under one config on one model over these questions and databases.
+
+    members: all else that answers rest on, as ``agents.resources.members`` lists it.
+    """
     settings = config.model_dump(exclude={"eval"})
-    others = [found for found in (corpus_print(config.repair), question_model_print(config.candidates)) if found]
-    return content_key(named.name, named.identity, settings, weights, hashes, seen, *others)
+    hashes = prompts.prompt_hashes(config.prompts)
+    return content_key(named.name, named.identity, settings, weights_of(model), hashes, prints, members)
 
 
 def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
     """What decides a model's answers, of its description."""
     return {key: model.get(key) for key in ("name", "revision", "dtype")}
-
-
-def few_shot_pool(config: Config) -> str | None:
-    """The fingerprint of the examples that prompts are given; None without any."""
-    if not config.few_shot.k:
-        return None
-    from nl2sql.agents.context.few_shot import pool_of
-
-    return pool_of(config.few_shot).fingerprint
 
 
 def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[str, str]:

@@ -105,7 +105,7 @@ def write_example(item: Asked, schema_text: str) -> Example:
 
 
 def question_example(item: Asked) -> Example:
-    """SQL -> its question: what ranks candidates (``nl2sql.agents.candidates.question_model``)."""
+    """SQL -> its question: what ranks candidates (``nl2sql.agents.question_model``)."""
     messages = prompts.question_messages(item.sql + ";")
     return Example("question", item.question.id, item.question.db_id, tuple(messages), ((item.text, True),))
 

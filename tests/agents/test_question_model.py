@@ -12,8 +12,8 @@ from training.lora import Recipe
 
 from nl2sql.agents import prompts
 from nl2sql.agents.candidates.agent import Candidate, candidates, rank
-from nl2sql.agents.candidates.question_model import ROWS, QuestionModel, question_model_print
 from nl2sql.agents.controllers import get_controller, run_episode
+from nl2sql.agents.question_model import ROWS, QuestionModel, question_model_print
 from nl2sql.config import Config, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import ModelError, UsageError

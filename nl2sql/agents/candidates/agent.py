@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.candidates.question_model import question_model
 from nl2sql.agents.candidates.voting import agreement, query_key
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.record import Episode, summarize_trace
@@ -138,7 +137,8 @@ class Search:
             return
         task = self.state.task
         try:
-            model = question_model(self.settings, task.resources.model)
+            assert task.resources.question_model is not None, "open_task completes the resources"
+            model = task.resources.question_model()
             likely, usage = model.logprobs(task.question.text, [one.sql for one in waiting], task.config.prompts)
         except ModelError as error:
             raise EpisodeFailed("model", str(error)) from error

@@ -86,14 +86,14 @@ class Pool:
         return found
 
 
-def choose(question: Question, database: Database, config: Config, fits: Callable[[str], bool]) -> list[Question]:
+def choose(
+    question: Question, database: Database, pool: Pool, config: Config, fits: Callable[[str], bool]
+) -> list[Question]:
     """The examples for a question, the likest last, next to the question; fixed ones as they stand in the pool.
 
     fits: whether a text of examples may go into the prompt; those past that are left out, the least like first.
-    Raises UsageError for a pool that cannot be used.
     """
     settings = config.few_shot
-    pool = pool_of(settings)
     tables = [table.name for table in database.schema().tables]
     found: list[Question] = []
     queries: set[str] = set()

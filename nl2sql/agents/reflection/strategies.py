@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.agents import prompts, repairing
+from nl2sql.agents import prompts
 from nl2sql.agents.context import linking
 from nl2sql.agents.task import State, focus_text, guard
 from nl2sql.databases.schema import Schema, Table, quote_name
@@ -123,7 +123,7 @@ def _stored_fix(work: State) -> str:
     task, config = work.task, work.task.config.repair
     if config.guidance != "patterns+corpus":
         return ""
-    corpus = task.resources.corpus or repairing.corpus_of(config)
+    corpus = task.resources.corpus
     source = source_of(task.question.db_id, task.question.id)
     found = corpus.search(
         work.last_error or "",

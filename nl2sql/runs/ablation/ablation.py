@@ -309,7 +309,7 @@ class _Work:
         named = get_controller(cell.plan.controller)
         place = self.folder / cell.name
         place.mkdir(exist_ok=True)
-        job = Job(cell.plan, named, benchmark, questions, model, place, {}, False, self.executor)
+        job = Job(cell.plan, named, benchmark, questions, model, place, {}, {}, False, self.executor)
         with exclusive(place):
             return carry_out(replace(job, advance=advance), cell.config, place)
 

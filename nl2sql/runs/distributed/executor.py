@@ -57,8 +57,8 @@ class Ray:
         job = phase.job
         shards = cut(job.benchmark, phase.questions)
         model = Plan(**{key: value for key, value in vars(job.plan).items() if key in MODEL_OPTIONS})
-        prints = prints_of(job.plan, phase.controller, job.model, phase.config)
-        order = Order(model, _spec(phase), phase.config, prints, job.tools)
+        prints = prints_of(job.plan, phase.controller, job.model, phase.config, job.tools, job.gates)
+        order = Order(model, _spec(phase), phase.config, prints, job.tools, job.gates)
         done = self.cluster.map(run_shard, [(order, shard) for shard in shards])
         name, total = phase.controller.name, len(phase.questions)
         with tqdm(total=total, desc=name, unit="question", disable=not job.progress) as bar:

@@ -9,20 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.agents.candidates.question_model import question_model_print
 from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.agents.record import Episode
-from nl2sql.agents.repairing import corpus_print
+from nl2sql.agents.resources import members
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import Judged
 from nl2sql.eval.scoring import judge
 from nl2sql.eval.settings import Settings
-from nl2sql.interfaces import Model, Tool
+from nl2sql.interfaces import Gate, Model, Tool
 from nl2sql.runs.distributed.shards import Shard
 from nl2sql.runs.job import Job, Phase
 from nl2sql.runs.local import LOCAL
-from nl2sql.runs.plan import Plan, check_config, few_shot_pool, open_model, weights_of
+from nl2sql.runs.plan import Plan, check_config, open_model, weights_of
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool
@@ -37,19 +36,28 @@ class Order:
     config: Config
     prints: Mapping[str, Any]  # ``prints_of`` in the driver
     tools: Mapping[str, Tool]
+    gates: Mapping[str, Gate]
 
 
-def prints_of(plan: Plan, named: NamedController, model: Model, config: Config) -> dict[str, Any]:
+def prints_of(
+    plan: Plan,
+    named: NamedController,
+    model: Model,
+    config: Config,
+    tools: Mapping[str, Tool],
+    gates: Mapping[str, Gate],
+) -> dict[str, Any]:
     """What answers rest on beside the databases -> its content, as this process finds it."""
-    candidates = config.candidates
+    places = {  # where the user finds what another worker has otherwise
+        "few_shot_pool": f"few-shot pool {config.few_shot.pool}",
+        "corpus": f"corpus {config.repair.corpus}",
+        "question_model": f"question model {config.candidates.question_model} with adapter "
+        f"{config.candidates.question_adapter}",
+    }
     return {
         f"controller {named.name}": named.identity,
         f"model {plan.model}": weights_of(model.describe()),
-        f"few-shot pool {config.few_shot.pool}": few_shot_pool(config),
-        f"corpus {config.repair.corpus}": corpus_print(config.repair),
-        f"question model {candidates.question_model} with adapter {candidates.question_adapter}": question_model_print(
-            candidates
-        ),
+        **{places.get(name, name): content for name, content in members(config, tools, gates).items()},
     }
 
 
@@ -60,9 +68,9 @@ def run_shard(order: Order, shard: Shard) -> list[Episode]:
     """
     named = order.controller if isinstance(order.controller, NamedController) else get_controller(order.controller)
     model = _KEPT.open(order.plan)
-    check_prints(order.prints, prints_of(order.plan, named, model, order.config))
+    check_prints(order.prints, prints_of(order.plan, named, model, order.config, order.tools, order.gates))
     check_config(model, order.config)
-    job = Job(order.plan, named, shard.open(), shard.questions, model, Path(), order.tools, False, LOCAL)
+    job = Job(order.plan, named, shard.open(), shard.questions, model, Path(), order.tools, order.gates, False, LOCAL)
     episodes: list[Episode] = []
     LOCAL.episodes(Phase(job, named, order.config, shard.questions, episodes.append))
     return episodes

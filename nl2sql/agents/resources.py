@@ -1,0 +1,66 @@
+"""The resources of an episode beside its model and database: opened here, and fingerprinted here.
+
+``Resources`` holds all that a controller may touch. What the config names and nobody has handed in (a corpus of fixes,
+a pool of solved examples, a question model) is opened by ``completed``, once per process; ``members`` lists the same
+things with their content, so that a run's key, its manifest and a worker on another machine speak of one list.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from nl2sql.agents.identity import code_identity
+from nl2sql.agents.question_model import question_model, question_model_print
+from nl2sql.agents.repairing import check_corpus, corpus_of, corpus_print
+from nl2sql.config import Config
+from nl2sql.interfaces import Gate, Resources, Tool
+
+
+def completed(resources: Resources, config: Config) -> Resources:
+    """``resources`` with all that ``config`` names; what was handed in stays.
+
+    Raises UsageError, BenchmarkError or DatabaseError for what is named and cannot be opened.
+    """
+    opened: dict[str, Any] = {}
+    if resources.corpus is None and (config.repair.learn or config.repair.guidance == "patterns+corpus"):
+        opened["corpus"] = corpus_of(config.repair)
+    if resources.examples is None and config.few_shot.k:
+        from nl2sql.agents.context.few_shot import pool_of
+
+        opened["examples"] = pool_of(config.few_shot)
+    if resources.question_model is None and config.candidates.choose == "question":
+        opened["question_model"] = functools.partial(question_model, config.candidates, resources.model)
+    return replace(resources, **opened) if opened else resources
+
+
+def check_members(config: Config) -> None:
+    """Raises UsageError, BenchmarkError or DatabaseError before a run that names what is not there."""
+    from nl2sql.agents.context.few_shot import check_few_shot
+
+    check_corpus(config.repair)
+    check_few_shot(config.few_shot)
+    question_model_print(config.candidates)
+
+
+def members(
+    config: Config, tools: Mapping[str, Tool] | None = None, gates: Mapping[str, Gate] | None = None
+) -> dict[str, str]:
+    """All that answers rest on beside controller, config, prompts, model and databases: name -> content hash.
+
+    Tools and gates count by the hash of their source. A corpus that the run itself writes is not listed: it changes
+    from question to question.
+    """
+    seen: dict[str, str | None] = {
+        "corpus": corpus_print(config.repair),
+        "question_model": question_model_print(config.candidates),
+    }
+    if config.few_shot.k:
+        from nl2sql.agents.context.few_shot import pool_of
+
+        seen["few_shot_pool"] = pool_of(config.few_shot).fingerprint
+    seen |= {f"tool {name}": code_identity(tool) for name, tool in (tools or {}).items()}
+    seen |= {f"gate {name}": code_identity(gate) for name, gate in (gates or {}).items()}
+    return {name: content for name, content in seen.items() if content}
