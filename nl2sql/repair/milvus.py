@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nl2sql.errors import DatabaseError, one_line
-from nl2sql.repair.index import Array, IndexFactory, SearchIndex
+from nl2sql.repair.index import Array, IndexFactory, SearchIndex, joined
 
 BATCH = 1000  # fixes sent at once
 SPARE = 16  # further hits that are fetched, so that equal ones can be put in order
@@ -87,8 +87,7 @@ class MilvusIndex:
     ) -> list[tuple[str, float]]:
         if not self._count or limit < 1:
             return []
-        # An error alone is compared with the first halves, whose products are doubled to make the cosine.
-        query = np.concatenate([2 * error, np.zeros_like(error)] if words is None else [error, words])
+        query = joined(error, words)
         wanted = limit + SPARE
         while True:
             hits = self._hits(query, min(wanted, MOST), exclude)
