@@ -22,8 +22,8 @@ from nl2sql.repair.schema_names import (
     similar_columns,
     similar_names,
     spelled_with_table,
-    statement_words,
 )
+from nl2sql.sql.words import statement_words
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import ForeignKey, Schema, Table

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nl2sql.databases.schema import Column, Schema, Table, quote_name
+from nl2sql.sql.words import statement_words
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
@@ -167,18 +168,6 @@ def _columns_of(derived: Expr, schema: Schema) -> list[str]:
         tables = [schema.table(table.name) for table in derived.this.find_all(exp.Table)]
         names += [column.name for table in tables if table is not None for column in table.columns]
     return list(dict.fromkeys(names))
-
-
-def statement_words(sql: str, dialect: str) -> list[str]:
-    """The words and signs of a statement without texts and comments; what does not lex is split at its words."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-    from sqlglot.tokens import TokenType
-
-    try:
-        return [t.text for t in sqlglot.tokenize(sql, dialect=dialect) if t.token_type is not TokenType.STRING]
-    except (SqlglotError, ValueError):
-        return re.findall(r"\w+|[^\s\w]", sql)
 
 
 def bare(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from nl2sql.repair.schema_names import statement_words
+from nl2sql.sql.words import statement_words
 
 MAX_CHARS = 4000
 QUOTED = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`")

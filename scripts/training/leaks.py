@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nl2sql.agents.context.linking import words
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.sql.same import normalise_sql
+from nl2sql.sql.words import words
 
 
 @dataclass(frozen=True)

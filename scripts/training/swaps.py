@@ -13,11 +13,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from nl2sql.agents.context.linking import words
 from nl2sql.databases.schema import Column, Schema, Table, quote_name
 from nl2sql.interfaces import Database, Question
 from nl2sql.runs.repair_bench.corruptions import error_of
 from nl2sql.sql.parse import SLIPS, parse_bounded
+from nl2sql.sql.words import words
 
 LONGEST = 30  # characters of a value
 LONGEST_NUMBER = 8

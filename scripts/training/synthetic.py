@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nl2sql.agents.context.linking import words
 from nl2sql.databases.schema import Column, Schema, Table, quote_name
 from nl2sql.interfaces import Database, Question
+from nl2sql.sql.words import words
 from training.swaps import drawn_value, is_key, kind_of, plural, sound, spoken
 
 TRIES = 4  # per question

@@ -11,7 +11,6 @@ from people import make_database
 
 from nl2sql.agents import prompts
 from nl2sql.agents.context.few_shot import check_few_shot, choose, masked
-from nl2sql.agents.context.linking import words
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
@@ -24,6 +23,7 @@ from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand
 from nl2sql.runs.evaluate import evaluate, resume
 from nl2sql.sql.same import normalise_sql
+from nl2sql.sql.words import words
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 TWINS = [

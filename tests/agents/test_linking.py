@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nl2sql.agents.context.linking import link_schema, rank_tables, stem, words
+from nl2sql.agents.context.linking import link_schema, rank_tables, stem
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
+from nl2sql.sql.words import words
 
 CASES = Path(__file__).parents[1] / "fixtures" / "linking_cases.tsv"
 

@@ -15,6 +15,7 @@ from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
 from nl2sql.sql.text import Tree, edited, parse, tokens, top_level
+from nl2sql.sql.words import words
 
 _LEAD = re.compile(
     r"\b(?:show|list|give|find|return|display|report|retrieve|get|print|provide|select|fetch|tell|output|state"
@@ -55,8 +56,6 @@ _AGGREGATES: dict[str, type[exp.Expr]] = {
     "smallest": exp.Min,
 }
 _COUNTS = frozenset({"number", "count"})
-_NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # snake_case, camelCase, PascalCase
-_TEXT_WORD = re.compile(r"[a-z]+|\d+")
 _GENERIC = frozenset({"id", "name", "code", "number", "no", "key", "type"})
 
 
@@ -132,11 +131,11 @@ def _field_words(phrase: str) -> frozenset[str]:
 
 
 def _text_words(text: str) -> list[str]:
-    return [_singular(word) for word in _TEXT_WORD.findall(text.lower())]
+    return [_singular(word) for word in words(text.lower())]
 
 
 def _name_words(name: str) -> list[str]:
-    return [_singular(word.lower()) for word in _NAME_WORD.findall(name)]
+    return [_singular(word) for word in words(name)]
 
 
 def _singular(word: str) -> str:
@@ -182,8 +181,8 @@ def _table_words(tree: exp.Select) -> frozenset[str]:
 
 def _item_words(tree: Tree, tables: frozenset[str]) -> frozenset[str]:
     column = tree.find(exp.Column)
-    words = frozenset(_name_words(column.name if column is not None else tree.alias))
-    return words - tables or words
+    own = frozenset(_name_words(column.name if column is not None else tree.alias))
+    return own - tables or own
 
 
 def _match(fields: list[frozenset[str]], items: list[_Item]) -> list[_Item] | None:
@@ -205,9 +204,9 @@ def _only_match(field: frozenset[str], items: list[_Item]) -> _Item | None:
         return aggregates[0] if len(aggregates) == 1 else None
     columns = [item for item in items if item.column is not None and item.words]
     for fits in (
-        lambda words: words == field,
-        lambda words: field < words,
-        lambda words: words < field,
+        lambda own: own == field,
+        lambda own: field < own,
+        lambda own: own < field,
     ):
         fitting = [item for item in columns if fits(item.words)]
         if fitting:

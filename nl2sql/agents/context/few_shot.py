@@ -22,13 +22,14 @@ from pathlib import Path
 import numpy as np
 from tqdm.auto import tqdm
 
-from nl2sql.agents.context.linking import STOP_WORDS, stem, words
+from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, FewShotConfig
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Benchmark, Database, Question, content_key
 from nl2sql.repair.embeddings import HashedNgrams, Vectors
 from nl2sql.sql.same import normalise_sql
+from nl2sql.sql.words import words
 
 EMBEDDER = HashedNgrams(512)
 EMBEDDED_AT_ONCE = 500

@@ -19,11 +19,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from nl2sql.agents.context.linking import NAME_WEIGHT, STOP_WORDS, question_stems, rank_tables, stem, words
+from nl2sql.agents.context.linking import NAME_WEIGHT, STOP_WORDS, question_stems, rank_tables, stem
 from nl2sql.databases.schema import Schema, quote_always, quote_name
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database
 from nl2sql.machine import cache_dir
+from nl2sql.sql.words import words
 
 LONGEST = 60  # characters of a value
 MOST_VALUES = 5_000  # distinct values of a column

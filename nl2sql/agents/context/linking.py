@@ -7,11 +7,11 @@ with the question is reached only through the tables it is joined to.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from nl2sql.databases.schema import Schema, Table, focus
+from nl2sql.sql.words import words
 
 NAME_WEIGHT = 3.0  # a word of the question in a table's name counts this many times one in a column's name
 COMPLETE_NAME = 1.5  # bonus for a table whose whole name is in the question
@@ -28,15 +28,8 @@ more most much my no not number of on only or other our out over please retrieve
 some tell than that the their them then there these they this those through to under up us using was we were what
 whats when where whether which while who whom whose why will with without would you your"""
 STOP_WORDS = frozenset(_STOP.split())
-_PIECE = re.compile(r"[^\W_]+")
-_JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\D)(?=\d)|(?<=\d)(?=\D)")
 _ENDINGS = (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("s", ""))
 _SUFFIXES = ("ations", "ation", "ings", "ing", "ments", "ment", "ers", "er", "ors", "or", "ed", "e")
-
-
-def words(text: str) -> list[str]:
-    """Lower-case words of an identifier or sentence; snake_case and camelCase are taken apart."""
-    return [word.lower() for piece in _PIECE.findall(text) for word in _JOINT.split(piece)]
 
 
 def stem(word: str) -> str:

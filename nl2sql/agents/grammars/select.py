@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from nl2sql.agents.context.linking import words
 from nl2sql.agents.grammars.join_scopes import column_groups, joined_sets, other_joins, scope_name, sources
 from nl2sql.databases.schema import PLAIN_NAME, RESERVED, Schema, Table
 from nl2sql.interfaces import Grammar
+from nl2sql.sql.words import words
 
 # ------------------------------------------------------------------------------------------------ one turn
 

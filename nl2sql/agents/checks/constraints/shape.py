@@ -6,26 +6,26 @@ declared type and key. Not covered: views' base tables, and columns that come ou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from nl2sql.sql.words import letter_words
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
     from nl2sql.databases.schema import Column, Schema, Table
 
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
 _IDENTITY = frozenset({"id", "name", "title", "code", "key", "label", "ssn", "email"})
 _NUMERIC = ("INT", "REAL", "FLOA", "DOUB", "NUM", "DEC", "NUMBER", "MONEY")
 
 
 def name_words(name: str) -> frozenset[str]:
     """The words inside an identifier: ``numFloors``, ``num_floors`` -> {"num", "floors"}, also their singulars."""
-    words = {w.lower() for w in _WORDS.findall(name)}
-    return frozenset(words | {singular(w) for w in words})
+    plain = set(letter_words(name))
+    return frozenset(plain | {singular(w) for w in plain})
 
 
 def singular(word: str) -> str:
@@ -61,7 +61,7 @@ class ColumnUse:
     @property
     def plural(self) -> bool:
         """Named in the plural, as counts often are."""
-        return not self.identity and any(singular(w.lower()) != w.lower() for w in _WORDS.findall(self.name))
+        return not self.identity and any(singular(w) != w for w in letter_words(self.name))
 
     @property
     def id_like(self) -> bool:

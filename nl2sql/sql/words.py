@@ -1,0 +1,30 @@
+"""The words in a name, a sentence or a statement."""
+
+from __future__ import annotations
+
+import re
+
+_PIECE = re.compile(r"[^\W_]+")
+_JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\D)(?=\d)|(?<=\d)(?=\D)")
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words of an identifier or sentence; snake_case and camelCase are taken apart."""
+    return [word.lower() for piece in _PIECE.findall(text) for word in _JOINT.split(piece)]
+
+
+def letter_words(name: str) -> list[str]:
+    """``words`` without the numbers."""
+    return [word for word in words(name) if word.isalpha()]
+
+
+def statement_words(sql: str, dialect: str) -> list[str]:
+    """Words and signs of a statement without texts and comments; what does not lex is split at its words."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokens import TokenType
+
+    try:
+        return [t.text for t in sqlglot.tokenize(sql, dialect=dialect) if t.token_type is not TokenType.STRING]
+    except (SqlglotError, ValueError):
+        return re.findall(r"\w+|[^\s\w]", sql)
