@@ -21,7 +21,7 @@ from nl2sql.eval.settings import Settings, settings_of
 from nl2sql.eval.stats import Interval
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.sql.hardness import hardness
-from nl2sql.sql.same_text import same_text
+from nl2sql.sql.same import same_text
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.repair.signatures import texts_of
+from nl2sql.sql.same import texts_of
 
 if TYPE_CHECKING:
     from nl2sql.repair.schema_names import SchemaNames

@@ -28,8 +28,9 @@ from nl2sql.errors import UsageError
 from nl2sql.repair.embeddings import Embedder, HashedNgrams, embedder_named
 from nl2sql.repair.guidance import SimilarFix
 from nl2sql.repair.index import IndexFactory, SearchIndex, in_memory
-from nl2sql.repair.signatures import error_signature, fix_identity, mask_error, query_identity, same_words, skeleton
+from nl2sql.repair.signatures import error_signature, fix_identity, mask_error, query_identity, skeleton
 from nl2sql.repair.store import Fix, History, explained, open_corpus
+from nl2sql.sql.same import same_words
 
 MAX_TEXT = 20_000  # characters of an SQL or an error that are stored
 STORED = np.float16  # half the size on disk; the cosine changes by less than 0.001

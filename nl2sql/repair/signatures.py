@@ -1,10 +1,11 @@
-"""What makes two errors, or two statements, the same: names and numbers masked, the tree normalised."""
+"""What makes two errors, or two rows of the corpus, the same."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 
+from nl2sql.sql.same import tree_key
 from nl2sql.sql.words import statement_words
 
 MAX_CHARS = 4000
@@ -50,48 +51,18 @@ def _names(sql: str, dialect: str) -> tuple[set[str], set[str]]:
     return {word for word in words if word[:1].isalpha() or word[:1] == "_"} - KEYWORDS - functions, functions
 
 
-def normalised_sql(sql: str, dialect: str = "sqlite") -> str:
-    """The statement as one text for all ways to write it: layout, comments, letter case, quotes, names of aliases of
-    tables stay. What cannot be parsed: its words."""
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
-    from nl2sql.sql.parse import SLIPS, parse_bounded
-
-    try:
-        tree = parse_bounded(sql, dialect)
-        for name in tree.find_all(exp.Identifier):
-            name.set("this", name.name.lower())
-            name.set("quoted", False)
-        return tree.sql(dialect=dialect, comments=False)
-    except (SqlglotError, *SLIPS):
-        return " ".join(statement_words(sql, dialect)).lower()
-
-
 def query_identity(sql: str, dialect: str) -> str:
     """What makes a stored query the same as another."""
-    return _digest(dialect, normalised_sql(sql, dialect))
+    return _digest(dialect, tree_key(sql, dialect))
 
 
 def fix_identity(signature: str, failed_sql: str, successful_sql: str, dialect: str) -> str:
     """What makes a stored fix the same as another: its type of error and both trees."""
-    return _digest(dialect, signature, *(normalised_sql(sql, dialect) for sql in (failed_sql, successful_sql)))
+    return _digest(dialect, signature, *(tree_key(sql, dialect) for sql in (failed_sql, successful_sql)))
 
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def same_words(first: str, second: str, dialect: str = "sqlite") -> bool:
-    """Whether two statements differ at most in layout, comments, letter case and quotes. (Trees say less: sqlglot
-    reads a comma too many, or clauses in the wrong order, as what was meant.)"""
-    ours, theirs = (" ".join(statement_words(sql, dialect)).lower() for sql in (first, second))
-    return ours.strip("; ") == theirs.strip("; ") and texts_of(first) == texts_of(second)
-
-
-def texts_of(sql: str) -> list[str]:
-    """The texts in single quotes, in order."""
-    return re.findall(r"'(?:[^']|'')*'", sql)
 
 
 def skeleton(sql: str, dialect: str = "sqlite") -> str:

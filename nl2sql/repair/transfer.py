@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 
 from nl2sql.errors import UsageError
 from nl2sql.repair.corpus import Corpus
-from nl2sql.repair.signatures import same_words
 from nl2sql.repair.store import History
+from nl2sql.sql.same import same_words
 
 FORMAT = "nl2sql-corpus-1"
 LEARNING_SPLITS = frozenset(("train", "training", "dev", "development", "train_spider", "train_others"))

@@ -1,21 +1,145 @@
-"""EM: are two queries the same text, once writing habits are taken away? Diagnostic only [9.1 of the specification].
+"""Is it the same SQL? One function for each question that is asked.
 
-Taken away: case (outside strings), white space, comments, identifier quotes, the names of table aliases, column
-aliases nobody refers to, ``INNER``/``ASC``/``AS``, ``<>`` for ``!=``, double quotes round a compared string.
-Kept: the order of conditions, columns and tables, and every choice of construct. No schema is looked at, so a
-qualified column differs from the same column unqualified, except in a query over one table.
+| asked by | function | what may differ |
+|---|---|---|
+| reflection: was it tried? | ``same_sql``, ``same_tokens`` | layout, comments, case outside strings |
+| repair: is anything repaired? | ``same_words`` | also quotes round names; reads what does not lex |
+| candidates: one candidate? | ``query_key`` | what the parser drops (``AS``); case of plain names; not quotes |
+| corpus: stored already? | ``tree_key`` | the same, with the case and the quotes of all names |
+| EM, few-shot, leaks | ``exact_match``, ``normalise_sql`` | habits of writing; also names of aliases |
+
+``same_sql`` and ``same_words`` keep what a parser mends (a comma too many), so that a repair of it counts.
+``query_key`` keeps whatever could change the rows: to SQLite ``= "Oslo"`` is a string and ``= Oslo`` a column.
+Pairs with all answers: tests/fixtures/same_sql.txt. Whether two statements do the same work is another question:
+``eval/suites/programs.py`` asks SQLite's compiler.
+
+EM [9.1 of the specification] is diagnostic only. Taken away: case (outside strings), white space, comments,
+identifier quotes, the names of table aliases, column aliases nobody refers to, ``INNER``/``ASC``/``AS``, ``<>`` for
+``!=``, double quotes round a compared string. Kept: the order of conditions, columns and tables, and every choice of
+construct. No schema is looked at, so a qualified column differs from the same column unqualified, except in a query
+over one table.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.sql.parse import SLIPS, parse_bounded
+from nl2sql.sql.words import statement_words
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
+    from sqlglot.tokens import Token, TokenType
+
+FOLDS_CASE = ("sqlite", "duckdb", "postgres")  # of names that are not quoted
+TOKEN = re.compile(  # what every writing of a query shares; DESC only where it can be nothing but a direction
+    r"(?P<text>'(?:[^']|'')*')|(?P<name>\"[^\"]*\"|`[^`]*`|\[[^\]]*\])"
+    r"|(?<![\w.])(?P<number>\d+(?:\.\d+)?)(?![\w.])"
+    r"|\b(?:(?P<word>select|where|group|having|union|intersect|except|limit|distinct|between|like|exists|order"
+    r"|and|or|(?:count|sum|avg|min|max)(?=\s?\()"
+    r"|(?<=[\w)]\s)(?<!\bby\s)(?<!select\s)(?<!distinct\s)desc(?=\s*(?:[,;)]|$|limit\b)))\b"
+    r"|(?<!distinct )(?:from|join) [\"`\[]?(?P<table>\w+))",
+    re.IGNORECASE,
+)
+TEXT = re.compile(r"'(?:[^']|'')*'")
+QUOTED = re.compile(r'"[^"]*"')
+PIECE = re.compile(r"\w+|[^\w\s]")
+VARYING = ("as", "inner", "outer", "asc", "isnull", "notnull", "offset", "true", "false")
+ENDS = (")", '"', "'", "`", "]")  # what an alias may follow
+NO_ALIAS_AFTER = frozenset(
+    "select distinct all from join where and or not on by having in like between union except intersect".split()  # noqa: SIM905
+)
+
+
+# ------------------------------------------------------------------------------------------ the same tokens or words
+
+
+def same_tokens(one: Sequence[Token], other: Sequence[Token]) -> bool:
+    """Whether two token streams say the same; whitespace, comments and the case outside strings aside."""
+    from sqlglot.tokens import TokenType
+
+    def said(stream: Sequence[Token]) -> list[tuple[TokenType, str]]:
+        return [(t.token_type, t.text if t.token_type == TokenType.STRING else t.text.lower()) for t in stream]
+
+    return said(one) == said(other)
+
+
+def same_sql(one: str, other: str) -> bool:
+    """Whether two statements have the same tokens, a last semicolon aside; text that does not lex is itself only."""
+    from nl2sql.sql.text import tokens
+
+    one, other = one.strip().rstrip("; \n"), other.strip().rstrip("; \n")
+    if one == other:
+        return True
+    left, right = tokens(one), tokens(other)
+    return left is not None and right is not None and same_tokens(left, right)
+
+
+def same_words(first: str, second: str, dialect: str = "sqlite") -> bool:
+    """Whether two statements differ at most in layout, comments, letter case and quotes round names."""
+    ours, theirs = (" ".join(statement_words(sql, dialect)).lower() for sql in (first, second))
+    return ours.strip("; ") == theirs.strip("; ") and texts_of(first) == texts_of(second)
+
+
+def texts_of(sql: str) -> list[str]:
+    """The texts in single quotes, in order."""
+    return TEXT.findall(sql)
+
+
+# ------------------------------------------------------------------------------------------------------ the same tree
+
+
+def query_key(sql: str, dialect: str = "sqlite") -> str:
+    """A text that two writings of one query share: layout, comments, keywords and the case of plain names differ.
+
+    Nothing is taken away that could change what is returned: quotes, aliases and qualifiers stay. What cannot be
+    parsed is compared by its words.
+    """
+
+    def fold_plain_names(tree: Expr) -> None:
+        from sqlglot import exp
+
+        for name in tree.find_all(exp.Identifier):
+            if dialect in FOLDS_CASE and not name.args.get("quoted"):
+                name.set("this", name.name.lower())
+
+    text = _as_tree(sql, dialect, fold_plain_names)
+    return " ".join(sql.rstrip("; \n\t").split()) if text is None else text
+
+
+def tree_key(sql: str, dialect: str = "sqlite") -> str:
+    """A text for all ways to write a statement: layout, comments, the case and the quotes of names differ; names of
+    aliases stay. What cannot be parsed: its words."""
+    text = _as_tree(sql, dialect, _unquote_names)
+    return " ".join(statement_words(sql, dialect)).lower() if text is None else text
+
+
+def _as_tree(sql: str, dialect: str, change: Callable[[Expr], object], **options: Any) -> str | None:
+    """A statement's parsed tree, changed and written again without comments; None for what cannot be parsed."""
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = parse_bounded(sql, dialect)
+        change(tree)
+        return str(tree.sql(dialect=dialect, comments=False, copy=False, **options))
+    except (SqlglotError, *SLIPS):
+        return None
+
+
+def _unquote_names(tree: Expr) -> None:
+    """Write all identifiers in lower case and without quotes."""
+    from sqlglot import exp
+
+    for name in tree.find_all(exp.Identifier):
+        name.set("this", name.name.lower())
+        name.set("quoted", False)
+
+
+# ------------------------------------------------------------------------------------- the same text but for habits: EM
 
 
 def exact_match(gold: str, predicted: str) -> bool:
@@ -26,16 +150,16 @@ def exact_match(gold: str, predicted: str) -> bool:
 @lru_cache(maxsize=8192)
 def normalise_sql(sql: str, dialect: str = "sqlite") -> str:
     """The normalised text; for SQL that sqlglot cannot parse, lower case with single spaces."""
-    from sqlglot.errors import SqlglotError
+    text = _as_tree(sql, dialect, _drop_habits, normalize_functions="upper")
+    return " ".join(sql.rstrip("; \n\t").lower().split()) if text is None else text
 
-    try:
-        tree = parse_bounded(sql, dialect)
-        read_double_quoted_values(tree)
-        _name_tables_plainly(tree)
-        _drop_column_aliases(tree)
-        return _plain(tree).sql(dialect=dialect, comments=False, normalize_functions="upper", copy=False)
-    except (SqlglotError, *SLIPS):
-        return " ".join(sql.rstrip("; \n\t").lower().split())
+
+def _drop_habits(tree: Expr) -> None:
+    read_double_quoted_values(tree)
+    _name_tables_plainly(tree)
+    _drop_column_aliases(tree)
+    _unquote_names(tree)
+    _leave_defaults_out(tree)
 
 
 def read_double_quoted_values(tree: Expr) -> None:
@@ -102,17 +226,62 @@ def _drop_column_aliases(tree: Expr) -> None:
             column.this.set("this", names[column.name.lower()])
 
 
-def _plain(tree: Expr) -> Expr:
-    """Lower-case, unquoted identifiers; no INNER; ASC as the default it is."""
+def _leave_defaults_out(tree: Expr) -> None:
+    """No INNER; ASC as the default it is."""
     from sqlglot import expressions as exp
 
-    for node in tree.find_all(exp.Identifier, exp.Join, exp.Ordered):
-        if isinstance(node, exp.Identifier):
-            node.set("this", node.name.lower())
-            node.set("quoted", False)
-        elif isinstance(node, exp.Join):
+    for node in tree.find_all(exp.Join, exp.Ordered):
+        if isinstance(node, exp.Join):
             if node.args.get("kind") == "INNER":
                 node.set("kind", None)
         elif not node.args.get("desc"):
             node.set("desc", None)
-    return tree
+
+
+def same_text(gold: str, predicted: str) -> bool:
+    """``exact_match(gold, predicted)``, with a look at keywords and literals first: of many pairs few are parsed."""
+    if gold == predicted:
+        return True
+    if any(mark in sql for sql in (gold, predicted) for mark in ("--", "/*")):
+        return exact_match(gold, predicted)
+    words, texts = _written(gold)
+    other_words, other_texts = _written(predicted)
+    if words != other_words or (texts is not None and other_texts is not None and texts != other_texts):
+        return False
+    (names, aliases), (other_names, other_aliases) = _names(gold), _names(predicted)
+    if names - other_names - aliases or other_names - names - other_aliases:
+        return False
+    return exact_match(gold, predicted)
+
+
+@lru_cache(maxsize=8192)
+def _names(sql: str) -> tuple[frozenset[str], frozenset[str]]:
+    """(all words outside strings, those that may be an alias or otherwise have another writing)."""
+    sql = TEXT.sub("''", sql.lower())
+    quoted = {word for text in QUOTED.findall(sql) for word in re.findall(r"\w+", text)}  # a name, or a string
+    names, may_vary = set(quoted), quoted.union(VARYING)
+    previous = ""
+    for piece in PIECE.findall(sql):
+        if piece == "(":
+            may_vary.add(previous)  # functions have synonyms
+        elif piece[0] == "_" or piece[0].isalpha():
+            names.add(piece)
+            if previous in ENDS or (previous.isidentifier() and previous not in NO_ALIAS_AFTER):
+                may_vary.add(piece)
+        previous = piece
+    return frozenset(names), frozenset(may_vary)
+
+
+@lru_cache(maxsize=8192)
+def _written(sql: str) -> tuple[list[str], list[str] | None]:
+    """(keywords, numbers and tables, strings); None where double quotes may stand for a name or a string."""
+    words: list[str] = []
+    texts: list[str] = []
+    unclear = False
+    for text, name, number, word, table in TOKEN.findall(" ".join(sql.split())):
+        unclear = unclear or name.startswith('"')
+        if text:
+            texts.append(text)
+        elif not name:
+            words.append(number or (word or f"table {table}").lower())
+    return sorted(words), None if unclear else sorted(texts)

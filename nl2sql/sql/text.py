@@ -101,15 +101,6 @@ def top_level(stream: Sequence[Token]) -> Iterator[tuple[int, Token]]:
             yield index, token
 
 
-def same_tokens(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    """Whether two token streams say the same; whitespace, comments and the case outside strings aside."""
-
-    def said(stream: Sequence[Token]) -> list[tuple[TokenType, str]]:
-        return [(t.token_type, t.text if t.token_type == TokenType.STRING else t.text.lower()) for t in stream]
-
-    return said(one) == said(other)
-
-
 def edited(sql: str, replacements: Sequence[tuple[int, int, str]]) -> str:
     """``sql`` with each ``(start, end, text)`` span (end exclusive) replaced; all other characters stay."""
     for start, end, text in sorted(set(replacements), reverse=True):

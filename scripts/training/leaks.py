@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nl2sql.agents.context.few_shot import wordings
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.sql.same import normalise_sql
-from nl2sql.sql.words import words
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,7 @@ def leaks(
 
 def asked_keys(question: Question) -> set[tuple[str, str]]:
     """(words, SQL) of a question, in each of its wordings and for each accepted gold."""
-    texts = {_words(str(text)) for text in (question.text, question.meta.get("question_syn")) if text}
-    return {(text, normalise_sql(gold)) for text in texts for gold in question.gold}
-
-
-def _words(text: str) -> str:
-    return " ".join(words(text))
+    return {(text, normalise_sql(gold)) for text in wordings(question) for gold in question.gold}
 
 
 def _contents(

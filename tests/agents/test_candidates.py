@@ -21,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nl2sql.agents.candidates.agent import PARTS, ReactSqlAgent, candidates, score
-from nl2sql.agents.candidates.voting import query_key
 from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import ScoreWeights, build_config
@@ -32,6 +31,7 @@ from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand
 from nl2sql.runs.folder import read_jsonl
+from nl2sql.sql.same import query_key
 
 QUESTION = "Which customers live in Bern?"
 RIGHT = "SELECT name FROM customers WHERE city = 'Bern';"

@@ -22,7 +22,7 @@ from nl2sql.eval import exact_match, gold_cache, score, score_many
 from nl2sql.interfaces import Question
 from nl2sql.machine import cache_dir
 from nl2sql.sql.row_order import order_free
-from nl2sql.sql.same_text import same_text
+from nl2sql.sql.same import same_text
 
 SLOW = "SELECT count(*) FROM n a, n b WHERE a.i + b.i > {}"
 

@@ -25,8 +25,9 @@ from nl2sql.repair.discover import discover, failures_of_corpus, stubs_text
 from nl2sql.repair.embeddings import HashedNgrams
 from nl2sql.repair.index import FixIndex
 from nl2sql.repair.registry import ErrorPattern
-from nl2sql.repair.signatures import error_signature, mask_error, normalised_sql
+from nl2sql.repair.signatures import error_signature, mask_error
 from nl2sql.repair.transfer import export_lines, import_lines
+from nl2sql.sql.same import tree_key
 
 FIXES = [
     ("no such column: nam", "SELECT nam FROM customers", "SELECT name FROM customers", "Names"),
@@ -80,7 +81,7 @@ def test_the_same_pair_is_stored_once_however_it_is_written(corpus: Corpus) -> N
     assert again is None and corpus.stats()["fixes"] == len(FIXES)
     assert corpus.store_query(uuid.uuid4(), "SELECT 1 FROM t", "one")
     assert not corpus.store_query(uuid.uuid4(), "select 1\n from T", "one")
-    assert normalised_sql("SELECT a FROM t WHERE b='X'") != normalised_sql("SELECT a FROM t WHERE b='x'")
+    assert tree_key("SELECT a FROM t WHERE b='X'") != tree_key("SELECT a FROM t WHERE b='x'")
 
 
 def test_search_is_exact_and_closest_first(corpus: Corpus) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.candidates.voting import agreement, query_key
+from nl2sql.agents.candidates.voting import agreement
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.task import EpisodeFailed, State, guard, link, open_task, other_orders
@@ -35,6 +35,7 @@ from nl2sql.interfaces import (
     Tool,
     no_sink,
 )
+from nl2sql.sql.same import query_key
 
 PARTS = tuple(ScoreWeights.model_fields)
 _LEAST = 1e-300  # a probability whose logarithm can be taken, for those that are not known

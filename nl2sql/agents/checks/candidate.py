@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
-from nl2sql.sql.text import edited, parse, same_tokens, syntax_error, tokens
+from nl2sql.sql.same import same_tokens
+from nl2sql.sql.text import edited, parse, syntax_error, tokens
 
 _MAX_CHARS = 20_000  # longer output is no answer to "write one query"
 _MAX_SNIPPETS = 8

@@ -121,11 +121,11 @@ def shown(example: Question) -> tuple[str, str]:
 
 def _twins(question: Question, database: Database, pool: Pool, same_database: bool) -> Callable[[Question], bool]:
     """Whether an item of the pool is the question itself or a twin of it. The cheap comparisons come first."""
-    texts, queries = _texts(question), {normalise_sql(gold) for gold in question.gold}
+    texts, queries = wordings(question), {normalise_sql(gold) for gold in question.gold}
     names = {name.casefold() for name in (question.db_id, database.name) if name}
 
     def twin(item: Question) -> bool:
-        if texts & _texts(item):
+        if texts & wordings(item):
             return True
         if not same_database and item.db_id.casefold() in names:
             return True
@@ -136,7 +136,7 @@ def _twins(question: Question, database: Database, pool: Pool, same_database: bo
     return twin
 
 
-def _texts(question: Question) -> set[str]:
+def wordings(question: Question) -> set[str]:
     """The words of a question, in each of its wordings."""
     return {" ".join(words(str(text))) for text in (question.text, question.meta.get("question_syn")) if text}
 

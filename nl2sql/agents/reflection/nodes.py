@@ -16,11 +16,12 @@ from nl2sql.agents.react import after_candidate
 from nl2sql.agents.reflection.judge import judge
 from nl2sql.agents.reflection.quality import quality_parts, quality_score
 from nl2sql.agents.reflection.state import ReflectState
-from nl2sql.agents.reflection.strategies import STRATEGIES, by_strategy, distinct, next_strategy, same_sql
+from nl2sql.agents.reflection.strategies import STRATEGIES, by_strategy, distinct, next_strategy
 from nl2sql.agents.task import State, Task, guard
 from nl2sql.agents.turns import failed
 from nl2sql.interfaces import Sampling
 from nl2sql.repair.dry_run import engine_version
+from nl2sql.sql.same import same_sql
 
 Update: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[ReflectState, State], Update]

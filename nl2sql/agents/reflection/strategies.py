@@ -16,7 +16,7 @@ from nl2sql.agents.task import State, focus_text, guard
 from nl2sql.databases.schema import Schema, Table, quote_name
 from nl2sql.errors import one_line
 from nl2sql.interfaces import Sampling
-from nl2sql.sql.text import same_tokens, tokens
+from nl2sql.sql.same import same_sql
 
 if TYPE_CHECKING:
     from nl2sql.agents.reflection.state import ReflectState
@@ -26,15 +26,6 @@ def next_strategy(attempts: Sequence[dict[str, Any]], listed: Sequence[str]) -> 
     """The first of the listed strategies that no attempt has used; the last one again once all are used."""
     used = {attempt["strategy"] for attempt in attempts}
     return next((name for name in listed if name not in used), listed[-1])
-
-
-def same_sql(one: str, other: str) -> bool:
-    """Whether two statements say the same; blanks, comments, case outside strings and a last semicolon aside."""
-    one, other = one.strip().rstrip("; \n"), other.strip().rstrip("; \n")
-    if one == other:
-        return True
-    left, right = tokens(one), tokens(other)
-    return left is not None and right is not None and same_tokens(left, right)
 
 
 def by_strategy(state: ReflectState, work: State) -> str:

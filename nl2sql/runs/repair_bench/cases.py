@@ -20,9 +20,9 @@ from nl2sql.interfaces import Benchmark, Database, Question, RunResult
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.deterministic import fault
 from nl2sql.repair.dry_run import engine_version
-from nl2sql.repair.signatures import same_words
 from nl2sql.repair.transfer import LEARNING_SPLITS, Repair, learn, source_of
 from nl2sql.runs.repair_bench.slips import KINDS, Slip
+from nl2sql.sql.same import same_words
 
 RULE = "bag"
 TIMEOUT_S = 10.0
