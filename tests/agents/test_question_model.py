@@ -14,6 +14,7 @@ from nl2sql.agents import prompts
 from nl2sql.agents.candidates.agent import Candidate, candidates, rank
 from nl2sql.agents.controllers import get_controller, run_episode
 from nl2sql.agents.question_model import ROWS, QuestionModel, question_model_print
+from nl2sql.agents.resources import members
 from nl2sql.config import Config, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import ModelError, UsageError
@@ -148,6 +149,6 @@ def test_another_adapter_of_the_same_name_is_another_run(tmp_path, folder):
         adapted = lora.add_adapter(tiny_model(), Recipe(rank=2, alpha=4, seed=seed))
         adapted.save_pretrained(tmp_path / "adapter")
         config = settings(folder, question_adapter=str(tmp_path / "adapter"))
-        keys.append(run_key(get_controller("candidates"), config, {}, {}))
+        keys.append(run_key(get_controller("candidates"), config, {}, {}, members(config)))
     assert keys[0] != keys[1]
     assert question_model_print(settings(folder).candidates) == f"{folder}+none"

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from nl2sql.agents.agent_tools import TOOLS
+from nl2sql.agents.prompts import REACT_SYSTEM_PROMPT
 from nl2sql.agents.react import bootstrap, parse_action, pending_override, react_sql
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import State
@@ -224,6 +225,68 @@ def test_a_tool_of_the_user_joins_the_action_space_and_its_failure_is_data(shop:
         episode = react_sql(QUESTION, database, ScriptedModel(replies), tools=tools)
     assert [r["observation"] for r in episode.trace if r.get("action") == "count_rows"] == [{"rows": 4}]
     assert episode.error == "tool: boom: RuntimeError: on purpose"
+
+
+def test_a_tool_of_the_user_is_named_to_the_model_with_what_it_is_for_and_takes(shop: Path) -> None:
+    def look_up(state: State, args: Any) -> Any:
+        """What a word means in this company.
+
+        The second line is not for the model.
+        """
+        return "nothing"
+
+    look_up.parameters = {"type": "object", "properties": {"word": {"type": "string"}}}  # type: ignore[attr-defined]
+    with SqliteDatabase(shop) as database:
+        shown = react_sql(QUESTION, database, ScriptedModel([]), tools={"look_up": look_up}).messages[0]["content"]
+        plain = react_sql(QUESTION, database, ScriptedModel([]), tools={"run_sql": TOOLS["run_sql"]}).messages[0]
+    added = '\n\nMore tools:\nlook_up[{"word": "..."}] - What a word means in this company.'
+    assert shown == REACT_SYSTEM_PROMPT + added
+    assert plain["content"] == REACT_SYSTEM_PROMPT, "a built-in tool in other hands has its line already"
+
+
+RIGHT = "SELECT count(*) FROM orders WHERE status = 'shipped'"
+
+
+def to_the_end() -> list[str]:
+    steps = ("extract_constraints", "validate_sql", "validate_constraints", "run_sql", "finish", "finish", "finish")
+    return [f"Action: {steps[0]}[{{}}]", "Action: generate_sql[{}]", RIGHT, *(f"Action: {s}[{{}}]" for s in steps[1:])]
+
+
+def test_a_gate_of_the_user_blocks_an_action_and_says_why(shop: Path) -> None:
+    def twice(state: State, action: str, args: Any) -> str | None:
+        runs = sum(record.get("action") == "run_sql" for record in state.trace)
+        return "blocked: run it twice" if action == "finish" and runs < 2 else None
+
+    with SqliteDatabase(shop) as database:
+        episode = react_sql(QUESTION, database, ScriptedModel(to_the_end()), gates={"twice": twice})
+    refused = [r["observation"] for r in episode.trace if r.get("action") == "finish"]
+    assert refused[0] == {"error": "blocked: run it twice"} and episode.finish != "finish"
+    blocked = [entry["reason"] for entry in episode.decision_log if entry["status"] == "blocked"]
+    assert blocked[0] == "blocked: run it twice"
+
+
+def test_a_gate_of_the_user_takes_the_place_of_the_loop_s_own(shop: Path) -> None:
+    replies = ["Action: extract_constraints[{}]", "Action: finish[{}]"]
+    with SqliteDatabase(shop) as database:
+        gates = {"finish_gate": lambda state, action, args: None}
+        episode = react_sql(QUESTION, database, ScriptedModel(replies), gates=gates)
+    assert episode.finish == "finish" and episode.compliance["finish_without_run"]
+
+
+@pytest.mark.parametrize(
+    ("gate", "error"),
+    [
+        (lambda state, action, args: 1 / 0, "tool: gate mine: ZeroDivisionError: division by zero"),
+        (
+            lambda state, action, args: {"no": 1},
+            "tool: gate mine: it gave \"{'no': 1}\"; expected why the action is blocked, or None",
+        ),
+    ],
+)
+def test_a_gate_of_the_user_that_fails_is_data(shop: Path, gate: Any, error: str) -> None:
+    with SqliteDatabase(shop) as database:
+        episode = react_sql(QUESTION, database, ScriptedModel(to_the_end()), gates={"mine": gate})
+    assert (episode.finish, episode.error) == ("error", error)
 
 
 @pytest.mark.parametrize(

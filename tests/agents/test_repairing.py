@@ -14,6 +14,7 @@ from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.react import react
 from nl2sql.agents.record import Episode
 from nl2sql.agents.repairing import check_corpus
+from nl2sql.agents.resources import members
 from nl2sql.config import Config, build_config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database, Question, Resources
@@ -161,7 +162,7 @@ def test_a_run_is_another_one_over_another_corpus(tmp_path: Path) -> None:
     named = get_controller("react")
 
     def key(config: Config) -> str:
-        return run_key(named, config, {}, {})
+        return run_key(named, config, {}, {}, members(config))
 
     with Corpus(path, create=True) as corpus:
         before, plain = key(guided), key(Config())

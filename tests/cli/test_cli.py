@@ -128,6 +128,27 @@ def test_ask_answers_with_sql_rows_and_trace(place: Path) -> None:
     assert answer["sql"].startswith("SELECT COUNT(*)") and len(answer["trace"]) == 12
 
 
+OWN_LOOP = """
+from nl2sql import Episode
+
+def counts(question, resources, config):
+    reply = resources.model.generate([{"role": "user", "content": question.text}], max_new_tokens=9)[0]
+    if "fail" in question.text:
+        raise ValueError("on purpose")
+    return Episode(question, "counts", sql="SELECT 1 AS one", columns=("one",), rows=((1,),))
+"""
+
+
+def test_ask_counts_the_calls_of_ones_own_loop_and_its_exception_is_its_own(place: Path) -> None:
+    (place / "own.py").write_text(OWN_LOOP, encoding="utf-8")
+    arguments = ["--db", "shop.sqlite", "--model", "scripted:good.json", "--controller", "own.py:counts"]
+    done = nl2sql("ask", "How many?", *arguments, cwd=place)
+    assert done.returncode == 0 and "-- counts: answered" in done.stdout and "1 model calls" in done.stdout
+    failed = nl2sql("ask", "fail", *arguments, cwd=place)
+    assert failed.returncode == 1 and "-- controller: ValueError: on purpose" in failed.stdout
+    assert "1 model calls" in failed.stdout and "bug" not in failed.stderr + failed.stdout
+
+
 def test_ask_reads_the_question_from_standard_input(place: Path) -> None:
     arguments = ["ask", "--db", "shop.sqlite", "--model", "scripted:good.json", "--json"]
     for extra in ([], ["-"]):

@@ -17,6 +17,7 @@ import pytest
 
 from nl2sql.agents.react import react_sql
 from nl2sql.agents.record import Episode
+from nl2sql.agents.task import State
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
@@ -194,6 +195,32 @@ def test_a_run_of_objects_is_continued_with_the_same_objects_only(tmp_path: Path
     with pytest.raises(UsageError, match="model="):
         resume(out, progress=False)
     assert resume(out, model=model, progress=False).report["metrics"] == done.report["metrics"]
+
+
+def test_a_run_with_a_tool_of_ones_own_is_continued_with_the_same_tool_only(tmp_path: Path) -> None:
+    def look_up(state: State, args: Any) -> int:
+        """Something."""
+        return 1
+
+    def other(state: State, args: Any) -> int:
+        """Something else."""
+        return 2
+
+    def never(state: State, action: str, args: Any) -> str | None:
+        return None
+
+    model, out = ScriptedModel(oracle(40, 5)), tmp_path / "run"
+    options = {"split": "quick", "limit": 3, "config": NO_TS, "control": False, "progress": False}
+    done = evaluate("packaged", model, tools={"look_up": look_up}, gates={"never": never}, out=out, **options)
+    assert {"tool look_up", "gate never"} <= set(done.manifest["members"])
+    with pytest.raises(UsageError, match=r"tools=\.\.\., gates=\.\.\."):
+        resume(out, model=model, progress=False)
+    with pytest.raises(UsageError, match="tool look_up changed"):
+        resume(out, model=model, tools={"look_up": other}, gates={"never": never}, progress=False)
+    again = resume(out, model=model, tools={"look_up": look_up}, gates={"never": never}, progress=False)
+    assert again.manifest["key"] == done.manifest["key"]
+    bare = evaluate("packaged", model, out=tmp_path / "bare", **options)
+    assert bare.manifest["key"] != done.manifest["key"]
 
 
 def test_a_preset_keeps_its_switches_under_a_config_of_ones_own(tmp_path: Path) -> None:
