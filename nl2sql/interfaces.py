@@ -160,7 +160,11 @@ class RunResult:
 
 @runtime_checkable
 class Database(Protocol):
-    """A database that questions are asked of. SQL is executed read-only, in bounded time and memory."""
+    """A database that questions are asked of. SQL is executed read-only, in bounded time and memory.
+
+    One optional attribute is used where a database of dialect ``sqlite`` has it: ``path``, its file. Scoring then
+    executes statements in batches, and can make replicas of it for TS (``databases.sqlite.files.sqlite_file``).
+    """
 
     dialect: str  # a sqlglot dialect name
     name: str

@@ -22,11 +22,13 @@ def load_benchmark(
     split: str | None = None,
     root: str | Path | None = None,
     databases: str | Path | None = None,
+    engine_url: str = "",
 ) -> Benchmark:
     """Load ``packaged``, a name found in ``root`` or ``NL2SQL_BENCHMARKS``, a folder, or ``hf:ORG/NAME[:split]``.
 
     ``split`` keeps the questions of one split (``all``: every question). ``databases`` is the folder of SQLite
-    files for a Hugging Face data set (default: ``NL2SQL_DATABASES``, then the data set's own folder).
+    files for a Hugging Face data set (default: ``NL2SQL_DATABASES``, then the data set's own folder). ``engine_url``:
+    ask the same databases on another engine (``on_engine``).
     Raises UsageError for an unknown name or split and BenchmarkError for a folder that cannot be read.
     """
     name = str(name_or_path)
@@ -42,7 +44,12 @@ def load_benchmark(
         from nl2sql.benchmarks.layouts import read_folder
 
         benchmark = read_folder(_find(name, root))
-    return _narrow(benchmark, split)
+    narrowed = _narrow(benchmark, split)
+    if not engine_url:
+        return narrowed
+    from nl2sql.benchmarks.on_engine import on_engine
+
+    return on_engine(narrowed, engine_url)
 
 
 def available_benchmarks(root: str | Path | None = None) -> list[str]:

@@ -37,6 +37,12 @@ DtypeOption = Annotated[
     str | None,
     typer.Option(help="float32 (default on CPU: same text at any batch composition) or bfloat16 (the fast lane)."),
 ]
+EngineUrlOption = Annotated[
+    str,
+    typer.Option(
+        help="Ask the databases on another engine, without TS: mysql://USER@HOST/{db_id}, duckdb:FOLDER/{db_id}.duckdb."
+    ),
+]
 AdapterOption = Annotated[
     str,
     typer.Option(help="LoRA adapter of a local model: auto (the packaged one), none, a name, or a PEFT folder."),

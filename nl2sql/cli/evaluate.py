@@ -17,6 +17,7 @@ from nl2sql.cli.ask import (
     ConstrainOption,
     DeviceOption,
     DtypeOption,
+    EngineUrlOption,
     ModelOption,
     ServerOption,
     SetOption,
@@ -33,6 +34,7 @@ def evaluate_command(
     split: Annotated[
         str | None, typer.Option(help="A split of the benchmark, or all. packaged: quick (default), dev, test.")
     ] = None,
+    engine_url: EngineUrlOption = "",
     limit: Annotated[int | None, typer.Option(help="A seeded sample of so many questions, by database.")] = None,
     controller: Annotated[
         str, typer.Option(help="react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
@@ -100,10 +102,12 @@ def evaluate_command(
 
         given = {"eval.replicas": replicas, "constrain": constrain}
         overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
-        settings = load_config(config or (), overrides, base=get_controller(controller).preset)
+        base = {**get_controller(controller).preset, **({"eval": {"replicas": 0}} if engine_url else {})}
+        settings = load_config(config or (), overrides, base=base)
         plan = Plan(
             benchmark=benchmark,
             split=default_split(benchmark, split),
+            engine_url=engine_url,
             limit=limit,
             sample_seed=sample_seed,
             controller=controller,

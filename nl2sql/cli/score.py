@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nl2sql.cli.ask import EngineUrlOption
 from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
 
 if TYPE_CHECKING:
@@ -27,12 +28,17 @@ def score(
         str, typer.Option("--benchmark", "-b", help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME.")
     ] = "packaged",
     split: Annotated[str | None, typer.Option(help="Score the questions of one split.")] = None,
+    engine_url: EngineUrlOption = "",
     rule: Annotated[
         str, typer.Option(help="What counts as the same answer: bag, bag~REL, spider, bird-set, bird-soft-f1, ...")
     ] = "bag",
     replicas: Annotated[
-        str, typer.Option(help="Replicas per database for TS, or a folder with FOLDER/<database>/*.sqlite; 0: no TS.")
-    ] = "5",
+        str | None,
+        typer.Option(
+            help="Replicas per database for TS, or a folder with FOLDER/<database>/*.sqlite; 0: no TS. Default: 5, "
+            "or 0 with --engine-url."
+        ),
+    ] = None,
     method: Annotated[str, typer.Option(help="How replicas are made: perturb or suite.")] = "perturb",
     timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
     max_rows: Annotated[int, typer.Option(help="Rows that one statement may return.")] = 100_000,
@@ -69,7 +75,7 @@ def score(
         raise UsageError("no predictions given; add --predictions FILE (or --cases FILE)")
     if twice := [file for number, file in enumerate(files) if file in files[:number]]:
         raise UsageError(f"predictions file {twice[0]} is given twice")
-    loaded = load_benchmark(benchmark, split=split)
+    loaded = load_benchmark(benchmark, split=split, engine_url=engine_url)
     questions = list(loaded.questions) if gold is None else with_golds(loaded.questions, gold)
     kept = [question for question in questions if scorable(question)]
     left_out = left_out_counts(questions)
@@ -83,7 +89,7 @@ def score(
             kept,
             {name: {i: sql for i, sql in found.items() if i not in set_aside} for name, (found, _) in read.items()},
             rule=rule,
-            replicas=replicas,
+            replicas=replicas or (0 if engine_url else 5),
             method=method,
             timeout_s=timeout,
             max_rows=max_rows,

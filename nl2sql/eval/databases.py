@@ -8,15 +8,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.config import EvalConfig
+from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.gold_cache import GoldCache, gold_cache
 from nl2sql.eval.settings import Settings
-from nl2sql.interfaces import Benchmark, Question
+from nl2sql.interfaces import Benchmark, Database, Question
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
 
 SUFFIXES = (".sqlite", ".sqlite3", ".db")
+
+
+def check_ts(benchmark: Benchmark, questions: Sequence[Question], chosen: EvalConfig) -> None:
+    """Raises UsageError where TS is asked of a database that is no SQLite file: there are no replicas of it."""
+    for db_id in dict.fromkeys(question.db_id for question in questions) if chosen.replicas else ():
+        try:
+            database = benchmark.database(db_id)
+        except Nl2SqlError:
+            continue  # scoring says what is wrong with it
+        if sqlite_file(database) is None:
+            raise UsageError(
+                f"TS needs SQLite files, and {db_id} is a {database.dialect} database; leave TS out with --replicas 0 "
+                "(-c eval.replicas=0)"
+            )
 
 
 class Databases:
@@ -50,7 +66,7 @@ class Databases:
         elif self.wanted:
             found = suites_of(
                 questions,
-                lambda db_id: self.path(db_id)[0],
+                self.path,
                 self.wanted,
                 seed=self.seed,
                 workers=workers,
@@ -75,19 +91,23 @@ class Databases:
                 for what in ("cache", "schema", "replicas"):
                     self._known.pop((db_id, what), None)
 
-    def path(self, db_id: str) -> tuple[Path | None, str | None]:
-        """(file, None), or (None, what is wrong with it)."""
+    def original(self, db_id: str) -> tuple[Database | None, str | None]:
+        """(database, None), or (None, what is wrong with it)."""
 
-        def find() -> tuple[Path | None, str | None]:
+        def find() -> tuple[Database | None, str | None]:
             try:
-                database: Any = self.benchmark.database(db_id)
-                return Path(database.path), None
+                return self.benchmark.database(db_id), None
             except Nl2SqlError as error:
                 self.warnings.append(f"database {db_id!r}: {error}")
                 return None, str(error)
 
-        found: tuple[Path | None, str | None] = self._once(db_id, "path", find)
+        found: tuple[Database | None, str | None] = self._once(db_id, "original", find)
         return found
+
+    def path(self, db_id: str) -> Path | None:
+        """The SQLite file of a database; None where there is none."""
+        database, _ = self.original(db_id)
+        return sqlite_file(database) if database is not None else None
 
     def schema(self, db_id: str) -> Schema | None:
         def find() -> Schema | None:
@@ -100,7 +120,7 @@ class Databases:
         return found
 
     def cache(self, db_id: str) -> GoldCache | None:
-        path, _ = self.path(db_id)
+        path = self.path(db_id)
         if not self._cache_golds or path is None:
             return None
         found: GoldCache | None = self._once(db_id, "cache", lambda: gold_cache(path))
@@ -111,7 +131,7 @@ class Databases:
         if self.of_questions is not None:
             (question,) = questions
             return self.of_questions.get(question.id)
-        path, _ = self.path(db_id)
+        path = self.path(db_id)
 
         def find() -> list[Path] | None:
             try:

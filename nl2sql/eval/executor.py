@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.databases.sqlite.batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
+from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.eval import gold_cache
 from nl2sql.eval.gold_cache import GoldCache
 from nl2sql.eval.rules import Rule, order_matters
+from nl2sql.eval.statements import run_statements
 from nl2sql.eval.ties import ORDER, ROWS_TOO, UNORDERED, Ties
-from nl2sql.interfaces import RunResult
+from nl2sql.interfaces import Database, RunResult
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool
@@ -69,7 +71,7 @@ class Executor:
 
     def judge_pairs(
         self,
-        path: Path,
+        database: Database,
         cases: Sequence[Case],
         single: Sequence[tuple[str | None, str | None]],
         replicas: Callable[[], Sequence[Path] | None] | None,
@@ -86,7 +88,11 @@ class Executor:
             *(table.pair(case.gold, case.predicted, flags | self._ordered(case.gold)) for case in cases),
             *(table.pair(gold, predicted, 0) for gold, predicted in single),
         ]
-        found = self._run([path], table.sql, pairs, cache)
+        path = sqlite_file(database)
+        if path is None:
+            found = self._run_one_by_one(database, table.sql, pairs)
+        else:
+            found = self._run([path], table.sql, pairs, cache)
         verdicts = [self._on_original(found, pair, n, case) for n, (pair, case) in enumerate(zip(pairs, cases))]  # noqa: B905
         results = {}
         for text, index in table.places.items():
@@ -98,7 +104,7 @@ class Executor:
             for verdict in verdicts:
                 verdict.robust = verdict.right and files is not None
                 verdict.replicas = len(files or ())
-        if files:
+        if files and path is not None:
             self._on_replicas(path, files, [cases[n] for n in right], [verdicts[n] for n in right], cache)
         return verdicts, results
 
@@ -141,6 +147,12 @@ class Executor:
             for (file_number, index), digest in found.digests.items():
                 if places.get(index):
                     cache.add(files[file_number], places[index], digest)
+        return found
+
+    def _run_one_by_one(self, database: Database, sql: Sequence[str], pairs: Sequence[Pair]) -> PairsResult:
+        bounds: dict[str, Any] = {"timeout_s": self.timeout_s, "max_rows": self.max_rows, "stop": self.stop}
+        found = run_statements(database, sql, pairs, **bounds)
+        self.executed += found.executed
         return found
 
     def _matches(self, case: Case, gold: RunResult, predicted: RunResult) -> bool:

@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.databases import Databases
+from nl2sql.eval.databases import Databases, check_ts
 from nl2sql.eval.executor import Case, Executor, Verdict
 from nl2sql.eval.rules import Rule, get_rule
 from nl2sql.eval.scores import ItemScore, Judged, Scores, replicas_name
@@ -98,6 +98,7 @@ def judge(
 
         pool = default_pool()
     chosen = settings.chosen
+    check_ts(benchmark, questions, chosen)
     executor = Executor(pool, get_rule(chosen.rule), chosen.timeout_s, chosen.max_rows, explain=settings.causes)
     databases = Databases(benchmark, questions, settings)
     databases.build_for(questions, pool.workers, settings.progress)
@@ -246,7 +247,7 @@ def _judge_portion(
     executor: Executor, databases: Databases, portion: _Portion, given: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str | None, ItemScore]]:
     """The scores of a portion; never raises for what a prediction, a gold or a database does."""
-    path, trouble = databases.path(portion.db_id)
+    database, trouble = databases.original(portion.db_id)
     golds = {q.id: [gold for text in q.gold for gold in executor.rule.accepts(text)] for q in portion.questions}
     cases: list[Case] = []
     places: dict[tuple[str, str], list[int]] = {}
@@ -262,9 +263,9 @@ def _judge_portion(
             single += [(gold, None) for gold in golds[question.id]]
     verdicts: list[Verdict] = []
     results: dict[str, RunResult] = {}
-    if path is not None:
+    if database is not None:
         ask = (lambda: databases.replicas(portion.db_id, portion.questions)) if databases.wanted else None
-        verdicts, results = executor.judge_pairs(path, cases, single, ask, databases.cache(portion.db_id))
+        verdicts, results = executor.judge_pairs(database, cases, single, ask, databases.cache(portion.db_id))
     judged: dict[str, dict[str | None, ItemScore]] = {}
     for question in portion.questions:
         facts = _Facts(question, golds[question.id], results, databases, trouble, executor.rule)

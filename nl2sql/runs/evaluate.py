@@ -13,6 +13,7 @@ from nl2sql.agents.controllers import get_controller, with_preset
 from nl2sql.agents.record import Episode
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
+from nl2sql.eval.databases import check_ts
 from nl2sql.interfaces import Benchmark, Gate, Model, Tool
 from nl2sql.runs.carry_out import carry_out, carry_out_seeds
 from nl2sql.runs.folder import exclusive, new_folder
@@ -29,6 +30,7 @@ def evaluate(
     *,
     config: Config | None = None,
     split: str | None = None,
+    engine_url: str = "",
     limit: int | None = None,
     sample_seed: int = 0,
     seeds: Sequence[int] = (),
@@ -51,6 +53,7 @@ def evaluate(
 
     benchmark, model: a name as on the command line, or an object. controller: a name, or any callable
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
+    engine_url: the benchmark's databases on another engine (docs/benchmarks.md); TS is of SQLite files only.
     tools, gates: added to those of the loop. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
     model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
     executor: carries out episodes and scoring: this process, or a cluster (``nl2sql.runs.distributed.Ray``).
@@ -62,6 +65,7 @@ def evaluate(
     plan = Plan(
         benchmark=str(getattr(benchmark, "name", benchmark)),
         split=split,
+        engine_url=engine_url,
         limit=limit,
         sample_seed=sample_seed,
         controller=named.name if "controller" in objects else str(controller),
@@ -101,6 +105,7 @@ def start(
     questions = pick(benchmark, plan)
     model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
     check_config(model, config)
+    check_ts(benchmark, questions, config.eval)
     folder = new_folder(out, f"{named.name}-{benchmark.name}")
     job = Job(plan, named, benchmark, questions, model, folder, *_own(objects), progress, executor)
     with exclusive(folder):

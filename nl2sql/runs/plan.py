@@ -48,6 +48,7 @@ class Plan:
     equal_tokens: bool = False
     seeds: tuple[int, ...] = ()
     objects: tuple[str, ...] = ()
+    engine_url: str = ""  # the benchmark's databases on another engine than SQLite
 
 
 def absolute(plan: Plan) -> Plan:
@@ -89,10 +90,10 @@ def read_plan(folder: Path) -> tuple[Plan, Config]:
 def open_benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
     """The benchmark of a plan, by name or as the object that was given. Raises UsageError, BenchmarkError."""
     if "benchmark" not in plan.objects:
-        return load_benchmark(plan.benchmark, split=plan.split)
+        return load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
     found: Benchmark = objects["benchmark"]
-    if plan.split is not None:
-        raise UsageError("split= goes with a benchmark's name; narrow a benchmark object before you pass it")
+    if plan.split is not None or plan.engine_url:
+        raise UsageError("split= and engine_url= go with a benchmark's name, not with an object")
     return found
 
 

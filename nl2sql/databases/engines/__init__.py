@@ -17,6 +17,13 @@ FORMS = (
 SERVERS = {"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql"}
 
 
+def dialect_of(spec: str) -> str:
+    """The dialect of the database that a form of ``FORMS`` names, without opening it."""
+    form, colon, _ = spec.partition(":")
+    known = SERVERS | {"duckdb": "duckdb", "clickhouse": "clickhouse"}
+    return known.get(form, "sqlite") if colon else "sqlite"
+
+
 def open_database(spec: str | Path) -> Database:
     """The database that ``spec`` names, opened read-only; one of ``FORMS``.
 

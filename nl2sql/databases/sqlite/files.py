@@ -19,12 +19,22 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nl2sql.databases.sqlite.vetting import Unreadable, bound, content_digest, rows_deadline, vet
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.machine import cache_dir
 
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Database
+
 FRESH_S = 2.0  # a file changed this recently may change again within one tick of its time stamp
+
+
+def sqlite_file(database: Database) -> Path | None:
+    """The file of a database that is one; None for another engine's."""
+    path = getattr(database, "path", None)
+    return Path(path) if path is not None and database.dialect == "sqlite" else None
 
 
 @dataclass(frozen=True)

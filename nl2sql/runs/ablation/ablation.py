@@ -20,6 +20,7 @@ from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.prompts import prompt_hashes
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
+from nl2sql.eval.databases import check_ts
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
@@ -288,6 +289,7 @@ class _Work:
                         model, opened = open_model(cell.plan), _model_of(cell.plan)
                         stack.callback(model.close)
                     check_config(model, cell.config)
+                    check_ts(benchmark, questions, cell.config.eval)
                     if not found:
                         begin()
                     found[cell.name] = self._run(cell, benchmark, questions, model, bar.update)

@@ -6,9 +6,10 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.benchmarks.on_engine import OnEngine
+from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Question
 
@@ -24,9 +25,12 @@ class Shard:
     questions: tuple[Question, ...]
     file: Path | None
     length: int = 0  # of the file, in bytes
+    url: str = ""  # of a benchmark on another engine
 
-    def open(self) -> FolderBenchmark:
+    def open(self) -> Benchmark:
         """The benchmark, as far as the shard goes. Raises UsageError where this machine does not have the file."""
+        if self.url:
+            return OnEngine(self.benchmark, self.questions, {}, self.url)
         files = {}
         if self.file is not None:
             if not self.file.exists() or self.file.stat().st_size != self.length:
@@ -48,12 +52,13 @@ def cut(benchmark: Benchmark, questions: Sequence[Question], size: int = SIZE) -
         by_database.setdefault(question.db_id, []).append(question)
     shards = []
     for db_id, members in by_database.items():
-        file = _file_of(benchmark, db_id)
+        url = benchmark.url if isinstance(benchmark, OnEngine) else ""
+        file = _file_of(benchmark, db_id) if not url else None
         length = file.stat().st_size if file is not None else 0
         parts = -(-len(members) // size)
         for part in range(parts):
             chosen = members[part * len(members) // parts : (part + 1) * len(members) // parts]
-            shards.append(Shard(benchmark.name, getattr(benchmark, "source", ""), tuple(chosen), file, length))
+            shards.append(Shard(benchmark.name, getattr(benchmark, "source", ""), tuple(chosen), file, length, url))
     return sorted(shards, key=lambda shard: -len(shard.questions))
 
 
@@ -64,8 +69,13 @@ def _file_of(benchmark: Benchmark, db_id: str) -> Path | None:
         path = files.get(db_id)
     else:
         try:
-            database: Any = benchmark.database(db_id)
-            path = Path(database.path)
+            database = benchmark.database(db_id)
         except Nl2SqlError:
-            path = None
+            return None
+        path = sqlite_file(database)
+        if path is None:
+            raise UsageError(
+                f"{db_id} is a {database.dialect} database of an object of this process, and workers open databases by "
+                "name; give the benchmark's name with engine_url=, or use --executor local"
+            )
     return path.absolute() if path is not None and path.exists() else None
