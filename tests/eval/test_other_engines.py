@@ -9,16 +9,17 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import servers
 from engine_shops import make_duckdb
 
 from nl2sql.benchmarks import load_benchmark
-from nl2sql.errors import UsageError
+from nl2sql.databases.schema import Schema
+from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval import score, score_many
-from nl2sql.interfaces import Database, Question
+from nl2sql.interfaces import Database, Question, RunResult
 from nl2sql.runs.distributed.shards import cut
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.report import write_report
@@ -104,6 +105,41 @@ def test_a_database_of_any_class_with_a_sqlite_file_has_replicas(shop: Path) -> 
     mine: Any = Mine()
     scores = score(Shops(mine, questions), questions, {"1": questions[0].gold[0]}, replicas=1)
     assert scores.metrics()["TS[bag,perturb,N=1]"].value == 1.0
+
+
+def test_an_engine_that_nobody_knows_needs_its_class_and_nothing_else() -> None:
+    class Answers:
+        """The Protocol's members over a table of answers; its dialect is none of ours."""
+
+        dialect, name, fingerprint = "presto", "answers", "0"
+        known: ClassVar = {"q1": ((1,), (2,)), "q2": ((2,), (1,))}
+
+        def schema(self) -> Schema:
+            return Schema((), self.dialect)
+
+        def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
+            return []
+
+        def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:
+            return RunResult(True)
+
+        def run(self, sql: str, *, timeout_s: float = 30.0, max_rows: int = 10_000) -> RunResult:
+            if sql == "gone":
+                raise DatabaseError("the server is gone")
+            rows = self.known.get(sql)
+            return RunResult(True, ("n",), rows) if rows else RunResult(False, error="what?", error_kind="syntax")
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    questions = [Question("?", "answers", str(number), gold=("q1",)) for number in range(3)]
+    shops = Shops(Answers(), questions)
+    items = score(shops, questions, {"0": "q2", "1": "q3", "2": "gone"}, replicas=0).items
+    assert [(item.va, item.ex, item.error) for item in items] == [
+        (True, True, None),
+        (False, False, "what?"),
+        (False, False, "the server is gone"),
+    ]
 
 
 # -------------------------------------------------------------------------------------------- by name and by URL
