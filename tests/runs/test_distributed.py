@@ -195,8 +195,8 @@ def test_a_worker_refuses_other_content_at_the_same_path(
     question = Question("?", "shop", "1")
     (shard,) = cut(FolderBenchmark("toy", [question], {}, {"shop": shop}), [question])
     plan, named = Plan(model=f"scripted:{script}", cache=False), get_controller("single_shot")
-    prints = prints_of(plan, named, open_model(plan), config)
-    order = Order(plan, "single_shot", config, prints, {})
+    prints = prints_of(plan, named, open_model(plan), config, {}, {})
+    order = Order(plan, "single_shot", config, prints, {}, {})
     assert [episode.question.id for episode in run_shard(order, shard)] == ["1"]
     write(file, "SELECT names FROM t")
     worker._KEPT = worker._Kept()  # as in another process
