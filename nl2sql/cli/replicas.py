@@ -90,16 +90,13 @@ def check(
     method: MethodOption = "suite",
     n: CountOption = 10,
     seed: SeedOption = 0,
-    prove: Annotated[
-        bool, typer.Option("--prove", help="Instead: run the neighbours that are called equivalent; none may differ.")
-    ] = False,
     survivors: Annotated[int, typer.Option(help="How many surviving neighbours to list.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the databases: which share of the neighbours of each gold do they tell from it?
 
     A neighbour is the gold with one thing wrong: an operator, a column, a constant, DISTINCT, a join's type, NULLs, a
-    forgotten clause... Those that are proven to be equivalent are set aside and listed in the JSON.
+    forgotten clause... The few that are equivalent survive and count as such.
 
     Examples:
 
@@ -108,41 +105,20 @@ def check(
         nl2sql replicas check -b spider --split train --limit 200 -n 10
 
         nl2sql replicas check -b spider --split train --limit 200 --method perturb --json
-
-        nl2sql replicas check -b spider --split train --limit 200 --prove
     """
     import json
     import sys
 
-    from nl2sql.eval.suites.check import check_proofs, check_strength
+    from nl2sql.eval.suites.check import check_strength
 
     _check_arguments(method, n)
     loaded, questions = _questions(benchmark, split, limit, seed)
-    if prove:
-        proofs = check_proofs(loaded, questions, seed=seed, progress=sys.stderr.isatty())
-        typer.echo(json.dumps(proofs, ensure_ascii=False)) if as_json else _print_proofs(proofs)
-        if proofs["counterexamples"]:
-            raise typer.Exit(1)
-        return
     strength = check_strength(loaded, questions, method=method, n=n, seed=seed, progress=sys.stderr.isatty())
     report = {"benchmark": loaded.name, "split": split, **strength.to_dict()}
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False))
     else:
         _print(report, survivors)
-
-
-def _print_proofs(report: dict[str, Any]) -> None:
-    typer.echo(
-        f"{report['neighbours']} neighbours of {report['golds']} golds are called equivalent; run on "
-        f"{report['databases']} databases in {report['seconds']:.1f} s, "
-        f"{len(report['counterexamples'])} of them answered differently"
-    )
-    _print_left_out(report["left_out"])
-    for entry in report["counterexamples"]:
-        typer.echo(f"  {entry['id']} ({entry['db_id']}) {entry['kind']}: {entry['proof']}")
-        typer.echo(f"    gold      {' '.join(entry['gold'].split())}")
-        typer.echo(f"    neighbour {entry['sql']}")
 
 
 def _check_arguments(method: str, n: int) -> None:
@@ -206,8 +182,7 @@ def _print_left_out(left_out: dict[str, int]) -> None:
 def _print(report: dict[str, Any], survivors: int) -> None:
     typer.echo(
         f"{report['method']}: {report['n']} golds, {report['neighbours']} neighbours "
-        f"(at least {report['neighbours_per_gold_least']} per gold), "
-        f"{len(report['equivalent'])} more proven equivalent and set aside"
+        f"(at least {report['neighbours_per_gold_least']} per gold)"
     )
     if not report["neighbours"]:
         _print_left_out(report["left_out"])
@@ -221,9 +196,9 @@ def _print(report: dict[str, Any], survivors: int) -> None:
         f"databases per gold: {report['databases_per_gold']:.1f} on average, "
         f"at most {report['databases_per_gold_most']}"
     )
-    typer.echo(f"  {'kind':16} {'n':>6} {'killed':>9} {'equivalent':>11}")
+    typer.echo(f"  {'kind':16} {'n':>6} {'killed':>9}")
     for kind, row in report["by_kind"].items():
-        typer.echo(f"  {kind:16} {row['n']:>6} {_percent(row['rate']):>9} {row['equivalent']:>11}")
+        typer.echo(f"  {kind:16} {row['n']:>6} {_percent(row['rate']):>9}")
     typer.echo(
         f"built {report['built']} in {report['build_seconds']:.1f} s, checked in {report['check_seconds']:.1f} s"
     )

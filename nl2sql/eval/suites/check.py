@@ -21,7 +21,7 @@ REQUIRED = 50  # neighbours per gold, below which a gold is counted as having fe
 
 @dataclass
 class Strength:
-    """Kill rates over neighbours that are not proven to be equivalent. ``items``: one entry per question."""
+    """Kill rates over all neighbours, the equivalent ones among them too. ``items``: one entry per question."""
 
     method: str
     n: int
@@ -33,15 +33,13 @@ class Strength:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: ``micro`` over neighbours, ``macro`` over golds, ``fully_killed`` share of golds, by kind."""
-        total, killed, proven = Counter[str](), Counter[str](), Counter[str]()
+        total, killed = Counter[str](), Counter[str]()
         for item in self.items:
             for kind, _ in item["killed"]:
                 killed[kind] += 1
                 total[kind] += 1
             for kind, _ in item["survivors"]:
                 total[kind] += 1
-            for kind, _, _ in item["equivalent"]:
-                proven[kind] += 1
         rates = [
             len(item["killed"]) / (len(item["killed"]) + len(item["survivors"]))
             for item in self.items
@@ -73,9 +71,8 @@ class Strength:
                     "n": total[kind],
                     "killed": killed[kind],
                     "rate": _share(killed[kind], total[kind]),
-                    "equivalent": proven[kind],
                 }
-                for kind in sorted(total.keys() | proven.keys())
+                for kind in sorted(total)
             },
             "databases_per_gold": sum(len(item["databases"]) for item in self.items) / golds if golds else None,
             "databases_per_gold_most": max((len(item["databases"]) for item in self.items), default=0),
@@ -84,11 +81,6 @@ class Strength:
             "built": self.built,
             "check_seconds": round(self.check_seconds, 3),
             "survivors": survivors,
-            "equivalent": [
-                {"id": item["id"], "kind": kind, "sql": sql, "proof": proof}
-                for item in self.items
-                for kind, sql, proof in item["equivalent"]
-            ],
         }
 
 
@@ -144,44 +136,6 @@ def check_strength(
         strength.items.append({**entry, **reply["golds"][0]})
     strength.check_seconds = time.perf_counter() - started
     return strength
-
-
-def check_proofs(
-    benchmark: Benchmark, questions: Sequence[Question], *, seed: int = 0, workers: int = 2, progress: bool = False
-) -> dict[str, Any]:
-    """Run every neighbour that is proven equivalent, of each question's first gold, on databases made to disprove it.
-
-    Returns ``{"golds", "neighbours", "databases", "seconds", "left_out", "counterexamples": [{"id", "db_id", "gold",
-    "kind", "sql", "proof", "database"}]}``; ``databases`` counts those that said something. A counterexample is a
-    fault of ``proofs.py``.
-    """
-    started = time.perf_counter()
-    record = Strength("suite", 0)
-    paths = _paths(benchmark, questions, record)
-    kept = [question for question in questions if question.id in paths]
-    tasks = [
-        Task(
-            str(paths[question.id]),
-            lambda path=paths[question.id]: source_data(path),  # type: ignore[misc]
-            {"task": "prove", "golds": [question.gold[0]], "seed": seed},
-        )
-        for question in kept
-    ]
-    report: dict[str, Any] = {"golds": 0, "neighbours": 0, "databases": 0, "counterexamples": []}
-    for index, reply in _progress(run_tasks(tasks, workers), len(tasks), "proving", progress):
-        if "error" in reply:
-            _leave_out(record, reply["error"].split(":")[0])
-            continue
-        question, (entry,) = kept[index], reply["golds"]
-        report["golds"] += 1
-        report["neighbours"] += entry["proven"]
-        report["databases"] += entry["told"]
-        report["counterexamples"] += [
-            {"id": question.id, "db_id": question.db_id, "gold": question.gold[0]}
-            | {"kind": kind, "sql": sql, "proof": proof, "database": number}
-            for kind, sql, proof, number in entry["found"]
-        ]
-    return report | {"seconds": round(time.perf_counter() - started, 3), "left_out": record.left_out}
 
 
 def _paths(benchmark: Benchmark, questions: Sequence[Question], strength: Strength) -> dict[str, Path]:

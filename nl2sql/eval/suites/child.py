@@ -4,7 +4,7 @@ Started by ``workshop.py`` as a ``framed_child``. The process cannot grow any fi
 back as bytes.
 
 Requests: ``{"source": key, "data": Source or null}`` (data once per source), and with it ``"task"``: "build"
-(``golds``, ``n``, ``seed``), "check" (``golds``, ``files``, ``seed``) or "prove" (``golds``, ``seed``).
+(``golds``, ``n``, ``seed``) or "check" (``golds``, ``files``, ``seed``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 from nl2sql.databases.sqlite.framed_child import reply, requests
 from nl2sql.databases.sqlite.worker import restrict_process
 from nl2sql.eval.suites.distil import Databases, Gold, answer, distil, read_gold
-from nl2sql.eval.suites.hunt import counterexamples
 from nl2sql.eval.suites.source import Source
 from nl2sql.interfaces import RunResult
 from nl2sql.sql.parse import SLIPS
@@ -89,12 +88,7 @@ def check(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
     return {"golds": entries}
 
 
-def prove(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
-    """Databases on which a neighbour that is called equivalent answers differently; there should be none."""
-    return {"golds": [counterexamples(sql, place, request["seed"]) for sql in request["golds"]]}
-
-
-TASKS = {"build": build, "check": check, "prove": prove}
+TASKS = {"build": build, "check": check}
 
 
 def _entry(gold: Gold, killed: set[int], usable: int) -> dict[str, Any]:
@@ -105,5 +99,4 @@ def _entry(gold: Gold, killed: set[int], usable: int) -> dict[str, Any]:
         "usable": usable,
         "killed": [[n.kind, n.sql] for k, n in enumerate(gold.live) if k in killed],
         "survivors": [[n.kind, n.sql] for k, n in enumerate(gold.live) if k not in killed],
-        "equivalent": [[n.kind, n.sql, n.equivalent] for n in gold.proven],
     }

@@ -13,8 +13,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from sqlglot import expressions as exp
 
@@ -31,19 +30,17 @@ FIRST = 10
 MOST = 150
 ENOUGH = 8
 ARBITRARY = "the answer rests on the order of rows on every database with a few rows"
-SAME_PROGRAM = "SQLite compiles both to the same program"
 
 
 @dataclass
 class Gold:
-    """A gold, its neighbours that compile, and those set aside with a proof."""
+    """A gold and its neighbours that compile."""
 
     sql: str
     statement: str
     tree: exp.Expr | None
     judge: Judge
     live: list[Neighbour] = field(default_factory=list)
-    proven: list[Neighbour] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)  # the gold with its ties broken one way and the other
     problem: str | None = None  # why no suite can be made for it
 
@@ -67,7 +64,7 @@ class Databases:
 
 
 def read_gold(sql: str, place: Databases, seed: int) -> Gold:
-    """Parse a gold, make its neighbours, and drop those that do not compile or are proven to be equivalent."""
+    """Parse a gold, make its neighbours, and drop those that do not compile."""
     statement = readable(sql) or ""
     gold = Gold(sql, statement, None, Judge(sql))
     try:
@@ -77,21 +74,11 @@ def read_gold(sql: str, place: Databases, seed: int) -> Gold:
         gold.problem = str(error)
         return gold
     place.arena.load(place.empty)
-    program = place.arena.program(statement) if statement else None
-    if program is None:
+    if not statement or not place.arena.compiles(statement):
         gold.problem = "the gold does not run"
         return gold
-    gold.variants = [v for v in _tie_breakers(gold.tree) if place.arena.program(v) is not None]
-    written = place.arena.program(gold.tree.sql("sqlite"))
-    programs = {program} | ({written} if written else set())
-    for neighbour in found:
-        compiled = place.arena.program(neighbour.sql)
-        if neighbour.equivalent:
-            gold.proven += [neighbour] if compiled is not None else []
-        elif compiled in programs:
-            gold.proven.append(replace(neighbour, equivalent=SAME_PROGRAM))
-        elif compiled is not None:
-            gold.live.append(neighbour)
+    gold.variants = [v for v in _tie_breakers(gold.tree) if place.arena.compiles(v)]
+    gold.live = [neighbour for neighbour in found if place.arena.compiles(neighbour.sql)]
     return gold
 
 
@@ -221,7 +208,3 @@ def _cover(kills: dict[int, set[tuple[int, int]]], n: int) -> tuple[list[int], d
         killed.update(dict.fromkeys(gain, len(chosen)))
         chosen.append(best)
     return chosen, killed
-
-
-def describe(neighbour: Neighbour) -> dict[str, Any]:
-    return {"kind": neighbour.kind, "sql": neighbour.sql, "equivalent": neighbour.equivalent}

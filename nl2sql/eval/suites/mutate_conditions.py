@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlglot import expressions as exp
 
-from nl2sql.eval.suites import join_proofs, proofs
+from nl2sql.eval.suites import idle
 from nl2sql.eval.suites.mutator import (
     COMPARISONS,
     NULLS,
@@ -17,14 +17,13 @@ from nl2sql.eval.suites.mutator import (
     in_on,
     number,
     own_values,
-    put,
     same_value,
     setting,
     written,
 )
-from nl2sql.eval.suites.scopes import Ref, Scope, conjuncts
+from nl2sql.eval.suites.scopes import Ref, Scope
 
-WANTED = 56  # neighbours without a proof of equivalence, per gold; conditions are added until there are so many
+WANTED = 56  # neighbours per gold; conditions are added until there are so many
 SWAPS: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
     exp.EQ: (exp.NEQ, exp.GTE, exp.LTE),
     exp.NEQ: (exp.EQ, exp.LT, exp.GT),
@@ -41,8 +40,7 @@ def comparisons(m: Mutator) -> None:
             continue
         for other in SWAPS[type(node)]:
             new = other(this=node.this.copy(), expression=node.expression.copy())
-            proof = proofs.same_counts(m.facts_of(node), node, new) or proofs.extreme(m.facts_of(node), node, new)
-            m.swap("comparison", node, new, proof, _beside(m, node.this, node.expression))
+            m.swap("comparison", node, new, _beside(m, node.this, node.expression))
     for node in m.nodes(exp.Between):
         value, low, high = node.this, node.args["low"], node.args["high"]
         below, above = _beside(m, value, low), _beside(m, value, high)
@@ -88,9 +86,8 @@ def connectives(m: Mutator) -> None:
 def conditions(m: Mutator) -> None:
     """One of the conditions is forgotten."""
     for node in m.nodes(exp.And, exp.Or):
-        proof = None
-        m.swap("clause", node, node.this.copy(), proof)
-        m.swap("clause", node, node.expression.copy(), proof)
+        m.swap("clause", node, node.this.copy())
+        m.swap("clause", node, node.expression.copy())
 
 
 def constants(m: Mutator) -> None:
@@ -102,14 +99,7 @@ def constants(m: Mutator) -> None:
         touched, values = _other_constants(m, node)
         for value in values:
             new = exp.Literal.string(value) if isinstance(value, str) else number(value)
-            above = node.parent
-            with put(node, new):
-                proof = None
-                if isinstance(above, COMPARISONS):
-                    old = above.copy()
-                    old.set("expression" if above.expression is new else "this", node.copy())
-                    proof = proofs.same_counts(m.facts_of(above), old, above)
-                m.emit("constant", proof, (*touched, value) if touched else None)
+            m.swap("constant", node, new, (*touched, value) if touched else None)
 
 
 def _other_constants(m: Mutator, node: exp.Literal) -> tuple[tuple[str, int] | None, list[Any]]:
@@ -150,57 +140,53 @@ def nulls(m: Mutator) -> None:
         else:
             m.swap("null", node, exp.Not(this=node.copy()))
     for scope in m.scopes.values():
-        facts = m.facts[id(scope.select)]
-        for node in scope.own(exp.Count):
-            if isinstance(node.this, exp.Star):
-                for ref in m.some_refs(scope, 4):
-                    proof = "the column is never NULL" if facts.never_null(ref) else None
-                    m.swap("null", node.this, scope.column(ref), proof, m.touch(scope, ref, NULLS))
-            elif not isinstance(node.this, exp.Distinct):
-                ref_ = scope.ref(node.this)
-                proof = "the column is never NULL" if ref_ and facts.never_null(ref_) else None
-                m.swap("null", node.this, exp.Star(), proof, m.touch(scope, ref_, NULLS))
+        _null_counts(m, scope)
         for node in scope.own((exp.Sum, exp.Avg, exp.Min, exp.Max)):  # type: ignore[arg-type]
-            ref_ = scope.ref(node.this)
-            if ref_:
-                zero = exp.Literal.number(0) if scope.table(ref_).numeric[ref_[1]] else exp.Literal.string("")
-                proof = "the column is never NULL" if facts.never_null(ref_) else proofs.zero_fails_too(node)
-                if not scope.table(ref_).numeric[ref_[1]]:
-                    proof = proof or proofs.empty_text_is_least(m.facts_of(scope.select), node)
+            ref = scope.ref(node.this)
+            if ref and not idle.never_null(scope, ref):
+                zero = exp.Literal.number(0) if scope.table(ref).numeric[ref[1]] else exp.Literal.string("")
                 filled = exp.Coalesce(this=node.this.copy(), expressions=[zero])
-                m.swap("null", node.this, filled, proof, m.touch(scope, ref_, NULLS))
+                m.swap("null", node.this, filled, m.touch(scope, ref, NULLS))
         for ref in sorted({found for column in scope.own(exp.Column) if (found := scope.ref(column))}):
-            proof = join_proofs.null_rows_do_not_show(facts, scope, ref)
-            test = exp.Is(this=scope.column(ref), expression=exp.Null())
-            m.with_condition("null", scope, exp.Not(this=test), proof, m.touch(scope, ref, NULLS))
+            if not idle.never_null(scope, ref) and not idle.nulls_ignored(scope, ref):
+                test = exp.Is(this=scope.column(ref), expression=exp.Null())
+                m.with_condition("null", scope, exp.Not(this=test), m.touch(scope, ref, NULLS))
     for node in m.nodes(exp.EQ, exp.NEQ, exp.GT, exp.LT, exp.GTE, exp.LTE, exp.Like):
-        scope_ = m.scope_of(node)
-        ref_ = scope_.ref(node.this) if scope_ else None
-        if scope_ and ref_ and not in_on(node) and isinstance(node.expression, exp.Literal):
-            facts = m.facts[id(scope_.select)]
-            blind = ref_[0] not in facts.nullable_sources and not scope_.table(ref_).nullable[ref_[1]]
-            where = scope_.select.args.get("where")
-            if not blind and where and any(part is node for part in conjuncts(where.this)):
-                proof = join_proofs.rows_of_nulls_do_not_show(facts, scope_, ref_)
-            else:
-                proof = "the column is never NULL" if blind else None
+        owner = m.scope_of(node)
+        ref = owner.ref(node.this) if owner else None
+        if not owner or not ref or in_on(node) or not isinstance(node.expression, exp.Literal):
+            continue
+        if idle.null_before_conditions(owner, ref) and not idle.nulls_ignored(owner, ref):
             test = exp.Is(this=node.this.copy(), expression=exp.Null())
             new = exp.Paren(this=exp.Or(this=node.copy(), expression=test))
-            m.swap("null", node, new, proof, m.touch(scope_, ref_, NULLS))
+            m.swap("null", node, new, m.touch(owner, ref, NULLS))
+
+
+def _null_counts(m: Mutator, scope: Scope) -> None:
+    """COUNT(*) for COUNT of a column, and the reverse."""
+    for node in scope.own(exp.Count):
+        if isinstance(node.this, exp.Star):
+            for ref in m.some_refs(scope, 4):
+                if not idle.never_null(scope, ref):
+                    m.swap("null", node.this, scope.column(ref), m.touch(scope, ref, NULLS))
+        elif not isinstance(node.this, exp.Distinct):
+            ref_ = scope.ref(node.this)
+            if ref_ is None or not idle.never_null(scope, ref_):
+                m.swap("null", node.this, exp.Star(), m.touch(scope, ref_, NULLS))
 
 
 def top_up(m: Mutator) -> None:
     """Superfluous conditions on own values of the columns, until there are enough neighbours."""
     scopes = [scope for scope in m.scopes.values() if any(True for _ in scope.refs())]
-    inside = {id(scope.select): _restricted(m, scope) for scope in scopes}
+    inside = {id(scope.select): _restricted(scope) | idle.fixed(scope) for scope in scopes}
     apart = Counter[tuple[str, int]]()  # "is not" this or that value: few per column, as of every other mutation
     for attempt in range(500):
-        if sum(not n.equivalent for n in m.found.values()) > WANTED or not scopes:
+        if len(m.found) > WANTED or not scopes:
             return
         scope = m.rng.choice(scopes)
         ref = m.rng.choice(list(scope.refs()))
         numeric = scope.table(ref).numeric[ref[1]]
-        if ref in m.facts[id(scope.select)].fixed or ref in inside[id(scope.select)]:
+        if ref in inside[id(scope.select)]:
             continue  # what is fixed, or restricted through a function, would only be restricted twice
         operator = m.rng.choice((exp.NEQ, exp.NEQ, exp.EQ, exp.GT, exp.LTE))
         if operator is exp.NEQ and apart[scope.table(ref).name, ref[1]] >= PER_SITE:
@@ -217,13 +203,12 @@ def top_up(m: Mutator) -> None:
         where = scope.select.args.get("where")
         if attempt > 120 and where is not None and attempt % 2:  # or it is one more way to qualify
             with setting(where, "this", exp.Or(this=where.this.copy(), expression=condition)):
-                m.emit("added condition", None, touches)
+                m.emit("added condition", touches)
             continue
-        proof = join_proofs.implied(scope, condition)
-        m.with_condition("added condition", scope, condition, proof, touches)
+        m.with_condition("added condition", scope, condition, touches)
 
 
-def _restricted(m: Mutator, scope: Scope) -> set[Ref]:
+def _restricted(scope: Scope) -> set[Ref]:
     """Columns that WHERE compares by way of a function."""
     where = scope.select.args.get("where")
     functions = where.find_all(exp.Func) if where else ()

@@ -1,4 +1,4 @@
-"""What every mutation needs: the tree that it changes for a moment, facts of its SELECTs, and where it is noted.
+"""What every mutation needs: the tree that it changes for a moment, its SELECTs, and where it is noted.
 
 A mutation changes the tree in place, writes it down (``emit``), and puts it back (``put``, ``setting``).
 """
@@ -13,12 +13,11 @@ from typing import Any
 
 from sqlglot import expressions as exp
 
-from nl2sql.eval.suites.scopes import Facts, Ref, Scope, scopes_of
+from nl2sql.eval.suites.scopes import Ref, Scope, scopes_of
 from nl2sql.eval.suites.source import Source
 
 PER_SITE = 4  # columns tried in place of one column, values in place of one constant
 COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
-AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 SET_OPERATIONS = (exp.Union, exp.Intersect, exp.Except)
 
 NULLS, TIES, REPEATS = ("NULLs",), ("ties",), ("repeats",)  # ... NULLs, values that occur twice, rows that nearly do
@@ -28,7 +27,6 @@ NULLS, TIES, REPEATS = ("NULLs",), ("ties",), ("repeats",)  # ... NULLs, values 
 class Neighbour:
     kind: str
     sql: str
-    equivalent: str | None = None  # the proof, where the answer cannot differ
     touches: tuple[str, int, Any] | None = None  # table, column and what of it tells the two apart: a constant or ...
 
 
@@ -40,30 +38,24 @@ class Mutator:
         self.source = source
         self.rng = random.Random(f"{seed}/{tree.sql('sqlite')}")
         self.scopes = scopes_of(tree, source)
-        self.facts = {key: Facts(scope) for key, scope in self.scopes.items()}
-        for known in self.facts.values():
-            known.others = self.facts
         self.found: dict[str, Neighbour] = {self.text(): Neighbour("gold", "")}
 
     def text(self) -> str:
         return self.holder.this.sql("sqlite")
 
-    def emit(self, kind: str, proof: str | None = None, touches: tuple[str, int, Any] | None = None) -> None:
+    def emit(self, kind: str, touches: tuple[str, int, Any] | None = None) -> None:
         sql = self.text()
-        known = self.found.get(sql)
-        if known is None or (proof and not known.equivalent and known.kind != "gold"):
-            self.found[sql] = Neighbour(kind, sql, proof, touches)
+        self.found.setdefault(sql, Neighbour(kind, sql, touches))
 
     def swap(
         self,
         kind: str,
         node: exp.Expr,
         new: exp.Expr,
-        proof: str | None = None,
         touches: tuple[str, int, Any] | None = None,
     ) -> None:
         with put(node, new):
-            self.emit(kind, proof, touches)
+            self.emit(kind, touches)
 
     def touch(self, scope: Scope, ref: Ref | None, what: Any) -> tuple[str, int, Any] | None:
         return (scope.table(ref).name, ref[1], what) if ref else None
@@ -75,28 +67,23 @@ class Mutator:
         select = node.find_ancestor(exp.Select)
         return self.scopes.get(id(select)) if select else None
 
-    def facts_of(self, node: exp.Expr) -> Facts | None:
-        select = node.find_ancestor(exp.Select)
-        return self.facts.get(id(select)) if select else None
-
     def with_condition(
         self,
         kind: str,
         scope: Scope,
         condition: exp.Expr,
-        proof: str | None = None,
         touches: tuple[str, int, Any] | None = None,
     ) -> None:
         select = scope.select
         where = select.args.get("where")
         if where is None:
             with setting(select, "where", exp.Where(this=condition)):
-                self.emit(kind, proof, touches)
+                self.emit(kind, touches)
         else:
             old = where.this
             left = exp.Paren(this=old.copy()) if isinstance(old, exp.Or) else old.copy()
             with setting(where, "this", exp.And(this=left, expression=condition)):
-                self.emit(kind, proof, touches)
+                self.emit(kind, touches)
 
     def some_refs(self, scope: Scope, count: int) -> list[Ref]:
         refs = list(scope.refs())

@@ -1,9 +1,8 @@
 """Neighbours of a gold query: the same query with one thing wrong, each tagged with its kind.
 
-``neighbours(sql, source, seed=0)`` mutates the syntax tree (``mutate_conditions.py``, ``mutate_shape.py``). A
-neighbour that provably gives the same answer on every database that respects the schema carries the proof in
-``equivalent``; proofs are sound, not complete (``proofs.py``). Whether a neighbour compiles is found out where it is
-executed (``arena.py``), and there a last proof is added: SQLite compiles it to the very program of the gold.
+``neighbours(sql, source, seed=0)`` mutates the syntax tree (``mutate_conditions.py``, ``mutate_shape.py``). What cannot
+show in the answer is not made where that is easy to see (``idle.py``); some neighbours are equivalent all the same.
+Whether one compiles is found out where it is executed (``arena.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from nl2sql.eval.suites.scopes import scopes_of
 from nl2sql.eval.suites.source import Source
 from nl2sql.sql.parse import parse_bounded
 
-MOST = 110  # neighbours per gold that are not proven equivalent
+MOST = 110  # neighbours per gold
 
 KINDS = (
     "comparison",
@@ -78,7 +77,7 @@ def _aliases(select: exp.Select) -> Iterator[str]:
 
 
 def neighbours(sql: str, source: Source, *, seed: int = 0) -> list[Neighbour]:
-    """Neighbours of ``sql``, no two with the same text, at most ``MOST`` that are not proven equivalent.
+    """Neighbours of ``sql``, no two with the same text, at most ``MOST``.
 
     Raises UsageError where the gold cannot be parsed.
     """
@@ -89,9 +88,7 @@ def neighbours(sql: str, source: Source, *, seed: int = 0) -> list[Neighbour]:
         if m.text() != original:
             raise AssertionError(f"{mutation.__name__} did not put the query back: {m.text()}")
     conditions.top_up(m)
-    found = [n for n in m.found.values() if n.kind != "gold"]
-    proven = [n for n in found if n.equivalent]
-    return _thinned([n for n in found if not n.equivalent], m.rng) + proven
+    return _thinned([n for n in m.found.values() if n.kind != "gold"], m.rng)
 
 
 def _thinned(found: list[Neighbour], rng: random.Random) -> list[Neighbour]:

@@ -45,6 +45,7 @@ class TableRows:
             self.unique += [(c,) for c in self._habitual_keys()]
         self.below_zero: set[int] = set()  # columns in which no number is above 0
         self.single = {key[0] for key in self.unique if len(key) == 1}
+        self.free_keys = {key[0] for key in table.unique if len(key) == 1 and table.nullable[key[0]]}
         self.pools = {c: self._pool(c) for c in range(len(table.names)) if c not in self.linked}
         self.null_share = {c: self._nulls(c) for c in range(len(table.names)) if table.nullable[c]}
         self.taken: dict[int, set[Any]] = {}
@@ -209,7 +210,9 @@ class TableRows:
         if satisfying and kind >= self.made.satisfying and conditions:
             fails = rng.choice(conditions)
         for c, pool in self.pools.items():
-            if c in self.single:
+            if c in self.free_keys and rng.random() < self.null_share[c]:
+                row[c] = None  # UNIQUE allows any number of NULLs
+            elif c in self.single:
                 row[c] = self._key(c, pool)
             elif base is not None:
                 row[c] = base[c]
