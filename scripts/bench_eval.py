@@ -6,8 +6,8 @@ On the same golds and replicas: (a) predictions = golds, (b) half of them differ
 contestants (``bench_eval_rivals.py``) take turns, ``--repeats`` times each; the median counts, all times are reported:
 
 - *reference*: the published execution pattern;
-- *ours*: ``score_many`` with rule bag, nothing remembered from earlier runs; *causes*: the same, finding out why wrong
-  items are wrong (the default of the command line); *again*: a second run, with golds remembered on disk;
+- *ours*: ``score_many`` with rule bag; *causes*: the same, finding out why wrong items are wrong (the default of the
+  command line);
 - *floor of all*: each distinct statement once per database, without sandbox and comparison, on persistent connections
   in as many processes; *floor*: of these only what ours executes (it stops at the first replica that decides).
 
@@ -29,7 +29,6 @@ import re
 import resource
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -172,16 +171,14 @@ class Variant:
         self.texts = {q.id: q.gold[0] for q in questions}
         self.memory: dict[str, float] = {}
 
-    def ours(self, *, causes: bool = False, cache_golds: bool = False) -> dict[str, Any]:
+    def ours(self, *, causes: bool = False) -> dict[str, Any]:
         from nl2sql.eval import score_many
 
         _forget_parsed()
         options: dict[str, Any] = {"replicas": self.replicas, "pool": self.pool}
         with peak_memory(self.memory):
             cpu, began = _cpu_s(), time.perf_counter()
-            scored = score_many(
-                self.benchmark, self.questions, self.files, causes=causes, cache_golds=cache_golds, **options
-            )
+            scored = score_many(self.benchmark, self.questions, self.files, causes=causes, **options)
             seconds = time.perf_counter() - began
         return {
             "seconds": seconds,
@@ -262,17 +259,12 @@ def measure(variant: Variant, repeats: int, processes: Any) -> dict[str, Any]:
         "ours": variant.ours,
         "floor": lambda: _floor(needed, processes),
         "causes": lambda: variant.ours(causes=True),
-        "again": lambda: variant.ours(cache_golds=True),
         "floor_all": lambda: _floor(everything, processes),
     }
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}
-    with _cache_of_golds():
-        variant.ours(cache_golds=True)
-        for repeat in range(repeats):
-            for name in sorted(
-                contestants, key=lambda name: (list(contestants).index(name) + repeat) % len(contestants)
-            ):
-                runs[name].append(contestants[name]())
+    for repeat in range(repeats):
+        for name in sorted(contestants, key=lambda name: (list(contestants).index(name) + repeat) % len(contestants)):
+            runs[name].append(contestants[name]())
     times = {name: [run["seconds"] for run in found] for name, found in runs.items()}
     median = {name: statistics.median(found) for name, found in times.items()}
     ours, reference = runs["ours"][0]["verdicts"], runs["reference"][0]["found"]
@@ -289,9 +281,7 @@ def measure(variant: Variant, repeats: int, processes: Any) -> dict[str, Any]:
         "times_floor": median["ours"] / median["floor"],
         "times_floor_all": median["ours"] / median["floor_all"],
         "times_floor_cpu": cpu["ours"] / cpu["floor"] if cpu["floor"] else None,
-        "same_in_all_our_runs": all(
-            run["verdicts"] == ours for name in ("ours", "causes", "again") for run in runs[name]
-        ),
+        "same_in_all_our_runs": all(run["verdicts"] == ours for name in ("ours", "causes") for run in runs[name]),
         "different_verdicts": variant.explained(ours, reference),
         **variant.memory,
     }
@@ -308,20 +298,6 @@ def _forget_parsed() -> None:
     for found in gc.get_objects():
         if isinstance(found, functools._lru_cache_wrapper) and found.__module__.startswith("nl2sql.eval"):
             found.cache_clear()
-
-
-@contextmanager
-def _cache_of_golds() -> Iterator[None]:
-    """An empty cache of golds for the time being."""
-    from nl2sql.eval import gold_cache
-
-    real = gold_cache.cache_dir
-    with tempfile.TemporaryDirectory() as folder:
-        gold_cache.cache_dir = lambda *parts: Path(folder) if parts else real()
-        try:
-            yield
-        finally:
-            gold_cache.cache_dir = real
 
 
 def main() -> int:
@@ -362,7 +338,7 @@ def main() -> int:
 
 
 def _table(report: dict[str, Any]) -> str:
-    columns = ("reference", "ours", "causes", "again", "floor", "floor_all")
+    columns = ("reference", "ours", "causes", "floor", "floor_all")
     lines = [
         f"{report['questions']} questions of {report['benchmark']}, {report['databases']} databases, "
         f"{report['replicas']} replicas each; medians. {report.get('note', '')}",

@@ -53,7 +53,7 @@ def _times(benchmark: Any, asked: list[Any], given: Files, replicas: int, pool: 
     times = []
     for _ in range(1 + REPEATS):  # the first run builds what later ones find
         began = time.perf_counter()
-        score_many(benchmark, asked, given, replicas=replicas, pool=pool, causes=False, cache_golds=False)
+        score_many(benchmark, asked, given, replicas=replicas, pool=pool, causes=False)
         times.append(time.perf_counter() - began)
     return times[1:]
 

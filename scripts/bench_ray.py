@@ -2,7 +2,7 @@
 
 Episodes: a scripted model over the packaged benchmark: the work of tools, sandbox and bookkeeping is left. Scoring:
 golds as predictions, with replicas. Each is done here, and on clusters of one and of two workers, once to warm up (the
-worker processes, replicas, gold caches) and then ``--repeat`` times; medians are printed. Starting a cluster is timed
+worker processes, replicas) and then ``--repeat`` times; medians are printed. Starting a cluster is timed
 by itself. Verdicts have to agree, or the script fails.
 """
 

@@ -1,4 +1,4 @@
-"""The databases that a scoring run needs: originals, replicas or suites, schemas and remembered golds."""
+"""The databases that a scoring run needs: originals, replicas or suites, and schemas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.config import EvalConfig
 from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.eval.gold_cache import GoldCache, gold_cache
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Database, Question
 
@@ -36,7 +35,7 @@ def check_ts(benchmark: Benchmark, questions: Sequence[Question], chosen: EvalCo
 
 
 class Databases:
-    """The databases of a benchmark with their replicas and caches, each looked up once, forgotten when done with."""
+    """The databases of a benchmark with their replicas, each looked up once, forgotten when done with."""
 
     def __init__(self, benchmark: Benchmark, questions: Sequence[Question], settings: Settings) -> None:
         self.benchmark, self.wanted = benchmark, settings.chosen.replicas
@@ -44,7 +43,6 @@ class Databases:
         self.warnings: list[str] = []
         self.most = 0  # replicas of a database, at most
         self.of_questions: dict[str, list[Path] | None] | None = None  # where each question has its own databases
-        self._cache_golds = settings.cache_golds
         self._known: dict[tuple[str, str], Any] = {}
         self._locks = {question.db_id: threading.Lock() for question in questions}
         self._left: Counter[str] = Counter()
@@ -81,14 +79,11 @@ class Databases:
         self._left = portions
 
     def done(self, db_id: str) -> None:
-        """One portion of ``db_id`` is finished; with the last one its gold results are written."""
+        """One portion of ``db_id`` is finished; with the last one its schema and replicas are forgotten."""
         with self._locks[db_id]:
             self._left[db_id] -= 1
-            cache = self._known.get((db_id, "cache"))
-            if isinstance(cache, GoldCache):
-                cache.save()
             if self._left[db_id] <= 0:
-                for what in ("cache", "schema", "replicas"):
+                for what in ("schema", "replicas"):
                     self._known.pop((db_id, what), None)
 
     def original(self, db_id: str) -> tuple[Database | None, str | None]:
@@ -117,13 +112,6 @@ class Databases:
                 return None
 
         found: Schema | None = self._once(db_id, "schema", find)
-        return found
-
-    def cache(self, db_id: str) -> GoldCache | None:
-        path = self.path(db_id)
-        if not self._cache_golds or path is None:
-            return None
-        found: GoldCache | None = self._once(db_id, "cache", lambda: gold_cache(path))
         return found
 
     def replicas(self, db_id: str, questions: Sequence[Question]) -> list[Path] | None:

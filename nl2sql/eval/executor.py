@@ -2,11 +2,10 @@
 
 ``judge_pairs`` takes the pairs (gold, prediction) of one database. On the original and then on the replicas a worker
 process executes both sides and compares them; what equality does not settle comes back with its rows and is judged
-by the rule here. Results of golds are remembered on disk (``gold_cache``), so that a second run does not execute them.
+by the rule here.
 
-A statement is executed a second time on the same file only where a worker died, where replicas together need the rows
-of results that had been found equal (one column assignment has to fit all of them), or where a cached gold differs
-from a prediction and the rows have to be looked at.
+A statement is executed a second time on the same file only where a worker died, or where replicas together need the
+rows of results that had been found equal (one column assignment has to fit all of them).
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.databases.sqlite.batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
 from nl2sql.databases.sqlite.files import sqlite_file
-from nl2sql.eval import gold_cache
-from nl2sql.eval.gold_cache import GoldCache
 from nl2sql.eval.rules import Rule, order_matters
 from nl2sql.eval.statements import run_statements
 from nl2sql.eval.ties import ORDER, ROWS_TOO, UNORDERED, Ties
@@ -75,7 +72,6 @@ class Executor:
         cases: Sequence[Case],
         single: Sequence[tuple[str | None, str | None]],
         replicas: Callable[[], Sequence[Path] | None] | None,
-        cache: GoldCache | None,
     ) -> tuple[list[Verdict], dict[str, RunResult]]:
         """(a verdict per case, text -> result on the original without rows).
 
@@ -92,7 +88,7 @@ class Executor:
         if path is None:
             found = self._run_one_by_one(database, table.sql, pairs)
         else:
-            found = self._run([path], table.sql, pairs, cache)
+            found = self._run([path], table.sql, pairs)
         verdicts = [self._on_original(found, pair, n, case) for n, (pair, case) in enumerate(zip(pairs, cases))]  # noqa: B905
         results = {}
         for text, index in table.places.items():
@@ -105,7 +101,7 @@ class Executor:
                 verdict.robust = verdict.right and files is not None
                 verdict.replicas = len(files or ())
         if files and path is not None:
-            self._on_replicas(path, files, [cases[n] for n in right], [verdicts[n] for n in right], cache)
+            self._on_replicas(path, files, [cases[n] for n in right], [verdicts[n] for n in right])
         return verdicts, results
 
     def prepare(self, sql: str) -> str:
@@ -119,15 +115,7 @@ class Executor:
             return 0
         return ORDERED if order_matters(gold) else 0
 
-    def _run(
-        self, files: Sequence[Path], sql: Sequence[str], pairs: Sequence[Pair], cache: GoldCache | None
-    ) -> PairsResult:
-        golds = {pair[0] for pair in pairs if pair[0] >= 0}
-        places = {index: cache.key(sql[index], self.timeout_s, self.max_rows) for index in golds} if cache else {}
-        known = []
-        for file in files if cache else ():
-            entries = cache.entries(file) if cache else {}
-            known.append({index: entries[key] for index, key in places.items() if key and key in entries})
+    def _run(self, files: Sequence[Path], sql: Sequence[str], pairs: Sequence[Pair]) -> PairsResult:
         found = run_pairs(
             self.pool,
             files,
@@ -137,16 +125,10 @@ class Executor:
             max_rows=self.max_rows,
             mode=self.rule.settled,
             blank=self.rule.blank_is_empty,
-            known=known or None,
-            digests_from_s=gold_cache.WORTH_S if cache else None,
             stop=self.stop,
         )
         self.executed += found.executed
         self.restarts += found.restarts
-        if cache:
-            for (file_number, index), digest in found.digests.items():
-                if places.get(index):
-                    cache.add(files[file_number], places[index], digest)
         return found
 
     def _run_one_by_one(self, database: Database, sql: Sequence[str], pairs: Sequence[Pair]) -> PairsResult:
@@ -188,7 +170,6 @@ class Executor:
         files: Sequence[Path],
         cases: Sequence[Case],
         verdicts: Sequence[Verdict],
-        cache: GoldCache | None,
     ) -> None:
         """Fill in ``robust`` and ``replicas`` of cases that are right on the original.
 
@@ -203,13 +184,13 @@ class Executor:
             verdict.replicas = 0
         waiting: dict[int, list[int]] = {0: list(range(len(cases)))}  # next replica -> cases
         together: dict[int, list[tuple[RunResult, RunResult]]] = {n: [] for n in range(len(cases))}
-        ties = Ties(self.rule, lambda paths, sql, asked: self._run(paths, sql, asked, None), self.prepare)
+        ties = Ties(self.rule, self._run, self.prepare)
         while waiting:
             first = min(waiting)
             group = waiting.pop(first)
             if first >= len(files):
                 continue
-            found = self._run(files[first:], table.sql, [pairs[n] for n in group], cache)
+            found = self._run(files[first:], table.sql, [pairs[n] for n in group])
             self._learn_ties(ties, files[first:], found, [cases[n].gold for n in group])
             for position, n in enumerate(group):
                 if found.times_right[position] == len(files) - first:
@@ -299,7 +280,7 @@ class Executor:
         if not results or len(together) < verdict.replicas:  # found equal on some, whose rows stayed in the worker
             table = _Table(self.prepare)
             pair = table.pair(case.gold, case.predicted, ROWS | self._ordered(case.gold))
-            found = self._run([path, *files], table.sql, [pair], None)
+            found = self._run([path, *files], table.sql, [pair])
             results = []
             for number in range(len(files) + 1):
                 gold, predicted = (found.results.get((number, index)) for index in pair[:2])

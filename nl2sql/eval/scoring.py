@@ -265,7 +265,7 @@ def _judge_portion(
     results: dict[str, RunResult] = {}
     if database is not None:
         ask = (lambda: databases.replicas(portion.db_id, portion.questions)) if databases.wanted else None
-        verdicts, results = executor.judge_pairs(database, cases, single, ask, databases.cache(portion.db_id))
+        verdicts, results = executor.judge_pairs(database, cases, single, ask)
     judged: dict[str, dict[str | None, ItemScore]] = {}
     for question in portion.questions:
         facts = _Facts(question, golds[question.id], results, databases, trouble, executor.rule)

@@ -44,7 +44,6 @@ class Settings:
     progress: bool = False
     seed: int = 0  # of replicas and suites
     causes: bool = True  # find out why a wrong item is wrong
-    cache_golds: bool = True  # remember the results of golds that take long, on disk
     metrics: Mapping[str, Metric] | None = None  # functions of an item, shown beside ours
 
     def __post_init__(self) -> None:

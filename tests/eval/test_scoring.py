@@ -18,9 +18,8 @@ from nl2sql.benchmarks import FolderBenchmark
 from nl2sql.databases.sqlite.batch import ROWS, run_pairs
 from nl2sql.databases.sqlite.pool import QueryPool
 from nl2sql.errors import UsageError
-from nl2sql.eval import exact_match, gold_cache, score, score_many
+from nl2sql.eval import exact_match, score, score_many
 from nl2sql.interfaces import Question
-from nl2sql.machine import cache_dir
 from nl2sql.sql.row_order import order_free
 from nl2sql.sql.same import same_text
 
@@ -60,7 +59,7 @@ def test_a_worker_killed_in_mid_run_changes_no_verdict(numbers):
     golds = [SLOW.format(n) for n in range(30)]
     benchmark = made(numbers, golds)
     given = {f"q{n}": SLOW.format(n + n % 3) for n in range(30)}
-    calm = score(benchmark, benchmark.questions, given, replicas=0, cache_golds=False)
+    calm = score(benchmark, benchmark.questions, given, replicas=0)
     with QueryPool(2) as pool:
         stop = threading.Event()
 
@@ -75,7 +74,7 @@ def test_a_worker_killed_in_mid_run_changes_no_verdict(numbers):
 
         killer = threading.Thread(target=kill)
         killer.start()
-        disturbed = score(benchmark, benchmark.questions, given, replicas=0, cache_golds=False, pool=pool)
+        disturbed = score(benchmark, benchmark.questions, given, replicas=0, pool=pool)
         stop.set()
         killer.join()
     assert verdicts(disturbed) == verdicts(calm)
@@ -153,21 +152,6 @@ def test_several_files_are_one_run(numbers):
     assert [item.ex for item in found["other"].items] == [False, True, True]
     assert found["other"].items[0].cause and found["other"].failures()
     assert found["gold"].failures() == {}
-
-
-@pytest.mark.parametrize("damage", ["", "torn", '{"a": 1}'])
-def test_a_damaged_gold_cache_is_forgotten(damage, numbers, monkeypatch):
-    monkeypatch.setattr(gold_cache, "WORTH_S", 0.0)
-    benchmark = made(numbers, ["SELECT a FROM t", "SELECT b FROM t"])
-    given = {"q0": "SELECT a + 0 FROM t", "q1": "SELECT a FROM t"}
-    before = score(benchmark, benchmark.questions, given, replicas=1, causes=False)
-    (file,) = cache_dir("gold").iterdir()
-    text = file.read_text()
-    remembered = score(benchmark, benchmark.questions, given, replicas=1, causes=False)
-    file.write_text(damage or text.replace("[1,", "[2,"))
-    again = score(benchmark, benchmark.questions, given, replicas=1, causes=False)
-    assert verdicts(before) == verdicts(remembered) == verdicts(again)
-    assert remembered.executed < again.executed == before.executed
 
 
 def test_golds_are_executed_anew_when_the_database_changes(numbers):

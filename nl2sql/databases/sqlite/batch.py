@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,6 @@ class PairsResult:
     results: dict[tuple[int, int], RunResult] = field(default_factory=dict)
     right: dict[int, set[int]] = field(default_factory=dict)  # file -> pairs with verdict 1
     verdicts: dict[tuple[int, int], int | None] = field(default_factory=dict)  # of the other pairs that were tried
-    digests: dict[tuple[int, int], list[Any]] = field(default_factory=dict)  # of successful golds, where asked for
     rows_sent: set[tuple[int, int]] = field(default_factory=set)  # results that are complete with their rows
     times_right: Counter[int] = field(default_factory=Counter)  # pair -> files on which it is right
     executed: int = 0  # statements executed, on all files together
@@ -78,22 +77,19 @@ def run_pairs(
     max_rows: int,
     mode: str = "equal",
     blank: bool = False,
-    known: Sequence[Mapping[int, Any] | None] | None = None,
-    digests_from_s: float | None = None,
     stop: threading.Event | None = None,
 ) -> PairsResult:
     """Judge ``pairs`` of statements on every file of ``paths``; a pair that is wrong on one file is not tried further.
 
     ``mode`` says what may be decided by equality alone (``worker_batch.compare``); pairs with verdict None come
-    with the rows of both. ``blank``: a statement without content may be right. ``known[file]`` holds digests of golds
-    that need not be executed; ``digests_from_s`` asks for those of the golds that took as long. Results of the first
-    file are complete but for the rows; of the others only failures and what a verdict needs. Never raises for what a
-    statement does; a file that cannot be read fails every statement on it. Raises Interrupted once ``stop`` is set.
+    with the rows of both. ``blank``: a statement without content may be right. Results of the first file are
+    complete but for the rows; of the others only failures and what a verdict needs. Never raises for what a statement
+    does; a file that cannot be read fails every statement on it. Raises Interrupted once ``stop`` is set.
     """
     if timeout_s <= 0 or max_rows < 0:
         raise UsageError(f"timeout_s must be above 0 and max_rows not negative, got {timeout_s} and {max_rows}")
-    bounds = {"timeout": timeout_s, "max_rows": max_rows, "mode": mode, "blank": blank, "digests": digests_from_s}
-    return _Conversation(pool, paths, sql, pairs, bounds, known, stop).finish()
+    bounds = {"timeout": timeout_s, "max_rows": max_rows, "mode": mode, "blank": blank}
+    return _Conversation(pool, paths, sql, pairs, bounds, stop).finish()
 
 
 class _Conversation:
@@ -106,11 +102,9 @@ class _Conversation:
         sql: Sequence[str],
         pairs: Sequence[Pair],
         bounds: dict[str, Any],
-        known: Sequence[Mapping[int, Any] | None] | None,
         stop: threading.Event | None,
     ) -> None:
         self.pool, self.pairs, self.timeout_s, self.stop = pool, pairs, bounds["timeout"], stop
-        self.known = known or [None] * len(paths)
         self.found = PairsResult()
         self.dead: set[int] = set()
         self.file = self.start = 0  # where to go on
@@ -184,7 +178,6 @@ class _Conversation:
         return {
             **self.request,
             "files": self.files[self.file :],
-            "known": self.known[self.file :],
             "failed": [(f - self.file, i, *why) for (f, i), why in self.failed.items() if f >= self.file],
             "dead": sorted(self.dead),
             "start": self.start,
@@ -203,8 +196,6 @@ class _Conversation:
             found.verdicts[file, int(pair)] = verdict
             if verdict == 0:
                 self.dead.add(int(pair))
-        for index, digest in news.get("digests", {}).items():
-            found.digests[file, int(index)] = digest
         for index, sent in news.get("rows", {}).items():
             key = (file, int(index))
             self._add_rows(key, *sent)

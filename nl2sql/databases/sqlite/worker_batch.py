@@ -7,25 +7,22 @@ next one.
 
 Request (a JSON object): ``files`` [[uri, version], ...]; ``sql`` [text, ...]; ``pairs`` [[gold, predicted, flags],
 ...] as indexes into ``sql`` (-1: none); ``timeout`` s; ``max_rows``; ``mode``; ``blank``: a statement without content
-may be right; ``known`` per file {sql index: digest of a gold that need not run}; ``failed`` [[file, sql index, kind,
-message], ...] not to be run again; ``dead``: pairs to leave out; ``start``: the first pair to judge on the first file;
-``digests``: send those of golds that took so many seconds or more (null: of none); ``report``: the file of which all
-outcomes are wanted.
+may be right; ``failed`` [[file, sql index, kind, message], ...] not to be run again; ``dead``: pairs to leave out;
+``start``: the first pair to judge on the first file; ``report``: the file of which all outcomes are wanted.
 
 Messages back: ``["busy"]`` before lengthy work of our own, ``["parts", [file, next pair, found], ...]`` and at last
 ``["end", executed]``. ``found`` holds what is new:
 ``outcomes`` {sql index: outcome}, ``right`` [pair, ...] and ``verdicts`` {pair: verdict} (every pair that was tried is
-in one of them), ``rows`` {sql index: [columns, rows, cut]} and ``digests`` {sql index: digest}. Verdicts: 1 right (as
-``right``), 0 wrong, 2 the gold does not run, null: for the parent to judge, whose rows are then sent.
+in one of them) and ``rows`` {sql index: [columns, rows, cut]}. Verdicts: 1 right (as ``right``), 0 wrong, 2 the gold
+does not run, null: for the parent to judge, whose rows are then sent.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -38,7 +35,7 @@ MANY_CELLS = 20_000  # a comparison of more is announced: the parent grants it t
 class Result:
     """What came of one statement. ``error`` is (exception or kind, message); ``rows`` are complete or cut."""
 
-    __slots__ = ("cells", "columns", "digest", "error", "rows", "seconds", "truncated")
+    __slots__ = ("cells", "columns", "error", "rows", "seconds", "truncated")
 
     def __init__(
         self,
@@ -51,7 +48,6 @@ class Result:
         self.columns, self.rows, self.truncated, self.seconds = columns, rows, truncated, seconds
         self.error = error
         self.cells = len(columns) * len(rows)
-        self.digest: list[Any] | None = None
 
     @property
     def usable(self) -> bool:
@@ -61,20 +57,6 @@ class Result:
         if self.error:
             return [round(self.seconds, 6), *self.error]
         return [round(self.seconds, 6), len(self.columns), len(self.rows), self.truncated]
-
-
-def digest_of(result: Result) -> list[Any]:
-    """[columns, rows, digest in order, digest in any order]: equal digests mean equal results, not the reverse."""
-    if result.digest is None:
-        texts = list(map(repr, result.rows))
-        in_order = _hash(texts)
-        any_order = in_order if len(texts) < 2 else _hash(sorted(texts))
-        result.digest = [len(result.columns), len(result.rows), in_order, any_order]
-    return result.digest
-
-
-def _hash(texts: Iterable[str]) -> str:
-    return hashlib.blake2b("\n".join(texts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def compare(gold: Result, predicted: Result, ordered: bool, mode: str) -> int | None:
@@ -99,15 +81,6 @@ def same_bag(gold: list[tuple], predicted: list[tuple]) -> bool:
     if sorted(map(hash, gold)) != sorted(map(hash, predicted)):  # equal values have equal hashes, 1 and 1.0 too
         return False
     return Counter(gold) == Counter(predicted)
-
-
-def compare_digests(gold: list[Any], predicted: list[Any], ordered: bool, mode: str) -> int | None:
-    """``compare`` by digests."""
-    if gold[:3] == predicted[:3] or (
-        mode != "equal" and not ordered and gold == [*predicted[:2], gold[2], predicted[3]]
-    ):
-        return 1
-    return 0 if mode == "bag" and gold[:2] != predicted[:2] else None
 
 
 def columns_differ(gold: list[tuple], predicted: list[tuple]) -> bool:
@@ -147,7 +120,6 @@ class Batch:
         self.alive = [k for k in range(len(self.pairs)) if k not in dead]
         self.failed = {(file, index): (kind, message) for file, index, kind, message in request["failed"]}
         self.executed = 0
-        self.digests_from_s: float | None = request["digests"]
         self.report: int = request["report"]
         self.flushed = self.now = time.monotonic()  # now: when the last statement ended
         self.parts: list[str] = []
@@ -157,7 +129,6 @@ class Batch:
         self.outcomes: dict[int, list[Any]] = {}
         self.right: list[int] = []
         self.verdicts: dict[int, int | None] = {}
-        self.digests: dict[int, list[Any]] = {}
         self.row_parts: list[str] = []
         self.row_bytes = 0
 
@@ -166,7 +137,6 @@ class Batch:
         for number, (uri, version) in enumerate(self.request["files"]):
             self.file = number
             self.fetch = self.on_file(uri, version, len(self.alive))
-            self.known = {int(k): v for k, v in (self.request["known"][number] or {}).items()}
             start = self.request["start"] if number == 0 else 0
             self.results: dict[int, Result] = {}
             self.sent: set[int] = set()
@@ -201,17 +171,13 @@ class Batch:
 
     def judge(self, gold: int, predicted: int, flags: int) -> int | None:
         if gold < 0 or predicted < 0:
-            found = self.gold(gold) if gold >= 0 else self.result(predicted)
+            found = self.result(gold if gold >= 0 else predicted)
             if flags & ROWS:
                 self.send_rows(max(gold, predicted), found)
             return 1
-        if gold == predicted and not flags & ROWS and self.gold(gold).usable:
+        if gold == predicted and not flags & ROWS and self.result(gold).usable:
             return 1
-        if self.known and gold in self.known and not flags & ROWS:
-            verdict = self.judge_by_digest(gold, predicted, flags)
-            if verdict is not None:
-                return verdict
-        ours, theirs = self.gold(gold), self.result(predicted)
+        ours, theirs = self.result(gold), self.result(predicted)
         if ours.error or ours.truncated:
             return 2
         if theirs.error or theirs.truncated:
@@ -227,29 +193,12 @@ class Batch:
                 self.send_rows(index, found)
         return verdict
 
-    def judge_by_digest(self, gold: int, predicted: int, flags: int) -> int | None:
-        """The verdict where the gold's digest is known from an earlier run; None where its rows are needed."""
-        theirs = self.result(predicted)
-        if theirs.usable:
-            verdict = compare_digests(self.known[gold], digest_of(theirs), bool(flags & ORDERED), self.mode)
-        else:
-            verdict = None if self.request["blank"] else 0
-        return verdict if verdict or not flags & ROWS_IF_WRONG or not theirs.usable else None
-
     def result(self, index: int) -> Result:
         found = self.results.get(index)
         if found is None:
             found = self.results[index] = self.execute(index)
             if self.file == self.report or found.error or found.truncated:
                 self.outcomes[index] = found.outcome()
-        return found
-
-    def gold(self, index: int) -> Result:
-        found = self.result(index)
-        if self.digests_from_s is None or found.seconds < self.digests_from_s:
-            return found
-        if index not in self.known and found.usable and found.digest is None:
-            self.digests[index] = digest_of(found)
         return found
 
     def execute(self, index: int) -> Result:
@@ -291,7 +240,7 @@ class Batch:
 
     def end_part(self, next_pair: int) -> None:
         """What has been found on this file since the last part, as one piece of the next message."""
-        found = {"outcomes": self.outcomes, "right": self.right, "verdicts": self.verdicts, "digests": self.digests}
+        found = {"outcomes": self.outcomes, "right": self.right, "verdicts": self.verdicts}
         text = self.encode({k: v for k, v in found.items() if v})[:-1]
         if self.row_parts:
             text += ("," if len(text) > 1 else "") + f'"rows":{{{",".join(self.row_parts)}}}'
