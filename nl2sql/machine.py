@@ -19,18 +19,34 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+def all_bytes() -> int | None:
+    """Memory of the machine, or of the control group; None where the system does not say."""
+    whole = _meminfo("MemTotal")
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # no group, or one without a limit
+        return whole
+    return limit if whole is None else min(whole, limit)
+
+
 def free_bytes() -> int | None:
     """Memory that can still be taken, of the machine and of the control group; None where the system does not say."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        available = int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
+    available = _meminfo("MemAvailable")
+    if available is None:
         return None
     try:
         group = Path("/sys/fs/cgroup")
         return min(available, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     except (OSError, ValueError):  # no group, or one without a limit
         return available
+
+
+def _meminfo(key: str) -> int | None:
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines[key].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def cache_dir(*parts: str) -> Path:

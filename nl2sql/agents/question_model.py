@@ -88,13 +88,13 @@ class QuestionModel:
 
 
 def question_model(settings: CandidatesConfig, model: Model) -> QuestionModel:
-    """The question model of ``settings``, on the device and in the dtype of ``model`` where that is local.
+    """The question model of ``settings``, on the (first) device and in the dtype of ``model`` where that is local.
 
     Raises UsageError for a spec or an adapter that names nothing, ModelError where weights cannot be loaded.
     """
     described = model.describe()
     local = described.get("backend") == "transformers"
-    device, dtype = (str(described["device"]), str(described["dtype"])) if local else ("auto", None)
+    device, dtype = (described["device"].split("+")[0], described["dtype"]) if local else ("auto", None)
     with _loading:  # many episodes ask at once
         return _loaded(settings.question_model, settings.question_adapter, device, dtype)
 

@@ -32,7 +32,7 @@ ServerOption = Annotated[
 CacheOption = Annotated[
     bool, typer.Option("--no-cache", help="Compute every model call; take none from the response cache, keep none.")
 ]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, mps, or map: over all GPUs, memory and disk.")]
 DtypeOption = Annotated[
     str | None,
     typer.Option(help="float32 (default on CPU: same text at any batch composition) or bfloat16 (the fast lane)."),

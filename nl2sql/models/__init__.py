@@ -30,12 +30,12 @@ def load_model(
     """Load the model that ``spec`` names.
 
     spec: an embedded name (``smollm2-135m``; pulled on first use), ``scripted:FILE``, a folder, a ``.gguf`` file,
-    a hub id ``org/name``, or a server's model ``http://HOST/v1#NAME``. device: auto, cpu, cuda or mps. dtype: float32,
-    bfloat16, float16 or None (float32 on CPU, bfloat16 on CUDA). batch_size: rows decoded, or requests made, at once.
-    server: ``KEY=VALUE`` options of an HTTP server. cache: answer repeated calls from the response cache. engine: how a
-    local model batches: auto, slots, or continuous (transformers' own; docs/engine.md). adapter: a LoRA adapter that is
-    merged into a local model's weights: auto (the packaged one of an embedded model that has one), none, the name of a
-    packaged one, or a folder in PEFT's format.
+    a hub id ``org/name``, or a server's model ``http://HOST/v1#NAME``. device: auto, cpu, cuda, mps, or map[:SIZE]
+    (several devices; docs/models.md). dtype: float32, bfloat16, float16 or None (float32 on CPU, bfloat16 on CUDA).
+    batch_size: rows decoded, or requests made, at once. server: ``KEY=VALUE`` options of an HTTP server. cache: answer
+    repeated calls from the response cache. engine: how a local model batches: auto, slots, or continuous
+    (transformers' own; docs/engine.md). adapter: a LoRA adapter that is merged into a local model's weights: auto (the
+    packaged one of an embedded model that has one), none, the name of a packaged one, or a folder in PEFT's format.
     Raises UsageError for a spec that names nothing, ModelError when the weights or the server cannot be had.
     """
     source = resolve_spec(spec)

@@ -70,6 +70,11 @@ def merge_adapter(model: Any, folder: Path) -> str:
         down, up = tensors[name], tensors.get(name.replace(".lora_A.", ".lora_B."))
         if target is None or up is None or target.shape != (up.shape[0], down.shape[1]):
             raise ModelError(f"adapter {folder} was made for another model: {name} fits no layer of this one")
+        if target.is_meta:
+            raise ModelError(
+                f"adapter {folder} cannot be merged into weights that do not lie on a GPU or in memory "
+                "(--device map); merge it with peft first, or use --adapter none"
+            )
         changes.append((target, up, down))
     if not changes:
         raise ModelError(f"adapter {folder} changes nothing: {WEIGHTS} holds no LoRA layers")

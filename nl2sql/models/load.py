@@ -1,12 +1,13 @@
 """From what a model spec names to transformers objects: where the weights lie, device and dtype, threads, adapter.
 
-Not here: quantised weights, weights over several devices.
+Not here: quantised weights.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +18,11 @@ from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
 from nl2sql.models.hashes import content_hash, folder_files, weights_revision
 from nl2sql.models.spec import Source
+from nl2sql.models.spread import MAP, check_room, offload_folder, places, spread_options
 
 logger = logging.getLogger(__name__)
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+DEVICES = ("auto", "cpu", "cuda", "mps", MAP)
 DTYPES = ("float32", "bfloat16", "float16")
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError, AttributeError)
 
@@ -41,26 +43,49 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
     folder = find_adapter(adapter, embedded_model(source.value).adapter if source.kind == "embedded" else "none")
     sleep_at_barriers()
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     device = _pick_device(device)
     dtype = _pick_dtype(dtype, device)
     where, kind = _locate(source), source.kind
-    if device == "cpu":
+    if device.startswith(("cpu", MAP)):
         set_threads()
+    if not device.startswith(MAP):
+        check_room(Path(where), source.value, dtype, device)
     try:
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(where)
-            model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+            model = _load_weights(where, getattr(torch, dtype), device).eval()
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"model {source.value!r} does not fit into what {device} has free ({one_line(error, 120)}); use --device "
+            f"{MAP}, or a smaller model"
+        ) from None
     except _LOAD_ERRORS as error:
         raise _load_error(source, where, error) from None
-    model = model.to(device).eval()
     merged = merge_adapter(model, folder) if folder else ""
     revision = str(model.config._commit_hash or "") if kind == "hub" else _revision(source, Path(where))
     name = Path(where).name if kind == "folder" else Path(source.value).name if kind == "gguf" else source.value
     if folder:
         name, revision = f"{name}+{folder.resolve().name}", f"{revision}+{merged}"
     return Loaded((model, tokenizer), name, revision)
+
+
+def _load_weights(where: str, dtype: Any, device: str) -> Any:
+    """The transformers model on its device, or on its devices."""
+    from transformers import AutoModelForCausalLM
+
+    options = {"dtype": dtype, "attn_implementation": "sdpa"}
+    if not device.startswith(MAP):
+        return AutoModelForCausalLM.from_pretrained(where, **options).to(device)
+    logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # we say ourselves what lies where
+    folder = offload_folder()
+    model = AutoModelForCausalLM.from_pretrained(where, **options, **spread_options(device, folder))
+    weakref.finalize(model, folder.cleanup)
+    if found := places(model):
+        parts = ", ".join(f"{size / 1e9:.2f} GB on {place}" for place, size in sorted(found.items()))
+        logger.warning("the weights are spread: %s", parts)
+    return model
 
 
 def sleep_at_barriers() -> None:
@@ -85,21 +110,28 @@ def set_threads() -> int:
 
 
 def _pick_device(device: str) -> str:
+    """A device as torch names it, or ``map[:SIZE]``."""
     import torch
 
-    if device not in DEVICES:
+    kind, _, detail = device.partition(":")
+    if kind not in DEVICES or (detail and kind != MAP and not (kind == "cuda" and detail.isdigit())):
         raise UsageError(f"unknown device {device!r}; choose one of {', '.join(DEVICES)}")
-    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), MAP: True}
     if device == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if has[name])
-    if not has[device]:
+    if not has[kind]:
         raise UsageError(f"device {device!r} is not available to this torch ({torch.__version__}); use --device cpu")
+    if kind == "cuda" and detail and int(detail) not in range(count := torch.cuda.device_count()):
+        raise UsageError(f"device {device!r}: this torch sees {count} GPUs; give cuda:0 to cuda:{count - 1}")
     return device
 
 
 def _pick_dtype(dtype: str | None, device: str) -> str:
+    import torch
+
     if dtype is None or dtype == "auto":
-        return "bfloat16" if device == "cuda" else "float32"
+        gpu = device.startswith("cuda") or (device.startswith(MAP) and torch.cuda.is_available())
+        return "bfloat16" if gpu else "float32"
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
     return dtype

@@ -19,6 +19,7 @@ from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.models.load import load_parts
 from nl2sql.models.spec import Source
+from nl2sql.models.spread import computing_devices, places
 
 if TYPE_CHECKING:
     from nl2sql.models.batching import Worker
@@ -57,10 +58,12 @@ class LocalModel:
         self.revision = revision
         self.batch_size = batch_size
         self.context_window = int(getattr(model.config.get_text_config(), "max_position_embeddings", 2048))
-        self._device, self._dtype = str(model.device), str(model.dtype).removeprefix("torch.")
+        self._device = "+".join(computing_devices(model))
+        self._dtype = str(model.dtype).removeprefix("torch.")
+        self._places = places(model)
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
-        self._max_cache_bytes = max_cache_bytes or default_cache_bytes(self._device)
+        self._max_cache_bytes = max_cache_bytes or default_cache_bytes(model)
         self._engine, self._worker = open_engine(
             _pick_engine(engine, self._device), model, self._chat.decode, batch_size, self._max_cache_bytes
         )
@@ -205,6 +208,7 @@ class LocalModel:
             "name": self.name,
             "revision": self.revision,
             "device": self._device,
+            **({"places": self._places} if self._places else {}),
             "dtype": self._dtype,
             "batch_size": self.batch_size,
             "context_window": self.context_window,
@@ -249,6 +253,9 @@ def open_engine(
     from nl2sql.models.routing import Router
     from nl2sql.models.slots import SlotDecoder, make_decoder
 
+    spread = bool(places(model))
+    if engine == "continuous" and spread:
+        raise UsageError("--engine continuous runs on one device, and this model is on several; use --engine slots")
     decoder = make_decoder(model)
     if engine == "continuous" and isinstance(decoder, SlotDecoder):
         from nl2sql.models.continuous import ContinuousWorker
@@ -256,7 +263,9 @@ def open_engine(
         model.set_attn_implementation("sdpa")
         limits = {"batch_size": batch_size, "max_cache_bytes": max_cache_bytes, "token_bytes": decoder.token_bytes}
         return engine, ContinuousWorker(model, decode, **limits)
-    workers = min(2, batch_size, torch.get_num_threads()) if model.device.type == "cpu" else 1
+    # accelerate puts a spread model's weights in place for one forward at a time
+    alone = spread or model.device.type != "cpu"
+    workers = 1 if alone else min(2, batch_size, torch.get_num_threads())
     if workers == 1 or not isinstance(decoder, SlotDecoder):
         worker = Worker(decoder, decode, batch_size=batch_size, max_cache_bytes=max_cache_bytes)
         return "slots" if isinstance(decoder, SlotDecoder) else "sequential", worker

@@ -24,6 +24,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import DynamicCache
 
 from nl2sql.machine import free_bytes
+from nl2sql.models.spread import computing_devices, input_device
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class SlotDecoder:
 
     def __init__(self, model: Any, token_bytes: int = 0) -> None:
         self.model = model
-        self.device = model.device
+        self.device = input_device(model)
         self.token_bytes = token_bytes
         self.windows: set[int | None] = set()  # that attention has been asked for
         model.set_attn_implementation(ATTENTION)
@@ -275,7 +276,7 @@ class SequentialDecoder:
             slot.own_cache = DynamicCache(config=self.model.config.get_text_config())
         try:
             out = self.model(
-                input_ids=torch.tensor([list(new)], device=self.model.device),
+                input_ids=torch.tensor([list(new)], device=input_device(self.model)),
                 use_cache=True,
                 **{self._cache_name: slot.own_cache},
             )
@@ -349,7 +350,7 @@ def _probe_rows(model: Any) -> list[list[int]]:
 
 @torch.inference_mode()
 def _plain_logits(model: Any, ids: list[int]) -> torch.Tensor:
-    out = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
+    out = model(input_ids=torch.tensor([ids], device=input_device(model)), use_cache=False)
     logits: torch.Tensor = out.logits[0, -1].float().cpu()
     return logits
 
@@ -372,12 +373,18 @@ def _agrees(decoder: SlotDecoder, rows: list[list[int]], plain: list[torch.Tenso
     return True
 
 
-def default_cache_bytes(device: str) -> int:
-    """Half of the memory that is free now (2 GB where the system does not say): bytes for keys and values."""
+def default_cache_bytes(model: Any) -> int:
+    """Bytes for keys and values: half of what is free now on the device that computes (2 GB where nobody says).
+
+    Of several devices the fullest counts: which layers lie on it is not looked at.
+    """
+    return min(_free_on(device) for device in computing_devices(model)) // 2
+
+
+def _free_on(device: str) -> int:
     if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info()[0] * 0.5)
-    free = free_bytes()
-    return 2 * 10**9 if free is None else free // 2
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    return free_bytes() or 4 * 10**9
 
 
 def _lazy_zeros(like: torch.Tensor, capacity: int) -> torch.Tensor:
