@@ -48,7 +48,7 @@ def evaluate_command(
     ] = 32,
     engine: Annotated[
         Literal["auto", "slots", "continuous"],
-        typer.Option(help="How a local model batches: our slots, or transformers' continuous batching (auto on CUDA)."),
+        typer.Option(help="How a local model batches: our slots (auto), or transformers' continuous batching."),
     ] = "auto",
     server: ServerOption = None,
     no_cache: CacheOption = False,

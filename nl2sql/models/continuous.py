@@ -1,9 +1,9 @@
-"""transformers' own continuous batching behind the engine's interface: the path on CUDA.
+"""transformers' own continuous batching behind the engine's interface: an alternative to slots.
 
 It pages the cache, shares whole pages of common prefixes and, where flash attention is installed, is what the library
 is tuned for. Not here: grammars, seeds (sampled rows share one generator), log-probabilities, prefilled tokens (the
 library does not tell how many it computed: the whole prompt is counted).
-On CPU it is the slower of the two; scripts/bench_engine.py measures both.
+On a CPU it is the slower of the two, on CUDA neither is measured; scripts/bench_engine.py measures both.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class LocalModel:
 
     model, tokenizer: loaded transformers objects (the model in eval mode, on its device). revision: content hash.
     batch_size: rows decoded at once. max_cache_bytes: keys and values at most; default half of the free memory.
-    engine: one of ENGINES; ``auto`` is transformers' continuous batching on CUDA and our slots elsewhere.
+    engine: one of ENGINES; ``auto`` is our slots on every device, until transformers' continuous batching is measured.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LocalModel:
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
         self._max_cache_bytes = max_cache_bytes or default_cache_bytes(model)
         self._engine, self._worker = open_engine(
-            _pick_engine(engine, self._device), model, self._chat.decode, batch_size, self._max_cache_bytes
+            _pick_engine(engine), model, self._chat.decode, batch_size, self._max_cache_bytes
         )
         # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
         self._at_exit = weakref.finalize(self, self._worker.close)
@@ -85,7 +85,7 @@ class LocalModel:
 
         Raises UsageError for a bad device, dtype, engine or adapter, else ModelError.
         """
-        _pick_engine(engine, device)
+        _pick_engine(engine)
         loaded = load_parts(source, device=device, dtype=dtype, adapter=adapter)
         return cls(*loaded.parts, name=loaded.name, revision=loaded.revision, batch_size=batch_size, engine=engine)
 
@@ -235,12 +235,10 @@ def _row_seed(seed: int, index: int) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _pick_engine(engine: str, device: str) -> str:
+def _pick_engine(engine: str) -> str:
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}; choose one of {', '.join(ENGINES)}")
-    if engine == "auto":
-        return "continuous" if device.startswith("cuda") else "slots"
-    return engine
+    return "slots" if engine == "auto" else engine
 
 
 def open_engine(
