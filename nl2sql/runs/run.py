@@ -15,6 +15,7 @@ from nl2sql.runs.folder import QuestionKey, RunFolder, read_manifest
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,6 +81,12 @@ class Run:
             return pd.concat(frames, ignore_index=True)
         items = pd.DataFrame(self.report["items"]).drop(columns=["sql", "error", "db_id", "seconds"], errors="ignore")
         return items[["id"]].merge(pd.DataFrame(self.predictions()).drop(columns=["key"])).merge(items, on="id")
+
+    def plot(self) -> Figure:
+        """EX of the run beside its controls, in all and by hardness; tokens and seconds a question."""
+        from nl2sql.runs.plot import plot_report
+
+        return plot_report(self.report)
 
     def _repr_html_(self) -> str:
         from nl2sql.runs.summary import summary_html

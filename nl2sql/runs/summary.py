@@ -262,7 +262,8 @@ def _gate_flips(
 # --------------------------------------------------------------------------------------------------- showing
 
 
-def _columns(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def systems_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The run and its controls, by the names that tables give them."""
     names = {
         "with_guardrails": "single_shot",
         "without_guardrails": "single_shot, raw",
@@ -274,7 +275,7 @@ def _columns(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
     """The table as text cells; the first row is the header."""
-    columns = _columns(report)
+    columns = systems_of(report)
     n = max(1, report["n"])
     table = [["", *columns]]
     for metric in report["metrics"]:
@@ -308,7 +309,7 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
                     f"{metric} against {name}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g}"
                     f" (exact McNemar{_detectable(test)})"
                 )
-    for name, column in _columns(report).items():
+    for name, column in systems_of(report).items():
         if column["usage"].get("cached_calls"):
             of = f"{column['usage']['cached_calls']:,.0f} of {column['usage']['model_calls']:,.0f}"
             lines.append(f"{name}: {of} model calls came from the response cache; its seconds are not a measurement")
