@@ -1,6 +1,7 @@
 """What decides a run: its plan, and what the plan names, opened. A run folder's manifest is read back here.
 
-Opening a benchmark needs no model; ``open_model`` is the only function that loads a model library.
+Opening a benchmark needs no model; ``open_model`` is the only function that loads a model library. The loop, the config
+and the scoring (sqlglot, pydantic) are imported by the functions that need them.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.controllers import NamedController, check_model
-from nl2sql.agents.resources import check_members
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
-from nl2sql.config import Config, build_config
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Model, Question, content_key, question_key
 from nl2sql.runs.folder import read_manifest
+
+if TYPE_CHECKING:
+    from nl2sql.agents.controllers import NamedController
+    from nl2sql.config import Config
 
 MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
 
@@ -77,6 +78,8 @@ def default_split(benchmark: str, split: str | None) -> str | None:
 
 def read_plan(folder: Path) -> tuple[Plan, Config]:
     """The plan and the resolved config of a run folder. Raises UsageError where it holds none, or another version's."""
+    from nl2sql.config import build_config
+
     manifest = read_manifest(folder)
     try:
         kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in manifest["plan"].items()}
@@ -134,6 +137,10 @@ def given_model(plan: Plan, model: Model) -> Model:
 def check_config(model: Model, config: Config) -> None:
     """Before a run: raises ModelError or UsageError where the model cannot do what ``config`` wants, or where a corpus,
     a few-shot pool, a question model, a rule or a folder of replicas that it names is not there."""
+    from nl2sql.agents.controllers import check_model
+    from nl2sql.agents.resources import check_members
+    from nl2sql.eval.settings import Settings
+
     check_model(model, config)
     Settings(config.eval)
     check_members(config)

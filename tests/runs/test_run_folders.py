@@ -377,3 +377,10 @@ def test_reading_a_run_loads_no_model_library() -> None:
     )
     code = f"import sys, {rooms}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_plan_is_imported_without_heavy_libraries() -> None:
+    heavy = ("pydantic", "sqlglot", "yaml", "numpy", "scipy", "pandas", "datasets", "matplotlib", "torch", "tqdm")
+    code = f"import sys, nl2sql.runs.plan; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
