@@ -6,7 +6,9 @@ known ones.
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
@@ -180,12 +182,19 @@ class ExecutionConfig(_Frozen):
 class EvalConfig(_Frozen):
     """Scoring, wherever it happens: what decides a verdict (docs/evaluation.md)."""
 
-    rule: str = "bag"  # what counts as the same answer: bag, bag~REL, spider, bird-set, bird-soft-f1, defog-subset
+    rule: str = "bag"  # when two answers are the same: bag, bag~REL, spider, bird-set, bird-soft-f1, defog-subset, or
+    # a comparison of one's own as FILE.py:function (docs/adding/rule.md)
     method: Literal["perturb", "suite"] = "perturb"  # replicas per database, or databases per question
     replicas: int | str = 5  # how many, for TS; 0 = no TS; or a folder with databases in FOLDER/<db_id>/, or one that
     # ``nl2sql replicas build --out`` wrote
     timeout_s: float = Field(30.0, gt=0)  # of each statement
     max_rows: int = Field(100_000, ge=1)  # of each statement's result
+
+    @field_validator("rule")
+    @classmethod
+    def _own_rule_from_anywhere(cls, value: str) -> str:
+        file, sep, function = value.partition(".py:")
+        return f"{Path(file + '.py').expanduser().absolute()}:{function}" if sep else value
 
     @field_validator("replicas", mode="before")
     @classmethod
@@ -320,3 +329,27 @@ def merge(into: dict[str, Any], other: dict[str, Any]) -> None:
             merge(into[key], value)
         else:
             into[key] = deepcopy(value)
+
+
+def function_of_file(spec: str, what: str) -> Any:
+    """The function that ``FILE.py:function`` names. what: what it is to be, for messages.
+
+    Raises UsageError where there is no such file or function, or the file fails on import.
+    """
+    name, _, function = spec.rpartition(":")
+    path = Path(name).expanduser().resolve()
+    if not path.is_file():
+        raise UsageError(f"{what} file {path} does not exist")
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    if module_spec is None or module_spec.loader is None:
+        raise UsageError(f"{what} file {path} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules.setdefault(path.stem, module)
+    try:
+        module_spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{what} file {path} failed on import: {type(error).__name__}: {error}") from error
+    own = getattr(module, function, None)
+    if not callable(own):
+        raise UsageError(f"{what} file {path} has no function {function!r}")
+    return own

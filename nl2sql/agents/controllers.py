@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +18,7 @@ from typing import Any
 from nl2sql.agents.identity import code_identity
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import EpisodeFailed
-from nl2sql.config import REACT_PLUS, Config, build_config, merge
+from nl2sql.config import REACT_PLUS, Config, build_config, function_of_file, merge
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
 from nl2sql.interfaces import (
     Completion,
@@ -75,7 +73,7 @@ def get_controller(spec: str | Callable[..., Any]) -> NamedController:
     path, _, function = spec.rpartition(":")
     if path.endswith(".py"):
         file = Path(path).expanduser().resolve()
-        found = _from_file(file, function)
+        found = function_of_file(spec, "controller")
         whole = hashlib.sha256(file.read_bytes()).hexdigest()[:16]  # its helpers and constants count; imports do not
         return NamedController(function, f"{code_identity(found)}-{whole}", found, {})
     known = ", ".join(_HOMES)
@@ -196,21 +194,3 @@ def run_episode(
 
 
 _WHERE = ((Cancelled, "model"), (ModelError, "model"), (UsageError, "question"), (DatabaseError, "database"))
-
-
-def _from_file(path: Path, function: str) -> Controller:
-    if not path.is_file():
-        raise UsageError(f"controller file {path} does not exist")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"controller file {path} cannot be loaded as Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"controller file {path} failed on import: {type(error).__name__}: {error}") from error
-    found = getattr(module, function, None)
-    if not callable(found):
-        raise UsageError(f"controller file {path} has no function {function!r}")
-    return found

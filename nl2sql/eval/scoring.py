@@ -60,6 +60,7 @@ def score_many(
     """``score`` for several prediction files (name -> question id -> SQL) at once: what they share is executed once."""
     means = settings or settings_of(**options)
     chosen = means.chosen
+    rule = get_rule(chosen.rule).name
     ids = Counter(question.id for question in questions)
     if twice := [id_ for id_, count in ids.items() if count > 1]:
         raise UsageError(f"question id {twice[0]!r} occurs {ids[twice[0]]} times; ids must be unique")
@@ -67,8 +68,8 @@ def score_many(
     judged = find(benchmark, questions, predictions, means)
     shared: dict[str, Any] = {
         "replicas": chosen.replicas if isinstance(chosen.replicas, int) else judged.most,
-        "rule": chosen.rule,
-        "ts_name": f"TS[{chosen.rule},{replicas_name(chosen.replicas, chosen.method)}]" if chosen.replicas else None,
+        "rule": rule,
+        "ts_name": f"TS[{rule},{replicas_name(chosen.replicas, chosen.method)}]" if chosen.replicas else None,
         "gold_sql": {question.id: question.gold[0] for question in questions if question.gold},
         "extra": dict(means.metrics or {}),
         "executed": judged.executed,

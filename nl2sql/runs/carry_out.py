@@ -21,6 +21,7 @@ from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval.settings import Settings
+from nl2sql.runs.controls import FOLDERS
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, iter_jsonl, write_json
 from nl2sql.runs.job import Job, Phase
 from nl2sql.runs.plan import fingerprints, run_key
@@ -95,11 +96,11 @@ def _controls(
     fair = {"samples": 1, "guardrails": True, "max_new_tokens": config.react.max_new_tokens}
     once = config.model_copy(update={"single_shot": config.single_shot.model_copy(update=fair)})
     key = run_key(shot, once, model, prints, resting_on)
-    found = {"single_shot": _phase(job, shot, once, folder / "control", key)}
+    found = {"single_shot": _phase(job, shot, once, folder / FOLDERS["single_shot"], key)}
     if job.plan.equal_tokens:
         samples = {"samples": _equal_samples(main, found["single_shot"])}
         many = once.model_copy(update={"single_shot": once.single_shot.model_copy(update=samples)})
-        at = folder / "control_equal_tokens"
+        at = folder / FOLDERS["equal_tokens"]
         found["equal_tokens"] = _phase(job, shot, many, at, run_key(shot, many, model, prints, resting_on))
     return found
 

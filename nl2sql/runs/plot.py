@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.runs.summary import systems_of
+from nl2sql.runs.controls import systems_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

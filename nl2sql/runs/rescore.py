@@ -13,14 +13,13 @@ from nl2sql.config import Config, build_config, config_keys, load_config
 from nl2sql.errors import UsageError, interruptible
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question
+from nl2sql.runs.controls import FOLDERS
 from nl2sql.runs.folder import RunFolder, iter_jsonl, read_manifest, write_json
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import fingerprints, open_benchmark, read_plan
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import pool_seeds, summarise
-
-CONTROLS = {"single_shot": "control", "equal_tokens": "control_equal_tokens"}  # name in a report -> folder
 
 
 def replay(
@@ -65,7 +64,7 @@ def stores_of(folder: Path) -> tuple[RunFolder, dict[str, RunFolder]]:
     """The episodes of a run and of its controls, whose keys are those of their last predictions."""
     main = RunFolder(folder, read_manifest(folder)["key"], folder)
     controls = {}
-    for name, place in CONTROLS.items():
+    for name, place in FOLDERS.items():
         key = None
         for row in iter_jsonl(folder / place / "predictions.jsonl"):
             key = row.get("key")

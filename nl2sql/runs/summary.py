@@ -16,17 +16,13 @@ from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, percent, wilson_interval
 from nl2sql.interfaces import Benchmark, Question
+from nl2sql.runs.controls import CONTROLS, systems_of
 from nl2sql.runs.folder import RunFolder
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
 SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause
 SUSPECT_ITEMS = 10  # fewer say nothing
 COARSE = 0.05  # a paired test that is likely to miss differences of so much says so
-CONTROL_FILES = {  # the control's verdict in an item -> the file that was scored
-    "ex_single_shot": "control",
-    "ex_single_shot_raw": "control, raw",
-    "ex_equal_tokens": "equal tokens",
-}
 GATES = ("guardrails", "validate_sql", "validate_constraints", "intent_constraints")
 
 
@@ -46,13 +42,11 @@ def summarise(
         return [row for row in found if row["id"] in asked]
 
     rows, traces = of_asked(main.predictions()), of_asked(main.traces(("flags", "compliance")))
-    shots, equal_shots = (
-        of_asked(controls[key].predictions()) if key in controls else [] for key in ("single_shot", "equal_tokens")
-    )
+    predicted = {name: of_asked(store.predictions()) for name, store in controls.items()}
+    present = [control for control in CONTROLS if control.store in controls]
     refused, layers = _refused(traces)
     files = {"run": _sql(rows), "run, raw": _sql(rows, "raw_sql")} | layers
-    files |= {"control": _sql(shots), "control, raw": _sql(shots, "raw_sql")} if "single_shot" in controls else {}
-    files |= {"equal tokens": _sql(equal_shots)} if "equal_tokens" in controls else {}
+    files |= {control.label: _sql(predicted[control.store], control.text) for control in present}
     scored = score_many(benchmark, questions, files, settings)  # together: what they share is executed once
     scores = scored["run"]
     report: dict[str, Any] = {
@@ -66,21 +60,12 @@ def summarise(
         "control": {},
         "paired": {},
     }
+    for control in present:
+        report["control"][control.name] = _control(scored[control.label], controls[control.store])
+        report[control.paired] = scores.paired(scored[control.label])
     if "single_shot" in controls:
-        store = controls["single_shot"]
-        guarded, raw = scored["control"], scored["control, raw"]
-        report["control"] = {
-            "with_guardrails": _control(guarded, store),
-            "without_guardrails": _control(raw, store),
-        }
-        report["paired"] = scores.paired(guarded)
-        report["paired_without_guardrails"] = scores.paired(raw)
+        guarded, raw = (scored[label] for label in ("single_shot", "single_shot, raw"))
         report["control_flips"] = {"guardrails": _flips((_right(raw), _right(guarded)))}
-    if "equal_tokens" in controls:
-        store = controls["equal_tokens"]
-        equal = scored["equal tokens"]
-        report["control"]["equal_tokens"] = _control(equal, store)
-        report["paired_equal_tokens"] = scores.paired(equal)
     right = _right(scores)
     verdicts: dict[tuple[str, str], bool] = {}
     for name, layer in layers.items():
@@ -95,7 +80,7 @@ def summarise(
     report["eval"] = settings.chosen.model_dump()
     report["warnings"] = [*_failures(rows), *_gold_errors(scores), *scores.all_warnings()]
     report["alarms"] = alarms(scores)
-    ex = {name: _right(scored[file]) for name, file in CONTROL_FILES.items() if file in scored}
+    ex = {control.item: _right(scored[control.label]) for control in present}
     report["items"] = [item | {name: ex[name][item["id"]] for name in ex} for item in scores.to_dict()["items"]]
     return report
 
@@ -262,17 +247,6 @@ def _gate_flips(
 # --------------------------------------------------------------------------------------------------- showing
 
 
-def systems_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The run and its controls, by the names that tables give them."""
-    names = {
-        "with_guardrails": "single_shot",
-        "without_guardrails": "single_shot, raw",
-        "equal_tokens": "single_shot, equal tokens",
-    }
-    controls = {names[key]: value for key, value in report["control"].items()}
-    return {report["controller"]: report, **controls}
-
-
 def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
     """The table as text cells; the first row is the header."""
     columns = systems_of(report)
@@ -297,16 +271,11 @@ def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
 def summary_notes(report: Mapping[str, Any]) -> list[str]:
     """The lines under the table: paired tests, how episodes ended, flips, warnings."""
     lines = [f"ALARM {alarm}; read some traces first" for alarm in report.get("alarms", ())]
-    tests = {
-        "paired": "single_shot",
-        "paired_without_guardrails": "single_shot, raw",
-        "paired_equal_tokens": "single_shot, equal tokens",
-    }
-    for key, name in tests.items():
-        for metric, test in report.get(key, {}).items():
+    for control in CONTROLS:
+        for metric, test in report.get(control.paired, {}).items():
             if metric.startswith("EX"):
                 lines.append(
-                    f"{metric} against {name}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g}"
+                    f"{metric} against {control.label}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g}"
                     f" (exact McNemar{_detectable(test)})"
                 )
     for name, column in systems_of(report).items():

@@ -16,7 +16,7 @@ import pytest
 
 from nl2sql.config import ReactConfig
 from nl2sql.models.embedded import pull
-from nl2sql.agents.react import react_sql
+from nl2sql.agents.react import react
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -56,7 +56,7 @@ def noise(output: Any) -> bool:
 def loop_display() -> str:
     """The Markdown that the evaluation notebook shows of the loop's source, as committed."""
     cells = code_cells(ROOT / "notebooks" / "03_agentic_eval.ipynb")
-    cells = [cell for cell in cells if "getsource(nl2sql.react_sql)" in cell.source]
+    cells = [cell for cell in cells if "getsource(react)" in cell.source]
     assert len(cells) == 1
     return str(cells[0].outputs[0].data["text/markdown"])
 
@@ -102,7 +102,7 @@ def test_committed_notebook_holds_no_execution_times(path: Path) -> None:
 
 
 def test_displayed_loop_is_the_packages() -> None:
-    expected = f"```python\n{inspect.getsource(react_sql)}```"
+    expected = f"```python\n{inspect.getsource(react)}```"
     assert loop_display() == expected, "stale: run python scripts/execute_notebooks.py notebooks/03_agentic_eval.ipynb"
 
 

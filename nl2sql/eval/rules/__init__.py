@@ -13,6 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from nl2sql.config import function_of_file
 from nl2sql.errors import UsageError
 from nl2sql.eval.rules import bag, bird, defog, spider
 from nl2sql.eval.rules.bag import results_match, suites_match
@@ -47,12 +48,18 @@ TOLERANT = re.compile(r"bag~(\d*\.?\d+(?:e-?\d+)?)", re.IGNORECASE)
 
 
 def get_rule(name: str) -> Rule:
-    """The rule of that name. UsageError, with the names there are, for any other."""
+    """The rule of that name, or the comparison that ``FILE.py:function`` names, called after its function.
+
+    Raises UsageError, with the names there are, for any other.
+    """
     if name in RULES:
         return RULES[name]
     if (found := TOLERANT.fullmatch(name)) and 0 < float(found[1]) < 1:
         return replace(RULES["bag"], name=name, compare=partial(bag.compare, tolerance=float(found[1])), settled="set")
+    if ".py:" in name:
+        own = function_of_file(name, "rule")
+        return own if isinstance(own, Rule) else Rule(own.__name__, own)
     raise UsageError(
         f"no rule is called {name!r}; choose {', '.join(RULES)}, or bag~REL with a relative tolerance between 0 and 1, "
-        "such as bag~1e-3"
+        "such as bag~1e-3, or a comparison of your own as FILE.py:function"
     )

@@ -11,14 +11,9 @@ from typing import Any
 from nl2sql.errors import UsageError
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test
 from nl2sql.runs.ablation.grid import TABLE
+from nl2sql.runs.controls import systems_of
 from nl2sql.runs.folder import QuestionKey
 from nl2sql.runs.run import Run, shared_ex
-
-CONTROL_LABELS = {
-    "with_guardrails": ("single_shot", "ex_single_shot"),
-    "without_guardrails": ("single_shot, raw", "ex_single_shot_raw"),
-    "equal_tokens": ("single_shot, equal tokens", "ex_equal_tokens"),
-}
 
 
 @dataclass(frozen=True)
@@ -119,10 +114,7 @@ def _controls(runs: Mapping[str, Run]) -> list[System]:
     """The controls; those with the same numbers (the same model on the same questions) are one line."""
     found: list[tuple[System, list[str]]] = []
     for label, run in runs.items():
-        for key, (name, _) in CONTROL_LABELS.items():
-            control = run.report["control"].get(key)
-            if control is None:
-                continue
+        for name, control in list(systems_of(run.report).items())[1:]:
             same = [of for system, of in found if system.label == name and system.metrics == control["metrics"]]
             if same:
                 same[0].append(label)

@@ -1,0 +1,47 @@
+"""The controls of a run: what each is called, where its episodes lie, and which of their texts is scored.
+
+A loop gets credit only for what it adds to the same model asked once. One greedy call gives two controls (with and
+without guardrails); with ``--equal-tokens`` there is a third, sampled at the loop's own token budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Control:
+    """name: its key in ``report["control"]``. label: the heading of its column. item: its verdict in an item of the
+    report. paired: the report's key of the run's paired tests against it. store: whose episodes, a key of ``FOLDERS``.
+    text: the field of a prediction that is scored.
+    """
+
+    name: str
+    label: str
+    item: str
+    paired: str
+    store: str
+    text: str = "sql"
+
+
+FOLDERS = {"single_shot": "control", "equal_tokens": "control_equal_tokens"}  # store -> folder in the run's
+CONTROLS = (
+    Control("with_guardrails", "single_shot", "ex_single_shot", "paired", "single_shot"),
+    Control(
+        "without_guardrails",
+        "single_shot, raw",
+        "ex_single_shot_raw",
+        "paired_without_guardrails",
+        "single_shot",
+        text="raw_sql",
+    ),
+    Control("equal_tokens", "single_shot, equal tokens", "ex_equal_tokens", "paired_equal_tokens", "equal_tokens"),
+)
+
+
+def systems_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The run and its controls, by the names that tables give them."""
+    present = {c.label: report["control"][c.name] for c in CONTROLS if c.name in report["control"]}
+    return {report["controller"]: report, **present}
