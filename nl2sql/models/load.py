@@ -58,8 +58,8 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
             model = _load_weights(where, getattr(torch, dtype), device).eval()
     except torch.OutOfMemoryError as error:
         raise ModelError(
-            f"model {source.value!r} does not fit into what {device} has free ({one_line(error, 120)}); use --device "
-            f"{MAP}, or a smaller model"
+            f"model {source.value!r} does not fit into what {device} has free "
+            f"({one_line(error, 120)}); use --device {MAP}, or a smaller model"
         ) from None
     except _LOAD_ERRORS as error:
         raise _load_error(source, where, error) from None
@@ -78,13 +78,14 @@ def _load_weights(where: str, dtype: Any, device: str) -> Any:
     options = {"dtype": dtype, "attn_implementation": "sdpa"}
     if not device.startswith(MAP):
         return AutoModelForCausalLM.from_pretrained(where, **options).to(device)
-    logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)  # we say ourselves what lies where
+    # we say ourselves what lies where
+    logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
     folder = offload_folder()
     model = AutoModelForCausalLM.from_pretrained(where, **options, **spread_options(device, folder))
     weakref.finalize(model, folder.cleanup)
     if found := places(model):
-        parts = ", ".join(f"{size / 1e9:.2f} GB on {place}" for place, size in sorted(found.items()))
-        logger.warning("the weights are spread: %s", parts)
+        parts = [f"{size / 1e9:.2f} GB on {place}" for place, size in sorted(found.items())]
+        logger.warning("the weights are spread: %s", ", ".join(parts))
     return model
 
 
@@ -114,14 +115,15 @@ def _pick_device(device: str) -> str:
     import torch
 
     kind, _, detail = device.partition(":")
-    if kind not in DEVICES or (detail and kind != MAP and not (kind == "cuda" and detail.isdigit())):
+    numbered = kind == "cuda" and detail.isdigit()
+    if kind not in DEVICES or (detail and kind != MAP and not numbered):
         raise UsageError(f"unknown device {device!r}; choose one of {', '.join(DEVICES)}")
     has = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), MAP: True}
     if device == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if has[name])
     if not has[kind]:
         raise UsageError(f"device {device!r} is not available to this torch ({torch.__version__}); use --device cpu")
-    if kind == "cuda" and detail and int(detail) not in range(count := torch.cuda.device_count()):
+    if numbered and int(detail) >= (count := torch.cuda.device_count()):
         raise UsageError(f"device {device!r}: this torch sees {count} GPUs; give cuda:0 to cuda:{count - 1}")
     return device
 

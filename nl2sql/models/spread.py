@@ -1,7 +1,8 @@
-"""Weights that one device does not hold: over all GPUs, this machine's memory and its disk, placed by accelerate.
+"""Weights that one device does not hold: over all GPUs, this machine's memory and its disk.
 
-A model that fits on one device is loaded there as ever. Of any other, each layer computes on the GPU that holds it;
-what lies in memory or on disk is copied in for its forward, to the first GPU or, without one, to the CPU.
+accelerate places them. A model that fits on one device is loaded there as ever. Of any other, each
+layer computes on the GPU that holds it; what lies in memory or on disk is copied in for its forward,
+to a GPU or, without one, to the CPU.
 Not here: tensor parallelism.
 """
 
@@ -25,9 +26,9 @@ _FLOATS = ("F64", "F32", "F16", "BF16")  # what loading turns into the dtype ask
 
 
 def spread_options(spec: str, folder: tempfile.TemporaryDirectory[str]) -> dict[str, Any]:
-    """What ``from_pretrained`` takes for ``--device map[:SIZE]``; ``folder``: for weights that it writes anew.
+    """What ``from_pretrained`` takes for ``--device map[:SIZE]``.
 
-    Raises UsageError for a SIZE that is none.
+    folder: for weights that it writes anew. Raises UsageError for a SIZE that is none.
     """
     from accelerate.utils import get_max_memory
 
@@ -55,7 +56,7 @@ def _bytes(size: str) -> int:
 
 
 def places(model: Any) -> dict[str, int]:
-    """Bytes of a spread model's weights by where they lie, e.g. ``cuda:0`` and ``disk``; empty for any other model."""
+    """Bytes of a spread model's weights by place, e.g. ``cuda:0``, ``disk``; empty for any other."""
     found: dict[str, int] = {}
     lies = _map(model)
     for name, weight in model.named_parameters() if lies else ():
@@ -67,19 +68,19 @@ def places(model: Any) -> dict[str, int]:
 
 
 def computing_devices(model: Any) -> list[str]:
-    """The devices that compute, in order of their names: a spread model's GPUs (the CPU without any)."""
+    """The devices that compute, by name: a spread model's GPUs (the CPU without any)."""
     if not _map(model):
         return [str(model.device)]
     return sorted({_name(place) for place in _map(model).values()} - set(_STORED)) or ["cpu"]
 
 
 def input_device(model: Any) -> str:
-    """Where a forward takes its tokens; accelerate moves those of a spread model on to its first layer."""
+    """Where a forward takes its tokens; accelerate moves a spread model's on to the first layer."""
     return "cpu" if model.device.type == "meta" else str(model.device)
 
 
 def _map(model: Any) -> Mapping[str, Any]:
-    """Module -> place, of a spread model; accelerate leaves a map behind on a model that it put on one device, too."""
+    """Module -> place, of a spread model; accelerate leaves a map on a model of one device, too."""
     found = getattr(model, "hf_device_map", None) or {}
     return found if len(set(found.values())) > 1 or "disk" in found.values() else {}
 
@@ -89,23 +90,24 @@ def _name(place: Any) -> str:
 
 
 def check_room(folder: Path, name: str, dtype: str, device: str) -> None:
-    """Raises ModelError where the weights in ``folder`` are larger than all memory that ``device`` has."""
+    """Raises ModelError where the weights in ``folder`` exceed all memory of ``device``."""
     import torch
 
     has = all_bytes()
     if device.startswith("cuda"):
         has = int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
-    needed = sum(_loaded_bytes(file, getattr(torch, dtype).itemsize) for file in weights_files(folder))
+    itemsize = getattr(torch, dtype).itemsize
+    needed = sum(_loaded_bytes(file, itemsize) for file in weights_files(folder))
     if has is not None and needed > has:
         smaller = " or --dtype bfloat16" if dtype == "float32" else ""
         raise ModelError(
-            f"model {name!r} takes {needed / 1e9:.1f} GB in {dtype}, {device} has {has / 1e9:.1f} GB; use --device "
-            f"{MAP}{smaller}"
+            f"model {name!r} takes {needed / 1e9:.1f} GB in {dtype}, {device} has "
+            f"{has / 1e9:.1f} GB; use --device {MAP}{smaller}"
         )
 
 
 def _loaded_bytes(file: Path, itemsize: int) -> int:
-    """Bytes of a safetensors file's tensors once loaded, by its header alone; 0 where it has none."""
+    """Bytes of a safetensors file's tensors once loaded, by its header; 0 where it has none."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))

@@ -1,4 +1,4 @@
-"""A run's numbers as a matplotlib figure: EX of the run beside its controls, and what a question cost."""
+"""A run's numbers as a matplotlib figure: EX beside its controls, and what a question cost."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _WIDTH = 0.8  # of a group of bars; groups stand 1 apart
 
 
 def plot_report(report: Mapping[str, Any]) -> Figure:
-    """Three axes: EX with 95% intervals, of all questions and by hardness; tokens a question; seconds a question."""
+    """Three axes: EX with 95% intervals, in all and by hardness; tokens and seconds a question."""
     from matplotlib import pyplot
 
     systems = systems_of(report)
-    figure = pyplot.figure(figsize=(10, 4), layout="constrained")  # by pyplot: a notebook's backend is loaded then
+    figure = pyplot.figure(figsize=(10, 4), layout="constrained")  # loads a notebook's backend
     pyplot.close(figure)  # or the notebook shows it twice
     accuracy, tokens, seconds = figure.subplots(1, 3, width_ratios=(4, 1, 1))
     _draw_ex(accuracy, systems, next(name for name in report["metrics"] if name.startswith("EX[")))
     _draw_cost(tokens, systems, ("prompt_tokens", "completion_tokens"), "tokens a question")
     _draw_cost(seconds, systems, ("seconds",), "seconds a question")
     figure.suptitle(f"{report['benchmark']}, {report['model']}", fontsize="medium")
-    figure.legend(*accuracy.get_legend_handles_labels(), loc="outside lower center", ncols=len(systems))
+    names = accuracy.get_legend_handles_labels()
+    figure.legend(*names, loc="outside lower center", ncols=len(systems))
     return figure
 
 
@@ -39,7 +40,8 @@ def _draw_ex(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str) 
     levels = {"all": first["metrics"], **first["by_hardness"]}
     width = _WIDTH / len(systems)
     for number, (name, system) in enumerate(systems.items()):
-        found = [each[metric] for each in ({"all": system["metrics"], **system["by_hardness"]}[key] for key in levels)]
+        parts = {"all": system["metrics"], **system["by_hardness"]}
+        found = [parts[level][metric] for level in levels]
         drawn = [(group, each) for group, each in enumerate(found) if each["n"]]
         axes.bar(
             [group + (number - (len(systems) - 1) / 2) * width for group, _ in drawn],
@@ -51,7 +53,8 @@ def _draw_ex(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str) 
             ecolor=_LINES[number],
             label=name,
         )
-    axes.set_xticks(range(len(levels)), [f"{level}\nn = {each[metric]['n']}" for level, each in levels.items()])
+    sizes = [f"{level}\nn = {each[metric]['n']}" for level, each in levels.items()]
+    axes.set_xticks(range(len(levels)), sizes)
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylabel(f"{metric}, 95% interval")
@@ -64,9 +67,11 @@ def _reach(found: Sequence[Mapping[str, float]]) -> list[list[float]]:
 
 
 def _draw_cost(axes: Axes, systems: Mapping[str, Mapping[str, Any]], keys: Sequence[str], label: str) -> None:
-    costs = [sum(system["usage"][key] for key in keys) / max(1, system["n"]) for system in systems.values()]
+    sums = [sum(system["usage"][key] for key in keys) for system in systems.values()]
+    costs = [whole / max(1, system["n"]) for whole, system in zip(sums, systems.values(), strict=True)]
     drawn = axes.bar(range(len(costs)), costs, color=_BARS[: len(costs)])
-    axes.bar_label(drawn, [f"{cost:,.0f}" if cost >= 10 else f"{cost:.2g}" for cost in costs], fontsize="small")
+    labels = [f"{cost:,.0f}" if cost >= 10 else f"{cost:.2g}" for cost in costs]
+    axes.bar_label(drawn, labels, fontsize="small")
     axes.margins(y=0.12)
     axes.set_xticks([])
     axes.set_ylabel(label)
