@@ -33,7 +33,7 @@ def test_run_control_and_refused_candidates_share_one_scoring(tmp_path: Path, mo
     config = build_config({"eval": {"replicas": 0}})
     done = evaluate("packaged", model, split="quick", config=config, out=tmp_path / "r", progress=False)
     (call,) = calls
-    assert {"run", "run, raw", "control", "control, raw", "refused, 1"} <= set(call["files"])
+    assert {"run", "run, raw", "single_shot", "single_shot, raw", "refused, 1"} <= set(call["files"])
     assert done.report["flips"]["validate_sql"] == {"refused": 1, "right_to_wrong": 0, "wrong_to_right": 1}
     assert done.report["control_flips"]["guardrails"] == {"right_to_wrong": 0, "wrong_to_right": 0}
     questions = len(done.report["items"])
