@@ -21,8 +21,9 @@ import yaml
 from adapter_table import metric_rows
 
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.eval.tables import table_markdown
 from nl2sql.interfaces import content_key
-from nl2sql.runs.ablation.ablation import ablate, ablation_markdown, ablation_notes
+from nl2sql.runs.ablation.ablation import ablate, ablation_notes
 from nl2sql.runs.ablation.grid import BASE, expand
 from nl2sql.runs.folder import iter_jsonl
 
@@ -139,7 +140,7 @@ def markdown(data: dict[str, Any], first: str) -> str:
         name = first if cell == BASE else cell
         loss = data["held_out"].get(name)
         rows.append([name, "" if loss is None else f"{loss:.3f}", *shown])
-    return "\n\n".join([ablation_markdown(rows), "\n".join(f"- {note}" for note in ablation_notes(data))])
+    return "\n\n".join([table_markdown(rows), "\n".join(f"- {note}" for note in ablation_notes(data))])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from typing import Any
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.stats import paired_test, percent
-from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_markdown
+from nl2sql.eval.tables import table_markdown
+from nl2sql.runs.ablation.ablation import Ablation, ablate
 from nl2sql.runs.ablation.grid import expand, grid_data
 
 GRID = Path(__file__).resolve().parent / "adapter.yaml"
@@ -93,7 +94,7 @@ def loops(done: Ablation) -> list[dict[str, Any]]:
 
 def markdown(data: dict[str, Any]) -> str:
     tables = [metric_rows(data), *([loop_rows(data)] if data["loops"] else [])]
-    return "\n\n".join(map(ablation_markdown, tables))
+    return "\n\n".join(map(table_markdown, tables))
 
 
 def loop_rows(data: dict[str, Any]) -> list[list[str]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.eval.stats import mcnemar, percent
-from nl2sql.runs.ablation.ablation import ablation_markdown
+from nl2sql.eval.tables import table_markdown
 from nl2sql.runs.folder import read_jsonl
 
 EX, FIRST = "EX[bag]", "one-attempt"
@@ -91,7 +91,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         effect = ["", "", ""] if row["cell"] == FIRST else [saved, broken, f"{row['p']:.2g}"]
         cost = [f"{row['tokens']:,}", f"{row['seconds']:.2f}"]
         lines.append([row["cell"], percent(row["VA"]), percent(row[EX]), f"{row['attempts']:.2f}", *effect, *cost])
-    return ablation_markdown(lines)
+    return table_markdown(lines)
 
 
 if __name__ == "__main__":

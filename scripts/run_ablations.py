@@ -15,7 +15,8 @@ from typing import Any
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.cli.executor import opened
 from nl2sql.errors import Nl2SqlError
-from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_markdown, ablation_notes, ablation_rows
+from nl2sql.eval.tables import table_markdown
+from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_notes, ablation_rows
 from nl2sql.runs.ablation.grid import expand, grid_data
 
 GRID = Path(__file__).resolve().parent / "ablation.yaml"
@@ -36,7 +37,7 @@ def markdown(done: Ablation, metric: str | None) -> str:
     data = done.to_dict(metric)
     title = f"**{data['benchmark']}, {data['split'] or 'all'}, {data['n']} questions**"
     notes = "\n".join(f"- {note}" for note in ablation_notes(data))
-    return f"{title}\n\n{ablation_markdown(ablation_rows(data))}\n\n{notes}\n"
+    return f"{title}\n\n{table_markdown(ablation_rows(data))}\n\n{notes}\n"
 
 
 def main() -> None:

@@ -18,7 +18,8 @@ from nl2sql.agents.record import json_text
 from nl2sql.benchmarks import available_benchmarks
 from nl2sql.cli.executor import opened
 from nl2sql.errors import Cancelled, Nl2SqlError
-from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_markdown, ablation_notes, ablation_rows
+from nl2sql.eval.tables import table_markdown
+from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_notes, ablation_rows
 from nl2sql.runs.ablation.grid import BASE, expand
 
 SPLITS = {"packaged": "test", "spider": "holdout"}  # elsewhere all questions
@@ -98,7 +99,7 @@ def main() -> None:
     if given.json:
         print(json_text({"benchmarks": tables, "failed": failed}, indent=2))
     elif done:
-        print(ablation_markdown(table(tables.values(), given.controllers[0])))
+        print(table_markdown(table(tables.values(), given.controllers[0])))
         notes = [f"- {name}: {note}" for name, data in tables.items() for note in ablation_notes(data)]
         print("", *notes, sep="\n")
     for name, error in failed.items():

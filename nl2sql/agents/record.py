@@ -170,13 +170,11 @@ def episode_to_html(episode: Episode, max_rows: int = 10) -> str:
 
 
 def _rows_html(columns: Iterable[str], rows: tuple[tuple[Any, ...], ...], max_rows: int) -> str:
-    cells = "".join(f"<th>{html.escape(str(c))}</th>" for c in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(json_value(v)))}</td>" for v in row) + "</tr>"
-        for row in rows[:max_rows]
-    )
+    from nl2sql.eval.tables import table_html  # not before a notebook asks for it
+
+    shown = [list(map(str, columns)), *([str(json_value(v)) for v in row] for row in rows[:max_rows])]
     more = f"<div class='dim'>{len(rows) - max_rows} more rows</div>" if len(rows) > max_rows else ""
-    return f"<table><tr>{cells}</tr>{body}</table>{more}"
+    return table_html(shown) + more
 
 
 def _record_html(record: Mapping[str, Any]) -> str:

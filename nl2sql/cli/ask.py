@@ -152,6 +152,7 @@ def _printable(value: object) -> str:
 
 def _as_text(episode: Episode, shown: int = 20) -> str:
     from nl2sql.agents.record import json_value
+    from nl2sql.eval.tables import records_text
 
     lines = [episode.sql or "(no SQL)"]
     if episode.error:
@@ -159,8 +160,7 @@ def _as_text(episode: Episode, shown: int = 20) -> str:
     if episode.columns:
         table = [[str(c) for c in episode.columns]]
         table += [["NULL" if v is None else _printable(json_value(v)) for v in row] for row in episode.rows[:shown]]
-        widths = [min(40, max(len(row[i]) for row in table)) for i in range(len(table[0]))]
-        lines += ["  ".join(c[:40].ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table]
+        lines += records_text(table)
         if len(episode.rows) > shown:
             lines.append(f"... {len(episode.rows) - shown} more rows")
     usage = episode.usage

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, TypeAlias
 
 from nl2sql.errors import UsageError
 from nl2sql.eval.stats import MIN_CLUSTERS, Interval, clustered_interval, mcnemar
+from nl2sql.eval.tables import table_html
 from nl2sql.sql.hardness import LEVELS
 
 
@@ -181,17 +181,13 @@ class Scores:
         return f"<scores of {len(self.items)} items: {shown}>"
 
     def _repr_html_(self) -> str:
-        rows = {"all": self.metrics(), **self.by_hardness()}
+        levels = {"all": self.metrics(), **self.by_hardness()}
         names = list(self.columns())
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", "n", *names))
-        body = "".join(
-            f"<tr><th>{html.escape(label)}</th><td>{metrics[names[0]].n}</td>"
-            + "".join(f"<td>{metrics[name]}</td>" for name in names)
-            + "</tr>"
-            for label, metrics in rows.items()
-        )
-        notes = "".join(f"<p><small>{html.escape(note)}</small></p>" for note in self.all_warnings())
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}"
+        body = [
+            [label, str(metrics[names[0]].n), *(str(metrics[name]) for name in names)]
+            for label, metrics in levels.items()
+        ]
+        return table_html([["", "n", *names], *body], self.all_warnings())
 
 
 def replicas_name(replicas: int | str | Path, method: str) -> str:

@@ -15,6 +15,7 @@ from nl2sql.eval import Scores, score_many
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, percent, wilson_interval
+from nl2sql.eval.tables import table_html, table_text
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs.controls import CONTROLS, systems_of
 from nl2sql.runs.folder import RunFolder
@@ -314,23 +315,11 @@ def _detectable(test: Mapping[str, Any]) -> str:
 
 def summary_text(report: Mapping[str, Any]) -> str:
     """The report as a plain-text table with its notes."""
-    table = summary_rows(report)
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    lines = [f"{report['controller']} on {report['benchmark']}, {report['n']} questions, model {report['model']}", ""]
-    for number, row in enumerate(table):
-        lines.append(
-            "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        )
-        if number == 0:
-            lines.append("-" * (sum(widths) + 2 * (len(widths) - 1)))
-    return "\n".join([*lines, "", *summary_notes(report)])
+    title = f"{report['controller']} on {report['benchmark']}, {report['n']} questions, model {report['model']}"
+    return "\n".join([title, "", *table_text(summary_rows(report)), "", *summary_notes(report)])
 
 
 def summary_html(report: Mapping[str, Any]) -> str:
     """The report for a notebook; all text is escaped."""
-    head, *body = summary_rows(report)
-    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-    notes = "<br>".join(html.escape(line) for line in summary_notes(report))
     title = html.escape(f"{report['controller']} on {report['benchmark']}, {report['n']} questions, {report['model']}")
-    return f"<div><b>{title}</b><table><tr>{cells}</tr>{rows}</table><div>{notes}</div></div>"
+    return f"<div><b>{title}</b>{table_html(summary_rows(report), summary_notes(report))}</div>"

@@ -6,7 +6,6 @@ again: carrying the same grid out again does what is owed. Cells are compared wi
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +23,7 @@ from nl2sql.eval.databases import check_ts
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
+from nl2sql.eval.tables import table_html, table_text
 from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.models.spec import resolve_spec
 from nl2sql.runs.ablation.grid import BASE, TABLE, Cell
@@ -89,11 +89,7 @@ class Ablation:
 
     def _repr_html_(self) -> str:
         data = self.to_dict()
-        head, *body = ablation_rows(data)
-        cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-        notes = "<br>".join(html.escape(note) for note in ablation_notes(data))
-        return f"<table><tr>{cells}</tr>{rows}</table><div>{notes}</div>"
+        return table_html(ablation_rows(data), ablation_notes(data))
 
 
 def ablate(
@@ -360,24 +356,8 @@ def ablation_notes(data: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def ablation_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A table of text cells, its header first, as Markdown; numbers to the right."""
-    head, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def ablation_text(ablation: Ablation, metric: str | None = None) -> str:
     """The table of an ablation with its notes, as plain text."""
     data = ablation.to_dict(metric)
-    rows = ablation_rows(data)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        first, *others = (
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
-    lines.insert(1, "-" * max(map(len, lines)))
     about = f"{data['n']} questions of {data['benchmark']} ({data['split'] or 'all'})"
-    return "\n".join([about, "", *lines, "", *ablation_notes(data)])
+    return "\n".join([about, "", *table_text(ablation_rows(data)), "", *ablation_notes(data)])

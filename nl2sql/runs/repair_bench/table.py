@@ -8,6 +8,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any, TypeAlias
 
+from nl2sql.eval import tables
 from nl2sql.eval.stats import adjusted, clustered_interval, paired_test
 from nl2sql.runs.repair_bench.bench import ALONE
 from nl2sql.runs.repair_bench.cases import RULE, Case
@@ -114,13 +115,13 @@ def table_text(summary: Mapping[str, Any]) -> str:
     parts = []
     for group in summary["groups"]:
         head = f"{group['dialect']}, {group['origin']}: {group['n']} failing statements, {group['databases']} databases"
-        parts.append("\n".join([head, "", *_aligned([list(COLUMNS), *map(_cells, group["arms"])])]))
+        parts.append("\n".join([head, "", *tables.table_text([list(COLUMNS), *map(_cells, group["arms"])])]))
         names = list(dict.fromkeys(name for entry in group["by_category"] for name in entry["repaired"]))
         rows = [
             [entry["category"], str(entry["n"]), *(_share(entry["repaired"].get(name)) for name in names)]
             for entry in group["by_category"]
         ]
-        parts.append("\n".join(["repaired by category, %", "", *_aligned([["category", "n", *names], *rows])]))
+        parts.append("\n".join(["repaired by category, %", "", *tables.table_text([["category", "n", *names], *rows])]))
     notes = [
         f"repaired: the gold's rows ({summary['metric']}), %, with 95% intervals; wrong: executes and gives other rows",
         "attempts: mean over what was repaired; tokens (prompt and completion) and s (seconds): mean over all cases",
@@ -147,15 +148,3 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width, the first to the left, with a rule below the head."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if at == 0 else cell.rjust(w) for at, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]

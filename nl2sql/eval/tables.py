@@ -1,0 +1,45 @@
+"""A table of text cells, its header first, as aligned text, HTML or Markdown.
+
+table_text([["", "EX"], ["react", "20.0"]]) == ["         EX", "-----------", "react  20.0"]
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+Rows = Sequence[Sequence[str]]
+
+
+def table_text(rows: Rows) -> list[str]:
+    """Lines with columns of equal width, the first to the left, numbers to the right, a rule below the header."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    head, *body = (_aligned(row, widths) for row in rows)
+    return [head, "-" * (sum(widths) + 2 * (len(widths) - 1)), *body]
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    first, *numbers = zip(row, widths, strict=True)
+    return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in numbers)]).rstrip()
+
+
+def records_text(rows: Rows, widest: int = 40) -> list[str]:
+    """Lines of a query's result: every column to the left, cells cut at ``widest`` characters."""
+    widths = [min(widest, max(len(row[at]) for row in rows)) for at in range(len(rows[0]))]
+    return ["  ".join(cell[:widest].ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def table_html(rows: Rows, notes: Iterable[str] = ()) -> str:
+    """The table and its notes, all text escaped."""
+    head, *body = [[html.escape(cell) for cell in row] for row in rows]
+    lines = ["".join(f"<td>{cell}</td>" for cell in row) for row in body]
+    shown = "<br>".join(map(html.escape, notes))
+    table = f"<tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr>" + "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table>{table}</table>" + (f"<div>{shown}</div>" if shown else "")
+
+
+def table_markdown(rows: Rows) -> str:
+    """The table as Markdown, numbers to the right."""
+    head, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
