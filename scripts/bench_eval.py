@@ -197,11 +197,12 @@ class Variant:
 
     def executed(self) -> dict[str, list[str]]:
         """File -> the distinct statements that ours executes on it; those that look for ties included."""
-        from nl2sql.eval import executor
+
+        from nl2sql.eval import pairs as judging
 
         found: dict[str, set[str]] = {}
         count = 0
-        real = executor.run_pairs
+        real = judging.run_pairs
 
         def noted(pool: Any, files: Sequence[Path], sql: Sequence[str], pairs: Sequence[Any], **bounds: Any) -> Any:
             nonlocal count
@@ -214,11 +215,11 @@ class Variant:
             assert len(ran) == result.executed, "the floor is to execute what ours does"
             return result
 
-        executor.run_pairs = noted
+        judging.run_pairs = noted
         try:
             self.ours()
         finally:
-            executor.run_pairs = real
+            judging.run_pairs = real
         return {file: sorted(statements) for file, statements in found.items()}
 
     def everything(self) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from nl2sql.errors import UsageError
 from nl2sql.eval.databases import Databases, check_ts
-from nl2sql.eval.executor import Case, Executor, Verdict
+from nl2sql.eval.pairs import Case, PairJudge, Verdict
 from nl2sql.eval.rules import Rule, get_rule
 from nl2sql.eval.scores import ItemScore, Judged, Scores, replicas_name
 from nl2sql.eval.settings import Settings, settings_of
@@ -100,11 +100,11 @@ def judge(
         pool = default_pool()
     chosen = settings.chosen
     check_ts(benchmark, questions, chosen)
-    executor = Executor(pool, get_rule(chosen.rule), chosen.timeout_s, chosen.max_rows, explain=settings.causes)
+    judging = PairJudge(pool, get_rule(chosen.rule), chosen.timeout_s, chosen.max_rows, explain=settings.causes)
     databases = Databases(benchmark, questions, settings)
     databases.build_for(questions, pool.workers, settings.progress)
-    items = _judge_all(executor, databases, questions, predictions, settings.progress)
-    return Judged(items, databases.warnings, databases.most, executor.executed)
+    items = _judge_all(judging, databases, questions, predictions, settings.progress)
+    return Judged(items, databases.warnings, databases.most, judging.executed)
 
 
 @dataclass
@@ -116,7 +116,7 @@ class _Portion:
 
 
 def _judge_all(
-    executor: Executor,
+    judging: PairJudge,
     databases: Databases,
     questions: Sequence[Question],
     predictions: Mapping[str, Mapping[str, str]],
@@ -124,12 +124,12 @@ def _judge_all(
 ) -> dict[str, dict[str | None, ItemScore]]:
     """question id -> prediction -> its score."""
     given = {q.id: list(dict.fromkeys(p.get(q.id) for p in predictions.values())) for q in questions}
-    portions = _portions(questions, given, executor, alone=databases.of_questions is not None)
+    portions = _portions(questions, given, judging, alone=databases.of_questions is not None)
     databases.expect(Counter(portion.db_id for portion in portions))
     judged: dict[str, dict[str | None, ItemScore]] = {}
     with _bar(len(questions), progress) as advance:
-        jobs = [partial(_judge, executor, databases, portion, given) for portion in portions]
-        for number, found in _in_threads(jobs, executor.pool.workers, executor.stop):
+        jobs = [partial(_judge, judging, databases, portion, given) for portion in portions]
+        for number, found in _in_threads(jobs, judging.pool.workers, judging.stop):
             judged.update(found)
             advance(len(portions[number].questions))
     return judged
@@ -192,7 +192,7 @@ class _bar:
 
 
 def _portions(
-    questions: Sequence[Question], given: Mapping[str, Sequence[str | None]], executor: Executor, alone: bool
+    questions: Sequence[Question], given: Mapping[str, Sequence[str | None]], judging: PairJudge, alone: bool
 ) -> list[_Portion]:
     """Databases in turn, large ones cut up; questions that share a statement stay together.
 
@@ -200,7 +200,7 @@ def _portions(
     """
     if alone:
         return [_Portion(question.db_id, [question]) for question in sorted(questions, key=lambda q: q.db_id)]
-    size = max(SMALLEST_PORTION, len(questions) // (executor.pool.workers * PORTIONS))
+    size = max(SMALLEST_PORTION, len(questions) // (judging.pool.workers * PORTIONS))
     by_database: dict[str, list[Question]] = {}
     for question in questions:
         by_database.setdefault(question.db_id, []).append(question)
@@ -236,20 +236,20 @@ def _connected(questions: Iterable[Question], given: Mapping[str, Sequence[str |
 
 
 def _judge(
-    executor: Executor, databases: Databases, portion: _Portion, given: Mapping[str, Sequence[str | None]]
+    judging: PairJudge, databases: Databases, portion: _Portion, given: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str | None, ItemScore]]:
     try:
-        return _judge_portion(executor, databases, portion, given)
+        return _judge_portion(judging, databases, portion, given)
     finally:
         databases.done(portion.db_id)
 
 
 def _judge_portion(
-    executor: Executor, databases: Databases, portion: _Portion, given: Mapping[str, Sequence[str | None]]
+    judging: PairJudge, databases: Databases, portion: _Portion, given: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str | None, ItemScore]]:
     """The scores of a portion; never raises for what a prediction, a gold or a database does."""
     database, trouble = databases.original(portion.db_id)
-    golds = {q.id: [gold for text in q.gold for gold in executor.rule.accepts(text)] for q in portion.questions}
+    golds = {q.id: [gold for text in q.gold for gold in judging.rule.accepts(text)] for q in portion.questions}
     cases: list[Case] = []
     places: dict[tuple[str, str], list[int]] = {}
     single: list[tuple[str | None, str | None]] = []
@@ -266,12 +266,12 @@ def _judge_portion(
     results: dict[str, RunResult] = {}
     if database is not None:
         ask = (lambda: databases.replicas(portion.db_id, portion.questions)) if databases.wanted else None
-        verdicts, results = executor.judge_pairs(database, cases, single, ask)
+        verdicts, results = judging.judge_pairs(database, cases, single, ask)
     judged: dict[str, dict[str | None, ItemScore]] = {}
     for question in portion.questions:
-        facts = _Facts(question, golds[question.id], results, databases, trouble, executor.rule)
+        facts = _Facts(question, golds[question.id], results, databases, trouble, judging.rule)
         judged[question.id] = {
-            sql: facts.item(sql, [verdicts[n] for n in places.get((question.id, sql or ""), ()) if verdicts], executor)
+            sql: facts.item(sql, [verdicts[n] for n in places.get((question.id, sql or ""), ()) if verdicts], judging)
             for sql in given[question.id]
         }
     return judged
@@ -294,7 +294,7 @@ class _Facts:
         self.failed = [result for result in found if result is not None and not self.rule.usable(result)]
         self.gold_error = self._gold_error()
 
-    def item(self, prediction: str | None, verdicts: Sequence[Verdict], executor: Executor) -> ItemScore:
+    def item(self, prediction: str | None, verdicts: Sequence[Verdict], judging: PairJudge) -> ItemScore:
         sql = prediction if prediction is not None else ""
         result = self.results.get(sql) if sql.strip() else None
         error, kind = self._error(prediction, sql, result)
@@ -316,7 +316,7 @@ class _Facts:
             hardness=self.question.difficulty or (hardness(self.question.gold[0]) if self.question.gold else None),
             seconds=round(result.seconds, 4) if result else 0.0,
             gold_error=self.gold_error,
-            cause=self._cause(sql, verdicts, kind, result) if wrong and executor.explain else None,
+            cause=self._cause(sql, verdicts, kind, result) if wrong and judging.explain else None,
         )
 
     def _other_text(self, sql: str, ex: bool, kind: str | None) -> bool:

@@ -50,7 +50,7 @@ class Verdict:
 
 
 @dataclass
-class Executor:
+class PairJudge:
     """Bounds and resources of one scoring run. ``executed`` counts statements, over all files.
 
     Setting ``stop`` makes every call raise Interrupted within a moment.
@@ -315,7 +315,7 @@ class _Table:
         return self.places[text]
 
 
-def _with_columns_as_they_are(executor: Executor, case: Case, gold: RunResult, predicted: RunResult) -> bool:
+def _with_columns_as_they_are(judging: PairJudge, case: Case, gold: RunResult, predicted: RunResult) -> bool:
     """Whether the two match with column i against column i: a first row of marks leaves no other assignment."""
     marks: tuple[Any, ...] = tuple(f"\0column {n}" for n in range(len(gold.columns)))
     if len(predicted.columns) != len(marks):
@@ -324,4 +324,4 @@ def _with_columns_as_they_are(executor: Executor, case: Case, gold: RunResult, p
         RunResult(True, result.columns, (marks, *result.rows), truncated=result.truncated)
         for result in (gold, predicted)
     ]
-    return executor._judge(case, pinned[:1], pinned[1:])
+    return judging._judge(case, pinned[:1], pinned[1:])
