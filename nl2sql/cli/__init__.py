@@ -89,6 +89,10 @@ def main() -> None:
     try:
         app()
         sys.stdout.flush()
+    except SystemExit as leaving:
+        if leaving.code == 130:  # Ctrl-C before there was anything to continue: typer says nothing
+            print("interrupted; nothing was begun, so nothing is kept", file=sys.stderr)
+        raise
     except Nl2SqlError as error:
         if debug:
             raise

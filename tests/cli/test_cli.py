@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,16 @@ def test_ask_answers_with_sql_rows_and_trace(place: Path) -> None:
     assert done.returncode == 0
     assert answer["rows"] == [[3]] and answer["finish"] == "finish"
     assert answer["sql"].startswith("SELECT COUNT(*)") and len(answer["trace"]) == 12
+
+
+def test_an_interrupt_before_there_is_anything_to_continue_says_so(place: Path) -> None:
+    command = [sys.executable, "-m", "nl2sql.cli", "ask", "--db", "shop.sqlite", "--model", "scripted:good.json"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=place, text=True, **pipes) as process:  # it waits for the question
+        time.sleep(5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and said == "interrupted; nothing was begun, so nothing is kept\n"
 
 
 OWN_LOOP = """
