@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
     described = job.model.describe()
     prints = fingerprints(job.benchmark, job.questions)
     resting_on = members(config, job.tools, job.gates)
-    main_key = run_key(job.controller, config, described, prints, resting_on)
+    key_of = partial(run_key, model=described, prints=prints, members=resting_on)
+    main_key = key_of(job.controller, config)
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "key": main_key,
@@ -70,7 +72,7 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
     _keep_manifest(folder, manifest)
     try:
         main = _phase(job, job.controller, config, folder, main_key)
-        controls = _controls(job, config, folder, main, described, prints, resting_on)
+        controls = _controls(job, config, folder, main, key_of)
         scoring = Settings(config.eval, executor=job.executor, progress=job.progress)
         report = summarise(manifest, job.benchmark, job.questions, main, controls, scoring)
     except KeyboardInterrupt:
@@ -81,13 +83,7 @@ def carry_out(job: Job, config: Config, folder: Path) -> Run:
 
 
 def _controls(
-    job: Job,
-    config: Config,
-    folder: Path,
-    main: RunFolder,
-    model: Mapping[str, Any],
-    prints: Mapping[str, str],
-    resting_on: Mapping[str, str],
+    job: Job, config: Config, folder: Path, main: RunFolder, key_of: Callable[[NamedController, Config], str]
 ) -> dict[str, RunFolder]:
     """The single-shot control: the loop's own limits, guardrails on; one greedy call gives both of its scores."""
     shot = get_controller("single_shot")
@@ -95,13 +91,13 @@ def _controls(
         return {}
     fair = {"samples": 1, "guardrails": True, "max_new_tokens": config.react.max_new_tokens}
     once = config.model_copy(update={"single_shot": config.single_shot.model_copy(update=fair)})
-    key = run_key(shot, once, model, prints, resting_on)
+    key = key_of(shot, once)
     found = {"single_shot": _phase(job, shot, once, folder / FOLDERS["single_shot"], key)}
     if job.plan.equal_tokens:
         samples = {"samples": _equal_samples(main, found["single_shot"])}
         many = once.model_copy(update={"single_shot": once.single_shot.model_copy(update=samples)})
         at = folder / FOLDERS["equal_tokens"]
-        found["equal_tokens"] = _phase(job, shot, many, at, run_key(shot, many, model, prints, resting_on))
+        found["equal_tokens"] = _phase(job, shot, many, at, key_of(shot, many))
     return found
 
 

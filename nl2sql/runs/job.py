@@ -10,14 +10,13 @@ from typing import Protocol
 from nl2sql.agents.controllers import NamedController
 from nl2sql.agents.record import Episode
 from nl2sql.config import Config
-from nl2sql.eval.scores import Judged
-from nl2sql.eval.settings import Settings
+from nl2sql.eval.settings import Judge
 from nl2sql.interfaces import Benchmark, Gate, Model, Question, Tool
 from nl2sql.runs.plan import Plan
 
 
-class Executor(Protocol):
-    """Whoever does the work of a run: ``runs.local.Local``, ``runs.distributed.Ray``."""
+class Executor(Judge, Protocol):
+    """Whoever does the work of a run, its verdicts too: ``runs.local.Local``, ``runs.distributed.Ray``."""
 
     def check(self, plan: Plan, config: Config) -> None:
         """Raises UsageError for a plan that cannot be carried out there; nothing has been opened yet."""
@@ -28,16 +27,6 @@ class Executor(Protocol):
 
         Raises KeyboardInterrupt after the running episodes were cancelled.
         """
-        ...
-
-    def verdicts(
-        self,
-        benchmark: Benchmark,
-        questions: Sequence[Question],
-        predictions: Mapping[str, Mapping[str, str]],
-        settings: Settings,
-    ) -> Judged:
-        """The verdicts on every prediction; what ``eval.scoring.judge`` gives, wherever they are found."""
         ...
 
 
