@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.repair.embeddings import embedder_named
-from nl2sql.runs.repair_bench.cases import SqliteSource, corrupted
+from nl2sql.runs.repair_bench.cases import SqliteSource, corrupted_cases
 from nl2sql.runs.repair_bench.curve import Point, curve, search_others
 
 KEPT = 0.9  # of recall@3, by the threshold that is chosen
@@ -52,7 +52,7 @@ def main() -> None:
     given = parser.parse_args()
     benchmark = load_benchmark(given.benchmark, split=given.split)
     questions = [question for question in benchmark.questions if scorable(question)]
-    cases = corrupted(questions, SqliteSource(given.benchmark, benchmark), given.cases, given.seed)
+    cases = corrupted_cases(questions, SqliteSource(given.benchmark, benchmark), given.cases, given.seed)
     with tempfile.TemporaryDirectory() as folder:
         embedder = embedder_named(given.embedding)
         found = search_others(cases, Path(folder), embedder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.benchmarks import available_benchmarks
-from nl2sql.cli.executor import opened
+from nl2sql.cli.executor import open_executor
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.tables import table_markdown
 from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_notes, ablation_rows
@@ -54,7 +54,7 @@ def main() -> None:
     given = parser.parse_args()
     again = f"python {' '.join([os.path.relpath(__file__), *sys.argv[1:]])}"
     try:
-        with opened(given.executor, given.address) as worker:
+        with open_executor(given.executor, given.address) as worker:
             for name, grid in grids(given.grid, given.model, given.limit, given.device).items():
                 done = ablate(expand(grid), given.out / name, command=again, progress=not given.quiet, executor=worker)
                 print(markdown(done, given.metric), flush=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from nl2sql.agents.record import json_text
 from nl2sql.benchmarks import available_benchmarks
-from nl2sql.cli.executor import opened
+from nl2sql.cli.executor import open_executor
 from nl2sql.errors import Cancelled, Nl2SqlError
 from nl2sql.eval.tables import table_markdown
 from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_notes, ablation_rows
@@ -75,7 +75,7 @@ def run(given: argparse.Namespace) -> tuple[list[Ablation], dict[str, str]]:
     again = f"python {' '.join([os.path.relpath(__file__), *sys.argv[1:]])}"
     done: list[Ablation] = []
     failed: dict[str, str] = {}
-    with opened(given.executor, given.address) as worker:
+    with open_executor(given.executor, given.address) as worker:
         for name in names:
             place, shown = given.out / Path(name).name, not given.quiet
             try:

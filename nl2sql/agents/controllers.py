@@ -54,6 +54,7 @@ class NamedController:
     identity: str
     run: Controller
     preset: dict[str, Any]
+    spec: str = ""  # opens it anew in another process; empty for a function that was given as an object
 
 
 def get_controller(spec: str | Callable[..., Any]) -> NamedController:
@@ -69,13 +70,13 @@ def get_controller(spec: str | Callable[..., Any]) -> NamedController:
         if hasattr(home, "check_installed"):  # a controller of an optional extra
             home.check_installed()
         found = getattr(home, function)
-        return NamedController(spec, code_identity(found), found, _PRESETS.get(spec, {}))
+        return NamedController(spec, code_identity(found), found, _PRESETS.get(spec, {}), spec)
     path, _, function = spec.rpartition(":")
     if path.endswith(".py"):
         file = Path(path).expanduser().resolve()
         found = function_of_file(spec, "controller")
         whole = hashlib.sha256(file.read_bytes()).hexdigest()[:16]  # its helpers and constants count; imports do not
-        return NamedController(function, f"{code_identity(found)}-{whole}", found, {})
+        return NamedController(function, f"{code_identity(found)}-{whole}", found, {}, spec)
     known = ", ".join(_HOMES)
     raise UsageError(f"unknown controller {spec!r}; known: {known}, or your own as FILE.py:function")
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
+from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
 
 
 def ablate_command(
@@ -52,7 +52,7 @@ def ablate_command(
 
     overrides = [part for item in set_ or () for part in ("-c", item)]
     command = shlex.join(["nl2sql", "ablate", str(grid), "--out", str(folder), *overrides])
-    with redirect_stdout(sys.stderr), opened(executor, address) as worker:  # what a loop prints is no table
+    with redirect_stdout(sys.stderr), open_executor(executor, address) as worker:  # what a loop prints is no table
         done = ablate(cells, folder, command=command, progress=not quiet, executor=worker)
     if as_json:
         print(json_text(done.to_dict(metric), indent=2))

@@ -89,9 +89,9 @@ def bench_repair(
     from nl2sql.agents.record import json_text
     from nl2sql.config import load_config
     from nl2sql.runs.plan import Plan
-    from nl2sql.runs.repair_bench.bench import Bench, arm, carry_out
-    from nl2sql.runs.repair_bench.plan import LEARNED, CasePlan, opened
-    from nl2sql.runs.repair_bench.table import summarise, table_text
+    from nl2sql.runs.repair_bench.bench import Bench, arm, run_arms
+    from nl2sql.runs.repair_bench.case_plan import LEARNED, CasePlan, open_cases
+    from nl2sql.runs.repair_bench.table import repairs_text, summarise_repairs
 
     chosen = [arm(name) for name in dict.fromkeys(name.strip() for name in arms.split(",") if name.strip())]
     if not chosen:
@@ -120,7 +120,7 @@ def bench_repair(
     )
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))
-        made, sources = stack.enter_context(opened(out, which, progress=not quiet))
+        made, sources = stack.enter_context(open_cases(out, which, progress=not quiet))
         fixes = corpus if corpus is not None else (out / LEARNED if learn_from else None)
         bench = Bench(
             cases=made,
@@ -130,9 +130,9 @@ def bench_repair(
             corpus=_corpus(stack, fixes),
         )
         asked = any(one.level is not None for one in chosen)
-        results = carry_out(bench, chosen, _model(stack, plan) if asked else None, out, progress=not quiet)
-        summary = summarise(made, results) | {"folder": str(out), "arms_run": [one.name for one in chosen]}
-    print(json_text(summary, indent=2) if as_json else f"{table_text(summary)}\n\nfolder: {out}")
+        results = run_arms(bench, chosen, _model(stack, plan) if asked else None, out, progress=not quiet)
+        summary = summarise_repairs(made, results) | {"folder": str(out), "arms_run": [one.name for one in chosen]}
+    print(json_text(summary, indent=2) if as_json else f"{repairs_text(summary)}\n\nfolder: {out}")
 
 
 def _corpus(stack: ExitStack, path: Path | None) -> Corpus | None:

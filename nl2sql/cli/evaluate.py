@@ -22,7 +22,7 @@ from nl2sql.cli.ask import (
     ServerOption,
     SetOption,
 )
-from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
+from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
 from nl2sql.errors import UsageError
 
 
@@ -91,7 +91,7 @@ def evaluate_command(
         if extra:
             flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
             raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
-        with redirect_stdout(sys.stderr), opened(executor, address) as worker:
+        with redirect_stdout(sys.stderr), open_executor(executor, address) as worker:
             report = evaluate.resume(resume, progress=progress, executor=worker).report
     else:
         if limit is not None and limit < 1:
@@ -131,7 +131,7 @@ def evaluate_command(
             found = estimate(plan, settings)
             print(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in found.items()))
             return
-        with redirect_stdout(sys.stderr), opened(executor, address) as worker:  # what a loop prints is no report
+        with redirect_stdout(sys.stderr), open_executor(executor, address) as worker:  # what a loop prints is no report
             report = evaluate.start(plan, settings, out=out, progress=progress, executor=worker).report
     if as_json:
         from nl2sql.agents.record import json_text

@@ -22,7 +22,7 @@ AddressOption = Annotated[
 ]
 
 
-def opened(executor: str, address: str | None) -> AbstractContextManager[Executor]:
+def open_executor(executor: str, address: str | None) -> AbstractContextManager[Executor]:
     """The executor of ``--executor`` and ``--address``, as a block. Raises UsageError where there is none."""
     if executor == "local":
         if address is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
+from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of nl2sql eval.")]
 
@@ -43,7 +43,7 @@ def replay_command(
     from nl2sql.runs.summary import summary_text
 
     progress = not quiet and sys.stderr.isatty()
-    with opened(executor, address) as worker:
+    with open_executor(executor, address) as worker:
         report = replay(run, overrides=set_ or (), partial=partial, progress=progress, executor=worker).report
     if as_json:
         print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nl2sql.cli.ask import EngineUrlOption
-from nl2sql.cli.executor import AddressOption, ExecutorOption, opened
+from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
 
 if TYPE_CHECKING:
     from nl2sql.eval import Scores
@@ -83,7 +83,7 @@ def score(
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
     set_aside = {question.id for question in questions} - {question.id for question in kept}
     read = {str(file): read_predictions(file, questions) for file in files}
-    with interruptible("interrupted; nothing was scored"), opened(executor, address) as worker:
+    with interruptible("interrupted; nothing was scored"), open_executor(executor, address) as worker:
         scored = score_many(
             loaded,
             kept,

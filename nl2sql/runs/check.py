@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.runs.folder import RunFolder, iter_jsonl, read_manifest
+from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest
 from nl2sql.runs.plan import open_benchmark, read_plan
 from nl2sql.runs.rescore import changed_since, owed_of, questions_of, stores_of
 
@@ -35,9 +35,9 @@ def check_run(folder: str | Path) -> Iterator[Finding]:
     """
     path = Path(folder)
     plan, _ = read_plan(path)
-    for part in [path / f"seed-{seed}" for seed in plan.seeds] or [path]:
-        prefix = f"{part.name}: " if plan.seeds else ""
-        if plan.seeds and not (part / "manifest.json").exists():
+    for name, part in parts_of(path, plan.seeds).items():
+        prefix = f"{name}: " if name else ""
+        if name and not (part / "manifest.json").exists():
             yield Finding(f"{prefix}run", "warn", f"not started; nl2sql eval --resume {path}")
             continue
         for finding in _check(part, path):

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nl2sql.agents.controllers import NamedController, get_controller
+from nl2sql.runs.plan import Plan
+
 
 @dataclass(frozen=True)
 class Control:
@@ -39,6 +42,13 @@ CONTROLS = (
     ),
     Control("equal_tokens", "single_shot, equal tokens", "ex_equal_tokens", "paired_equal_tokens", "equal_tokens"),
 )
+
+
+def control_stores(plan: Plan, controller: NamedController) -> tuple[str, ...]:
+    """The controls that a run of ``plan`` asks beside its controller, in their order: keys of ``FOLDERS``."""
+    if not plan.control or controller.identity == get_controller("single_shot").identity:
+        return ()
+    return ("single_shot", "equal_tokens") if plan.equal_tokens else ("single_shot",)
 
 
 def systems_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from nl2sql.agents import prompts
+from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.task import SQL_STOPS, link, open_task
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Resources
+from nl2sql.runs.controls import control_stores
 from nl2sql.runs.plan import Plan, open_model, pick
 
 PROBED_QUESTIONS = 10
@@ -45,24 +47,25 @@ def estimate(plan: Plan, config: Config) -> dict[str, Any]:
         counted += 1
     n, counted = len(questions), max(1, counted)
     written = {"single_shot": config.single_shot.samples, "candidates": config.candidates.n}.get(plan.controller)
-    loop, control = int(written is None), int(plan.control and plan.controller != "single_shot")
+    stores = control_stores(plan, get_controller(plan.controller))
+    loop, control = int(written is None), int(bool(stores))
     steps, reply, sql_calls = config.react.max_steps, config.react.max_new_tokens, SQL_CALLS
     if plan.controller == "reflect":  # no turns of a loop: generations only
         steps, sql_calls = 0, config.reflect.max_iterations
     grown = steps * opening / counted + (reply + OBSERVATION_TOKENS) * steps * (steps - 1) / 2
-    seeds, equal = max(1, len(plan.seeds)), 1 + int(plan.equal_tokens and control)
+    seeds, equal = max(1, len(plan.seeds)), max(1, len(stores))
     loops = n * loop * seeds * equal  # the control at equal tokens costs what the loop costs
     shots = n * (control + (written or 0) * seeds * equal)
     prompt = loops * (grown + sql_calls * generate / counted) + shots * generate / counted
     completion = reply * (loops * (steps + sql_calls) + shots)
-    found: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "questions": n,
         "episodes": n * (seeds + control * equal),
         "prompt_tokens": round(prompt),
         "completion_tokens": round(completion),
     }
     if probe is None or hasattr(model, "for_episode"):
-        return found
+        return expected
     started = time.perf_counter()
     rows = min(n, plan.batch_size)
     done = model.generate(probe, stop=SQL_STOPS, max_new_tokens=1, n=rows)
@@ -73,4 +76,4 @@ def estimate(plan: Plan, config: Config) -> dict[str, Any]:
     tokens = sum(completion.usage.completion_tokens for completion in done)
     per_prompt = prefill / max(1, sum(completion.usage.prompt_tokens for completion in done))
     seconds = prompt * per_prompt + completion / 2 * decode / max(1, tokens)
-    return found | {"seconds_estimated": round(seconds)}
+    return expected | {"seconds_estimated": round(seconds)}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,15 @@ from nl2sql.agents.controllers import get_controller, with_preset
 from nl2sql.agents.record import Episode
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
-from nl2sql.eval.databases import check_ts
 from nl2sql.interfaces import Benchmark, Gate, Model, Tool
-from nl2sql.runs.carry_out import carry_out, carry_out_seeds
-from nl2sql.runs.folder import exclusive, new_folder
-from nl2sql.runs.job import Executor, Job
+from nl2sql.runs.carry_out import carry_out
+from nl2sql.runs.folder import FORMAT, locked, new_folder, write_json
+from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
-from nl2sql.runs.plan import Plan, check_config, given_model, open_benchmark, open_model, pick, read_plan
+from nl2sql.runs.opened import Opened
+from nl2sql.runs.plan import Plan, read_plan
 from nl2sql.runs.run import Run
+from nl2sql.runs.seeds import cells_of, pooled
 
 
 def evaluate(
@@ -59,8 +61,8 @@ def evaluate(
     executor: carries out episodes and scoring: this process, or a cluster (``nl2sql.runs.distributed.Ray``).
     Raises UsageError for bad arguments and Cancelled when interrupted (finished episodes are kept).
     """
-    given = {"benchmark": benchmark, "model": model, "controller": controller, "tools": tools, "gates": gates}
-    objects = tuple(name for name, value in given.items() if value and not isinstance(value, (str, Path)))
+    arguments = {"benchmark": benchmark, "model": model, "controller": controller, "tools": tools, "gates": gates}
+    objects = tuple(name for name, value in arguments.items() if value and not isinstance(value, (str, Path)))
     named = get_controller(controller if callable(controller) else str(controller))
     plan = Plan(
         benchmark=str(getattr(benchmark, "name", benchmark)),
@@ -83,38 +85,42 @@ def evaluate(
         objects=objects,
     )
     settings = with_preset(named, config)
-    return start(plan, settings, given=given, out=out, progress=progress, executor=executor)
+    return start(plan, settings, objects=arguments, out=out, progress=progress, executor=executor)
 
 
 def start(
     plan: Plan,
     config: Config,
     *,
-    given: Mapping[str, Any] | None = None,
+    objects: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     progress: bool = True,
     executor: Executor = LOCAL,
 ) -> Run:
-    """Carry out a plan in a new folder, once or once per seed."""
+    """Carry out a plan in a new folder, once or once per seed. ``objects``: in place of the names of a plan."""
     executor.check(plan, config)
     if len(set(plan.seeds)) < len(plan.seeds):
         raise UsageError(f"--seeds {','.join(map(str, plan.seeds))} names a seed twice")
-    objects = given or {}
+    objects = objects or {}
     named = get_controller(objects.get("controller") or plan.controller)
-    benchmark = open_benchmark(plan, objects)
-    questions = pick(benchmark, plan)
-    model = given_model(plan, objects["model"]) if "model" in plan.objects else open_model(plan)
-    check_config(model, config)
-    check_ts(benchmark, questions, config.eval)
-    folder = new_folder(out, f"{named.name}-{benchmark.name}")
-    job = Job(plan, named, benchmark, questions, model, folder, *_own(objects), progress, executor)
-    with exclusive(folder):
-        return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, folder)
+    with Opened(plan, objects, executor) as opened:
+        opened.fit(cells_of(plan, config)[0])  # a mistake leaves no folder behind
+        folder = new_folder(out, f"{named.name}-{opened.benchmark.name}")
+        return _carried_out(plan, config, folder, opened, progress)
 
 
-def _own(objects: Mapping[str, Any]) -> tuple[Mapping[str, Tool], Mapping[str, Gate]]:
-    """The tools and gates that a user has added."""
-    return objects.get("tools") or {}, objects.get("gates") or {}
+def _carried_out(plan: Plan, config: Config, folder: Path, opened: Opened, progress: bool) -> Run:
+    """The one cell of a run, or those of its seeds, carried out in ``folder``."""
+    cells = cells_of(plan, config)
+    if not plan.seeds:
+        return carry_out(cells[0], folder, opened, progress=progress)
+    with locked(folder):
+        manifest = {"format": FORMAT, "key": "", "plan": asdict(plan), "config": config.model_dump()}
+        write_json(folder / "manifest.json", manifest)
+        runs = {cell.name: carry_out(cell, folder / cell.name, opened, top=folder, progress=progress) for cell in cells}
+        run = pooled(folder, plan, config, runs)
+        write_json(folder / "report.json", run.report)
+    return run
 
 
 def resume(
@@ -141,10 +147,5 @@ def resume(
     if missing:
         call = f"nl2sql.resume({str(path)!r}, {', '.join(f'{name}=...' for name in missing)})"
         raise UsageError(f"{path} was started from Python; continue it there: {call}")
-    named = get_controller(controller or plan.controller)
-    opened = open_benchmark(plan, objects)
-    backend = given_model(plan, model) if model is not None else open_model(plan)
-    check_config(backend, config)
-    job = Job(plan, named, opened, pick(opened, plan), backend, path, *_own(objects), progress, executor)
-    with exclusive(path):
-        return carry_out_seeds(job, config) if plan.seeds else carry_out(job, config, path)
+    with Opened(plan, objects, executor) as opened:
+        return _carried_out(plan, config, path, opened, progress)

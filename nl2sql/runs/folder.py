@@ -17,19 +17,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from nl2sql import __version__
 from nl2sql.agents.record import TRACE_FORMAT, Episode, episode_to_dict, json_text
 from nl2sql.errors import Nl2SqlError, UsageError
-
-if TYPE_CHECKING:
-    pass
 
 FORMAT = 1  # of run folders; another number is another version's
 TICK_S = 10.0
@@ -59,6 +56,16 @@ def new_folder(out: str | Path | None, name: str) -> Path:
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
     return folder
+
+
+def seed_folder(seed: int) -> str:
+    """The name of the folder of one seed, in that of its run."""
+    return f"seed-{seed}"
+
+
+def parts_of(folder: Path, seeds: Sequence[int]) -> dict[str, Path]:
+    """The folders of a run's seeds by their names; of a run without seeds, its own under ""."""
+    return {name: folder / name for name in map(seed_folder, seeds)} or {"": folder}
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -97,10 +104,10 @@ def environment() -> dict[str, Any]:
     """Code and machine of a run, for the manifest."""
     try:
         root = Path(__file__).resolve().parents[2]
-        found = subprocess.run(
+        described = subprocess.run(
             ["git", "-C", str(root), "describe", "--always", "--dirty"], capture_output=True, text=True, timeout=10
         )
-        commit = found.stdout.strip() if found.returncode == 0 else None
+        commit = described.stdout.strip() if described.returncode == 0 else None
     except (OSError, subprocess.SubprocessError):
         commit = None
     return {
@@ -141,9 +148,9 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """``locked``, and what a killed process left half-done is cut (``mend``)."""
+    """``locked``, and what a killed process left half-done is cut (``cut_torn_ends``)."""
     with locked(folder):
-        mend(folder)
+        cut_torn_ends(folder)
         yield
 
 
@@ -158,7 +165,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def mend(folder: Path) -> None:
+def cut_torn_ends(folder: Path) -> None:
     """Cut torn last lines, and traces at the end whose predictions were not written: their questions are owed."""
     for path in folder.rglob("*.jsonl"):
         with path.open("rb+") as file:

@@ -1,11 +1,14 @@
-"""What is to be carried out, and the executor that carries it out: this process, or the workers of a cluster."""
+"""What is to be carried out, and the executor that carries it out: this process, or the workers of a cluster.
+
+A ``Cell`` is one run as it was asked for: ``nl2sql eval`` has one, a run with seeds one per seed, an ablation one per
+line of its table. A ``Job`` is the part of a cell that an executor is handed: one controller, and its questions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from nl2sql.agents.controllers import NamedController
 from nl2sql.agents.record import Episode
@@ -22,41 +25,47 @@ class Executor(Judge, Protocol):
         """Raises UsageError for a plan that cannot be carried out there; nothing has been opened yet."""
         ...
 
-    def episodes(self, phase: Phase) -> None:
-        """Run every question of ``phase``; ``phase.keep`` takes each episode, ``phase.job.advance`` counts it.
+    def episodes(self, job: Job) -> None:
+        """Run every question of ``job``; ``job.keep`` takes each episode, ``job.advance`` counts it.
 
         Raises KeyboardInterrupt after the running episodes were cancelled.
         """
         ...
 
 
+@dataclass(frozen=True)
+class Cell:
+    """One run: a plan under a config. ``name`` is its folder's, inside that of the other cells; "" for a run alone.
+
+    changed: in which keys it differs from the base of its grid, as it was written.
+    """
+
+    name: str
+    changed: Mapping[str, Any]
+    plan: Plan
+    config: Config
+
+
+def not_kept(episode: Episode) -> None:
+    """Where episodes go of a job that is only described."""
+
+
 def no_bar(questions: int) -> None:
-    """Nobody counts over several runs."""
+    """Nobody counts over several cells."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A plan with everything opened: what one run, or each seed of it, works with."""
+    """One controller under its config, with everything opened, over the questions that are owed."""
 
     plan: Plan
     controller: NamedController
-    benchmark: Benchmark
-    questions: Sequence[Question]
-    model: Model
-    top: Path
-    tools: Mapping[str, Tool]
-    gates: Mapping[str, Gate]
-    progress: bool
-    executor: Executor
-    advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several runs
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One controller of a job, under its config, over the questions that are owed."""
-
-    job: Job
-    controller: NamedController
     config: Config
     questions: Sequence[Question]
-    keep: Callable[[Episode], None]
+    benchmark: Benchmark
+    model: Model
+    tools: Mapping[str, Tool]
+    gates: Mapping[str, Gate]
+    keep: Callable[[Episode], object] = not_kept
+    progress: bool = False
+    advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several cells

@@ -14,7 +14,7 @@ from nl2sql.eval.scores import Judged
 from nl2sql.eval.scoring import judge
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question, Resources
-from nl2sql.runs.job import Phase
+from nl2sql.runs.job import Job
 from nl2sql.runs.plan import Plan
 
 
@@ -24,17 +24,15 @@ class Local:
     def check(self, plan: Plan, config: Config) -> None:
         """Everything that can be planned can be done here."""
 
-    def episodes(self, phase: Phase) -> None:
+    def episodes(self, job: Job) -> None:
         """Run episodes in as many threads as the model batches; each is kept as it ends."""
-        job, questions = phase.job, phase.questions
-        if not questions:
-            return
+        questions = job.questions
         cancel = threading.Event()
         workers = min(len(questions), max(1, int(getattr(job.model, "batch_size", 8))))
-        bar = tqdm(total=len(questions), desc=phase.controller.name, unit="question", disable=not job.progress)
+        bar = tqdm(total=len(questions), desc=job.controller.name, unit="question", disable=not job.progress)
         with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
             try:
-                futures = [pool.submit(_episode, phase, question, cancel) for question in questions]
+                futures = [pool.submit(_episode, job, question, cancel) for question in questions]
                 for future in as_completed(futures):
                     future.result()
                     bar.update()
@@ -58,17 +56,16 @@ class Local:
 LOCAL = Local()
 
 
-def _episode(phase: Phase, question: Question, cancel: threading.Event) -> None:
+def _episode(job: Job, question: Question, cancel: threading.Event) -> None:
     """Run and keep one episode; one that the user stopped is owed, not kept."""
     if cancel.is_set():
         return
-    job = phase.job
 
     def resources() -> Resources:
-        mine = episode_model(job.model, question, phase.controller.name)
+        mine = episode_model(job.model, question, job.controller.name)
         database = job.benchmark.database(question.db_id)
         return Resources(mine, database, job.tools, job.gates, cancel=cancel)
 
-    episode = run_episode(phase.controller, question, resources, phase.config)
+    episode = run_episode(job.controller, question, resources, job.config)
     if not cancel.is_set():
-        phase.keep(episode)
+        job.keep(episode)

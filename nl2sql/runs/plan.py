@@ -94,10 +94,10 @@ def open_benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
     """The benchmark of a plan, by name or as the object that was given. Raises UsageError, BenchmarkError."""
     if "benchmark" not in plan.objects:
         return load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
-    found: Benchmark = objects["benchmark"]
+    benchmark: Benchmark = objects["benchmark"]
     if plan.split is not None or plan.engine_url:
         raise UsageError("split= and engine_url= go with a benchmark's name, not with an object")
-    return found
+    return benchmark
 
 
 def pick(benchmark: Benchmark, plan: Plan) -> list[Question]:
@@ -125,7 +125,7 @@ def open_model(plan: Plan) -> Model:
     )
 
 
-def given_model(plan: Plan, model: Model) -> Model:
+def behind_cache(plan: Plan, model: Model) -> Model:
     """A model object as the plan wants it: behind the response cache or as it is."""
     if not plan.cache:
         return model
@@ -169,10 +169,10 @@ def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[str, str]:
     """Content hashes: of the questions, and of each database they ask; one that cannot be read says why."""
-    found = {"questions": content_key([question_key(question) for question in questions])}
+    prints = {"questions": content_key([question_key(question) for question in questions])}
     for db_id in sorted({question.db_id for question in questions}):
         try:
-            found[db_id] = benchmark.database(db_id).fingerprint
+            prints[db_id] = benchmark.database(db_id).fingerprint
         except Nl2SqlError as error:
-            found[db_id] = f"unreadable: {error}"
-    return found
+            prints[db_id] = f"unreadable: {error}"
+    return prints

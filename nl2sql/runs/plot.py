@@ -41,8 +41,8 @@ def _draw_ex(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str) 
     width = _WIDTH / len(systems)
     for number, (name, system) in enumerate(systems.items()):
         parts = {"all": system["metrics"], **system["by_hardness"]}
-        found = [parts[level][metric] for level in levels]
-        drawn = [(group, each) for group, each in enumerate(found) if each["n"]]
+        metrics = [parts[level][metric] for level in levels]
+        drawn = [(group, each) for group, each in enumerate(metrics) if each["n"]]
         axes.bar(
             [group + (number - (len(systems) - 1) / 2) * width for group, _ in drawn],
             [each["value"] for _, each in drawn],
@@ -60,10 +60,10 @@ def _draw_ex(axes: Axes, systems: Mapping[str, Mapping[str, Any]], metric: str) 
     axes.set_ylabel(f"{metric}, 95% interval")
 
 
-def _reach(found: Sequence[Mapping[str, float]]) -> list[list[float]]:
+def _reach(intervals: Sequence[Mapping[str, float]]) -> list[list[float]]:
     """How far the intervals reach below and above their values."""
-    below = [max(0.0, each["value"] - each["low"]) for each in found]
-    return [below, [max(0.0, each["high"] - each["value"]) for each in found]]
+    below = [max(0.0, each["value"] - each["low"]) for each in intervals]
+    return [below, [max(0.0, each["high"] - each["value"]) for each in intervals]]
 
 
 def _draw_cost(axes: Axes, systems: Mapping[str, Mapping[str, Any]], keys: Sequence[str], label: str) -> None:

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from nl2sql.agents.controllers import SAMPLERS
 from nl2sql.config import Config, build_config, config_keys, load_config
 from nl2sql.errors import UsageError, interruptible
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs.controls import FOLDERS
-from nl2sql.runs.folder import RunFolder, iter_jsonl, read_manifest, write_json
+from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest, write_json
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import fingerprints, open_benchmark, read_plan
 from nl2sql.runs.run import Run
-from nl2sql.runs.summary import pool_seeds, summarise
+from nl2sql.runs.seeds import pooled
+from nl2sql.runs.summary import summarise
 
 
 def replay(
@@ -44,17 +44,10 @@ def replay(
         raise UsageError(f"{path} was given a benchmark object; nl2sql.replay({str(path)!r}, benchmark=...)")
     settings = Settings(_rescored(config, overrides).eval, executor=executor, progress=progress)
     opened = open_benchmark(plan, {"benchmark": benchmark})
-
-    def scored(part: Path) -> Run:
-        return _score(part, opened, settings, partial=partial)
-
     with interruptible(f"interrupted; score it again with: nl2sql replay {path}"):
-        if plan.seeds:
-            reports = {seed: scored(path / f"seed-{seed}").report for seed in plan.seeds}
-            greedy = not config.react.do_sample and plan.controller not in SAMPLERS
-            run = Run(path, read_manifest(path), pool_seeds(reports, greedy=greedy) | {"run": str(path)})
-        else:
-            run = scored(path)
+        parts = parts_of(path, plan.seeds)
+        runs = {name: _score(part, opened, settings, partial=partial) for name, part in parts.items()}
+    run = pooled(path, plan, config, runs)
     if plan.seeds and not partial:
         write_json(path / "report.json", run.report)
     return run
@@ -77,12 +70,8 @@ def owed_of(folder: Path) -> dict[str, int]:
     """What a run folder still owes: "run" and the controls' names, with the number of questions."""
     manifest = read_manifest(folder)
     main, controls = stores_of(folder)
-    plan, wanted = manifest["plan"], set(manifest["questions"])
-    stores: dict[str, RunFolder | None] = {"run": main}
-    if plan["control"] and manifest["controller"]["name"] != "single_shot":
-        stores["single_shot"] = controls.get("single_shot")
-        if plan["equal_tokens"]:
-            stores["equal_tokens"] = controls.get("equal_tokens")
+    wanted = set(manifest["questions"])
+    stores = {"run": main, **{name: controls.get(name) for name in manifest["controls"]}}
     counts = {name: len(wanted - (store.done() if store else set())) for name, store in stores.items()}
     return {name: count for name, count in counts.items() if count}
 
@@ -133,9 +122,9 @@ def _score(folder: Path, benchmark: Benchmark, settings: Settings, *, partial: b
 
 
 def _rescored(config: Config, overrides: Iterable[str]) -> Config:
-    given = list(overrides)
-    for item in given:
+    settings = list(overrides)
+    for item in settings:
         if not item.strip().startswith("eval."):
             known = ", ".join(key for key in config_keys() if key.startswith("eval."))
             raise UsageError(f"replay scores again and runs nothing: cannot set {item!r}; it takes {known}")
-    return load_config((), given, base=config.model_dump()) if given else build_config(config.model_dump())
+    return load_config((), settings, base=config.model_dump()) if settings else build_config(config.model_dump())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.stats import mcnemar
-from nl2sql.runs.folder import QuestionKey, RunFolder, read_manifest
+from nl2sql.runs.folder import QuestionKey, RunFolder, parts_of, read_manifest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ class Run:
     def parts(self) -> dict[str, Run]:
         """The runs of a run with seeds, by the names of their folders; of any other, itself under ""."""
         seeds = self.manifest["plan"].get("seeds") or ()
-        return {f"seed-{seed}": Run.load(self.folder / f"seed-{seed}") for seed in seeds} or {"": self}
+        return {name: Run.load(at) for name, at in parts_of(self.folder, seeds).items()} if seeds else {"": self}
 
     def predictions(self) -> list[dict[str, Any]]:
         return self._store().predictions()
@@ -77,8 +77,8 @@ class Run:
         import pandas as pd
 
         if seeds := self.manifest["plan"].get("seeds"):
-            frames = [Run.load(self.folder / f"seed-{seed}").to_dataframe().assign(seed=seed) for seed in seeds]
-            return pd.concat(frames, ignore_index=True)
+            frames = [run.to_dataframe() for run in self.parts().values()]
+            return pd.concat([f.assign(seed=seed) for f, seed in zip(frames, seeds, strict=True)], ignore_index=True)
         items = pd.DataFrame(self.report["items"]).drop(columns=["sql", "error", "db_id", "seconds"], errors="ignore")
         return items[["id"]].merge(pd.DataFrame(self.predictions()).drop(columns=["key"])).merge(items, on="id")
 

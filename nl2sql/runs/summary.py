@@ -12,9 +12,8 @@ from typing import Any
 
 from nl2sql.benchmarks import left_out_counts
 from nl2sql.eval import Scores, score_many
-from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
-from nl2sql.eval.stats import MIN_CLUSTERS, clustered_interval, minimum_detectable_effect, percent, wilson_interval
+from nl2sql.eval.stats import minimum_detectable_effect, percent
 from nl2sql.eval.tables import table_html, table_text
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs.controls import CONTROLS, systems_of
@@ -39,8 +38,8 @@ def summarise(
 
     asked = {question.id for question in questions}
 
-    def of_asked(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [row for row in found if row["id"] in asked]
+    def of_asked(listed: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row for row in listed if row["id"] in asked]
 
     rows, traces = of_asked(main.predictions()), of_asked(main.traces(("flags", "compliance")))
     predicted = {name: of_asked(store.predictions()) for name, store in controls.items()}
@@ -91,15 +90,15 @@ def alarms(scores: Scores) -> list[str]:
     n, right = len(scores.items), sum(item.ex for item in scores.items)
     if n < SUSPECT_ITEMS:
         return []
-    found = []
+    texts = []
     if right / n < SUSPECT_EX:
-        found.append(f"pipeline suspect: {right} of {n} items are right")
+        texts.append(f"pipeline suspect: {right} of {n} items are right")
     causes = scores.failures()
     wrong = n - right
     cause, count = next(iter(causes.items()), ("", 0))
     if wrong >= SUSPECT_ITEMS and count / wrong > SUSPECT_SHARE:
-        found.append(f"pipeline suspect: {count} of {wrong} wrong items have the same cause, {cause}")
-    return found
+        texts.append(f"pipeline suspect: {count} of {wrong} wrong items have the same cause, {cause}")
+    return texts
 
 
 def _failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -116,45 +115,14 @@ def _gold_errors(scores: Scores) -> list[str]:
     return [f"{len(broken)} golds do not run, counted as wrong: {', '.join(broken[:5])}{more}"] if broken else []
 
 
-def pool_seeds(reports: Mapping[int, Mapping[str, Any]], *, greedy: bool) -> dict[str, Any]:
-    """One report over several seeds of the same questions; repeats are never counted as independent.
-
-    A metric is the mean over seeds; its interval is clustered by database, by question where there are fewer than
-    ten databases, and Wilson's over the questions where there are fewer than ten of those; ``n`` is the questions.
-    ``usage`` is the mean of the seeds. ``control``, paired tests and flips are the first seed's, whose controls ran.
-    ``greedy``: nothing was sampled, which a warning says.
-    """
-    first = next(iter(reports.values()))
-    items = [item for report in reports.values() for item in report["items"]]
-    questions, databases = ({item[key] for item in items} for key in ("id", "db_id"))
-    cluster = "db_id" if len(databases) >= MIN_CLUSTERS else "id"
-    metrics = {}
-    for name in first["metrics"]:
-        values = [bool(item[item_field(name)]) for item in items]
-        if len(questions) < MIN_CLUSTERS:
-            found = wilson_interval(sum(values) / len(values), len(questions))
-        else:
-            found = clustered_interval(values, [item[cluster] for item in items])
-        metrics[name] = {**found.to_dict(), "n": len(questions)}
-    usage = {key: sum(r["usage"][key] for r in reports.values()) / len(reports) for key in first["usage"]}
-    seeds = {
-        str(seed): {"run": r["run"], "metrics": r["metrics"], "usage": r["usage"], "counts": r["counts"]}
-        for seed, r in reports.items()
-    }
-    warnings = list(first["warnings"])
-    if greedy:
-        warnings.append("greedy decoding: the seeds give identical runs; sample with -c react.do_sample=true")
-    return {**first, "metrics": metrics, "usage": usage, "seeds": seeds, "warnings": warnings}
-
-
 def usage_of(store: RunFolder) -> dict[str, float | int]:
     """Token and call sums over the episodes; ``seconds`` is the wall clock of the whole phase, resumes included."""
     counts = ("prompt_tokens", "prefill_tokens", "reused_tokens", "completion_tokens", "model_calls", "cached_calls")
     rows = store.predictions()
-    found: dict[str, float | int] = {key: sum(row["usage"].get(key, 0) for row in rows) for key in counts}
+    sums: dict[str, float | int] = {key: sum(row["usage"].get(key, 0) for row in rows) for key in counts}
     for key in ("queue_seconds", "compute_seconds", "cost"):
-        found[key] = round(sum(row["usage"].get(key, 0.0) for row in rows), 6)
-    return found | {"seconds": store.seconds()}
+        sums[key] = round(sum(row["usage"].get(key, 0.0) for row in rows), 6)
+    return sums | {"seconds": store.seconds()}
 
 
 def counts_of(rows: Sequence[Mapping[str, Any]], traces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -306,11 +274,11 @@ def _detectable(test: Mapping[str, Any]) -> str:
     """What a paired test over few items is likely to miss; nothing where it finds differences of 5 points."""
     if not test["n"]:
         return ""
-    found = minimum_detectable_effect(test["n"], (test["wins"] + test["losses"]) / test["n"])
-    if found is None:
+    effect = minimum_detectable_effect(test["n"], (test["wins"] + test["losses"]) / test["n"])
+    if effect is None:
         return f"; {test['n']} questions are too few to find any difference"
-    missed = f"; differences below {100 * found:.0f} points are likely to be missed at n = {test['n']}"
-    return missed if found > COARSE else ""
+    missed = f"; differences below {100 * effect:.0f} points are likely to be missed at n = {test['n']}"
+    return missed if effect > COARSE else ""
 
 
 def summary_text(report: Mapping[str, Any]) -> str:

@@ -20,7 +20,8 @@ from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_text
 from nl2sql.runs.ablation.grid import BASE, PLAN_AXES, SHARED, expand, read_grid
 from nl2sql.runs.evaluate import resume
 from nl2sql.runs.folder import read_jsonl
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.job import Cell
+from nl2sql.runs.plan import MODEL_OPTIONS, Plan
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import Run
 
@@ -92,7 +93,7 @@ def test_every_option_of_a_run_has_its_place_in_a_grid() -> None:
     placed = {*SHARED, *PLAN_AXES, "seeds", "objects"}  # seeds: the axis ``seed``; objects: not from a file
     assert placed == {field.name for field in fields(Plan)}
     of_models = set(inspect.signature(load_model).parameters) - {"spec"}
-    assert of_models <= set(module.MODEL_OPTIONS), "cells would share a model that is not theirs"
+    assert of_models <= set(MODEL_OPTIONS), "cells would share a model that is not theirs"
 
 
 def test_every_config_key_can_be_an_axis() -> None:
@@ -185,7 +186,7 @@ def test_what_is_finished_is_not_done_again(done: Ablation, monkeypatch: pytest.
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("a finished cell was opened")
 
-    monkeypatch.setattr(module, "open_model", never)
+    monkeypatch.setattr(module, "Opened", never)
     assert ablate(done.cells, done.folder, progress=False).to_dict() == done.to_dict()
 
 
@@ -222,11 +223,11 @@ def test_an_interrupted_ablation_goes_on_where_it_was(tmp_path: Path, monkeypatc
     whole = ablate(expand(grid), tmp_path / "whole", progress=False).to_dict()
     carry_out, started = module.carry_out, []
 
-    def stopping(job: Any, config: Any, folder: Path) -> Any:
+    def stopping(cell: Cell, folder: Path, opened: Any, **options: Any) -> Any:
         started.append(folder.name)
         if started == [BASE, "one"]:
             raise KeyboardInterrupt
-        return carry_out(job, config, folder)
+        return carry_out(cell, folder, opened, **options)
 
     monkeypatch.setattr(module, "carry_out", stopping)
     with pytest.raises(Cancelled, match=r"interrupted in cell one; what is finished is kept .* continue with: again"):

@@ -27,7 +27,7 @@ from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand
 from nl2sql.runs.distributed import Ray, worker
 from nl2sql.runs.distributed.shards import cut
-from nl2sql.runs.distributed.worker import Order, prints_of, run_shard
+from nl2sql.runs.distributed.worker import Assignment, prints_of, run_shard
 from nl2sql.runs.evaluate import evaluate, start
 from nl2sql.runs.folder import read_jsonl
 from nl2sql.runs.plan import Plan, open_model
@@ -196,7 +196,7 @@ def test_a_worker_refuses_other_content_at_the_same_path(
     (shard,) = cut(FolderBenchmark("toy", [question], {}, {"shop": shop}), [question])
     plan, named = Plan(model=f"scripted:{script}", cache=False), get_controller("single_shot")
     prints = prints_of(plan, named, open_model(plan), config, {}, {})
-    order = Order(plan, "single_shot", config, prints, {}, {})
+    order = Assignment(plan, "single_shot", config, prints, {}, {})
     assert [episode.question.id for episode in run_shard(order, shard)] == ["1"]
     write(file, "SELECT names FROM t")
     worker._KEPT = worker._Kept()  # as in another process
@@ -282,7 +282,7 @@ def at_work(raylet: int) -> bool:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == raylet and b"ray::_carry_out" in (folder / "cmdline").read_bytes():
+            if parent == raylet and b"ray::_in_worker" in (folder / "cmdline").read_bytes():
                 return True
         except (OSError, ValueError, IndexError):  # it ended meanwhile
             continue

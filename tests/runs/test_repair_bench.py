@@ -21,42 +21,42 @@ from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.evaluate import start
 from nl2sql.runs.plan import Plan
-from nl2sql.runs.repair_bench.bench import Bench, arm, carry_out, repaired
-from nl2sql.runs.repair_bench.cases import Case, Judge, SqliteSource, corrupted, failure, learn_from
+from nl2sql.runs.repair_bench.bench import Bench, arm, repaired, run_arms
+from nl2sql.runs.repair_bench.case_plan import CasePlan, open_cases
+from nl2sql.runs.repair_bench.cases import CaseJudge, RepairCase, SqliteSource, corrupted_cases, learn_from, refusal_of
 from nl2sql.runs.repair_bench.curve import Found, curve, search_others
-from nl2sql.runs.repair_bench.plan import CasePlan, opened
-from nl2sql.runs.repair_bench.table import summarise, table_text
+from nl2sql.runs.repair_bench.table import repairs_text, summarise_repairs
 
 QUICK = load_benchmark("packaged", split="quick")
 SOURCE = SqliteSource("packaged", QUICK)
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[Case]:
-    return corrupted(QUICK.questions, SOURCE, 40, 0, progress=False)
+def cases() -> list[RepairCase]:
+    return corrupted_cases(QUICK.questions, SOURCE, 40, 0, progress=False)
 
 
-def database(case: Case) -> Database:
+def database(case: RepairCase) -> Database:
     return QUICK.database(case.db_id)
 
 
-def test_a_seed_gives_the_same_cases_and_every_one_fails(cases: list[Case]) -> None:
-    assert cases == corrupted(QUICK.questions, SOURCE, 40, 0, progress=False)
-    assert cases != corrupted(QUICK.questions, SOURCE, 40, 1, progress=False)
+def test_a_seed_gives_the_same_cases_and_every_one_fails(cases: list[RepairCase]) -> None:
+    assert cases == corrupted_cases(QUICK.questions, SOURCE, 40, 0, progress=False)
+    assert cases != corrupted_cases(QUICK.questions, SOURCE, 40, 1, progress=False)
     assert len({case.id for case in cases}) == len(cases) == 40
     for case in cases:
-        assert failure(case.sql, database(case)) == case.error != ""
+        assert refusal_of(case.sql, database(case)) == case.error != ""
         assert database(case).run(case.gold[0]).rows
     assert len(Counter(case.kind for case in cases)) >= 10 and len({case.db_id for case in cases}) == 6
 
 
-def a_case(cases: list[Case], kind: str = "mistyped_column") -> Case:
+def a_case(cases: list[RepairCase], kind: str = "mistyped_column") -> RepairCase:
     return next(case for case in cases if case.kind == kind)
 
 
-def one(case: Case, name: str, replies: list[str], corpus: Corpus | None = None) -> dict[str, object]:
+def one(case: RepairCase, name: str, replies: list[str], corpus: Corpus | None = None) -> dict[str, object]:
     bench = Bench([case], database, Config(), corpus=corpus)
-    return repaired(bench, case, arm(name), ScriptedModel(replies, context_window=100_000), Judge())
+    return repaired(bench, case, arm(name), ScriptedModel(replies, context_window=100_000), CaseJudge())
 
 
 OUTCOMES = [
@@ -71,7 +71,7 @@ OUTCOMES = [
 
 
 @pytest.mark.parametrize(("replies", "wanted"), OUTCOMES)
-def test_an_outcome_is_what_happened(replies: list[str], wanted: dict[str, object], cases: list[Case]) -> None:
+def test_an_outcome_is_what_happened(replies: list[str], wanted: dict[str, object], cases: list[RepairCase]) -> None:
     case = a_case(cases)
     known = {"gold": case.gold[0], "sql": case.sql, "table": quote_name(database(case).schema().tables[0].name)}
     found = one(case, "error", [reply.format(**known) for reply in replies])
@@ -81,7 +81,7 @@ def test_an_outcome_is_what_happened(replies: list[str], wanted: dict[str, objec
 
 
 def test_each_arm_shows_the_model_what_it_promises(
-    cases: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cases: list[RepairCase], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = a_case(cases)
     asked: list[str] = []
@@ -96,7 +96,7 @@ def test_each_arm_shows_the_model_what_it_promises(
         corpus.store_fix(case.error, case.sql, case.gold[0], "A twin", source="another/1")
         bench = Bench([case], database, Config(), corpus=corpus)
         for name in ("none", "error", "patterns", "patterns+corpus", "foreign-patterns"):
-            repaired(bench, case, arm(name), ScriptedModel([case.gold[0]], context_window=100_000), Judge())
+            repaired(bench, case, arm(name), ScriptedModel([case.gold[0]], context_window=100_000), CaseJudge())
     none, error, patterns, fixes, foreign = asked
     assert case.error not in none and f"Error: {case.error}" in error and "VIOLATED" not in error
     assert "VIOLATED CONSTRAINT:\nThere is no column" in patterns and "SIMILAR" not in patterns
@@ -104,43 +104,43 @@ def test_each_arm_shows_the_model_what_it_promises(
     assert "VIOLATED CONSTRAINT:\nN/A" in foreign
 
 
-def test_the_stage_without_a_model_asks_none(cases: list[Case]) -> None:
+def test_the_stage_without_a_model_asks_none(cases: list[RepairCase]) -> None:
     for case in cases[:10]:
         found = one(case, "deterministic", [])
         assert found["prompt_tokens"] == 0 and found["ended"] in ("executes", "no repair was found")
 
 
-def test_what_is_finished_is_not_done_again(cases: list[Case], tmp_path: Path) -> None:
+def test_what_is_finished_is_not_done_again(cases: list[RepairCase], tmp_path: Path) -> None:
     one_database = [case for case in cases if case.db_id == cases[0].db_id][:6]
     bench, few = Bench(one_database, database, Config()), [arm("deterministic")]
-    first = carry_out(bench, few, None, tmp_path, progress=False)
+    first = run_arms(bench, few, None, tmp_path, progress=False)
     lines = (tmp_path / "results.jsonl").read_text().splitlines()
     (tmp_path / "results.jsonl").write_text("\n".join(lines[:2]) + "\n")
-    again = carry_out(bench, few, None, tmp_path, progress=False)
+    again = run_arms(bench, few, None, tmp_path, progress=False)
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == len(lines) == len(one_database) > 3
     assert {(row["case"], row["success"]) for row in again} == {(row["case"], row["success"]) for row in first}
     everything = f"SELECT * FROM {quote_name(database(one_database[0]).schema().tables[0].name)}"
     model = ScriptedModel([everything], on_exhausted="repeat", context_window=100_000)
-    both = carry_out(bench, [*few, arm("error")], model, tmp_path, progress=False)
-    summary = summarise(bench.cases, both)
+    both = run_arms(bench, [*few, arm("error")], model, tmp_path, progress=False)
+    summary = summarise_repairs(bench.cases, both)
     (group,) = summary["groups"]
     named = {entry["arm"]: entry for entry in group["arms"]}
     assert named["error"]["repaired"]["value"] == 0 and named["error"]["wrong"]["value"] == 1
     right = sum(row["success"] for row in first)
     assert named["deterministic"]["test"]["wins"] == right and named["deterministic"]["test"]["losses"] == 0
-    text = table_text(summary)
+    text = repairs_text(summary)
     assert "deterministic" in text and "scripted" in text and "repaired by category" in text
 
 
-def test_a_question_is_not_taught_what_it_is_tested_on(cases: list[Case], tmp_path: Path) -> None:
-    others = corrupted(load_benchmark("packaged", split="dev").questions, SOURCE, 10, 0, progress=False)
+def test_a_question_is_not_taught_what_it_is_tested_on(cases: list[RepairCase], tmp_path: Path) -> None:
+    others = corrupted_cases(load_benchmark("packaged", split="dev").questions, SOURCE, 10, 0, progress=False)
     with Corpus(tmp_path / "corpus.db", create=True) as corpus:
         assert learn_from(cases, corpus, others) == corpus.stats()["fixes"] > 0
         with pytest.raises(UsageError, match="both learned from and measured"):
             learn_from(cases, corpus, cases)
 
 
-def test_the_search_is_measured_on_other_databases_only(cases: list[Case], tmp_path: Path) -> None:
+def test_the_search_is_measured_on_other_databases_only(cases: list[RepairCase], tmp_path: Path) -> None:
     found = search_others(cases, tmp_path, progress=False)
     assert 0 < len(found) <= len(cases) and all(len(fixes) <= 3 for fixes in found)
     hand = [[Found(0.9, True, True), Found(0.5, False, True)], [Found(0.4, False, False)]]
@@ -151,13 +151,13 @@ def test_the_search_is_measured_on_other_databases_only(cases: list[Case], tmp_p
 
 
 @pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Case], Bench]]:
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[RepairCase], Bench]]:
     plan = CasePlan(split="quick", dialect="clickhouse", count=12)
-    with opened(tmp_path_factory.mktemp("bench"), plan, progress=False) as (cases, sources):
+    with open_cases(tmp_path_factory.mktemp("bench"), plan, progress=False) as (cases, sources):
         yield cases, Bench(cases, sources.database, Config())
 
 
-def test_clickhouse_refuses_its_cases_in_its_own_words(clickhouse: tuple[list[Case], Bench]) -> None:
+def test_clickhouse_refuses_its_cases_in_its_own_words(clickhouse: tuple[list[RepairCase], Bench]) -> None:
     cases, bench = clickhouse
     origins = Counter(case.origin for case in cases)
     assert origins["corruption"] == 12 and origins["written"] >= 15
@@ -166,14 +166,14 @@ def test_clickhouse_refuses_its_cases_in_its_own_words(clickhouse: tuple[list[Ca
     for case in cases:
         assert "Code: " in case.error or "SELECT" in case.error
         result = bench.database(case).run(case.gold[0])
-        assert result.success and Judge()(case, bench.database(case), case.gold[0], result)
+        assert result.success and CaseJudge()(case, bench.database(case), case.gold[0], result)
 
 
-def test_a_repair_on_clickhouse_is_judged_by_its_rows(clickhouse: tuple[list[Case], Bench]) -> None:
+def test_a_repair_on_clickhouse_is_judged_by_its_rows(clickhouse: tuple[list[RepairCase], Bench]) -> None:
     cases, bench = clickhouse
     case = next(case for case in cases if case.origin == "written")
     model = ScriptedModel([f"```sql\n{case.gold[0]};\n```"], context_window=100_000)
-    assert repaired(bench, case, arm("patterns"), model, Judge())["success"]
+    assert repaired(bench, case, arm("patterns"), model, CaseJudge())["success"]
 
 
 COMMAND = ["bench-repair", "--arms", "deterministic", "--split", "quick", "--cases", "12", "-q", "--out"]

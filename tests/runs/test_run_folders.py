@@ -25,7 +25,7 @@ from nl2sql.interfaces import Question
 from nl2sql.runs.check import check_run
 from nl2sql.runs.evaluate import resume, start
 from nl2sql.runs.export.failures import FIELDS, failures, write_failures
-from nl2sql.runs.folder import RunFolder, exclusive, mend, read_jsonl
+from nl2sql.runs.folder import RunFolder, cut_torn_ends, exclusive, read_jsonl
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.report import write_report
 from nl2sql.runs.rescore import replay
@@ -111,7 +111,7 @@ def test_what_a_kill_left_half_done_is_cut_and_done_again(folder: Path, cut: int
 
 def test_mending_a_whole_folder_changes_no_byte(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
-    mend(folder)
+    cut_torn_ends(folder)
     assert {path: path.read_bytes() for path in folder.rglob("*.jsonl")} == before
 
 
@@ -153,7 +153,7 @@ def test_what_a_power_cut_leaves_at_the_end_of_the_traces_is_cut(folder: Path, t
     path = folder / "traces.jsonl"
     before = path.read_bytes()
     path.write_bytes(before + tail)
-    mend(folder)
+    cut_torn_ends(folder)
     assert path.read_bytes() == before
 
 

@@ -7,9 +7,9 @@ again: carrying the same grid out again does what is owed. Cells are compared wi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,19 @@ from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.prompts import prompt_hashes
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
-from nl2sql.eval.databases import check_ts
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
 from nl2sql.eval.tables import table_html, table_text
-from nl2sql.interfaces import Benchmark, Model, Question
 from nl2sql.models.spec import resolve_spec
-from nl2sql.runs.ablation.grid import BASE, TABLE, Cell
+from nl2sql.runs.ablation.grid import BASE, TABLE
 from nl2sql.runs.carry_out import carry_out
-from nl2sql.runs.folder import exclusive, locked, read_manifest, write_json
-from nl2sql.runs.job import Executor, Job
+from nl2sql.runs.controls import control_stores
+from nl2sql.runs.folder import locked, read_manifest, write_json
+from nl2sql.runs.job import Cell, Executor
 from nl2sql.runs.local import LOCAL
-from nl2sql.runs.plan import MODEL_OPTIONS, Plan, check_config, open_benchmark, open_model, pick, read_plan, weights_of
+from nl2sql.runs.opened import Opened, model_options
+from nl2sql.runs.plan import Plan, read_plan, weights_of
 from nl2sql.runs.rescore import owed_of
 from nl2sql.runs.run import Run, shared_ex
 
@@ -57,8 +57,8 @@ class Ablation:
             for name, run in self.runs.items()
         }
         names = [cell.name for cell in self.cells if cell.name != BASE]
-        found = adjusted([paired_test(BASE, verdicts[name], verdicts[BASE]) for name in names])
-        return dict(zip(names, found, strict=True))
+        tests = adjusted([paired_test(BASE, verdicts[name], verdicts[BASE]) for name in names])
+        return dict(zip(names, tests, strict=True))
 
     def metric(self, name: str | None) -> str:
         """A metric that every cell has; EX under the runs' rule where none is named. Raises UsageError."""
@@ -113,11 +113,13 @@ def ablate(
         _check_rules(cells)
         _check_started(folder, cells)
         finished = {cell.name: run for cell in cells if (run := _finished(folder / cell.name, cell)) is not None}
-        owed = sorted((cell for cell in cells if cell.name not in finished), key=lambda cell: _model_of(cell.plan))
+        owed = sorted((cell for cell in cells if cell.name not in finished), key=lambda cell: model_options(cell.plan))
         if owed:
             _check_owed(owed, executor)
-            work = _Work(folder, len(cells) - len(owed), command, progress, executor)
-            finished |= work.carry_out(owed, lambda: write_json(folder / TABLE, head | {"cells": _described(cells)}))
+            with Opened(owed[0].plan, executor=executor) as opened:
+                opened.fit(owed[0])
+                write_json(folder / TABLE, head | {"cells": _described(cells)})
+                finished |= _carried_out(owed, folder, opened, command, progress, len(cells))
         _check_comparable(folder, cells, finished)
         ablation = Ablation(folder, cells, {cell.name: finished[cell.name] for cell in cells})
         write_json(folder / TABLE, head | ablation.to_dict())
@@ -207,17 +209,17 @@ def _check_started(folder: Path, cells: Sequence[Cell]) -> None:
 
 def _flat(plan: Plan, config: Any) -> dict[str, Any]:
     """Every setting of a run by its dotted key."""
-    found: dict[str, Any] = {key: value for key, value in asdict(plan).items() if key not in ("batch_size", "cache")}
+    settings: dict[str, Any] = {key: value for key, value in asdict(plan).items() if key not in ("batch_size", "cache")}
 
     def walk(node: Any, prefix: str) -> None:
         for key, value in node.items():
             if isinstance(value, dict) and value:
                 walk(value, f"{prefix}{key}.")
             else:
-                found[f"{prefix}{key}"] = value
+                settings[f"{prefix}{key}"] = value
 
     walk(config.model_dump(), "")
-    return found
+    return settings
 
 
 def _finished(place: Path, cell: Cell) -> Run | None:
@@ -238,10 +240,10 @@ def _check_comparable(folder: Path, cells: Sequence[Cell], runs: Mapping[str, Ru
     weights: dict[tuple[str, ...], tuple[str, Any]] = {}
     for cell in cells:
         manifest = runs[cell.name].manifest
-        found = manifest["fingerprints"]
-        changed = [name for name in {**first, **found} if first.get(name) != found.get(name)]
+        prints = manifest["fingerprints"]
+        changed = [name for name in {**first, **prints} if first.get(name) != prints.get(name)]
         used = weights_of(manifest["model"])
-        other, theirs = weights.setdefault(_model_of(cell.plan), (cell.name, used))
+        other, theirs = weights.setdefault(model_options(cell.plan), (cell.name, used))
         if used != theirs:
             changed.append(f"model {cell.plan.model} (since cell {other})")
         if changed:
@@ -251,72 +253,28 @@ def _check_comparable(folder: Path, cells: Sequence[Cell], runs: Mapping[str, Ru
             )
 
 
-def _model_of(plan: Plan) -> tuple[str, ...]:
-    return tuple(str(getattr(plan, name)) for name in MODEL_OPTIONS)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """How the owed cells are carried out; ``done`` of them need nothing."""
-
-    folder: Path
-    done: int
-    command: str
-    progress: bool
-    executor: Executor
-
-    def carry_out(self, cells: Sequence[Cell], begin: Callable[[], object]) -> dict[str, Run]:
-        """Run cells one after the other; those of one model share it, and one bar counts the questions of all.
-
-        ``begin`` is called once the benchmark and the first model are open and fit.
-        """
-        benchmark = open_benchmark(cells[0].plan, {})
-        questions = pick(benchmark, cells[0].plan)
-        total = sum(len(questions) * _phases(cell) for cell in cells)
-        found: dict[str, Run] = {}
-        with ExitStack() as stack, tqdm(total=total, unit="question", disable=not self.progress) as bar:
-            model: Model | None = None
-            opened: tuple[str, ...] | None = None
-            for number, cell in enumerate(cells, self.done + 1):
-                bar.set_description(f"{cell.name} ({number} of {self.done + len(cells)})")
-                try:
-                    if model is None or opened != _model_of(cell.plan):
-                        stack.close()
-                        model, opened = open_model(cell.plan), _model_of(cell.plan)
-                        stack.callback(model.close)
-                    check_config(model, cell.config)
-                    check_ts(benchmark, questions, cell.config.eval)
-                    if not found:
-                        begin()
-                    found[cell.name] = self._run(cell, benchmark, questions, model, bar.update)
-                except (Cancelled, KeyboardInterrupt):
-                    again = f"; continue with: {self.command}" if self.command else ""
-                    raise Cancelled(
-                        f"interrupted in cell {cell.name}; what is finished is kept in {self.folder}{again}"
-                    ) from None
-        return found
-
-    def _run(
-        self,
-        cell: Cell,
-        benchmark: Benchmark,
-        questions: Sequence[Question],
-        model: Model,
-        advance: Callable[[int], object],
-    ) -> Run:
-        named = get_controller(cell.plan.controller)
-        place = self.folder / cell.name
-        place.mkdir(exist_ok=True)
-        job = Job(cell.plan, named, benchmark, questions, model, place, {}, {}, False, self.executor)
-        with exclusive(place):
-            return carry_out(replace(job, advance=advance), cell.config, place)
+def _carried_out(
+    owed: Sequence[Cell], folder: Path, opened: Opened, command: str, progress: bool, cells: int
+) -> dict[str, Run]:
+    """The owed ones of ``cells`` cells, one after the other; one bar counts the questions of all."""
+    total = sum(len(opened.questions) * _phases(cell) for cell in owed)
+    runs: dict[str, Run] = {}
+    with tqdm(total=total, unit="question", disable=not progress) as bar:
+        for number, cell in enumerate(owed, cells - len(owed) + 1):
+            bar.set_description(f"{cell.name} ({number} of {cells})")
+            try:
+                runs[cell.name] = carry_out(cell, folder / cell.name, opened, advance=bar.update)
+            except (Cancelled, KeyboardInterrupt):
+                again = f"; continue with: {command}" if command else ""
+                raise Cancelled(
+                    f"interrupted in cell {cell.name}; what is finished is kept in {folder}{again}"
+                ) from None
+    return runs
 
 
 def _phases(cell: Cell) -> int:
     """How often a cell asks each question: the run and its controls."""
-    if cell.plan.controller == "single_shot" or not cell.plan.control:
-        return 1
-    return 2 + int(cell.plan.equal_tokens)
+    return 1 + len(control_stores(cell.plan, get_controller(cell.plan.controller)))
 
 
 # --------------------------------------------------------------------------------------------------- showing

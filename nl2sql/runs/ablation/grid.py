@@ -24,15 +24,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nl2sql.agents.controllers import get_controller
-from nl2sql.config import Config, build_config, config_keys, known_keys, merge, read_override
+from nl2sql.config import build_config, config_keys, known_keys, merge, read_override
 from nl2sql.errors import UsageError
+from nl2sql.runs.job import Cell
 from nl2sql.runs.plan import Plan, absolute, default_split
 
 BASE = "base"
@@ -45,16 +46,6 @@ PLAN_AXES = ("controller", "model", "adapter", "dtype", "engine")
 MOST_CELLS = 500
 TABLE = "ablation.json"  # in the folder of the cells
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,=+-]{0,80}")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of an ablation: ``changed`` says in which keys it differs from the base, as it was written."""
-
-    name: str
-    changed: Mapping[str, Any]
-    plan: Plan
-    config: Config
 
 
 def read_grid(path: str | Path, overrides: Sequence[str] = ()) -> list[Cell]:
@@ -119,15 +110,15 @@ def _mapping(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
-def _check_keys(given: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    for key in given:
+def _check_keys(data: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    for key in data:
         if key not in known:
             raise UsageError(f"unknown key {key!r} in {what}{known_keys(key, known)}")
 
 
-def _axes(given: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _axes(data: Mapping[str, Any]) -> dict[str, list[Any]]:
     axes: dict[str, list[Any]] = {}
-    for key, values in given.items():
+    for key, values in data.items():
         _check_axis(key, "axes")
         if not isinstance(values, list) or not values:
             raise UsageError(f"axis {key} is {_shown(values)}; expected a list of values, e.g. [true, false]")

@@ -87,7 +87,7 @@ class Cluster:
         Raises what a piece raised where that is an Nl2SqlError, and an Nl2SqlError for what else went wrong. Closing
         the iterator, Ctrl-C too, cancels what is not done.
         """
-        task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(_carry_out)
+        task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(_in_worker)
         waiting = {task.remote(code_of_package(), function, piece): number for number, piece in enumerate(work)}
         try:
             while waiting:
@@ -112,7 +112,7 @@ class Cluster:
             ) from error
 
 
-def _carry_out(code: str, function: Callable[..., T], piece: tuple[Any, ...]) -> T:
+def _in_worker(code: str, function: Callable[..., T], piece: tuple[Any, ...]) -> T:
     """In a worker process."""
     if code_of_package() != code:
         raise UsageError(

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from tqdm.auto import tqdm
 
-from nl2sql.agents.controllers import NamedController
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import Judged
@@ -15,8 +14,8 @@ from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs.distributed.cluster import Cluster
 from nl2sql.runs.distributed.shards import cut
-from nl2sql.runs.distributed.worker import Order, judge_shard, prints_of, run_shard
-from nl2sql.runs.job import Phase
+from nl2sql.runs.distributed.worker import Assignment, judge_shard, prints_of, run_shard
+from nl2sql.runs.job import Job
 from nl2sql.runs.plan import MODEL_OPTIONS, Plan
 
 
@@ -52,19 +51,18 @@ class Ray:
         if config.repair.learn:
             raise UsageError("repair.learn writes to a file on this machine; use --executor local, or learn afterwards")
 
-    def episodes(self, phase: Phase) -> None:
+    def episodes(self, job: Job) -> None:
         """Run each shard on a worker; the episodes of a shard are kept when all of them are done."""
-        job = phase.job
-        shards = cut(job.benchmark, phase.questions)
+        shards = cut(job.benchmark, job.questions)
         model = Plan(**{key: value for key, value in vars(job.plan).items() if key in MODEL_OPTIONS})
-        prints = prints_of(job.plan, phase.controller, job.model, phase.config, job.tools, job.gates)
-        order = Order(model, _spec(phase), phase.config, prints, job.tools, job.gates)
+        prints = prints_of(job.plan, job.controller, job.model, job.config, job.tools, job.gates)
+        order = Assignment(model, job.controller.spec or job.controller, job.config, prints, job.tools, job.gates)
         done = self.cluster.map(run_shard, [(order, shard) for shard in shards])
-        name, total = phase.controller.name, len(phase.questions)
+        name, total = job.controller.name, len(job.questions)
         with tqdm(total=total, desc=name, unit="question", disable=not job.progress) as bar:
             for number, episodes in done:
                 for episode in episodes:
-                    phase.keep(episode)
+                    job.keep(episode)
                 bar.update(len(shards[number].questions))
                 job.advance(len(shards[number].questions))
 
@@ -81,7 +79,7 @@ class Ray:
         work = []
         for shard in shards:
             ids = [question.id for question in shard.questions]
-            files = {name: {id_: given[id_] for id_ in ids if id_ in given} for name, given in predictions.items()}
+            files = {name: {id_: texts[id_] for id_ in ids if id_ in texts} for name, texts in predictions.items()}
             work.append((shard, files, plain))
         judged: dict[int, Judged] = {}
         with tqdm(total=len(questions), desc="scoring", unit="item", disable=not settings.progress) as bar:
@@ -89,14 +87,6 @@ class Ray:
                 judged[number] = verdicts
                 bar.update(len(shards[number].questions))
         return _together([judged[number] for number in range(len(shards))])
-
-
-def _spec(phase: Phase) -> str | NamedController:
-    """How a worker finds the controller: by name, by file, or as the function itself."""
-    job, named = phase.job, phase.controller
-    if named.identity != job.controller.identity:
-        return named.name  # a control
-    return named if "controller" in job.plan.objects else job.plan.controller
 
 
 def _together(parts: Sequence[Judged]) -> Judged:

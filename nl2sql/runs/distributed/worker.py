@@ -6,7 +6,6 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.controllers import NamedController, get_controller
@@ -19,7 +18,7 @@ from nl2sql.eval.scoring import judge
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Gate, Model, Tool
 from nl2sql.runs.distributed.shards import Shard
-from nl2sql.runs.job import Job, Phase
+from nl2sql.runs.job import Job
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import Plan, check_config, open_model, weights_of
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Order:
+class Assignment:
     """What is the same for all shards of a phase: a controller under a config on a model."""
 
     plan: Plan  # the model's options; all else as it comes
@@ -61,7 +60,7 @@ def prints_of(
     }
 
 
-def run_shard(order: Order, shard: Shard) -> list[Episode]:
+def run_shard(order: Assignment, shard: Shard) -> list[Episode]:
     """The episodes of a shard, as many at once as the model batches.
 
     Raises UsageError where a file or a model that answers rest on is another one here than in the driver.
@@ -70,9 +69,9 @@ def run_shard(order: Order, shard: Shard) -> list[Episode]:
     model = _KEPT.open(order.plan)
     check_prints(order.prints, prints_of(order.plan, named, model, order.config, order.tools, order.gates))
     check_config(model, order.config)
-    job = Job(order.plan, named, shard.open(), shard.questions, model, Path(), order.tools, order.gates, False, LOCAL)
     episodes: list[Episode] = []
-    LOCAL.episodes(Phase(job, named, order.config, shard.questions, episodes.append))
+    asked = (order.plan, named, order.config, shard.questions, shard.open(), model, order.tools, order.gates)
+    LOCAL.episodes(Job(*asked, keep=episodes.append))
     return episodes
 
 

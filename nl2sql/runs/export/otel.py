@@ -137,11 +137,11 @@ def to_file(path: Path) -> Send:
     def send(spans: Sequence[ReadableSpan]) -> None:
         request = encode_spans(spans)
         data = MessageToDict(request, use_integers_for_enums=True)
-        for given, span in zip(_spans_in(request), _spans_in_json(data), strict=True):
-            for name, value in (("traceId", given.trace_id), ("spanId", given.span_id)):
+        for sent, span in zip(_spans_in(request), _spans_in_json(data), strict=True):
+            for name, value in (("traceId", sent.trace_id), ("spanId", sent.span_id)):
                 span[name] = value.hex()  # OTLP's own rule; Protobuf's JSON has base64
-            if given.parent_span_id:
-                span["parentSpanId"] = given.parent_span_id.hex()
+            if sent.parent_span_id:
+                span["parentSpanId"] = sent.parent_span_id.hex()
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(data, ensure_ascii=False) + "\n")
 

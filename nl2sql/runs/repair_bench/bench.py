@@ -31,7 +31,7 @@ from nl2sql.interfaces import Database, Model, Question, Resources, content_key
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.folder import iter_jsonl
 from nl2sql.runs.plan import weights_of
-from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Case, Judge, failure
+from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, CaseJudge, RepairCase, refusal_of
 
 LEVELS = ("none", "error", "patterns", "patterns+corpus")
 ALONE = "deterministic"  # the stage without a model
@@ -86,13 +86,13 @@ def arm(name: str) -> Arm:
 class Bench:
     """Cases and what they are repaired with. ``database`` opens a case's database."""
 
-    cases: Sequence[Case]
-    database: Callable[[Case], Database]
+    cases: Sequence[RepairCase]
+    database: Callable[[RepairCase], Database]
     config: Config
     attempts: int = 3
     corpus: Corpus | None = None
 
-    def key(self, case: Case, arm: Arm, model: Mapping[str, Any]) -> str:
+    def key(self, case: RepairCase, arm: Arm, model: Mapping[str, Any]) -> str:
         """What decides a result, as a content key."""
         config = arm.config(self.config, case.dialect)
         parts = [case.to_dict(), arm.name, self.attempts, config.model_dump(exclude={"eval"})]
@@ -104,27 +104,27 @@ class Bench:
         return content_key(*parts)
 
 
-def carry_out(
+def run_arms(
     bench: Bench, arms: Sequence[Arm], model: Model | None, folder: Path, *, progress: bool = True
 ) -> list[dict[str, Any]]:
     """Do what ``folder`` still owes of these arms and return every result that it holds of these cases.
 
     Raises UsageError where an arm asks a model or a corpus that is not given, Cancelled when interrupted.
     """
-    check(bench, arms, model)
+    check_arms(bench, arms, model)
     described = model.describe() if model is not None else {}
     label = str(described.get("name") or getattr(model, "name", "")) if model is not None else ""
     wanted = [(case, chosen, bench.key(case, chosen, described)) for chosen in arms for case in bench.cases]
     path = folder / RESULTS
     done = {row["key"] for row in iter_jsonl(path)}
     owed = [(case, chosen, key) for case, chosen, key in wanted if key not in done]
-    judge, cancel, writing = Judge(), threading.Event(), threading.Lock()
+    judge, cancel, writing = CaseJudge(), threading.Event(), threading.Lock()
 
-    def one(case: Case, chosen: Arm, key: str) -> None:
+    def repair_one(case: RepairCase, chosen: Arm, key: str) -> None:
         if cancel.is_set():
             return
-        found = repaired(bench, case, chosen, model, judge, cancel)
-        row = {"key": key, "case": case.id, "arm": chosen.name, "model": label if chosen.level else ""} | found
+        outcome = repaired(bench, case, chosen, model, judge, cancel)
+        row = {"key": key, "case": case.id, "arm": chosen.name, "model": label if chosen.level else ""} | outcome
         with writing, path.open("a", encoding="utf-8") as file:
             if not cancel.is_set():
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -132,7 +132,7 @@ def carry_out(
     workers = max(1, int(getattr(model, "batch_size", 4))) if model is not None else 4
     bar = tqdm(total=len(wanted), initial=len(wanted) - len(owed), desc="repairs", disable=not progress)
     with bar, ThreadPoolExecutor(workers, thread_name_prefix="repair") as pool:
-        futures = [pool.submit(one, *item) for item in owed]
+        futures = [pool.submit(repair_one, *item) for item in owed]
         try:
             for future in as_completed(futures):
                 future.result()
@@ -150,7 +150,7 @@ def carry_out(
     return list(latest.values())
 
 
-def check(bench: Bench, arms: Sequence[Arm], model: Model | None) -> None:
+def check_arms(bench: Bench, arms: Sequence[Arm], model: Model | None) -> None:
     """Raises UsageError where an arm asks for what is not there."""
     if model is None and (asking := [chosen.name for chosen in arms if chosen.level is not None]):
         raise UsageError(f"{asking[0]} asks a model, and none is given; --arms {ALONE} needs none")
@@ -159,7 +159,12 @@ def check(bench: Bench, arms: Sequence[Arm], model: Model | None) -> None:
 
 
 def repaired(
-    bench: Bench, case: Case, chosen: Arm, model: Model | None, judge: Judge, cancel: threading.Event | None = None
+    bench: Bench,
+    case: RepairCase,
+    chosen: Arm,
+    model: Model | None,
+    judge: CaseJudge,
+    cancel: threading.Event | None = None,
 ) -> dict[str, Any]:
     """One case under one arm: whether it succeeded, whether it executes, attempts, cost, and each attempt."""
     began = time.perf_counter()
@@ -180,7 +185,7 @@ def repaired(
         if candidate is None:
             ended = "no repair was found" if chosen.level is None else "what came is no query"
             break
-        why = failure(candidate, database)
+        why = refusal_of(candidate, database)
         result = database.run(candidate, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS) if not why else None
         if result is not None and not result.success:
             why = result.error or "refused"

@@ -36,7 +36,7 @@ OF_THE_TEXT = (  # made of the engine's own gold: a translation would put them r
 
 
 @dataclass(frozen=True)
-class Case:
+class RepairCase:
     """One failing statement. ``gold`` are in the engine's dialect; ``ordered_by`` is the text whose ORDER BY counts."""
 
     id: str
@@ -58,7 +58,7 @@ class Case:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Case:
+    def from_dict(cls, data: Mapping[str, Any]) -> RepairCase:
         return cls(**{**data, "gold": tuple(data["gold"])})
 
 
@@ -72,7 +72,7 @@ class Asked:
     rewrite: Callable[[str], str]
 
 
-class Source(Protocol):
+class CaseSource(Protocol):
     """Where cases come from and are repaired: the databases of one benchmark, on one engine."""
 
     name: str
@@ -101,15 +101,15 @@ class SqliteSource:
         """The benchmark's databases stay open for whoever else uses them."""
 
 
-def corrupted(
+def corrupted_cases(
     questions: Sequence[Question],
-    source: Source,
+    source: CaseSource,
     count: int,
     seed: int,
     *,
     slips: Mapping[str, Slip] = KINDS,
     progress: bool = True,
-) -> list[Case]:
+) -> list[RepairCase]:
     """``count`` cases from golds made wrong, as evenly over questions and kinds as they can be had.
 
     Every question is tried with every kind; each pass over the questions gives each another kind. Fewer where there
@@ -117,14 +117,14 @@ def corrupted(
     """
     order = list(questions)
     random.Random(seed).shuffle(order)
-    found: dict[tuple[str, str], Case] = {}
+    cases: dict[tuple[str, str], RepairCase] = {}
     opened: dict[str, Asked | None] = {}
     names = list(slips)
     with tqdm(total=count, desc="cases", unit="case", disable=not progress) as bar:
         for turn in range(len(names)):
             for place, question in enumerate(order):
-                if len(found) >= count:
-                    return list(found.values())
+                if len(cases) >= count:
+                    return list(cases.values())
                 if question.id not in opened:
                     opened[question.id] = source.asked(question)
                 item, kind = opened[question.id], names[(place + turn) % len(names)]
@@ -132,15 +132,15 @@ def corrupted(
                     continue
                 case = _slipped(source.name, item, kind, slips[kind], seed)
                 key = (question.id, case.sql) if case is not None else None
-                if case is not None and key is not None and key not in found:
-                    found[key] = case
+                if case is not None and key is not None and key not in cases:
+                    cases[key] = case
                     bar.update()
-    if not found:
+    if not cases:
         raise UsageError("none of these questions has a gold that runs, gives rows, and fails when it is made wrong")
-    return list(found.values())
+    return list(cases.values())
 
 
-def _slipped(source: str, item: Asked, kind: str, slip: Slip, seed: int) -> Case | None:
+def _slipped(source: str, item: Asked, kind: str, slip: Slip, seed: int) -> RepairCase | None:
     """The first of a few tries that fails on the engine."""
     rng = random.Random(f"{seed}/{item.question.id}/{kind}")
     schema = item.database.schema()
@@ -152,17 +152,17 @@ def _slipped(source: str, item: Asked, kind: str, slip: Slip, seed: int) -> Case
         text = wrong if kind in AS_WRITTEN + OF_THE_TEXT else item.rewrite(wrong)
         if any(same_words(text, gold, dialect) for gold in item.golds):
             continue
-        if error := failure(text, item.database):
+        if error := refusal_of(text, item.database):
             return case_of(source, "corruption", kind, kind, text, error, item)
     return None
 
 
-def case_of(source: str, origin: str, kind: str, label: str, sql: str, error: str, item: Asked) -> Case:
+def case_of(source: str, origin: str, kind: str, label: str, sql: str, error: str, item: Asked) -> RepairCase:
     """A case of ``item``, told by ``label`` from others of its question; its category is that of the pattern that
     matches the error."""
     question, database = item.question, item.database
     guidance = ErrorAnalyzer(database.dialect, version=engine_version(database)).analyze_error(error, sql)
-    return Case(
+    return RepairCase(
         id=f"{database.dialect}/{source_of(question.db_id, question.id)}/{label}",
         benchmark=source,
         origin=origin,
@@ -180,17 +180,17 @@ def case_of(source: str, origin: str, kind: str, label: str, sql: str, error: st
     )
 
 
-def failure(sql: str, database: Database) -> str:
+def refusal_of(sql: str, database: Database) -> str:
     """What the engine says against a statement, "" where it takes it. On other engines than SQLite it is executed too:
     values of wrong types show only then."""
-    found = fault(sql, database, database.schema())
-    if found or database.dialect == "sqlite":
-        return found
+    error = fault(sql, database, database.schema())
+    if error or database.dialect == "sqlite":
+        return error
     result = database.run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
     return "" if result.success or result.error_kind == "timeout" else result.error or "refused"
 
 
-def failed_in_run(folder: Path) -> Iterator[Case]:
+def failed_in_run(folder: Path) -> Iterator[RepairCase]:
     """What the model of a run wrote and the engine refused: its answers, and the loop's candidates on the way to them;
     each statement once a question.
 
@@ -215,12 +215,12 @@ def failed_in_run(folder: Path) -> Iterator[Case]:
                 continue
             texts = [*(sql for sql, _ in refused_candidates(traces.get(answer["id"], ()))), answer["sql"] or ""]
             for number, sql in enumerate(dict.fromkeys(text.strip().rstrip(";") for text in texts)):
-                if sql and (error := failure(sql, item.database)):
+                if sql and (error := refusal_of(sql, item.database)):
                     label = f"{folder.name}{name}-{number}"
                     yield case_of(source.name, "model", "model", label, sql, error, item)
 
 
-def learn_from(cases: Iterable[Case], corpus: Any, taught: Iterable[Case]) -> int:
+def learn_from(cases: Iterable[RepairCase], corpus: Any, taught: Iterable[RepairCase]) -> int:
     """Store ``taught`` cases as fixes in ``corpus``; how many were new.
 
     Raises UsageError where one of them asks a question of ``cases``: it would help itself.
@@ -244,20 +244,20 @@ def learning_questions(benchmark: Benchmark, split: str) -> list[Question]:
     return list(benchmark.questions)
 
 
-class Judge:
+class CaseJudge:
     """Whether a statement gives the rows of a case's gold, by ``EX[bag]``. Thread-safe; golds are executed once."""
 
     def __init__(self) -> None:
         self._rule = get_rule(RULE)
         self._golds: dict[tuple[str, str, str], RunResult] = {}
 
-    def __call__(self, case: Case, database: Database, sql: str, result: RunResult) -> bool:
+    def __call__(self, case: RepairCase, database: Database, sql: str, result: RunResult) -> bool:
         return any(
             self._rule.judge([self._gold(case, database, gold)], [result], gold_sql=case.ordered_by, predicted_sql=sql)
             for gold in case.gold
         )
 
-    def _gold(self, case: Case, database: Database, gold: str) -> RunResult:
+    def _gold(self, case: RepairCase, database: Database, gold: str) -> RunResult:
         key = (case.dialect, case.db_id, gold)
         if key not in self._golds:
             self._golds[key] = database.run(gold, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
@@ -265,5 +265,5 @@ class Judge:
 
 
 def _gives_rows(database: Database, gold: str) -> bool:
-    found = database.run(gold, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
-    return found.success and bool(found.rows) and not found.truncated
+    result = database.run(gold, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+    return result.success and bool(result.rows) and not result.truncated

@@ -69,11 +69,11 @@ class ClickHouseCopies:
         golds = []
         for gold in question.gold:
             text = translated(gold)
-            wanted, found = (
+            wanted, given_rows = (
                 database.run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
                 for database, sql in ((ours, gold), (theirs, text))
             )
-            if wanted.rows and SAME.judge([wanted], [found], gold_sql=gold, predicted_sql=gold):
+            if wanted.rows and SAME.judge([wanted], [given_rows], gold_sql=gold, predicted_sql=gold):
                 golds.append(text)
         return Asked(question, theirs, tuple(golds), translated) if golds else None
 
@@ -111,7 +111,7 @@ def _loaded(source: Path, folder: Path) -> Path:
     return folder
 
 
-def load(source: Path, folder: Path) -> None:
+def copy_tables(source: Path, folder: Path) -> None:
     """Copy every table of a SQLite file into a new ClickHouse folder."""
     import shutil
 
@@ -167,4 +167,4 @@ def _name(name: str) -> str:
 
 
 if __name__ == "__main__":
-    load(Path(sys.argv[1]), Path(sys.argv[2]))
+    copy_tables(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -36,9 +36,9 @@ def corrupted(
 
 def error_of(sql: str, question: str, schema: Schema, database: Database) -> str | None:
     """What the loop's gates say first about ``sql``; None when they let it pass."""
-    found = validation.validate_sql(sql, schema, database)
-    if not found["valid"]:
-        return str(found["reason"])
+    verdict = validation.validate_sql(sql, schema, database)
+    if not verdict["valid"]:
+        return str(verdict["reason"])
     checked = constraints.validate_constraints(sql, constraints.extract_constraints(question), schema)
     return None if checked["valid"] else str(checked["reason"])
 

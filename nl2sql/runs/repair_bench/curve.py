@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.embeddings import Embedder
-from nl2sql.runs.repair_bench.cases import Case
+from nl2sql.runs.repair_bench.cases import RepairCase
 
 SHOWN = 3
 
@@ -45,11 +45,11 @@ class Point:
 
 
 def search_others(
-    cases: Sequence[Case],
+    cases: Sequence[RepairCase],
     folder: Path,
     embedder: Embedder | None = None,
     *,
-    other: Callable[[Case], str] = lambda case: case.db_id,
+    other: Callable[[RepairCase], str] = lambda case: case.db_id,
     progress: bool = True,
 ) -> list[list[Found]]:
     """For each case the ``SHOWN`` closest fixes of those that differ from it in ``other`` (its database); cases whose
@@ -57,7 +57,7 @@ def search_others(
     path = folder / "held_back.db"
     path.unlink(missing_ok=True)
     with Corpus(path, create=True, embedder=embedder) as corpus:
-        stored: dict[str, Case] = {}
+        stored: dict[str, RepairCase] = {}
         with corpus.batch():
             for case in tqdm(cases, desc="fixes", disable=not progress):
                 id = corpus.store_fix(
@@ -69,29 +69,29 @@ def search_others(
         for case in stored.values():
             homes.setdefault(case.kind, set()).add(case.db_id)
         asked = [case for case in cases if homes.get(case.kind, set()) - {case.db_id}]
-        found = []
+        searches = []
         for case in tqdm(asked, desc="searches", disable=not progress):
             fixes = corpus.search(case.error, case.sql, dialect=case.dialect, limit=SHOWN, exclude=other(case))
             twins = [(fix.similarity_score, stored[str(fix.query_id)]) for fix in fixes]
-            found.append([Found(s, twin.kind == case.kind, twin.category == case.category) for s, twin in twins])
-    return found
+            searches.append([Found(s, twin.kind == case.kind, twin.category == case.category) for s, twin in twins])
+    return searches
 
 
 def curve(
-    found: Sequence[Sequence[Found]], irrelevant: Sequence[Sequence[Found]], thresholds: Sequence[float]
+    relevant: Sequence[Sequence[Found]], irrelevant: Sequence[Sequence[Found]], thresholds: Sequence[float]
 ) -> list[Point]:
     """A point for each threshold; precision is 1 where nothing is shown. ``irrelevant``: what a search among other
     categories finds."""
     points = []
     for threshold in thresholds:
-        kept = [[fix for fix in fixes if fix.score >= threshold] for fixes in found]
+        kept = [[fix for fix in fixes if fix.score >= threshold] for fixes in relevant]
         shown = [fix for fixes in kept for fix in fixes]
         points.append(
             Point(
                 threshold=threshold,
-                shown=len(shown) / len(found),
+                shown=len(shown) / len(relevant),
                 precision=sum(fix.relevant for fix in shown) / len(shown) if shown else 1.0,
-                recall=sum(any(fix.relevant for fix in fixes) for fixes in kept) / len(found),
+                recall=sum(any(fix.relevant for fix in fixes) for fixes in kept) / len(relevant),
                 lenient_precision=sum(fix.lenient for fix in shown) / len(shown) if shown else 1.0,
                 needless=sum(any(fix.score >= threshold for fix in fixes) for fixes in irrelevant) / len(irrelevant),
             )

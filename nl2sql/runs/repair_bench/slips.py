@@ -131,10 +131,10 @@ def aggregate_in_where(sql: str, schema: Schema, rng: random.Random) -> str | No
     from sqlglot import exp
 
     tree = _tree(sql)
-    found = [select for select in _selects(tree) if select.args.get("having")]
-    if not found:
+    selects = [select for select in _selects(tree) if select.args.get("having")]
+    if not selects:
         return None
-    select = rng.choice(found)
+    select = rng.choice(selects)
     having, where = select.args["having"].this, select.args.get("where")
     select.set("having", None)
     select.set("where", exp.Where(this=exp.and_(where.this, having) if where is not None else having))
@@ -146,8 +146,8 @@ def clauses_in_the_wrong_order(sql: str, schema: Schema, rng: random.Random) -> 
     swaps = []
     for first, second in (("ORDER BY", "LIMIT"), ("GROUP BY", "ORDER BY"), ("WHERE", "GROUP BY")):
         form = rf"\b({first}\b{BALANCED})\s+({second}\b{BALANCED}){END_OF_CLAUSE}"
-        if (found := re.search(form, sql, re.IGNORECASE | re.DOTALL)) is not None:
-            swaps.append(f"{sql[: found.start()]}{found[2].strip()} {found[1].strip()}{sql[found.end() :]}")
+        if (clauses := re.search(form, sql, re.IGNORECASE | re.DOTALL)) is not None:
+            swaps.append(f"{sql[: clauses.start()]}{clauses[2].strip()} {clauses[1].strip()}{sql[clauses.end() :]}")
     return rng.choice(swaps) if swaps else None
 
 
@@ -160,7 +160,7 @@ def unclosed_parenthesis(sql: str, schema: Schema, rng: random.Random) -> str | 
 
 
 def comma_before_a_clause(sql: str, schema: Schema, rng: random.Random) -> str | None:
-    places = [found.start() for found in re.finditer(r"\s+(?:FROM|ORDER BY|LIMIT)\b", sql, re.IGNORECASE)]
+    places = [clause.start() for clause in re.finditer(r"\s+(?:FROM|ORDER BY|LIMIT)\b", sql, re.IGNORECASE)]
     if not places:
         return None
     at = rng.choice(places)

@@ -11,24 +11,24 @@ from typing import Any, TypeAlias
 from nl2sql.eval import tables
 from nl2sql.eval.stats import adjusted, clustered_interval, paired_test
 from nl2sql.runs.repair_bench.bench import ALONE
-from nl2sql.runs.repair_bench.cases import RULE, Case
+from nl2sql.runs.repair_bench.cases import RULE, RepairCase
 
 BASELINE = "error"
 Row: TypeAlias = Mapping[str, Any]
 COLUMNS = ("arm", "model", "n", "repaired", "wrong", "failing", "attempts", "tokens", "s", "points", "won", "lost", "p")
 
 
-def summarise(cases: Sequence[Case], results: Sequence[Row], baseline: str = BASELINE) -> dict[str, Any]:
+def summarise_repairs(cases: Sequence[RepairCase], results: Sequence[Row], baseline: str = BASELINE) -> dict[str, Any]:
     """Per dialect and origin: the arms with their numbers and tests, and success by category and by kind of mistake.
 
     ``repaired``: the statement gives the gold's rows. ``wrong``: it executes, and gives others. ``failing``: it does
     not. ``attempts``: mean over what was repaired. Tokens and seconds: mean over all cases. Intervals are clustered by
     database. Each arm is tested against ``baseline`` under the same model (the stage without a model against each).
     """
-    groups: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[RepairCase]] = defaultdict(list)
     for case in cases:
         groups[case.dialect, case.origin].append(case)
-    found = []
+    tables = []
     for (dialect, origin), members in sorted(groups.items()):
         by_id = {case.id: case for case in members}
         arms: dict[tuple[str, str], dict[str, Row]] = defaultdict(dict)
@@ -36,7 +36,7 @@ def summarise(cases: Sequence[Case], results: Sequence[Row], baseline: str = BAS
             if row["case"] in by_id:
                 arms[row["model"], row["arm"]][row["case"]] = row
         about = {"dialect": dialect, "origin": origin, "n": len(members), "databases": len({c.db_id for c in members})}
-        found.append(
+        tables.append(
             about
             | {
                 "arms": _with_tests([_arm(by_id, *name, rows) for name, rows in arms.items()], arms, baseline),
@@ -44,10 +44,10 @@ def summarise(cases: Sequence[Case], results: Sequence[Row], baseline: str = BAS
                 "by_kind": _shares(by_id, arms, "kind"),
             }
         )
-    return {"metric": f"EX[{RULE}]", "baseline": baseline, "cases": len(cases), "groups": found}
+    return {"metric": f"EX[{RULE}]", "baseline": baseline, "cases": len(cases), "groups": tables}
 
 
-def _arm(cases: Mapping[str, Case], model: str, name: str, rows: Mapping[str, Row]) -> dict[str, Any]:
+def _arm(cases: Mapping[str, RepairCase], model: str, name: str, rows: Mapping[str, Row]) -> dict[str, Any]:
     taken = list(rows.values())
     good = [row for row in taken if row["success"]]
     databases = [cases[row["case"]].db_id for row in taken]
@@ -88,7 +88,7 @@ def _with_tests(
 
 
 def _shares(
-    cases: Mapping[str, Case], arms: Mapping[tuple[str, str], Mapping[str, Row]], field: str
+    cases: Mapping[str, RepairCase], arms: Mapping[tuple[str, str], Mapping[str, Row]], field: str
 ) -> list[dict[str, Any]]:
     one_model = len({model for model, _ in arms if model}) < 2
     members: dict[str, list[str]] = defaultdict(list)
@@ -110,7 +110,7 @@ def _shares(
     ]
 
 
-def table_text(summary: Mapping[str, Any]) -> str:
+def repairs_text(summary: Mapping[str, Any]) -> str:
     """The summary as plain text: one table for each group, and success by category below it."""
     parts = []
     for group in summary["groups"]:

@@ -12,7 +12,7 @@ import yaml
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question
-from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Asked, Case, Source, case_of, failure
+from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Asked, CaseSource, RepairCase, case_of, refusal_of
 
 FILE = Path(__file__).with_name("bank.yaml")
 DATABASE = "bank"
@@ -33,10 +33,10 @@ def bank(folder: Path) -> FolderBenchmark:
     return FolderBenchmark(DATABASE, questions, {}, {DATABASE: path}, source=str(FILE))
 
 
-def written(questions: FolderBenchmark, source: Source) -> list[Case]:
+def written_cases(questions: FolderBenchmark, source: CaseSource) -> list[RepairCase]:
     """Those of the mistakes that fail on this version of the engine. Raises BenchmarkError for a gold that does."""
     wrong = {f"{DATABASE}-{number}": entry["wrong"] for number, entry in enumerate(_read()["questions"])}
-    found = []
+    cases = []
     for question in questions.questions:
         opened = source.database(question.db_id)
         result = opened.run(question.gold[0], timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
@@ -44,9 +44,9 @@ def written(questions: FolderBenchmark, source: Source) -> list[Case]:
             raise BenchmarkError(f"{FILE.name}, {question.id}: its gold fails: {result.error}")
         item = Asked(question, opened, question.gold, lambda sql: sql)
         for number, sql in enumerate(wrong[question.id]):
-            if error := failure(sql, opened):
-                found.append(case_of(DATABASE, "written", "written", f"written-{number}", sql, error, item))
-    return found
+            if error := refusal_of(sql, opened):
+                cases.append(case_of(DATABASE, "written", "written", f"written-{number}", sql, error, item))
+    return cases
 
 
 def _read() -> dict[str, Any]:

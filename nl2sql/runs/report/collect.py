@@ -53,11 +53,11 @@ def collect(folders: Iterable[str | Path]) -> Collected:
 
     Raises UsageError for what cannot stand in one table.
     """
-    given = [run for folder in folders for run in _cells_of(Path(folder))]
-    if not given:
+    paths = [cell for folder in folders for cell in _cells_of(Path(folder))]
+    if not paths:
         raise UsageError("no run given; example: nl2sql report runs/dev --out report.html")
     runs: dict[str, Run] = {}
-    for path in given:
+    for path in paths:
         run = Run.load(path)
         for seed, part in run.parts().items():
             name = f"{path.resolve().name}/{seed}" if seed else path.resolve().name
@@ -112,17 +112,17 @@ def _system(label: str, run: Run, against_first: PairedTest | None) -> System:
 
 def _controls(runs: Mapping[str, Run]) -> list[System]:
     """The controls; those with the same numbers (the same model on the same questions) are one line."""
-    found: list[tuple[System, list[str]]] = []
+    systems: list[tuple[System, list[str]]] = []
     for label, run in runs.items():
         for name, control in list(systems_of(run.report).items())[1:]:
-            same = [of for system, of in found if system.label == name and system.metrics == control["metrics"]]
+            same = [of for system, of in systems if system.label == name and system.metrics == control["metrics"]]
             if same:
                 same[0].append(label)
                 continue
             levels = control.get("by_hardness", {})
-            found.append((System(name, True, control["n"], control["metrics"], control["usage"], levels), [label]))
-    counts = [system.label for system, _ in found]
+            systems.append((System(name, True, control["n"], control["metrics"], control["usage"], levels), [label]))
+    counts = [system.label for system, _ in systems]
     return [
         replace(system, label=f"{system.label} of {', '.join(of)}") if counts.count(system.label) > 1 else system
-        for system, of in found
+        for system, of in systems
     ]

@@ -104,22 +104,22 @@ def _traces(run: Run, items: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _questions(collected: Collected, golds: bool, notes: list[str]) -> dict[QuestionKey, tuple[Question, Benchmark]]:
     """The questions of all runs with the benchmarks that they are from; a note for a run whose is not at hand."""
-    found: dict[QuestionKey, tuple[Question, Benchmark]] = {}
+    questions: dict[QuestionKey, tuple[Question, Benchmark]] = {}
     for label, run in collected.runs.items():
         if run.report["control"] and "ex_single_shot" not in run.report["items"][0]:
             notes.append(f"{label}: scored by an older version, which kept no verdicts of the control: nl2sql replay")
         plan, _ = read_plan(run.folder)
-        if not golds or {run.key_of(item) for item in run.report["items"]} <= set(found):
+        if not golds or {run.key_of(item) for item in run.report["items"]} <= set(questions):
             continue
         try:
             if "benchmark" in plan.objects:
                 raise Nl2SqlError(f"{plan.benchmark} was given as an object")
             benchmark = open_benchmark(plan, {})
-            questions = questions_of(run.folder, benchmark)
-            found |= {(run.report["benchmark"], q.db_id, q.id): (q, benchmark) for q in questions}
+            name = run.report["benchmark"]
+            questions |= {(name, q.db_id, q.id): (q, benchmark) for q in questions_of(run.folder, benchmark)}
         except Nl2SqlError as error:
             notes.append(f"{label}: no golds, because the benchmark is not at hand: {error}")
-    return found
+    return questions
 
 
 def _run_golds(asked: Mapping[QuestionKey, tuple[Question, Benchmark]], progress: bool) -> dict[QuestionKey, RunResult]:
@@ -194,7 +194,7 @@ def _episode(
     long: int,
 ) -> dict[str, Any]:
     usage = trace["usage"]
-    found: dict[str, Any] = {
+    episode: dict[str, Any] = {
         "question": _cut(trace["question"], long),
         "evidence": _cut(question.evidence, long) if question and question.evidence else None,
         "sql": _cut(trace["sql"], long),
@@ -220,9 +220,9 @@ def _episode(
     }
     if gold is not None:
         rows = [[json_value(value) for value in row] for row in gold.rows]
-        found["gold_result"] = _result(gold.columns, rows, len(rows), more=gold.truncated)
-        found["gold_error"] = found["gold_error"] or (None if gold.success else gold.error)
-    return found
+        episode["gold_result"] = _result(gold.columns, rows, len(rows), more=gold.truncated)
+        episode["gold_error"] = episode["gold_error"] or (None if gold.success else gold.error)
+    return episode
 
 
 def _record(record: Mapping[str, Any], long: int) -> dict[str, Any]:

@@ -97,10 +97,10 @@ def _asset(name: str) -> str:
 
 def _facts(collected: Collected) -> list[dict[str, str]]:
     """What was run, a line per run."""
-    found = []
+    facts = []
     for label, run in collected.runs.items():
         plan, environment = run.manifest["plan"], run.manifest.get("environment", {})
-        found.append(
+        facts.append(
             {
                 "run": label,
                 "controller": run.report["controller"],
@@ -110,7 +110,7 @@ def _facts(collected: Collected) -> list[dict[str, str]]:
                 "code": f"nl2sql {environment.get('nl2sql', '?')} {environment.get('commit') or ''}".strip(),
             }
         )
-    return found
+    return facts
 
 
 def _causes(collected: Collected) -> list[dict[str, Any]]:
@@ -119,9 +119,9 @@ def _causes(collected: Collected) -> list[dict[str, Any]]:
         Counter(item["cause"] or "unknown" for item in run.report["items"] if not item["ex"])
         for run in collected.runs.values()
     ]
-    names = sorted({name for found in by_run for name in found}, key=lambda name: -max(f[name] for f in by_run))
-    most = max((count for found in by_run for count in found.values()), default=1)
-    return [{"name": name, "counts": [(found[name], 100 * found[name] / most) for found in by_run]} for name in names]
+    names = sorted({name for run in by_run for name in run}, key=lambda name: -max(f[name] for f in by_run))
+    most = max((count for run in by_run for count in run.values()), default=1)
+    return [{"name": name, "counts": [(run[name], 100 * run[name] / most) for run in by_run]} for name in names]
 
 
 def _flips(collected: Collected) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ class Figure:
 def figures(collected: Collected) -> list[Figure]:
     """All of them; those that have nothing to show are left out."""
     legend = [(css(collected, system), system.label) for system in collected.systems]
-    found = [
+    drawn = [
         Figure("EX by hardness", ex_by_hardness(collected), "95% intervals; number of questions below.", legend),
         Figure("Cost against accuracy", cost_against_accuracy(collected), "Tokens of prompts and completions.", legend),
         Figure("Steps per question", steps(collected), "Share of each run's questions.", legend[: len(collected.runs)]),
@@ -51,7 +51,7 @@ def figures(collected: Collected) -> list[Figure]:
         ),
         Figure("What repair comes to", repair_outcomes(collected), "By repairs in the episode.", OUTCOMES),
     ]
-    return [figure for figure in found if figure.svg]
+    return [figure for figure in drawn if figure.svg]
 
 
 def css(collected: Collected, system: System) -> str:
@@ -76,10 +76,10 @@ def ex_by_hardness(collected: Collected) -> Markup:
         parts.append(_text(centre, HEIGHT - BOTTOM + 16, level, "middle"))
         parts.append(_text(centre, HEIGHT - BOTTOM + 31, f"n = {n}", "middle", "dim"))
         for number, system in enumerate(systems):
-            found = system.by_hardness.get(level, {}).get(collected.ex)
-            if found and found["n"]:
+            interval = system.by_hardness.get(level, {}).get(collected.ex)
+            if interval and interval["n"]:
                 x = centre + (number - (len(systems) - 1) / 2) * gap
-                parts.append(_interval(x, found, css(collected, system), f"{system.label}, {level}"))
+                parts.append(_interval(x, interval, css(collected, system), f"{system.label}, {level}"))
     return _svg(parts, "EX by hardness")
 
 
@@ -109,14 +109,14 @@ def cost_against_accuracy(collected: Collected) -> Markup:
 def steps(collected: Collected) -> Markup:
     """How many steps the episodes of each run took."""
     counts = {label: Counter(row["steps"] for row in run.predictions()) for label, run in collected.runs.items()}
-    last = max((step for found in counts.values() for step in found), default=0)
+    last = max((step for count in counts.values() for step in count), default=0)
     if last <= 1:
         return Markup()
     width = max(1, math.ceil(last / 16))  # a loop of hundreds of steps is shown in bins
     bins = [(start, min(last, start + width - 1)) for start in range(1, last + 1, width)]
     shares = [
-        [sum(found[step] for step in range(a, b + 1)) / max(1, found.total()) for a, b in bins]
-        for found in counts.values()
+        [sum(count[step] for step in range(a, b + 1)) / max(1, count.total()) for a, b in bins]
+        for count in counts.values()
     ]
     return _bars(shares, [str(a) if a == b else f"{a}–{b}" for a, b in bins], "steps", "Steps per question")
 
@@ -127,11 +127,11 @@ def tokens(collected: Collected) -> Markup:
     for label, run in collected.runs.items():
         spent = (row["usage"]["prompt_tokens"] + row["usage"]["completion_tokens"] for row in run.predictions())
         counts[label] = Counter(int(math.log2(value)) if value else 0 for value in spent)
-    powers = [power for found in counts.values() for power in found]
+    powers = [power for count in counts.values() for power in count]
     if not powers or max(powers) == 0:
         return Markup()
     bins = range(min(powers), max(powers) + 1)
-    shares = [[found[power] / max(1, found.total()) for power in bins] for found in counts.values()]
+    shares = [[count[power] / max(1, count.total()) for power in bins] for count in counts.values()]
     return _bars(shares, [_short(2**power) for power in bins], "tokens, from", "Tokens per question")
 
 
@@ -222,14 +222,14 @@ def _scale(value: float, low: float, high: float) -> float:
     return LEFT + (WIDTH - LEFT - RIGHT) * (value - low) / (high - low)
 
 
-def _interval(x: float, found: Mapping[str, Any], name: str, what: str) -> Markup:
+def _interval(x: float, metric: Mapping[str, Any], name: str, what: str) -> Markup:
     """A dot at the value, a line from ``low`` to ``high``, and both in words under the pointer."""
-    if found["value"] is None:
+    if metric["value"] is None:
         return Markup()
-    words = f"{what}: {percent(found)}, n = {found['n']}"
-    low, high = _share(found["low"]), _share(found["high"])
+    words = f"{what}: {percent(metric)}, n = {metric['n']}"
+    low, high = _share(metric["low"]), _share(metric["high"])
     ends = [_line(x - 3, y, x + 3, y, f"{name} whisker") for y in (low, high)]
-    dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4.5" class="{}"/>').format(x, _share(found["value"]), name)
+    dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4.5" class="{}"/>').format(x, _share(metric["value"]), name)
     inside = Markup("").join([_line(x, low, x, high, f"{name} whisker"), *ends, dot])
     return Markup("<g><title>{}</title>{}</g>").format(words, inside)
 

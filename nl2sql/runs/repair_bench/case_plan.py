@@ -18,16 +18,16 @@ from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.folder import exclusive, iter_jsonl, write_json
 from nl2sql.runs.repair_bench.cases import (
-    Case,
-    Source,
+    CaseSource,
+    RepairCase,
     SqliteSource,
-    corrupted,
+    corrupted_cases,
     failed_in_run,
     learn_from,
     learning_questions,
 )
 from nl2sql.runs.repair_bench.slips import FROM_SQLITE, KINDS
-from nl2sql.runs.repair_bench.written import DATABASE, bank, written
+from nl2sql.runs.repair_bench.written import DATABASE, bank, written_cases
 
 FORMAT = 1
 CASES, ABOUT, LEARNED = "cases.jsonl", "bench.json", "corpus.db"
@@ -56,10 +56,10 @@ class Sources:
 
     def __init__(self, dialect: str, folder: Path) -> None:
         self.dialect, self.folder = dialect, folder
-        self._open: dict[tuple[str, str], Source] = {}
+        self._open: dict[tuple[str, str], CaseSource] = {}
         self._questions: dict[tuple[str, str], Benchmark] = {}
 
-    def of(self, name: str, dialect: str = "") -> Source:
+    def of(self, name: str, dialect: str = "") -> CaseSource:
         """The databases of a benchmark on an engine (default: the plan's)."""
         key = (name, dialect or self.dialect)
         if key not in self._open:
@@ -76,11 +76,11 @@ class Sources:
     def questions(self, name: str, split: str = "all") -> Benchmark:
         """The benchmark, or the written questions."""
         if (name, split) not in self._questions:
-            found = bank(self.folder) if name == DATABASE else load_benchmark(name, split=split)
-            self._questions[name, split] = found
+            benchmark = bank(self.folder) if name == DATABASE else load_benchmark(name, split=split)
+            self._questions[name, split] = benchmark
         return self._questions[name, split]
 
-    def database(self, case: Case) -> Database:
+    def database(self, case: RepairCase) -> Database:
         return self.of(case.benchmark, case.dialect).database(case.db_id)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Sources:
 
 
 @contextmanager
-def opened(folder: Path, plan: CasePlan, *, progress: bool = True) -> Iterator[tuple[list[Case], Sources]]:
+def open_cases(folder: Path, plan: CasePlan, *, progress: bool = True) -> Iterator[tuple[list[RepairCase], Sources]]:
     """The cases of a plan and their databases; made where the folder is new, else read.
 
     Raises UsageError where the folder holds the cases of another plan, or anything else.
@@ -106,7 +106,7 @@ def opened(folder: Path, plan: CasePlan, *, progress: bool = True) -> Iterator[t
             sources.close()
 
 
-def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool) -> list[Case]:
+def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool) -> list[RepairCase]:
     about = {"format": FORMAT, "plan": json.loads(json.dumps(asdict(plan)))}
     if (folder / ABOUT).exists():
         kept = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool) -> li
             old, new = kept.get("plan", {}), about["plan"]
             changed = ", ".join(f"{name} {old.get(name)!r}" for name in new if old.get(name) != new[name])
             raise UsageError(f"{folder} holds cases of {changed or 'another version'}; name another --out")
-        return [Case.from_dict(row) for row in iter_jsonl(folder / CASES)]
+        return [RepairCase.from_dict(row) for row in iter_jsonl(folder / CASES)]
     ours = (CASES, LEARNED, DATABASE, "clickhouse", ".")
     if any(not path.name.startswith(ours) for path in folder.iterdir()):
         raise UsageError(f"--out {folder} holds something else; name a new folder")
@@ -131,14 +131,14 @@ def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool) -> li
     return cases
 
 
-def _made(plan: CasePlan, sources: Sources, progress: bool) -> list[Case]:
-    cases: list[Case] = []
+def _made(plan: CasePlan, sources: Sources, progress: bool) -> list[RepairCase]:
+    cases: list[RepairCase] = []
     if plan.count:
         questions = [q for q in sources.questions(plan.benchmark, plan.split).questions if scorable(q)]
         source = sources.of(plan.benchmark)
-        cases += corrupted(questions, source, plan.count, plan.seed, slips=SLIPS[plan.dialect], progress=progress)
+        cases += corrupted_cases(questions, source, plan.count, plan.seed, slips=SLIPS[plan.dialect], progress=progress)
     if plan.dialect != "sqlite":
-        cases += written(bank(sources.folder), sources.of(DATABASE))
+        cases += written_cases(bank(sources.folder), sources.of(DATABASE))
     for folder in plan.runs:
         cases += failed_in_run(Path(folder))
     if not cases:
@@ -147,12 +147,12 @@ def _made(plan: CasePlan, sources: Sources, progress: bool) -> list[Case]:
 
 
 def _learn(
-    path: Path, plan: CasePlan, cases: list[Case], taught: tuple[Source, list[Question]], progress: bool
+    path: Path, plan: CasePlan, cases: list[RepairCase], taught: tuple[CaseSource, list[Question]], progress: bool
 ) -> None:
     source, questions = taught
     slips, seed = SLIPS[plan.dialect], plan.seed + 1
     usable = [question for question in questions if scorable(question)]
-    made = corrupted(usable, source, plan.learn_count, seed, slips=slips, progress=progress)
+    made = corrupted_cases(usable, source, plan.learn_count, seed, slips=slips, progress=progress)
     path.unlink(missing_ok=True)
     with Corpus(path, create=True) as corpus:
         learn_from(cases, corpus, made)
