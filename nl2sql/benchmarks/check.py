@@ -53,12 +53,12 @@ def check_questions(
     for db_id in dict.fromkeys(question.db_id for question in wanted):
         checker.prepare(db_id)
     with ThreadPoolExecutor(8, thread_name_prefix="check") as threads:
-        found: Any = threads.map(lambda question: list(checker.faults(question)), wanted)
+        by_question: Any = threads.map(lambda question: list(checker.faults(question)), wanted)
         if progress:
             from tqdm.auto import tqdm
 
-            found = tqdm(found, total=len(wanted), desc="checking", unit="item")
-        return [fault for faults in found for fault in faults]
+            by_question = tqdm(by_question, total=len(wanted), desc="checking", unit="item")
+        return [fault for faults in by_question for fault in faults]
 
 
 class _Checker:

@@ -141,11 +141,11 @@ def _question(record: Mapping[str, Any], fallback_id: str, split: str, bird: boo
         meta["no_gold"] = True
     else:
         level = level or hardness(gold[0])
-    given = _first(record, ID_KEYS)
+    id_ = _first(record, ID_KEYS)
     return Question(
         text=str(text),
         db_id=str(_first(record, DB_KEYS) or ""),
-        id=str(given) if given is not None else fallback_id,
+        id=str(id_) if id_ is not None else fallback_id,
         evidence=str(record.get("evidence") or ""),
         history=_texts(record, "history", fallback_id),
         gold=gold,

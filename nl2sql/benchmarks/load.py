@@ -56,14 +56,14 @@ def available_benchmarks(root: str | Path | None = None) -> list[str]:
     """Names that ``load_benchmark`` accepts now: ``packaged`` and the benchmark folders in the search path."""
     from nl2sql.benchmarks.layouts import layout_of
 
-    found = {
+    names = {
         folder.name
         for base in _search_path(root)
         if base.is_dir()
         for folder in base.iterdir()
         if folder.is_dir() and layout_of(folder)
     }
-    return ["packaged", *sorted(found)]
+    return ["packaged", *sorted(names)]
 
 
 def _search_path(root: str | Path | None) -> list[Path]:

@@ -44,10 +44,10 @@ def _memory() -> Check:
     free = free_bytes()
     if free is None:
         return Check("machine", "ok", f"{cores()} cores")
-    found = f"{cores()} cores, {free / 1e9:.1f} GB free"
+    summary = f"{cores()} cores, {free / 1e9:.1f} GB free"
     if free < NEEDED_BYTES:
-        return Check("machine", "warn", f"{found}: little; use a smaller --batch-size")
-    return Check("machine", "ok", found)
+        return Check("machine", "warn", f"{summary}: little; use a smaller --batch-size")
+    return Check("machine", "ok", summary)
 
 
 def _cache() -> Check:

@@ -56,7 +56,8 @@ def compare(
     set_aside = {question.id for question in loaded.questions} - {question.id for question in kept}
     read = {label: read_predictions(file, loaded.questions) for label, file in (("A", a), ("B", b))}
     usable = {
-        label: {id_: sql for id_, sql in found.items() if id_ not in set_aside} for label, (found, _) in read.items()
+        label: {id_: sql for id_, sql in answers.items() if id_ not in set_aside}
+        for label, (answers, _) in read.items()
     }
     with interruptible("interrupted; nothing was compared"):
         scores = score_many(
@@ -98,9 +99,9 @@ def _print(sides: dict[str, Any], left_out: dict[str, int], compared: Comparison
         typer.echo("left out: " + ", ".join(f"{count} {reason}" for reason, count in left_out.items()))
     width = max(len(name) for name in compared.metrics)
     typer.echo(f"\n{'':{width}} {'n':>6} {'A':>7} {'B':>7} {'A - B':>7} {'wins':>6} {'losses':>6}  p (exact McNemar)")
-    for name, found in compared.metrics.items():
-        counts = f"{len(found.wins):>6} {len(found.losses):>6}  {found.p:.3g}"
-        typer.echo(f"{name:{width}} {found.n:>6} {_rates(found.a, found.b)} {counts}")
+    for name, test in compared.metrics.items():
+        counts = f"{len(test.wins):>6} {len(test.losses):>6}  {test.p:.3g}"
+        typer.echo(f"{name:{width}} {test.n:>6} {_rates(test.a, test.b)} {counts}")
     typer.echo(f"\n{compared.metric} by{'':17} {'n':>6} {'A':>7} {'B':>7} {'A - B':>7} {'wins':>6} {'losses':>6}")
     for grouping, groups in compared.groups.items():
         for value, group in groups.items():

@@ -37,11 +37,11 @@ def doctor(
     from nl2sql.models.spec import resolve_spec
 
     source = resolve_spec(model)
-    found: list[Check] = []
+    results: list[Check] = []
 
     def show(checks: Iterator[Check]) -> None:
         for check in checks:
-            found.append(check)
+            results.append(check)
             if not as_json:
                 print(f"{MARKS[check.status]}  {check.name:<24} {check.detail}", flush=True)
 
@@ -51,7 +51,7 @@ def doctor(
             print(f"note  {'model':<24} {model} does not run on this machine: not checked")
     else:
         show(check_model(source, device=device, dtype=dtype))
-    failed = sum(check.status == "fail" for check in found)
+    failed = sum(check.status == "fail" for check in results)
     if as_json:
-        print(json.dumps({"ok": not failed, "checks": [check.to_dict() for check in found]}, indent=1))
+        print(json.dumps({"ok": not failed, "checks": [check.to_dict() for check in results]}, indent=1))
     raise typer.Exit(1 if failed else 0)

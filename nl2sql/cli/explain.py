@@ -49,22 +49,24 @@ def explain(
         version = engine_version(database)
         analyzer = ErrorAnalyzer(database.dialect, opened, threshold=threshold, version=version)
         stack.callback(analyzer.close)
-        found = explain_analyze(text, database, analyzer=analyzer)
-        better = repaired(text, found.error or "", database, database.schema()) if mend and not found.valid else None
+        response = explain_analyze(text, database, analyzer=analyzer)
+        better = (
+            repaired(text, response.error or "", database, database.schema()) if mend and not response.valid else None
+        )
     if as_json:
-        print(found.model_dump_json(indent=2))
-    elif found.valid:
+        print(response.model_dump_json(indent=2))
+    elif response.valid:
         print("valid")
     else:
-        guidance = found.repair_guidance
-        print(f"error: {found.error}")
+        guidance = response.repair_guidance
+        print(f"error: {response.error}")
         if guidance is not None:
             print(f"category: {guidance.category}")
             print(f"violated constraint: {guidance.violated_constraint or 'N/A'}")
             print(f"alternative approach: {guidance.alternative_approach or 'N/A'}")
             for fix in guidance.similar_fixes:
                 print(f"similar fix ({fix.similarity_score:.3f}): {' '.join(fix.sql.split())}")
-    if mend and not found.valid and not as_json:
+    if mend and not response.valid and not as_json:
         print(f"mended: {better or 'no repair without a model'}")
-    if not found.valid:
+    if not response.valid:
         raise typer.Exit(1)

@@ -68,26 +68,26 @@ class DatabaseTools:
     def describe_table(self, table: str) -> dict[str, Any]:
         """Columns with types and keys, foreign keys, and three example rows of one table."""
         rows = self.database.sample(table, 3)  # raises for an unknown table, with the known ones
-        found = self.database.schema().table(table)
-        assert found is not None, table
+        described = self.database.schema().table(table)
+        assert described is not None, table
         keys = [
             {"columns": list(k.columns), "table": k.ref_table, "ref_columns": list(k.ref_columns)}
-            for k in found.foreign_keys
+            for k in described.foreign_keys
         ]
         columns = [
             {"name": c.name, "type": c.type, "primary_key": c.primary_key, "not_null": c.not_null}
-            for c in found.columns
+            for c in described.columns
         ]
-        return {"name": found.name, "columns": columns, "foreign_keys": keys, "rows": json_tree(rows)}
+        return {"name": described.name, "columns": columns, "foreign_keys": keys, "rows": json_tree(rows)}
 
     def read_query(self, sql: str, max_rows: int = 100) -> dict[str, Any]:
         """Run one SELECT, read-only and bounded, and return its rows. For help with an error use explain_analyze."""
         if not 1 <= max_rows <= MAX_ROWS:
             raise ToolError(f"max_rows={max_rows}; expected 1 to {MAX_ROWS}")
-        found = self.database.run(sql, timeout_s=QUERY_S, max_rows=max_rows)
-        if not found.success:
-            raise ToolError(f"{found.error_kind}: {found.error}")
-        return {"columns": list(found.columns), "rows": json_tree(found.rows), "truncated": found.truncated}
+        result = self.database.run(sql, timeout_s=QUERY_S, max_rows=max_rows)
+        if not result.success:
+            raise ToolError(f"{result.error_kind}: {result.error}")
+        return {"columns": list(result.columns), "rows": json_tree(result.rows), "truncated": result.truncated}
 
     def explain_analyze(self, sql: str) -> dict[str, Any]:
         """Check one SELECT without running it: its plan, or its error with the violated constraint, an alternative
@@ -185,8 +185,8 @@ def build_server(tools: DatabaseTools) -> MCPServer:
             previous_error: str | None = None,
             previous_sql: str | None = None,
         ) -> dict[str, Any]:
-            given = (query_id, sql, description, category, previous_error, previous_sql)
-            return await _outside(tools.log_successful_query, *given)
+            arguments = (query_id, sql, description, category, previous_error, previous_sql)
+            return await _outside(tools.log_successful_query, *arguments)
 
     return server
 

@@ -63,14 +63,14 @@ def check_run_command(
 
     from nl2sql.runs.check import check_run
 
-    found = []
+    findings = []
     for finding in check_run(run):
-        found.append(finding)
+        findings.append(finding)
         if not as_json:
             print(f"{finding.status:4}  {finding.what}: {finding.detail}", flush=True)
     if as_json:
-        print(json.dumps([asdict(finding) for finding in found], ensure_ascii=False, indent=2))
-    if any(finding.status == "fail" for finding in found):
+        print(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False, indent=2))
+    if any(finding.status == "fail" for finding in findings):
         raise typer.Exit(1)
 
 

@@ -87,7 +87,7 @@ def score(
         scored = score_many(
             loaded,
             kept,
-            {name: {i: sql for i, sql in found.items() if i not in set_aside} for name, (found, _) in read.items()},
+            {name: {i: sql for i, sql in answers.items() if i not in set_aside} for name, (answers, _) in read.items()},
             rule=rule,
             replicas=replicas or (0 if engine_url else 5),
             method=method,
@@ -110,14 +110,14 @@ def _judge_cases(file: Path, timeout: float, as_json: bool) -> None:
 
     from nl2sql.eval.cases import run_cases
 
-    found = run_cases(file, timeout_s=timeout)
+    outcome = run_cases(file, timeout_s=timeout)
     if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False))
+        typer.echo(json.dumps(outcome, ensure_ascii=False))
         return
-    for case in found["cases"]:
+    for case in outcome["cases"]:
         verdicts = ", ".join(f"{rule} {value}" for rule, value in case["verdicts"].items())
         typer.echo(f"{case['id']}: {verdicts}" + (f" ({case['error']})" if case["error"] else ""))
-    typer.echo(f"agreement: {json.dumps(found['agreement'])}")
+    typer.echo(f"agreement: {json.dumps(outcome['agreement'])}")
 
 
 def _as_dict(name: str, split: str | None, left_out: dict[str, int], runs: list[tuple[Path, Scores]]) -> dict[str, Any]:

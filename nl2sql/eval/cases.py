@@ -46,11 +46,11 @@ def run_cases(path: str | Path, *, timeout_s: float = 10.0, pool: QueryPool | No
         pool = default_pool()
     with ThreadPoolExecutor(pool.workers, thread_name_prefix="cases") as threads:
         judged = list(threads.map(lambda case: _Judged(case, pool, timeout_s), cases))
-    found = [
-        {"id": _id(case, number), "verdicts": one.verdicts, "points": one.points, "error": one.error}
-        for number, (case, one) in enumerate(zip(cases, judged, strict=True))
+    entries = [
+        {"id": _id(case, number), "verdicts": outcome.verdicts, "points": outcome.points, "error": outcome.error}
+        for number, (case, outcome) in enumerate(zip(cases, judged, strict=True))
     ]
-    return {"cases": found, "agreement": _agreement(cases, found, judged)}
+    return {"cases": entries, "agreement": _agreement(cases, entries, judged)}
 
 
 def _read(path: Path) -> list[Case]:
@@ -100,19 +100,19 @@ class _Judged:
 
     def _verdict(self, rule: Rule, golds: Sequence[str], predicted: str, question: str) -> bool | None:
         """True where one gold is matched, None where all golds fail and the rule has no verdict on that."""
-        found = self._run("prediction", rule.prepare(predicted))
+        actual = self._run("prediction", rule.prepare(predicted))
         blank = not predicted.strip()
         verdicts: list[bool | None] = [None] if not golds else []
-        for gold in (one for text in golds for one in rule.accepts(text)):
+        for gold in (accepted for text in golds for accepted in rule.accepts(text)):
             expected = self._run("gold", rule.prepare(gold))
             about = {"gold_sql": gold, "predicted_sql": predicted, "question": question}
-            verdict = rule.verdict([expected], [found], **about)
+            verdict = rule.verdict([expected], [actual], **about)
             if rule.half_points:
-                points = rule.points([expected], [found], **about)
+                points = rule.points([expected], [actual], **about)
                 self.points[rule.name] = max(points, self.points.get(rule.name, 0.0))
             verdicts.append(verdict and not (blank and rule.blank_is_wrong))
-            self._note(expected if not rule.usable(expected) else found, "gold: " if not rule.usable(expected) else "")
-        self.refused |= found.error_kind == "denied"
+            self._note(expected if not rule.usable(expected) else actual, "gold: " if not rule.usable(expected) else "")
+        self.refused |= actual.error_kind == "denied"
         if any(verdicts):
             return True
         return False if False in verdicts else None
@@ -131,7 +131,7 @@ class _Judged:
 def _texts(value: Any, folder: str) -> list[str]:
     """The texts that a field holds: one, several, or none."""
     values = value if isinstance(value, list) else [value]
-    return [str(one).replace("@DIR@", folder) for one in values if one is not None]
+    return [str(item).replace("@DIR@", folder) for item in values if item is not None]
 
 
 def _build(path: Path, script: str, timeout_s: float) -> str | None:
@@ -165,7 +165,9 @@ def _inside(case: Case, *keys: str) -> Any:
     return value
 
 
-def _agreement(cases: Sequence[Case], found: Sequence[Mapping[str, Any]], judged: Sequence[_Judged]) -> dict[str, Any]:
+def _agreement(
+    cases: Sequence[Case], entries: Sequence[Mapping[str, Any]], judged: Sequence[_Judged]
+) -> dict[str, Any]:
     """Per rule with a reference: on how many cases they agree, and where not.
 
     A reference's verdict that came from executing what the sandbox refuses (``refused``) counts as "wrong": that is
@@ -174,11 +176,11 @@ def _agreement(cases: Sequence[Case], found: Sequence[Mapping[str, Any]], judged
     result = {}
     for name, look_up in REFERENCES.items():
         agreed, differing, refused = 0, [], []
-        for case, entry, one in zip(cases, found, judged, strict=True):
+        for case, entry, outcome in zip(cases, entries, judged, strict=True):
             wanted = look_up(case)
             if not isinstance(wanted, bool) and not (name == "bag" and case.get("harness_should")):
                 continue
-            if wanted and (one.refused or _wrote(case)):
+            if wanted and (outcome.refused or _wrote(case)):
                 refused.append(entry["id"])
                 wanted = False
             if entry["verdicts"][name] == wanted:

@@ -127,13 +127,13 @@ def _groups(
         grouped.setdefault(key, []).append((bool(verdict(a)), bool(verdict(b))))
     return {
         key: Group(
-            len(found),
-            sum(first for first, _ in found) / len(found),
-            sum(second for _, second in found) / len(found),
-            sum(first and not second for first, second in found),
-            sum(second and not first for first, second in found),
+            len(verdicts),
+            sum(first for first, _ in verdicts) / len(verdicts),
+            sum(second for _, second in verdicts) / len(verdicts),
+            sum(first and not second for first, second in verdicts),
+            sum(second and not first for first, second in verdicts),
         )
-        for key, found in grouped.items()
+        for key, verdicts in grouped.items()
     }
 
 

@@ -62,7 +62,7 @@ class Databases:
                     f"{lost[0]}): TS counts as failed there"
                 )
         elif self.wanted:
-            found = suites_of(
+            suites = suites_of(
                 questions,
                 self.path,
                 self.wanted,
@@ -70,8 +70,8 @@ class Databases:
                 workers=workers,
                 progress=progress,
             )
-            self.of_questions = found.files
-            self.warnings += found.warnings
+            self.of_questions = suites.files
+            self.warnings += suites.warnings
         if self.of_questions is not None:
             self.most = max((len(files or ()) for files in self.of_questions.values()), default=0)
 
@@ -96,8 +96,8 @@ class Databases:
                 self.warnings.append(f"database {db_id!r}: {error}")
                 return None, str(error)
 
-        found: tuple[Database | None, str | None] = self._once(db_id, "original", find)
-        return found
+        opened: tuple[Database | None, str | None] = self._once(db_id, "original", find)
+        return opened
 
     def path(self, db_id: str) -> Path | None:
         """The SQLite file of a database; None where there is none."""
@@ -111,8 +111,8 @@ class Databases:
             except Nl2SqlError:
                 return None
 
-        found: Schema | None = self._once(db_id, "schema", find)
-        return found
+        schema: Schema | None = self._once(db_id, "schema", find)
+        return schema
 
     def replicas(self, db_id: str, questions: Sequence[Question]) -> list[Path] | None:
         """The databases that TS of ``questions`` (of one database) rests on; None where there are none."""
@@ -123,15 +123,15 @@ class Databases:
 
         def find() -> list[Path] | None:
             try:
-                found = self._build(db_id, path) if path is not None else []
+                files = self._build(db_id, path) if path is not None else []
             except Nl2SqlError as error:
                 self.warnings.append(f"no replicas of {db_id!r}, TS counts as failed there: {error}")
                 return None
-            self.most = max(self.most, len(found))
-            return found
+            self.most = max(self.most, len(files))
+            return files
 
-        found: list[Path] | None = self._once(db_id, "replicas", find)
-        return found
+        files: list[Path] | None = self._once(db_id, "replicas", find)
+        return files
 
     def _build(self, db_id: str, path: Path) -> list[Path]:
         if not isinstance(self.wanted, int):

@@ -86,13 +86,13 @@ class PairJudge:
         ]
         path = sqlite_file(database)
         if path is None:
-            found = self._run_one_by_one(database, table.sql, pairs)
+            outcome = self._run_one_by_one(database, table.sql, pairs)
         else:
-            found = self._run([path], table.sql, pairs)
-        verdicts = [self._on_original(found, pair, n, case) for n, (pair, case) in enumerate(zip(pairs, cases))]  # noqa: B905
+            outcome = self._run([path], table.sql, pairs)
+        verdicts = [self._on_original(outcome, pair, n, case) for n, (pair, case) in enumerate(zip(pairs, cases))]  # noqa: B905
         results = {}
         for text, index in table.places.items():
-            if (result := found.results.get((0, index))) is not None:
+            if (result := outcome.results.get((0, index))) is not None:
                 results[text] = result
         right = [n for n, verdict in enumerate(verdicts) if verdict.right]
         files = replicas() if replicas is not None and right else ()
@@ -116,7 +116,7 @@ class PairJudge:
         return ORDERED if order_matters(gold) else 0
 
     def _run(self, files: Sequence[Path], sql: Sequence[str], pairs: Sequence[Pair]) -> PairsResult:
-        found = run_pairs(
+        outcome = run_pairs(
             self.pool,
             files,
             sql,
@@ -127,15 +127,15 @@ class PairJudge:
             blank=self.rule.blank_is_empty,
             stop=self.stop,
         )
-        self.executed += found.executed
-        self.restarts += found.restarts
-        return found
+        self.executed += outcome.executed
+        self.restarts += outcome.restarts
+        return outcome
 
     def _run_one_by_one(self, database: Database, sql: Sequence[str], pairs: Sequence[Pair]) -> PairsResult:
         bounds: dict[str, Any] = {"timeout_s": self.timeout_s, "max_rows": self.max_rows, "stop": self.stop}
-        found = run_statements(database, sql, pairs, **bounds)
-        self.executed += found.executed
-        return found
+        outcome = run_statements(database, sql, pairs, **bounds)
+        self.executed += outcome.executed
+        return outcome
 
     def _matches(self, case: Case, gold: RunResult, predicted: RunResult) -> bool:
         return self._judge(case, [gold], [predicted])
@@ -145,13 +145,13 @@ class PairJudge:
             gold, predicted, gold_sql=case.gold, predicted_sql=case.predicted, question=case.question
         )
 
-    def _on_original(self, found: PairsResult, pair: Pair, number: int, case: Case) -> Verdict:
-        gold, predicted = (found.results.get((0, index)) for index in pair[:2])
+    def _on_original(self, outcome: PairsResult, pair: Pair, number: int, case: Case) -> Verdict:
+        gold, predicted = (outcome.results.get((0, index)) for index in pair[:2])
         verdict = Verdict(
-            gold if (0, pair[0]) in found.rows_sent or (gold and not gold.success) else None,
-            predicted if (0, pair[1]) in found.rows_sent or (predicted and not predicted.success) else None,
+            gold if (0, pair[0]) in outcome.rows_sent or (gold and not gold.success) else None,
+            predicted if (0, pair[1]) in outcome.rows_sent or (predicted and not predicted.success) else None,
         )
-        value = found.verdict(0, number)
+        value = outcome.verdict(0, number)
         if value is None and gold is not None and predicted is not None:
             verdict.right = self._matches(case, gold, predicted)
             verdict.plain = False
@@ -190,22 +190,24 @@ class PairJudge:
             group = waiting.pop(first)
             if first >= len(files):
                 continue
-            found = self._run(files[first:], table.sql, [pairs[n] for n in group])
-            self._learn_ties(ties, files[first:], found, [cases[n].gold for n in group])
+            outcome = self._run(files[first:], table.sql, [pairs[n] for n in group])
+            self._learn_ties(ties, files[first:], outcome, [cases[n].gold for n in group])
             for position, n in enumerate(group):
-                if found.times_right[position] == len(files) - first:
+                if outcome.times_right[position] == len(files) - first:
                     verdicts[n].replicas += len(files) - first
                     continue
-                go_on = self._follow(ties, files, first, found, position, pairs[n], cases[n], verdicts[n], together[n])
+                go_on = self._follow(
+                    ties, files, first, outcome, position, pairs[n], cases[n], verdicts[n], together[n]
+                )
                 if go_on is not None:
                     waiting.setdefault(go_on, []).append(n)
         for n, (case, verdict) in enumerate(zip(cases, verdicts, strict=True)):
             if verdict.robust and self.rule.joint and (not verdict.plain):
                 verdict.robust = self._fits_everywhere(path, files, case, verdict, together[n])
 
-    def _learn_ties(self, ties: Ties, files: Sequence[Path], found: PairsResult, golds: Sequence[str]) -> None:
+    def _learn_ties(self, ties: Ties, files: Sequence[Path], outcome: PairsResult, golds: Sequence[str]) -> None:
         differing: dict[int, list[str]] = {}
-        for (file, pair), verdict in found.verdicts.items():
+        for (file, pair), verdict in outcome.verdicts.items():
             if verdict == 0:
                 differing.setdefault(file, []).append(golds[pair])
         for file, asked in differing.items():
@@ -216,17 +218,17 @@ class PairJudge:
         ties: Ties,
         files: Sequence[Path],
         first: int,
-        found: PairsResult,
+        outcome: PairsResult,
         position: int,
         pair: Pair,
         case: Case,
         verdict: Verdict,
         together: list[tuple[RunResult, RunResult]],
     ) -> int | None:
-        """Take in what ``found`` says of one case; the replica to go on with where the worker stopped too early."""
+        """Take in what ``outcome`` says of one case; the replica to go on with where the worker stopped too early."""
         for number in range(len(files) - first):
-            value = found.verdict(number, position)
-            gold, predicted = (found.results.get((number, index)) for index in pair[:2])
+            value = outcome.verdict(number, position)
+            gold, predicted = (outcome.results.get((number, index)) for index in pair[:2])
             if value == 2:
                 continue
             if value is None and gold is not None and predicted is not None and self._matches(case, gold, predicted):
@@ -280,11 +282,11 @@ class PairJudge:
         if not results or len(together) < verdict.replicas:  # found equal on some, whose rows stayed in the worker
             table = _Table(self.prepare)
             pair = table.pair(case.gold, case.predicted, ROWS | self._ordered(case.gold))
-            found = self._run([path, *files], table.sql, [pair])
+            outcome = self._run([path, *files], table.sql, [pair])
             results = []
             for number in range(len(files) + 1):
-                gold, predicted = (found.results.get((number, index)) for index in pair[:2])
-                if gold is None or predicted is None or found.verdict(number, 0) == 2:
+                gold, predicted = (outcome.results.get((number, index)) for index in pair[:2])
+                if gold is None or predicted is None or outcome.verdict(number, 0) == 2:
                     continue
                 if number == 0 or self._matches(case, gold, predicted):
                     results.append((gold, predicted))

@@ -54,13 +54,13 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
     if (path / "predictions.jsonl").is_file():
         path = path / "predictions.jsonl"
     text = _read_text(path, "predictions file")
-    found = _Found(path)
+    reading = _Reading(path)
     kind = _kind(path, text)
-    _READERS[kind](found, text, questions)
-    blank = [id_ for id_, sql in found.predictions.items() if not sql.strip()]
+    _READERS[kind](reading, text, questions)
+    blank = [id_ for id_, sql in reading.predictions.items() if not sql.strip()]
     if blank:
-        found.remarks.append(f"{path}: {len(blank)} blank prediction(s), counted as wrong: {_some(blank)}")
-    return found.predictions, found.remarks
+        reading.remarks.append(f"{path}: {len(blank)} blank prediction(s), counted as wrong: {_some(blank)}")
+    return reading.predictions, reading.remarks
 
 
 def read_gold_file(path: str | Path) -> list[tuple[str, str]]:
@@ -105,7 +105,7 @@ def _with_gold(question: Question, sql: str) -> Question:
 
 
 @dataclass
-class _Found:
+class _Reading:
     path: Path
     predictions: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -201,7 +201,7 @@ def _sql_and_database(line: str) -> tuple[str, str]:
 # ------------------------------------------------------------------------------------------------- one reader per kind
 
 
-def _read_jsonl(found: _Found, text: str, questions: Sequence[Question]) -> None:
+def _read_jsonl(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -210,60 +210,60 @@ def _read_jsonl(found: _Found, text: str, questions: Sequence[Question]) -> None
             record: Any = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
             if number == len(lines):  # a run that was killed while it wrote: no newline after the torn line
-                found.remarks.append(f"{found.path}: the last line is torn and was ignored")
+                reading.remarks.append(f"{reading.path}: the last line is torn and was ignored")
                 continue
             reason = getattr(error, "msg", "nested too deeply")
             raise UsageError(
-                f"{found.path} line {number} is not JSON ({reason}); expected an object per line"
+                f"{reading.path} line {number} is not JSON ({reason}); expected an object per line"
             ) from None
-        _add_record(found, record, f"line {number}")
+        _add_record(reading, record, f"line {number}")
 
 
-def _read_list(found: _Found, text: str, questions: Sequence[Question]) -> None:
-    for number, record in enumerate(_load(found.path, text), 1):
-        _add_record(found, record, f"record {number}")
+def _read_list(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
+    for number, record in enumerate(_load(reading.path, text), 1):
+        _add_record(reading, record, f"record {number}")
 
 
-def _add_record(found: _Found, record: Any, where: str) -> None:
+def _add_record(reading: _Reading, record: Any, where: str) -> None:
     id_key = _key(record, ID_KEYS) if isinstance(record, dict) else None
     sql_key = _key(record, SQL_KEYS) if isinstance(record, dict) else None
     if id_key is None or sql_key is None:
         shown = json.dumps(record, ensure_ascii=False)[:80]
-        raise UsageError(f'{found.path} {where}: expected an object with "id" and "sql", found {shown}')
-    found.add(str(record[id_key]), record[sql_key], where)
+        raise UsageError(f'{reading.path} {where}: expected an object with "id" and "sql", found {shown}')
+    reading.add(str(record[id_key]), record[sql_key], where)
 
 
-def _read_text_lines(found: _Found, text: str, questions: Sequence[Question]) -> None:
+def _read_text_lines(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
     lines = _lines(text)
     while len(lines) > len(questions) and not lines[-1].strip():
         lines.pop()
-    _check_count(found.path, "predictions file", len(lines), len(questions))
+    _check_count(reading.path, "predictions file", len(lines), len(questions))
     pairs = [_sql_and_database(line) for line in lines]
     known = {question.db_id for question in questions}
     named = [bool(database) for line, (_, database) in zip(lines, pairs, strict=True) if line.strip()]
     if any(database in known for _, database in pairs) or (named and all(named)):
-        _check_databases(found.path, [database for _, database in pairs], questions)
+        _check_databases(reading.path, [database for _, database in pairs], questions)
     else:  # the tab is part of the SQL
         pairs = [(line.strip(), "") for line in lines]
     for number, (question, (sql, _)) in enumerate(zip(questions, pairs, strict=True), 1):
-        found.add(question.id, sql, f"line {number}")
+        reading.add(question.id, sql, f"line {number}")
 
 
-def _read_bird(found: _Found, text: str, questions: Sequence[Question]) -> None:
-    pairs: list[tuple[str, Any]] = _load(found.path, text, pairs=True)
+def _read_bird(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
+    pairs: list[tuple[str, Any]] = _load(reading.path, text, pairs=True)
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
-        raise UsageError(f'{found.path}: expected an object {{"0": "SQL{BIRD_MARK}database", ...}}')
+        raise UsageError(f'{reading.path}: expected an object {{"0": "SQL{BIRD_MARK}database", ...}}')
     entries = {}
     for key, value in pairs:
         if key in entries:
-            found.remarks.append(f"{found.path}: {key!r} again; the later one counts")
+            reading.remarks.append(f"{reading.path}: {key!r} again; the later one counts")
         sql, _, database = value.partition(BIRD_MARK) if isinstance(value, str) else (value, "", "")
         entries[key] = (sql, database.strip())
     by_id = {question.id: question for question in questions}
     by_place = {str(place): question for place, question in enumerate(questions)}
-    target = _fitting(found.path, entries, by_place, by_id)
+    target = _fitting(reading.path, entries, by_place, by_id)
     for key, (sql, _) in entries.items():
-        found.add(target[key].id if key in target else key, sql, f"entry {key!r}")
+        reading.add(target[key].id if key in target else key, sql, f"entry {key!r}")
 
 
 def _fitting(
@@ -293,39 +293,39 @@ def _load(path: Path, text: str, *, pairs: bool = False) -> Any:
         raise UsageError(f"{path} is not JSON: {error}") from None
 
 
-def _read_csv(found: _Found, text: str, questions: Sequence[Question]) -> None:
+def _read_csv(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
     header = text.split("\n", 1)[0]
     delimiter = max((",", ";", "\t"), key=header.count)
     try:
         rows = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except csv.Error as error:
-        raise UsageError(f"{found.path} is not CSV: {error}") from None
+        raise UsageError(f"{reading.path} is not CSV: {error}") from None
     names = dict.fromkeys(name.strip() for name in header.rstrip("\r").split(delimiter))
     columns: Mapping[str, Any] = rows[0] if rows else names
     sql_key = _key(columns, SQL_KEYS)
     if sql_key is None:
         raise UsageError(
-            f"{found.path} has no column for the SQL: expected one of {', '.join(SQL_KEYS)}, found {', '.join(names)}"
+            f"{reading.path} has no column for the SQL: expected one of {', '.join(SQL_KEYS)}, found {', '.join(names)}"
         )
     for number, row in enumerate(rows, 1):
         if None in row or row[sql_key] is None:
-            raise UsageError(f"{found.path} row {number} has another number of fields than the header; quote the SQL")
-    ids = _csv_ids(found, rows, columns, questions)
+            raise UsageError(f"{reading.path} row {number} has another number of fields than the header; quote the SQL")
+    ids = _csv_ids(reading, rows, columns, questions)
     for number, (id_, row) in enumerate(zip(ids, rows, strict=True), 1):
-        found.add(id_, row[sql_key], f"row {number}")
+        reading.add(id_, row[sql_key], f"row {number}")
 
 
 def _csv_ids(
-    found: _Found, rows: Sequence[Mapping[str, str]], columns: Mapping[str, Any], questions: Sequence[Question]
+    reading: _Reading, rows: Sequence[Mapping[str, str]], columns: Mapping[str, Any], questions: Sequence[Question]
 ) -> list[str]:
     """Ids by the id column; else by the question's text (with its database, where given); else by position."""
     id_key, text_key, db_key = (_key(columns, names) for names in (ID_KEYS, TEXT_KEYS, DB_KEYS))
     if id_key is not None:
         return [row[id_key].strip() for row in rows]
     if text_key is None:
-        _check_count(found.path, "predictions file", len(rows), len(questions))
+        _check_count(reading.path, "predictions file", len(rows), len(questions))
         if db_key is not None:
-            _check_databases(found.path, [row[db_key].strip() for row in rows], questions)
+            _check_databases(reading.path, [row[db_key].strip() for row in rows], questions)
         return [question.id for question in questions]
     waiting: dict[tuple[str, str], list[str]] = {}
     for question in questions:
@@ -338,7 +338,7 @@ def _csv_ids(
         same = waiting.get(key, [])
         place = uses[key] = uses.get(key, 0) + 1
         if len(same) > 1 and db_key is None and place == 1:
-            found.remarks.append(f"{found.path} row {number}: {len(same)} questions have this text; taken in order")
+            reading.remarks.append(f"{reading.path} row {number}: {len(same)} questions have this text; taken in order")
         ids.append(same[place - 1] if place <= len(same) else f"row {number}")
     return ids
 

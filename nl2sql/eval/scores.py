@@ -92,12 +92,12 @@ class Scores:
         """The same by what the gold is made of: feature -> value -> metrics (``features.features``)."""
         from nl2sql.sql.features import FEATURES, UNKNOWN, features
 
-        found = {item.id: features(self.gold_sql.get(item.id, "")) for item in self.items}
+        by_item = {item.id: features(self.gold_sql.get(item.id, "")) for item in self.items}
         by_feature = {}
         for feature, values in FEATURES.items():
             groups: dict[str, list[ItemScore]] = {}
             for item in self.items:
-                groups.setdefault(found[item.id][feature], []).append(item)
+                groups.setdefault(by_item[item.id][feature], []).append(item)
             order = [value for value in (*values, UNKNOWN) if value in groups]
             by_feature[feature] = {value: self._metrics_of(groups[value]) for value in order}
         return by_feature
@@ -158,16 +158,18 @@ class Scores:
 
     def all_warnings(self) -> list[str]:
         """What a reader of the numbers has to know."""
-        found = list(self.warnings)
+        remarks = list(self.warnings)
         untested = sum(bool(item.ts) and item.ts_replicas == 0 for item in self.items)
         if untested:
-            found.append(f"{untested} item(s) count as {self.ts_name} though no replica could say anything about them")
+            remarks.append(
+                f"{untested} item(s) count as {self.ts_name} though no replica could say anything about them"
+            )
         databases = len({item.db_id for item in self.items})
         if self.items and any(interval.method == "wilson" for interval in self.metrics().values()):
-            found.append(
+            remarks.append(
                 f"only {databases} database(s): intervals treat items as independent and say nothing about others"
             )
-        return found
+        return remarks
 
     def _metrics_of(
         self, items: Sequence[ItemScore], metrics: Mapping[str, Metric] | None = None

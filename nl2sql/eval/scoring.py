@@ -76,13 +76,13 @@ def score_many(
     }
     return {
         name: Scores(
-            [judged.items[question.id][given.get(question.id)] for question in questions],
-            missing=[id_ for id_ in ids if id_ not in given],
-            surplus=sorted(set(given) - set(ids)),
+            [judged.items[question.id][answers.get(question.id)] for question in questions],
+            missing=[id_ for id_ in ids if id_ not in answers],
+            surplus=sorted(set(answers) - set(ids)),
             warnings=list(judged.warnings),
             **shared,
         )
-        for name, given in predictions.items()
+        for name, answers in predictions.items()
     }
 
 
@@ -123,14 +123,14 @@ def _judge_all(
     progress: bool,
 ) -> dict[str, dict[str | None, ItemScore]]:
     """question id -> prediction -> its score."""
-    given = {q.id: list(dict.fromkeys(p.get(q.id) for p in predictions.values())) for q in questions}
-    portions = _portions(questions, given, judging, alone=databases.of_questions is not None)
+    statements = {q.id: list(dict.fromkeys(p.get(q.id) for p in predictions.values())) for q in questions}
+    portions = _portions(questions, statements, judging, alone=databases.of_questions is not None)
     databases.expect(Counter(portion.db_id for portion in portions))
     judged: dict[str, dict[str | None, ItemScore]] = {}
     with _bar(len(questions), progress) as advance:
-        jobs = [partial(_judge, judging, databases, portion, given) for portion in portions]
-        for number, found in _in_threads(jobs, judging.pool.workers, judging.stop):
-            judged.update(found)
+        jobs = [partial(_judge, judging, databases, portion, statements) for portion in portions]
+        for number, scores in _in_threads(jobs, judging.pool.workers, judging.stop):
+            judged.update(scores)
             advance(len(portions[number].questions))
     return judged
 
@@ -192,7 +192,7 @@ class _bar:
 
 
 def _portions(
-    questions: Sequence[Question], given: Mapping[str, Sequence[str | None]], judging: PairJudge, alone: bool
+    questions: Sequence[Question], statements: Mapping[str, Sequence[str | None]], judging: PairJudge, alone: bool
 ) -> list[_Portion]:
     """Databases in turn, large ones cut up; questions that share a statement stay together.
 
@@ -207,14 +207,14 @@ def _portions(
     portions: list[_Portion] = []
     for db_id, members in sorted(by_database.items(), key=lambda entry: (-len(entry[1]), entry[0])):
         portions.append(_Portion(db_id))
-        for group in _connected(members, given) if len(members) > size else [members]:
+        for group in _connected(members, statements) if len(members) > size else [members]:
             if portions[-1].questions and len(portions[-1].questions) + len(group) > size:
                 portions.append(_Portion(db_id))
             portions[-1].questions.extend(group)
     return portions
 
 
-def _connected(questions: Iterable[Question], given: Mapping[str, Sequence[str | None]]) -> list[list[Question]]:
+def _connected(questions: Iterable[Question], statements: Mapping[str, Sequence[str | None]]) -> list[list[Question]]:
     """Groups of questions such that no statement is in two of them."""
     parents: dict[str, str] = {}
 
@@ -226,7 +226,7 @@ def _connected(questions: Iterable[Question], given: Mapping[str, Sequence[str |
 
     questions = list(questions)
     for question in questions:
-        for sql in (*question.gold, *given[question.id]):
+        for sql in (*question.gold, *statements[question.id]):
             if sql and sql.strip():
                 parents[root(f"sql {sql}")] = root(f"id {question.id}")
     groups: dict[str, list[Question]] = {}
@@ -236,16 +236,16 @@ def _connected(questions: Iterable[Question], given: Mapping[str, Sequence[str |
 
 
 def _judge(
-    judging: PairJudge, databases: Databases, portion: _Portion, given: Mapping[str, Sequence[str | None]]
+    judging: PairJudge, databases: Databases, portion: _Portion, statements: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str | None, ItemScore]]:
     try:
-        return _judge_portion(judging, databases, portion, given)
+        return _judge_portion(judging, databases, portion, statements)
     finally:
         databases.done(portion.db_id)
 
 
 def _judge_portion(
-    judging: PairJudge, databases: Databases, portion: _Portion, given: Mapping[str, Sequence[str | None]]
+    judging: PairJudge, databases: Databases, portion: _Portion, statements: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str | None, ItemScore]]:
     """The scores of a portion; never raises for what a prediction, a gold or a database does."""
     database, trouble = databases.original(portion.db_id)
@@ -254,7 +254,7 @@ def _judge_portion(
     places: dict[tuple[str, str], list[int]] = {}
     single: list[tuple[str | None, str | None]] = []
     for question in portion.questions:
-        texts = [sql for sql in given[question.id] if sql and sql.strip()]
+        texts = [sql for sql in statements[question.id] if sql and sql.strip()]
         for sql in texts:
             places[question.id, sql] = [len(cases) + n for n in range(len(golds[question.id]))]
             cases += [Case(gold, sql, question.text) for gold in golds[question.id]]
@@ -272,7 +272,7 @@ def _judge_portion(
         facts = _Facts(question, golds[question.id], results, databases, trouble, judging.rule)
         judged[question.id] = {
             sql: facts.item(sql, [verdicts[n] for n in places.get((question.id, sql or ""), ()) if verdicts], judging)
-            for sql in given[question.id]
+            for sql in statements[question.id]
         }
     return judged
 
@@ -290,8 +290,8 @@ class _Facts:
 
     def __post_init__(self) -> None:
         # A gold that is not among the results is one whose result is known from an earlier run.
-        found = (self.results.get(gold) for gold in self.golds)
-        self.failed = [result for result in found if result is not None and not self.rule.usable(result)]
+        results = (self.results.get(gold) for gold in self.golds)
+        self.failed = [result for result in results if result is not None and not self.rule.usable(result)]
         self.gold_error = self._gold_error()
 
     def item(self, prediction: str | None, verdicts: Sequence[Verdict], judging: PairJudge) -> ItemScore:

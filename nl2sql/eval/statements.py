@@ -22,17 +22,17 @@ def run_statements(
 ) -> PairsResult:
     """As ``run_pairs`` on one file: every statement of ``pairs`` once. All come with their rows, and no pair with a
     verdict. A database that cannot be reached fails the statement. Raises Interrupted once ``stop`` is set."""
-    found = PairsResult()
+    outcome = PairsResult()
     for index in sorted({index for pair in pairs for index in pair[:2] if index >= 0}):
         if stop.is_set():
             raise Interrupted
         result = _run(database, sql[index], timeout_s, max_rows)
-        found.results[0, index] = result
-        found.executed += 1
+        outcome.results[0, index] = result
+        outcome.executed += 1
         if result.success:
-            found.rows_sent.add((0, index))
-    found.verdicts = {(0, number): None for number in range(len(pairs))}
-    return found
+            outcome.rows_sent.add((0, index))
+    outcome.verdicts = {(0, number): None for number in range(len(pairs))}
+    return outcome
 
 
 def _run(database: Database, sql: str, timeout_s: float, max_rows: int) -> RunResult:

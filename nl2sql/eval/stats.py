@@ -133,11 +133,11 @@ class PairedTest:
 
 def paired_test(against: str, ours: Mapping[Item, bool], theirs: Mapping[Item, bool]) -> PairedTest:
     """The test of two systems' verdicts by item."""
-    found = mcnemar((value, theirs[item]) for item, value in ours.items() if item in theirs)
-    n = max(1, found.n)
-    detectable = minimum_detectable_effect(found.n, (found.wins + found.losses) / n)
-    difference = (found.wins - found.losses) / n
-    return PairedTest(against, difference, found.wins, found.losses, found.n, found.p, None, detectable)
+    outcome = mcnemar((value, theirs[item]) for item, value in ours.items() if item in theirs)
+    n = max(1, outcome.n)
+    detectable = minimum_detectable_effect(outcome.n, (outcome.wins + outcome.losses) / n)
+    difference = (outcome.wins - outcome.losses) / n
+    return PairedTest(against, difference, outcome.wins, outcome.losses, outcome.n, outcome.p, None, detectable)
 
 
 def adjusted(tests: Sequence[PairedTest]) -> list[PairedTest]:
@@ -178,8 +178,8 @@ def _mcnemar_power(n: int, effect: float, discordant: float, alpha: float) -> fl
     differ, weight = differ[weight > 1e-12], weight[weight > 1e-12]
     reached = binom.ppf(alpha / 2, differ, 0.5)  # the smallest count at which the lower tail reaches alpha / 2
     bound = np.where(2 * binom.cdf(reached, differ, 0.5) > alpha, reached - 1, reached)  # the largest significant one
-    found = binom.cdf(bound, differ, win) + binom.sf(differ - bound - 1, differ, win)
-    return float((weight * found).sum())
+    power = binom.cdf(bound, differ, win) + binom.sf(differ - bound - 1, differ, win)
+    return float((weight * power).sum())
 
 
 def _normal_quantile(confidence: float) -> float:

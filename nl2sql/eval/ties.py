@@ -39,9 +39,9 @@ class Ties:
         if not asked:
             return
         files = [database, *shuffled_copies(database, ROW_ORDERS)]
-        found = self.run(files, [self.prepare(gold) for gold in asked], [(-1, n, ROWS) for n in range(len(asked))])
+        outcome = self.run(files, [self.prepare(gold) for gold in asked], [(-1, n, ROWS) for n in range(len(asked))])
         for n, gold in enumerate(asked):
-            expected, *others = (found.results[file, n] for file in range(len(files)))
+            expected, *others = (outcome.results[file, n] for file in range(len(files)))
             usable = [other for other in others if self.rule.usable(other)]
             known = FIXED
             if not all(self.same(expected, other, gold) for other in usable):

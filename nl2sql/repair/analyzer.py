@@ -83,8 +83,8 @@ class ErrorAnalyzer:
     def _match_pattern(self, error: str, sql: str, schema: Schema | None) -> RepairGuidance:
         for patterns in self._registries:
             version = self.version if patterns.dialect == self.dialect else ""
-            if (found := patterns.match(error, sql, schema, version)) is not None:
-                return found
+            if (guidance := patterns.match(error, sql, schema, version)) is not None:
+                return guidance
         return RepairGuidance(category="unknown")
 
     def _search_similar_fixes(self, error: str, sql: str, exclude: str) -> list[SimilarFix]:

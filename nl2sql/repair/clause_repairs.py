@@ -83,18 +83,18 @@ def punctuated(sql: str, names: SchemaNames) -> Iterator[str]:
     """Without a keyword written twice, one left over at the end, or a comma before a clause; with the parenthesis that
     is missing, at the end, before a clause or before a comma; or without one that is too many, the last first."""
     for form in (DOUBLED, DANGLING):
-        found = form.sub(r"\1", sql)
-        if found != sql and texts_of(found) == texts_of(sql):
-            yield found
-    if (found := COMMA_BEFORE_CLAUSE.sub(r"\1", sql)) != sql:
-        yield found
+        repaired = form.sub(r"\1", sql)
+        if repaired != sql and texts_of(repaired) == texts_of(sql):
+            yield repaired
+    if (repaired := COMMA_BEFORE_CLAUSE.sub(r"\1", sql)) != sql:
+        yield repaired
     text = sql.rstrip().rstrip(";").rstrip()
     depth = sum({"(": 1, ")": -1}.get(word, 0) for word in names.words)
     if depth > 0:
         yield text + ")" * depth
         if depth == 1:
             for form in (CLAUSE, SIGN):
-                yield from (f"{text[: found.start()]}){text[found.start() :]}" for found in form.finditer(text))
+                yield from (f"{text[: place.start()]}){text[place.start() :]}" for place in form.finditer(text))
     elif depth == -1:
         for at in [at for at, sign in enumerate(text) if sign == ")"][::-1]:
             yield text[:at] + text[at + 1 :]
@@ -115,10 +115,8 @@ def _select(sql: str, dialect: str) -> Any:
 
 
 def _conjuncts(tree: Any, clause: str) -> list[Any]:
-    found = tree.args.get(clause)
-    return (
-        list(found.this.flatten()) if found is not None and found.this.key == "and" else [found.this] if found else []
-    )
+    node = tree.args.get(clause)
+    return list(node.this.flatten()) if node is not None and node.this.key == "and" else [node.this] if node else []
 
 
 def _aggregates(condition: Any, aliases: set[str]) -> bool:

@@ -159,12 +159,14 @@ class Corpus:
             raise UsageError("no id given; 'nl2sql corpus search' shows ids")
         with self._writing() as run:
             for table, key in (("error_fix_history", "id"), ("successful_queries", "query_id")):
-                found = self._rows(f"SELECT {key} FROM {table} WHERE substr({key}, 1, length(?1)) = ?1 LIMIT 2", wanted)
-                if len(found) > 1:
+                matches = self._rows(
+                    f"SELECT {key} FROM {table} WHERE substr({key}, 1, length(?1)) = ?1 LIMIT 2", wanted
+                )
+                if len(matches) > 1:
                     raise UsageError(f"several ids begin with {id!r}; give more of it")
-                if found:
+                if matches:
                     column = "accepted" if accept else "rejected"
-                    run(f"UPDATE {table} SET {column} = {column} + 1 WHERE {key} = ?", found[0], rewrite=True)
+                    run(f"UPDATE {table} SET {column} = {column} + 1 WHERE {key} = ?", matches[0], rewrite=True)
                     return
             raise UsageError(f"no fix or query has the id {id!r}; 'nl2sql corpus search' shows ids")
 
@@ -270,8 +272,8 @@ class Corpus:
             with self._lock:
                 cursor = self._connection.execute(f"SELECT * FROM {table} ORDER BY rowid")
                 names = [column[0] for column in cursor.description]
-                found = cursor.fetchall()
-            for row in found:
+                records = cursor.fetchall()
+            for row in records:
                 values = dict(zip(names, row, strict=True))
                 yield {"kind": kind} | {k: v for k, v in values.items() if k not in ("embedding", "identity")}
 
@@ -320,17 +322,17 @@ class Corpus:
 
     def _fixes(self, ids: Sequence[str]) -> list[Fix]:
         places = ", ".join("?" * len(ids))
-        found = self._rows(
+        rows = self._rows(
             "SELECT id, error_signature, error_msg, failed_sql, successful_sql, coalesce(fix_description, ''),"
             " coalesce(category, 'unknown'), dialect, source, created_at, accepted, rejected FROM error_fix_history"
             f" WHERE id IN ({places})",
             *ids,
         )
-        return [Fix(UUID(row[0]), *row[1:]) for row in found]
+        return [Fix(UUID(row[0]), *row[1:]) for row in rows]
 
     def _state(self) -> tuple[int, int]:
-        found = dict(self._rows("SELECT name, value FROM corpus_state"))
-        return int(found["changes"]), int(found["rewrites"])
+        counts = dict(self._rows("SELECT name, value FROM corpus_state"))
+        return int(counts["changes"]), int(counts["rewrites"])
 
     def _index(self, dialect: str) -> SearchIndex:
         """The index of a dialect: added to after new rows, read anew after deletions and feedback."""
@@ -340,20 +342,20 @@ class Corpus:
             content = hashlib.sha256(f"{self.path.resolve()} {self.embedder.name} {dialect}".encode()).hexdigest()[:16]
             held = self._indexes[dialect] = _Held(self._new_index(f"fixes_{content}_{state[1]}", self.embedder.size))
         if held.changes != state:
-            found = self._rows(
+            rows = self._rows(
                 "SELECT rowid, id, source, embedding FROM error_fix_history WHERE dialect = ? AND rowid > ?"
                 " AND rejected <= accepted ORDER BY rowid",
                 dialect,
                 held.last_row,
             )
-            held.index.add(row[1:] for row in found)
-            held.changes, held.last_row = state, found[-1][0] if found else held.last_row
+            held.index.add(row[1:] for row in rows)
+            held.changes, held.last_row = state, rows[-1][0] if rows else held.last_row
         return held.index
 
     def _vector(self, text: str, sql: str, dialect: str) -> NDArray[np.float32]:
         """Two halves, each of length 1/sqrt(2): the text, and the words of the statement."""
-        found: NDArray[np.float32] = self.embedder([text, skeleton(sql, dialect)]).reshape(-1) * math.sqrt(0.5)
-        return found
+        vector: NDArray[np.float32] = self.embedder([text, skeleton(sql, dialect)]).reshape(-1) * math.sqrt(0.5)
+        return vector
 
     def _halves(self, text: str, sql: str, dialect: str) -> bytes:
         return self._vector(text, sql, dialect).astype(STORED).tobytes()

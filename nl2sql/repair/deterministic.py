@@ -71,9 +71,9 @@ def mend(sql: str, error: str, database: Database, schema: Schema) -> str | None
 
 def fault(sql: str, database: Database, schema: Schema) -> str:
     """Why the engine refuses ``sql``, or a name in double quotes that SQLite takes for a text; "" if it is sound."""
-    found = database.explain(sql)
-    if not found.success:
-        return found.error or "refused"
+    compiled = database.explain(sql)
+    if not compiled.success:
+        return compiled.error or "refused"
     if database.dialect != "sqlite":
         return ""
     from nl2sql.databases.validation import validate_sql
@@ -91,10 +91,10 @@ def _idle_comparisons(sql: str, dialect: str) -> int:
 
 
 def _candidates(sql: str, error: str, database: Database, schema: Schema) -> Iterator[str]:
-    found = packaged(database.dialect).find(error, sql)
-    if found is None:
+    match = packaged(database.dialect).find(error, sql)
+    if match is None:
         return
-    pattern, captured = found
+    pattern, captured = match
     if pattern.category == "unknown_column" and "alias" in captured and "." not in captured.get("column", "."):
         captured["column"] = f"{captured['alias']}.{captured['column']}"  # DuckDB names them apart
     names = SchemaNames(schema, sql, database.dialect, captured)
@@ -251,14 +251,14 @@ def _keeps_texts(sql: str, written: str, dialect: str) -> bool:
     if any(a.token_type is b.token_type is TokenType.STRING for a, b in itertools.pairwise(tokens)):
         return False  # 'a' 'b' is one text to some; more likely a comma is missing
     texts = [t.text for t in tokens if t.token_type is TokenType.STRING]
-    firsts = [found[0] for text in texts if "%" not in text and (found := re.search(r"\w+", text))]
+    firsts = [word[0] for text in texts if "%" not in text and (word := re.search(r"\w+", text))]
     return all(re.search(rf"\b{re.escape(first)}\b", written) for first in firsts)
 
 
 def _quotes_a_name(sql: str, names: SchemaNames) -> bool:
     """Whether a table or column of the schema, or an alias, stands in double quotes."""
     known = {name.lower() for t in names.schema.tables for name in (t.name, *(c.name for c in t.columns))}
-    return any(found.lower() in known | set(names.aliases) for found in re.findall(r'"([^"]+)"', sql))
+    return any(quoted.lower() in known | set(names.aliases) for quoted in re.findall(r'"([^"]+)"', sql))
 
 
 REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {

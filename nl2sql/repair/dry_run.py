@@ -20,12 +20,12 @@ def explain_analyze(
     On SQLite, which reads a mistyped name in double quotes as a text, the names are checked as well.
     Without an ``analyzer`` the packaged patterns give the guidance. Not covered: errors that only values cause.
     """
-    found = database.explain(sql, timeout_s=timeout_s)
-    error = found.error or found.error_kind or "the statement failed"
-    if found.success:
+    compiled = database.explain(sql, timeout_s=timeout_s)
+    error = compiled.error or compiled.error_kind or "the statement failed"
+    if compiled.success:
         error = _mistaken_name(sql, database) if database.dialect == "sqlite" else ""
     if not error:
-        plan = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+        plan = [dict(zip(compiled.columns, row, strict=True)) for row in compiled.rows]
         return ExplainAnalyzeResponse(valid=True, explain={"plan": plan})
     mine = analyzer or ErrorAnalyzer(database.dialect, version=engine_version(database))
     guidance = mine.analyze_error(error, sql, database.schema(), exclude=exclude)
@@ -34,8 +34,8 @@ def explain_analyze(
 
 def refusal(sql: str, database: Database) -> str:
     """The engine's own words against ``sql``; "" where it compiles it, or says nothing."""
-    found = database.explain(sql)
-    return "" if found.success else found.error or ""
+    compiled = database.explain(sql)
+    return "" if compiled.success else compiled.error or ""
 
 
 def engine_version(database: Database) -> str:

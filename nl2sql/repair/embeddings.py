@@ -44,24 +44,24 @@ class HashedNgrams:
         self.name = f"{HASHED}{size}"
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
-        found = np.zeros((len(texts), self.size), dtype=np.float32)
-        for row, text in zip(found, texts, strict=True):
+        vectors = np.zeros((len(texts), self.size), dtype=np.float32)
+        for row, text in zip(vectors, texts, strict=True):
             for gram, count in ngrams(text[:MAX_CHARS]).items():
                 code = zlib.crc32(gram.encode())
                 row[code % self.size] += (1.0 if code & 0x80000000 else -1.0) * (1.0 + np.log(count))
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        scaled: Vectors = np.divide(found, lengths, out=found, where=lengths > 0)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        scaled: Vectors = np.divide(vectors, lengths, out=vectors, where=lengths > 0)
         return scaled
 
 
 def ngrams(text: str, shortest: int = 3, longest: int = 5) -> Counter[str]:
     """How often each character n-gram occurs in the text's words, each word with a blank before and after it."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     padded = f" {' '.join(text.lower().split())} "
     if padded.strip():
         for n in range(shortest, longest + 1):
-            found.update(padded[at : at + n] for at in range(len(padded) - n + 1))
-    return found
+            counts.update(padded[at : at + n] for at in range(len(padded) - n + 1))
+    return counts
 
 
 class MiniLm:
@@ -81,7 +81,7 @@ class MiniLm:
         tokenizer, model = self._load()
         import torch
 
-        found = np.zeros((len(texts), self.size), dtype=np.float32)
+        vectors = np.zeros((len(texts), self.size), dtype=np.float32)
         worded = [at for at, text in enumerate(texts) if text.strip()]
         for start in range(0, len(worded), BATCH):
             rows = worded[start : start + BATCH]
@@ -92,8 +92,8 @@ class MiniLm:
                 hidden = model(**batch).last_hidden_state
             mask = batch["attention_mask"].unsqueeze(-1)
             means = (hidden * mask).sum(1) / mask.sum(1)
-            found[rows] = torch.nn.functional.normalize(means, dim=1).float().numpy()
-        return found
+            vectors[rows] = torch.nn.functional.normalize(means, dim=1).float().numpy()
+        return vectors
 
     def _load(self) -> tuple[Any, Any]:
         with self._lock:

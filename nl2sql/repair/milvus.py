@@ -101,7 +101,7 @@ class MilvusIndex:
     def _hits(self, query: Array, limit: int, exclude: str) -> list[tuple[float, int, str]]:
         """``(cosine, place, id)``, closest first."""
         with explained(self.uri):
-            found = self.client.search(
+            hits = self.client.search(
                 self.collection,
                 data=[query.astype(np.float32).tolist()],
                 anns_field=VECTOR,
@@ -111,7 +111,7 @@ class MilvusIndex:
                 search_params={"metric_type": "IP"},
                 consistency_level="Strong",
             )
-        return [(round(float(hit["distance"]), 6), int(hit["entity"][PLACE]), str(hit[ID])) for hit in found[0]]
+        return [(round(float(hit["distance"]), 6), int(hit["entity"][PLACE]), str(hit[ID])) for hit in hits[0]]
 
     def _opened(self) -> int:
         """How many vectors the collection holds, which is made where it is not there; those of earlier states go."""

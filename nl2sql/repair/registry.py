@@ -83,10 +83,10 @@ class ErrorPattern(BaseModel):
 
     def captured(self, error: str, sql: str) -> dict[str, str] | None:
         """The names that the entry captures; None where it does not fire."""
-        found = _compiled(self.pattern).search(error[:MAX_MESSAGE])
-        if found is None:
+        match = _compiled(self.pattern).search(error[:MAX_MESSAGE])
+        if match is None:
             return None
-        names = {name: value for name, value in found.groupdict().items() if value}
+        names = {name: value for name, value in match.groupdict().items() if value}
         if not self.sql:
             return names
         for place in _compiled(self.sql).finditer(sql[:MAX_MESSAGE]):
@@ -118,10 +118,10 @@ class Registry:
         self, error: str, sql: str = "", schema: Schema | None = None, version: str = ""
     ) -> RepairGuidance | None:
         """Guidance for the engine's message ``error`` about ``sql``, with the schema's names; None: no entry fires."""
-        found = self.find(error, sql, version)
-        if found is None:
+        entry = self.find(error, sql, version)
+        if entry is None:
             return None
-        pattern, captured = found
+        pattern, captured = entry
         facts: SchemaNames | dict[str, str] = {}
         if schema is not None:
             facts = SchemaNames(schema, sql, self.dialect, captured)
@@ -142,7 +142,7 @@ def fill(template: str, captured: Mapping[str, str], facts: Mapping[str, str] | 
         return part[1] if all(value(name) for name in PLACEHOLDER.findall(part[1])) else ""
 
     text = OPTIONAL.sub(optional, template)
-    return PLACEHOLDER.sub(lambda found: value(found[1]) or "it", text).strip()
+    return PLACEHOLDER.sub(lambda place: value(place[1]) or "it", text).strip()
 
 
 @functools.cache

@@ -55,7 +55,7 @@ def _replacement(node: Expr, dialect: str) -> Expr | None:
     if template is None or len({int(n) for n in PLACE.findall(template)}) != len(arguments):
         return None
     written = [rewritten(argument, dialect).sql(dialect=dialect) for argument in arguments]
-    return parse_one(PLACE.sub(lambda found: written[int(found[1])], template), read=dialect)
+    return parse_one(PLACE.sub(lambda place: written[int(place[1])], template), read=dialect)
 
 
 def _names_unit(arguments: Sequence[Expr]) -> bool:

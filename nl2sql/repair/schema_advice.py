@@ -42,9 +42,9 @@ def _tables(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     from sqlglot import exp
 
     known = {table.name.lower() for table in schema.tables} | _defined(tree)
-    found = dict.fromkeys(table.name for table in tree.find_all(exp.Table) if table.name)
+    names = dict.fromkeys(table.name for table in tree.find_all(exp.Table) if table.name)
     sentences = []
-    for name in found:
+    for name in names:
         if name.lower() not in known and (close := similar_names(name, (t.name for t in schema.tables), 1)):
             sentences.append(f"There is no table {name}; the closest is {written(close[0], dialect)}.")
     return sentences
@@ -92,7 +92,7 @@ def _joins(tree: Expr, schema: Schema, dialect: str) -> list[str]:
             )
             keys.setdefault(pair, []).append(on)
     return [
-        f"Join {name(pair[0])} and {name(pair[1])} ON {' or '.join(found)}."
-        for pair, found in keys.items()
+        f"Join {name(pair[0])} and {name(pair[1])} ON {' or '.join(conditions)}."
+        for pair, conditions in keys.items()
         if pair not in linked
     ]

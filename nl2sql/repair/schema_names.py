@@ -55,21 +55,21 @@ class SchemaNames:
     @cached_property
     def aliases(self) -> dict[str, Table]:
         """Alias or table name in lower case -> table, as the statement uses them."""
-        found: dict[str, Table] = {}
+        tables: dict[str, Table] = {}
         for at, word in enumerate(self.words):
             table = self.schema.table(word)
             if table is None or (at and self.words[at - 1] == "."):
                 continue
             behind = [w for w in self.words[at + 1 : at + 3] if w.lower() != "as"]
             alias = behind[0] if behind and WORD.fullmatch(behind[0]) and behind[0].lower() not in NO_ALIAS else word
-            found[alias.lower()] = table
-        return found
+            tables[alias.lower()] = table
+        return tables
 
     def did_you_mean(self) -> str:
         """Names of the schema that may have been meant by the captured column or table, most likely first."""
         if wanted := self.captured.get("column"):
-            found = similar_columns(bare(wanted), self.schema, self._own(wanted), self.used)
-            return ", ".join(f"{self.written(table)}.{self.written(column)}" for table, column in found)
+            columns = similar_columns(bare(wanted), self.schema, self._own(wanted), self.used)
+            return ", ".join(f"{self.written(table)}.{self.written(column)}" for table, column in columns)
         if wanted := self.captured.get("table"):
             return ", ".join(map(self.written, similar_names(bare(wanted), (t.name for t in self.schema.tables))))
         return ""
@@ -86,13 +86,13 @@ class SchemaNames:
     def owners(self) -> str:
         """The captured column with each table (alias) of the statement that has it."""
         column = bare(self.captured.get("column", "")).lower()
-        found = [
+        columns = [
             f"{self.written(alias)}.{self.written(own.name)}"
             for alias, table in self.aliases.items()
             for own in table.columns
             if own.name.lower() == column
         ]
-        return " or ".join(found[:4])
+        return " or ".join(columns[:4])
 
     def columns(self) -> str:
         """``table(column, ...)`` of the tables that the statement names."""
@@ -108,7 +108,7 @@ class SchemaNames:
     def foreign_keys(self) -> str:
         """``child.column = parent.column`` between tables that the statement names (or all, if it names none)."""
         named = {table.name.lower() for table in self.used or self.schema.tables}
-        found = [
+        conditions = [
             " AND ".join(
                 f"{self.written(table.name)}.{self.written(own)} = {self.written(key.ref_table)}.{self.written(other)}"
                 for own, other in zip(key.columns, key.ref_columns, strict=True)
@@ -117,7 +117,7 @@ class SchemaNames:
             for key in table.foreign_keys
             if table.name.lower() in named and key.ref_table.lower() in named
         ]
-        return "; ".join(found[:MAX_KEYS])
+        return "; ".join(conditions[:MAX_KEYS])
 
     def parentheses(self) -> str:
         """How many are opened and closed, where that is not the same."""
@@ -237,7 +237,7 @@ def similar_columns(
         for c in t.columns
         if c.name.lower() == wanted or spelled_with_table(name, t, c.name)
     ]
-    close = [found for group in ([own] if own else [], used) for found in _close_in(name, group, cutoff)]
+    close = [pair for group in ([own] if own else [], used) for pair in _close_in(name, group, cutoff)]
     close += _close_in(name, rest, max(SURE, cutoff))
     return list(dict.fromkeys([*exact, *close]))[:MAX_SUGGESTIONS]
 

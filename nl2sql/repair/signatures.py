@@ -26,12 +26,12 @@ def mask_error(error: str, failed_sql: str = "", dialect: str = "sqlite") -> str
     names, functions = _names(failed_sql, dialect)
     text = AFTER_COLON.sub(r"\1: <name>", text)
 
-    def quoted(found: re.Match[str]) -> str:
-        return found[0] if found[0][1:-1].lower() in functions else "<name>"
+    def quoted(match: re.Match[str]) -> str:
+        return match[0] if match[0][1:-1].lower() in functions else "<name>"
 
-    def word(found: re.Match[str]) -> str:
-        parts = found[0].lower().split(".")
-        return "<name>" if len(parts) > 1 or parts[0] in names else found[0]
+    def word(match: re.Match[str]) -> str:
+        parts = match[0].lower().split(".")
+        return "<name>" if len(parts) > 1 or parts[0] in names else match[0]
 
     text = WORD.sub(word, QUOTED.sub(quoted, text))
     return NUMBER.sub("<n>", text).lower().replace("<<name>>", "<name>")

@@ -168,8 +168,8 @@ class _Table:
     def _parents(self, connection: sqlite3.Connection, key: ForeignKey) -> Keys:
         parent = self.source.shapes[key.parent]
         columns = parent.column_list(key.parent_columns)
-        found = connection.execute(f"SELECT {columns} FROM {quoted(key.parent)}").fetchall()
-        return sorted((row for row in found if None not in row), key=repr)
+        rows = connection.execute(f"SELECT {columns} FROM {quoted(key.parent)}").fetchall()
+        return sorted((row for row in rows if None not in row), key=repr)
 
     def _moved(self, rows: list[Row]) -> list[Row]:
         """Everything but the keys moves to another row, together; some plain columns move by themselves."""

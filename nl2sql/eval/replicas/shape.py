@@ -89,7 +89,7 @@ def _with_foreign_keys(connection: sqlite3.Connection, shape: Shape, shapes: dic
     rows = connection.execute(
         'SELECT id, "table", "from", "to" FROM pragma_foreign_key_list(?) ORDER BY id, seq', (shape.name,)
     ).fetchall()
-    found = []
+    keys = []
     for id_ in sorted({row[0] for row in rows}):
         parts = [row for row in rows if row[0] == id_]
         parent = shapes.get(parts[0][1].lower())
@@ -101,8 +101,8 @@ def _with_foreign_keys(connection: sqlite3.Connection, shape: Shape, shapes: dic
         if ours and theirs and len(ours) == len(theirs):
             key = ForeignKey(ours, parent.name, theirs)
             if _holds(connection, shape, parent, key):
-                found.append(key)
-    return replace(shape, foreign_keys=tuple(found))
+                keys.append(key)
+    return replace(shape, foreign_keys=tuple(keys))
 
 
 def _positions(shape: Shape, names: Sequence[str | None]) -> tuple[int, ...] | None:

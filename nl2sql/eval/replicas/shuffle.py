@@ -81,8 +81,8 @@ def _copy_table(connection: sqlite3.Connection, name: str) -> None:
 def _collation(ddl: str, column: str) -> str:
     """The column's COLLATE clause, read off its definition: results of comparisons and sorting depend on it."""
     name = re.escape(column)
-    found = re.search(rf'[("`\[,\s]{name}["`\]]?\s[^,]*?\bCOLLATE\s+["`\[]?(\w+)', ddl, re.IGNORECASE)
-    return f" COLLATE {found.group(1)}" if found else ""
+    clause = re.search(rf'[("`\[,\s]{name}["`\]]?\s[^,]*?\bCOLLATE\s+["`\[]?(\w+)', ddl, re.IGNORECASE)
+    return f" COLLATE {clause.group(1)}" if clause else ""
 
 
 def _recreate(connection: sqlite3.Connection, kinds: dict[str, str]) -> None:

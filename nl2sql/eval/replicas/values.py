@@ -49,8 +49,8 @@ def fresh(value: Any, taken: set[Any], highest: int) -> Any:
         return value
     if not isinstance(value, str):
         return None
-    found = _TRAILING_NUMBER.search(value)
-    stem, digits = (value[: found.start()], found[0]) if found else (value, "1")
+    match = _TRAILING_NUMBER.search(value)
+    stem, digits = (value[: match.start()], match[0]) if match else (value, "1")
     for step in range(1, len(taken) + 2):
         text = f"{stem}{int(digits) + step:0{len(digits)}d}"
         if text not in taken:

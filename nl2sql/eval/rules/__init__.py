@@ -54,8 +54,8 @@ def get_rule(name: str) -> Rule:
     """
     if name in RULES:
         return RULES[name]
-    if (found := TOLERANT.fullmatch(name)) and 0 < float(found[1]) < 1:
-        return replace(RULES["bag"], name=name, compare=partial(bag.compare, tolerance=float(found[1])), settled="set")
+    if (match := TOLERANT.fullmatch(name)) and 0 < float(match[1]) < 1:
+        return replace(RULES["bag"], name=name, compare=partial(bag.compare, tolerance=float(match[1])), settled="set")
     if ".py:" in name:
         own = function_of_file(name, "rule")
         return own if isinstance(own, Rule) else Rule(own.__name__, own)

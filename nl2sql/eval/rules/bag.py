@@ -66,10 +66,10 @@ def suites_match(
     """
     if len(gold) != len(predicted):
         raise ValueError(f"{len(gold)} gold results but {len(predicted)} predicted ones")
-    for one, other in zip(gold, predicted, strict=True):
-        if not (one.success and other.success) or one.truncated or other.truncated:
+    for expected, actual in zip(gold, predicted, strict=True):
+        if not (expected.success and actual.success) or expected.truncated or actual.truncated:
             return False
-        if _width(one) != _width(other) or len(one.rows) != len(other.rows):
+        if _width(expected) != _width(actual) or len(expected.rows) != len(actual.rows):
             return False
     tags = list(_groups(gold, keys)) if ordered else [n for n, result in enumerate(gold) for _ in result.rows]
     gold_rows, predicted_rows = _tagged(tags, gold), _tagged(tags, predicted)

@@ -24,12 +24,12 @@ def prepare(sql: str) -> str:
 
 def bird_set(gold: Sequence[RunResult], predicted: Sequence[RunResult], **_: object) -> bool:
     """Whether the sets of rows are equal on every database; columns in their order, row order and counts ignored."""
-    return all(set(one.rows) == set(other.rows) for one, other in zip(gold, predicted, strict=True))
+    return all(set(expected.rows) == set(actual.rows) for expected, actual in zip(gold, predicted, strict=True))
 
 
 def bird_soft_f1(gold: Sequence[RunResult], predicted: Sequence[RunResult], **_: object) -> float:
     """The mean over databases of ``soft_f1``."""
-    scores = [soft_f1(one.rows, other.rows) for one, other in zip(gold, predicted, strict=True)]
+    scores = [soft_f1(expected.rows, actual.rows) for expected, actual in zip(gold, predicted, strict=True)]
     return sum(scores) / len(scores) if scores else 1.0
 
 
@@ -44,9 +44,9 @@ def soft_f1(gold: Rows, predicted: Rows) -> float:
         return 1.0
     both, paired = 0.0, min(len(ours), len(theirs))
     only_predicted, only_gold = float(len(theirs) - paired), float(len(ours) - paired)
-    for expected, found in zip(ours, theirs, strict=False):
-        hits = sum(cell in expected for cell in found)
+    for expected, actual in zip(ours, theirs, strict=False):
+        hits = sum(cell in expected for cell in actual)
         both += hits / len(expected)
-        only_predicted += (len(found) - hits) / len(expected)
-        only_gold += sum(cell not in found for cell in expected) / len(expected)
+        only_predicted += (len(actual) - hits) / len(expected)
+        only_gold += sum(cell not in actual for cell in expected) / len(expected)
     return 2 * both / (2 * both + only_predicted + only_gold) if both else 0.0

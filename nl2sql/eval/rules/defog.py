@@ -31,8 +31,8 @@ def accepts(gold_sql: str) -> tuple[str, ...]:
             statements.append([])
         else:
             statements[-1].append(piece)
-    found = [choice for pieces in statements if any(map(_says_something, pieces)) for choice in _choices(pieces)]
-    return tuple(dict.fromkeys(found)) or (gold_sql,)
+    golds = [choice for pieces in statements if any(map(_says_something, pieces)) for choice in _choices(pieces)]
+    return tuple(dict.fromkeys(golds)) or (gold_sql,)
 
 
 def _says_something(piece: str) -> bool:
@@ -59,7 +59,8 @@ def compare(gold: Sequence[RunResult], predicted: Sequence[RunResult], *, questi
     """
     ordered = ASKS_FOR_ORDER.search(question) is not None
     return all(
-        _exact(one, other, ordered) or _subset(one, other, ordered) for one, other in zip(gold, predicted, strict=True)
+        _exact(expected, actual, ordered) or _subset(expected, actual, ordered)
+        for expected, actual in zip(gold, predicted, strict=True)
     )
 
 
@@ -97,15 +98,15 @@ def _subset(gold: RunResult, predicted: RunResult, ordered: bool) -> bool:
     return len(ours) == len(theirs) and all(map(_close, ours, theirs))
 
 
-def _close(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return len(one) == len(other) and all(map(_cells_close, one, other))
+def _close(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
+    return len(expected) == len(actual) and all(map(_cells_close, expected, actual))
 
 
-def _cells_close(one: Any, other: Any) -> bool:
-    if one == other:
+def _cells_close(expected: Any, actual: Any) -> bool:
+    if expected == actual:
         return True
-    numbers = isinstance(one, int | float) and isinstance(other, int | float)
-    return numbers and math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    numbers = isinstance(expected, int | float) and isinstance(actual, int | float)
+    return numbers and math.isclose(expected, actual, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
 
 
 def _rank(cell: Any) -> tuple[int, Any]:

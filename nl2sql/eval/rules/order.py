@@ -45,7 +45,7 @@ def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, 
         selects = []  # their positions are not those of the result
     names = [column.lower() for column in columns]
     shown = [select.unalias().sql(dialect).lower() for select in selects]
-    found = []
+    places = []
     for ordered in tree.args["order"].expressions:
         key = ordered.this
         text = key.sql(dialect).lower()
@@ -60,8 +60,8 @@ def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, 
             return None
         if not 0 <= place < len(columns):
             return None
-        found.append(place)
-    return tuple(found)
+        places.append(place)
+    return tuple(places)
 
 
 def gold_order(sql: str, result: RunResult) -> dict[str, Any]:

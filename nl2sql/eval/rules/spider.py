@@ -58,7 +58,8 @@ def compare(gold: Sequence[RunResult], predicted: Sequence[RunResult], *, gold_s
     """Whether the results are equal on every database, each with a column order of its own."""
     ordered = "order by" in _rewritten(gold_sql).lower()
     return all(
-        _equal(_lenient(one.rows), _lenient(other.rows), ordered) for one, other in zip(gold, predicted, strict=True)
+        _equal(_lenient(expected.rows), _lenient(actual.rows), ordered)
+        for expected, actual in zip(gold, predicted, strict=True)
     )
 
 

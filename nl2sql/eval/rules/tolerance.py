@@ -31,13 +31,15 @@ def close_bag(gold: Sequence[Column], predicted: Sequence[Column], tolerance: fl
     return _Search(gold, predicted, tolerance).extend([gold[0]], [predicted[0]], frozenset())
 
 
-def close(one: float, other: float, tolerance: float) -> bool:
+def close(first: float, second: float, tolerance: float) -> bool:
     """Whether two numbers are equal, or, where one has a fractional part, within ``tolerance`` (relative)."""
-    if one == other:
+    if first == second:
         return True
-    if not (math.isfinite(one) and math.isfinite(other)) or (float(one).is_integer() and float(other).is_integer()):
+    if not (math.isfinite(first) and math.isfinite(second)) or (
+        float(first).is_integer() and float(second).is_integer()
+    ):
         return False
-    return abs(one - other) <= tolerance * max(abs(one), abs(other))
+    return abs(first - second) <= tolerance * max(abs(first), abs(second))
 
 
 class _Search:
@@ -102,8 +104,8 @@ def _by_rest(columns: Sequence[Column]) -> dict[Any, list[Numbers]]:
 
 
 def _pair_off(ours: list[Numbers], theirs: list[Numbers], tolerance: float) -> bool:
-    def fit(one: Numbers, other: Numbers) -> bool:
-        return all(close(a, b, tolerance) for a, b in zip(one, other, strict=True))
+    def fit(expected: Numbers, actual: Numbers) -> bool:
+        return all(close(a, b, tolerance) for a, b in zip(expected, actual, strict=True))
 
     if all(map(fit, ours, theirs)):
         return True

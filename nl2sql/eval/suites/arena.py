@@ -116,12 +116,12 @@ def read_rows(image: bytes, source: Source, names: Iterable[str]) -> dict[str, l
     try:
         connection.deserialize(image)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        found = {}
+        rows = {}
         for name in names:
             table = source.by_name[name.lower()]
             columns = ", ".join(map(quoted, table.names))
-            found[name] = connection.execute(f"SELECT {columns} FROM {quoted(table.name)}").fetchall()
-        return found
+            rows[name] = connection.execute(f"SELECT {columns} FROM {quoted(table.name)}").fetchall()
+        return rows
     finally:
         connection.close()
 

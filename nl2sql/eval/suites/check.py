@@ -123,11 +123,11 @@ def check_strength(
         )
         for question, path, databases in asked
     ]
-    found: dict[int, dict[str, Any]] = {}
+    replies: dict[int, dict[str, Any]] = {}
     for index, reply in _progress(run_tasks(tasks, workers), len(tasks), "checking", progress):
-        found[index] = reply
+        replies[index] = reply
     for index, (question, _, databases) in enumerate(asked):
-        reply = found[index]
+        reply = replies[index]
         problem = reply.get("error") or reply["golds"][0]["problem"]
         if problem:
             _leave_out(strength, problem.split(":")[0])

@@ -34,10 +34,10 @@ def main() -> None:
             known.clear()  # tasks come database by database
             known[key] = Databases(Source.from_json(request["data"]))
         try:
-            found = TASKS[request["task"]](known[key], request)
+            response = TASKS[request["task"]](known[key], request)
         except (sqlite3.Error, OSError, MemoryError, AssertionError, *SLIPS) as error:
-            found = {"error": f"{type(error).__name__}: {error}"[:500]}
-        reply(found)
+            response = {"error": f"{type(error).__name__}: {error}"[:500]}
+        reply(response)
 
 
 def build(place: Databases, request: dict[str, Any]) -> dict[str, Any]:

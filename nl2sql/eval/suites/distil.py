@@ -69,7 +69,7 @@ def read_gold(sql: str, place: Databases, seed: int) -> Gold:
     gold = Gold(sql, statement, None, Judge(sql))
     try:
         gold.tree = parse_gold(sql, place.source)
-        found = neighbours(sql, place.source, seed=seed)
+        candidates = neighbours(sql, place.source, seed=seed)
     except UsageError as error:
         gold.problem = str(error)
         return gold
@@ -78,7 +78,7 @@ def read_gold(sql: str, place: Databases, seed: int) -> Gold:
         gold.problem = "the gold does not run"
         return gold
     gold.variants = [v for v in _tie_breakers(gold.tree) if place.arena.compiles(v)]
-    gold.live = [neighbour for neighbour in found if place.arena.compiles(neighbour.sql)]
+    gold.live = [neighbour for neighbour in candidates if place.arena.compiles(neighbour.sql)]
     return gold
 
 
@@ -149,7 +149,7 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
         image = store(place.empty, source, rows)
         names = list(rows)
         full = all(len(rows[name]) > 1 for name in rows if name.lower() in hints.tables)
-        found: set[tuple[int, int]] = set()
+        deaths: set[tuple[int, int]] = set()
         for g, gold in enumerate(read):
             if gold.problem is not None:
                 continue
@@ -159,17 +159,17 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
                 continue
             telling[g] += full
             only = None if number < FIRST else {k for a, k in alive if a == g}
-            found |= {(g, k) for k in _killed(gold, place.arena, result, only)}
-            if only and any(a == g for a, _ in found):
-                found |= {(g, k) for k in _killed(gold, place.arena, result, None)}
-        if found:
-            kills[number] = found
-            alive -= found
+            deaths |= {(g, k) for k in _killed(gold, place.arena, result, only)}
+            if only and any(a == g for a, _ in deaths):
+                deaths |= {(g, k) for k in _killed(gold, place.arena, result, None)}
+        if deaths:
+            kills[number] = deaths
+            alive -= deaths
         number += 1
     for g, gold in enumerate(read):
         if tried[g] >= ENOUGH and not telling[g]:
             gold.problem = ARBITRARY
-    kills = {k: {(g, j) for g, j in found if read[g].problem is None} for k, found in kills.items()}
+    kills = {k: {(g, j) for g, j in deaths if read[g].problem is None} for k, deaths in kills.items()}
     chosen, killed = _cover(kills, n)
     images = [store(place.empty, source, generator.rows(k, whole=True, focus=focuses.get(k))) for k in chosen]
     return Distilled(read, images, killed, number)
@@ -189,11 +189,11 @@ def _focus(read: list[Gold], alive: list[tuple[int, int]], number: int, source: 
 
 
 def _killed(gold: Gold, arena: Arena, result: RunResult, only: set[int] | None) -> list[int]:
-    found = []
+    killed = []
     for k, neighbour in enumerate(gold.live):
         if (only is None or k in only) and not gold.judge.same(result, arena.run(neighbour.sql)):
-            found.append(k)
-    return found
+            killed.append(k)
+    return killed
 
 
 def _cover(kills: dict[int, set[tuple[int, int]]], n: int) -> tuple[list[int], dict[tuple[int, int], int]]:

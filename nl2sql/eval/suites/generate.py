@@ -29,14 +29,14 @@ class Generator:
         self.needed = self._with_parents(hints.tables)
 
     def _with_parents(self, tables: Iterable[str]) -> set[str]:
-        found = set(tables)
-        waiting = list(found)
+        names = set(tables)
+        waiting = list(names)
         while waiting:
             for key in self.source.by_name[waiting.pop()].foreign_keys:
-                if key.parent.lower() not in found:
-                    found.add(key.parent.lower())
+                if key.parent.lower() not in names:
+                    names.add(key.parent.lower())
                     waiting.append(key.parent.lower())
-        return found
+        return names
 
     def rows(self, number: int, *, whole: bool = False, focus: Hints | None = None) -> dict[str, list[Row]]:
         """Rows by table name, parents first: of the tables that the golds need, or of all (``whole``)."""

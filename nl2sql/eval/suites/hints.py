@@ -43,8 +43,8 @@ class Hints:
             cell = above
         return cell
 
-    def link(self, one: Cell, other: Cell) -> None:
-        a, b = self.root(one), self.root(other)
+    def link(self, cell: Cell, other: Cell) -> None:
+        a, b = self.root(cell), self.root(other)
         if a != b:
             self.linked[b] = a
             self.linked.setdefault(a, a)
@@ -126,8 +126,8 @@ class _Reader:
         for both in self.tree.find_all(exp.Union, exp.Intersect, exp.Except):
             sides = [side.selects for side in (both.left, both.right) if isinstance(side, exp.Query)]
             if len(sides) == 2:
-                for one, other in zip(*sides, strict=False):
-                    self._link(one.unalias(), other.unalias())
+                for first, second in zip(*sides, strict=False):
+                    self._link(first.unalias(), second.unalias())
         for group in self.tree.find_all(exp.Group):
             hints.grouped |= {cell for key in group.expressions if (cell := self._cell(key))}
         for ordered in self.tree.find_all(exp.Ordered):
@@ -143,11 +143,11 @@ class _Reader:
         node = columns[0]
         select = node.find_ancestor(exp.Select)
         scope: Scope | None = self.scopes.get(id(select)) if select else None
-        found = scope.find(node) if scope else None
-        return (found[0].table((found[1], found[2])).name.lower(), found[2]) if found else None
+        place = scope.find(node) if scope else None
+        return (place[0].table((place[1], place[2])).name.lower(), place[2]) if place else None
 
-    def _link(self, one: Any, other: Any) -> None:
-        a, b = self._cell(one), self._cell(other)
+    def _link(self, node: Any, other: Any) -> None:
+        a, b = self._cell(node), self._cell(other)
         if a and b and a != b:
             self.hints.link(a, b)
 
@@ -220,11 +220,11 @@ class _Reader:
         core = pattern.replace("_", "x")
         parts = [part for part in core.split("%") if part]
         joined = "q".join(parts)
-        found = [re.sub("%+", fill, core) for fill in ("", "q", " ab ")]
+        matching = [re.sub("%+", fill, core) for fill in ("", "q", " ab ")]
         good, bad = self.hints.good, self.hints.bad
         if node.args.get("negate") or isinstance(node.parent, exp.Not):
             good, bad = bad, good
-        _add(good, cell, [*found, found[-1].upper(), found[-1].lower()])  # LIKE ignores case
+        _add(good, cell, [*matching, matching[-1].upper(), matching[-1].lower()])  # LIKE ignores case
         shorter = [joined[:-1], joined[1:]] if len(joined) > 1 else ["zz"]
         _add(bad, cell, [joined + "w", "w" + joined, "w" + joined + "w", *shorter, joined.swapcase()])
 

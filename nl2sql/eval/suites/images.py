@@ -72,9 +72,9 @@ def _close_under_foreign_keys(connection: sqlite3.Connection, source: Source, ro
                 ours = [quoted(table.names[c]) for c in key.columns]
                 theirs = [quoted(parent.names[c]) for c in key.parent_columns]
                 matched = " AND ".join(f"p.{t} = c.{o}" for o, t in zip(ours, theirs, strict=True))
-                given = " AND ".join(f"c.{o} IS NOT NULL" for o in ours)
+                not_null = " AND ".join(f"c.{o} IS NOT NULL" for o in ours)
                 done = connection.execute(
-                    f"DELETE FROM {quoted(table.name)} AS c WHERE {given} "
+                    f"DELETE FROM {quoted(table.name)} AS c WHERE {not_null} "
                     f"AND NOT EXISTS (SELECT 1 FROM {quoted(parent.name)} AS p WHERE {matched})"
                 )
                 changed = changed or done.rowcount > 0

@@ -67,11 +67,11 @@ def comparisons(m: Mutator) -> None:
 def _beside(m: Mutator, column: exp.Expr, constant: exp.Expr) -> tuple[str, int, Any] | None:
     """The column of a comparison and the constant at which it turns."""
     scope = m.scope_of(column)
-    found = scope.find(column) if scope and isinstance(column, exp.Column) else None
+    place = scope.find(column) if scope and isinstance(column, exp.Column) else None
     value = written(constant)
-    if found is None or value is None:
+    if place is None or value is None:
         return None
-    return found[0].table((found[1], found[2])).name, found[2], value
+    return place[0].table((place[1], place[2])).name, place[2], value
 
 
 def connectives(m: Mutator) -> None:
@@ -122,9 +122,9 @@ def _other_constants(m: Mutator, node: exp.Literal) -> tuple[tuple[str, int] | N
     scope = m.scope_of(node)
     sides = [above.this, above.args.get("expression"), *above.find_all(exp.Column)] if above else []
     for side in sides:
-        found = scope.find(side) if scope and isinstance(side, exp.Column) else None
-        if found:
-            owner, alias, index = found
+        place = scope.find(side) if scope and isinstance(side, exp.Column) else None
+        if place:
+            owner, alias, index = place
             touched = (owner.table((alias, index)).name, index)
             own = own_values(owner, (alias, index))
             own = [v for v in own if isinstance(v, str) == node.is_string and not same_value(v, node.this)]
@@ -147,7 +147,7 @@ def nulls(m: Mutator) -> None:
                 zero = exp.Literal.number(0) if scope.table(ref).numeric[ref[1]] else exp.Literal.string("")
                 filled = exp.Coalesce(this=node.this.copy(), expressions=[zero])
                 m.swap("null", node.this, filled, m.touch(scope, ref, NULLS))
-        for ref in sorted({found for column in scope.own(exp.Column) if (found := scope.ref(column))}):
+        for ref in sorted({own for column in scope.own(exp.Column) if (own := scope.ref(column))}):
             if not idle.never_null(scope, ref) and not idle.nulls_ignored(scope, ref):
                 test = exp.Is(this=scope.column(ref), expression=exp.Null())
                 m.with_condition("null", scope, exp.Not(this=test), m.touch(scope, ref, NULLS))
@@ -181,7 +181,7 @@ def top_up(m: Mutator) -> None:
     inside = {id(scope.select): _restricted(scope) | idle.fixed(scope) for scope in scopes}
     apart = Counter[tuple[str, int]]()  # "is not" this or that value: few per column, as of every other mutation
     for attempt in range(500):
-        if len(m.found) > WANTED or not scopes:
+        if len(m.neighbours) > WANTED or not scopes:
             return
         scope = m.rng.choice(scopes)
         ref = m.rng.choice(list(scope.refs()))

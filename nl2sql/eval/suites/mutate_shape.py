@@ -23,10 +23,10 @@ from nl2sql.eval.suites.scopes import Ref, Scope, conjuncts
 def columns(m: Mutator) -> None:
     for node in m.nodes(exp.Column):
         scope = m.scope_of(node)
-        found = scope.find(node) if scope else None
-        if not scope or found is None or isinstance(node.this, exp.Star):
+        place = scope.find(node) if scope else None
+        if not scope or place is None or isinstance(node.this, exp.Star):
             continue
-        owner, alias, index = found
+        owner, alias, index = place
         ref = (alias, index)
         numeric = owner.table(ref).numeric[index]
         others = [o for o in owner.refs() if o != ref and owner.table(o).numeric[o[1]] == numeric]
@@ -119,8 +119,8 @@ def _belongs(m: Mutator, column: exp.Column, scope: Scope, alias: str) -> bool:
     if column.table:
         return column.table.lower() == alias
     own = m.scope_of(column)
-    found = own.find(column) if own else None
-    return found is not None and found[0] is scope and found[1] == alias
+    place = own.find(column) if own else None
+    return place is not None and place[0] is scope and place[1] == alias
 
 
 def clauses(m: Mutator) -> None:

@@ -38,14 +38,14 @@ class Mutator:
         self.source = source
         self.rng = random.Random(f"{seed}/{tree.sql('sqlite')}")
         self.scopes = scopes_of(tree, source)
-        self.found: dict[str, Neighbour] = {self.text(): Neighbour("gold", "")}
+        self.neighbours: dict[str, Neighbour] = {self.text(): Neighbour("gold", "")}
 
     def text(self) -> str:
         return self.holder.this.sql("sqlite")
 
     def emit(self, kind: str, touches: tuple[str, int, Any] | None = None) -> None:
         sql = self.text()
-        self.found.setdefault(sql, Neighbour(kind, sql, touches))
+        self.neighbours.setdefault(sql, Neighbour(kind, sql, touches))
 
     def swap(
         self,

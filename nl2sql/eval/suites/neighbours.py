@@ -88,16 +88,16 @@ def neighbours(sql: str, source: Source, *, seed: int = 0) -> list[Neighbour]:
         if m.text() != original:
             raise AssertionError(f"{mutation.__name__} did not put the query back: {m.text()}")
     conditions.top_up(m)
-    return _thinned([n for n in m.found.values() if n.kind != "gold"], m.rng)
+    return _thinned([n for n in m.neighbours.values() if n.kind != "gold"], m.rng)
 
 
-def _thinned(found: list[Neighbour], rng: random.Random) -> list[Neighbour]:
+def _thinned(variants: list[Neighbour], rng: random.Random) -> list[Neighbour]:
     """At most ``MOST``, the most numerous kinds thinned first."""
     by_kind: dict[str, list[Neighbour]] = {}
-    for neighbour in found:
+    for neighbour in variants:
         by_kind.setdefault(neighbour.kind, []).append(neighbour)
     while sum(map(len, by_kind.values())) > MOST:
         largest = max(by_kind.values(), key=len)
         largest.pop(rng.randrange(len(largest)))
     kept = {n.sql for group in by_kind.values() for n in group}
-    return [n for n in found if n.sql in kept]
+    return [n for n in variants if n.sql in kept]

@@ -38,7 +38,7 @@ def suites_of(
     """
     from tqdm.auto import tqdm
 
-    found = QuestionSuites()
+    suites = QuestionSuites()
     asked = [(question, path) for question in questions if (path := path_of(question.db_id)) is not None]
     orders: list[Order] = []
     kept: list[str] = []
@@ -47,8 +47,8 @@ def suites_of(
         try:
             order.folder()
         except DatabaseError as error:
-            found.files[question.id] = None
-            found.warnings.append(f"no suite for question {question.id!r}, TS counts as failed there: {error}")
+            suites.files[question.id] = None
+            suites.warnings.append(f"no suite for question {question.id!r}, TS counts as failed there: {error}")
             continue
         orders.append(order)
         kept.append(question.id)
@@ -56,17 +56,17 @@ def suites_of(
     building = build_suites(orders, workers=workers)
     for index, suite in tqdm(building, total=len(orders), desc="building suites", disable=not progress):
         id_ = kept[index]
-        found.files[id_] = None if suite.error else list(suite.databases)
+        suites.files[id_] = None if suite.error else list(suite.databases)
         if suite.error:
-            found.warnings.append(f"no suite for question {id_!r}, TS counts as failed there: {suite.error}")
+            suites.warnings.append(f"no suite for question {id_!r}, TS counts as failed there: {suite.error}")
         elif not suite.databases:
             without += 1
     if without:
-        found.warnings.append(
+        suites.warnings.append(
             f"{without} of {len(orders)} questions have no suite (their golds do not parse or run, or rest on the "
             "order of rows): TS rests on the original alone there"
         )
-    return found
+    return suites
 
 
 def write_index(folder: Path, files: dict[str, list[Path]]) -> None:
@@ -85,14 +85,14 @@ def read_index(folder: Path) -> dict[str, list[Path] | None] | None:
         return None
     try:
         names: Any = json.loads(file.read_text(encoding="utf-8"))
-        found: dict[str, list[Path] | None] = {
+        index: dict[str, list[Path] | None] = {
             str(id_): [folder / name for name in databases] for id_, databases in names.items()
         }
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{file} is no index of databases: {str(error).splitlines()[0]}") from None
     inside = folder.resolve()
-    for databases in found.values():
+    for databases in index.values():
         for database in databases or ():
             if inside not in database.resolve().parents or not database.is_file():
                 raise UsageError(f"{file} names {database}, which is not there; build the folder again")
-    return found
+    return index

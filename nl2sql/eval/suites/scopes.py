@@ -34,8 +34,8 @@ class Scope:
         """The reference as a column of this very SELECT."""
         if not isinstance(node, exp.Column):
             return None
-        found = self.find(node)
-        return (found[1], found[2]) if found and found[0] is self else None
+        place = self.find(node)
+        return (place[1], place[2]) if place and place[0] is self else None
 
     def table(self, ref: Ref) -> TableSource:
         table = self.sources[ref[0]]
@@ -62,7 +62,7 @@ class Scope:
 
 def scopes_of(tree: exp.Expr, source: Source) -> dict[int, Scope]:
     """Scopes by ``id`` of their SELECT node."""
-    found: dict[int, Scope] = {}
+    scopes: dict[int, Scope] = {}
     for select in tree.find_all(exp.Select):
         sources: dict[str, TableSource | None] = {}
         names: dict[str, str] = {}
@@ -73,8 +73,8 @@ def scopes_of(tree: exp.Expr, source: Source) -> dict[int, Scope]:
             sources[alias.lower()] = source.by_name.get(part.name.lower()) if isinstance(part, exp.Table) else None
             names[alias.lower()] = alias
         above = select.find_ancestor(exp.Select)
-        found[id(select)] = Scope(select, sources, found.get(id(above)) if above else None, names)
-    return found
+        scopes[id(select)] = Scope(select, sources, scopes.get(id(above)) if above else None, names)
+    return scopes
 
 
 def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:

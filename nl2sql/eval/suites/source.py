@@ -42,16 +42,16 @@ class TableSource:
     @cached_property
     def numeric(self) -> tuple[bool, ...]:
         """Whether a column holds numbers: by its declared type, by its values where that says nothing."""
-        found = []
+        flags = []
         for index, declared in enumerate(self.types):
             if TEXTUAL.search(declared):
-                found.append(False)
+                flags.append(False)
             elif NUMERIC.search(declared):
-                found.append(True)
+                flags.append(True)
             else:
                 values = [row[index] for row in self.rows if row[index] is not None]
-                found.append(bool(values) and all(isinstance(value, int | float) for value in values))
-        return tuple(found)
+                flags.append(bool(values) and all(isinstance(value, int | float) for value in values))
+        return tuple(flags)
 
 
 @dataclass(frozen=True)

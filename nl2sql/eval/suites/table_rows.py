@@ -59,12 +59,12 @@ class TableRows:
         """Foreign keys whose children are spread by the profile: those grouped by; else one of them."""
         keys = self.table.foreign_keys
         roots = {self.hints.root(cell) for cell in self.hints.grouped}
-        found = {key for key in keys if any(self.hints.root((self.name, c)) in roots for c in key.columns)}
-        return found or ({self.rng.choice(keys)} if keys else set())
+        grouped = {key for key in keys if any(self.hints.root((self.name, c)) in roots for c in key.columns)}
+        return grouped or ({self.rng.choice(keys)} if keys else set())
 
     def _habitual_keys(self) -> list[int]:
         """Columns without a declared key that look like one: an id that never repeats in the original."""
-        found = []
+        habitual = []
         declared = {c for key in self.table.unique for c in key}
         for index, name in enumerate(self.table.names):
             values = [row[index] for row in self.table.rows]
@@ -74,8 +74,8 @@ class TableRows:
             distinct = len(values) > 3 and None not in values and len(set(values)) == len(values)
             turns = self.focus is not None and (self.name, index) in self.focus.ties
             if looks and distinct and not turns and index not in declared and index not in self.linked:
-                found.append(index)
-        return found
+                habitual.append(index)
+        return habitual
 
     def _pool(self, column: int) -> list[Any]:
         """Values to draw from: own ones, constants, and values beside those."""
@@ -217,8 +217,8 @@ class TableRows:
             elif base is not None:
                 row[c] = base[c]
             elif satisfying and c in conditions:
-                found = self.hints.bad if c == fails else self.hints.good
-                row[c] = rng.choice(found.get((self.name, c)) or pool)
+                hinted = self.hints.bad if c == fails else self.hints.good
+                row[c] = rng.choice(hinted.get((self.name, c)) or pool)
             else:
                 row[c] = self._plain(c, pool)
         return row

@@ -34,17 +34,17 @@ def run_tasks(tasks: Sequence[Task], workers: int = 2) -> Iterator[tuple[int, di
     done: SimpleQueue[tuple[int, dict[str, Any] | BaseException]] = SimpleQueue()
     stopped = threading.Event()
 
-    def one_group(group: list[int]) -> None:
+    def run_group(group: list[int]) -> None:
         for index in group:
             if stopped.is_set():
                 return
             try:
-                done.put((index, one(tasks[index])))
+                done.put((index, run_task(tasks[index])))
             except BaseException as error:
                 done.put((index, error))
                 raise
 
-    def one(task: Task) -> dict[str, Any]:
+    def run_task(task: Task) -> dict[str, Any]:
         worker: FramedChild | None = getattr(local, "worker", None)
         if worker is None:
             worker = local.worker = FramedChild("nl2sql.eval.suites.child", last_words=True)
@@ -66,7 +66,7 @@ def run_tasks(tasks: Sequence[Task], workers: int = 2) -> Iterator[tuple[int, di
     pool = ThreadPoolExecutor(max(1, min(workers, len(queue) or 1)))
     try:
         for group in queue:
-            pool.submit(one_group, group)
+            pool.submit(run_group, group)
         for _ in tasks:  # one by one, so that whoever is stopped has kept what was ready
             index, reply = done.get()
             if isinstance(reply, BaseException):
