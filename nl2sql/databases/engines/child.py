@@ -54,10 +54,10 @@ def answer(adapter: Any, request: list[Any]) -> list[Any]:
     if request[0] == "tables":
         return ["ok", adapter.tables()]
     mode, sql, timeout_s, max_rows = request
-    columns, found = adapter.query(sql, timeout_s, mode == "explain")
+    columns, fetched = adapter.query(sql, timeout_s, mode == "explain")
     rows: list[list[Any]] = []
     size = 0
-    for row in found:
+    for row in fetched:
         if len(rows) == max_rows:
             return ["ok", columns, rows, True]
         rows.append([plain(value) for value in row])

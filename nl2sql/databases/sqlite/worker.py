@@ -94,25 +94,25 @@ class Databases:
 
     def get(self, uri: str, version: str, statements: int = 1) -> Sandbox:
         """The sandbox for a file. ``statements``: about how many are to come. Raises sqlite3.Error."""
-        found = self.open.pop(uri, None)
-        if found is not None and found.version != version:
-            found.close()
+        sandbox = self.open.pop(uri, None)
+        if sandbox is not None and sandbox.version != version:
+            sandbox.close()
             self.asked.pop(uri, None)
-            found = None
-        if found is None or not found.in_memory:
+            sandbox = None
+        if sandbox is None or not sandbox.in_memory:
             asked = self.asked[uri] = self.asked.pop(uri, 0) + 1
             if (asked + statements) > 2 and (
                 image := small_file(uri, (asked + statements) * MEMORY_BYTES_PER_STATEMENT)
             ):
-                found = self._in_memory(image, version) or found
+                sandbox = self._in_memory(image, version) or sandbox
             if len(self.asked) > 1000:
                 del self.asked[next(iter(self.asked))]
-        if found is None:
-            found = Sandbox(uri, version)
-        self.open[uri] = found
+        if sandbox is None:
+            sandbox = Sandbox(uri, version)
+        self.open[uri] = sandbox
         if len(self.open) > MAX_CONNECTIONS:
             self.open.pop(next(iter(self.open))).close()
-        return found
+        return sandbox
 
     def _in_memory(self, image: bytes, version: str) -> Sandbox | None:
         resident = [uri for uri, sandbox in self.open.items() if sandbox.in_memory]
