@@ -22,11 +22,11 @@ def content_hash(file: Path) -> str:
     key = hashlib.sha256(f"{file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:32]
     memo = cache_dir("models", "hashes") / f"{key}.json"
     try:
-        found: str = json.loads(memo.read_text(encoding="utf-8"))["sha256"]
+        sha256: str = json.loads(memo.read_text(encoding="utf-8"))["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
-        found = file_sha256(file)
-        memo.write_text(json.dumps({"file": str(file), "sha256": found}), encoding="utf-8")
-    return found
+        sha256 = file_sha256(file)
+        memo.write_text(json.dumps({"file": str(file), "sha256": sha256}), encoding="utf-8")
+    return sha256
 
 
 def weights_files(folder: Path) -> list[Path]:

@@ -83,8 +83,8 @@ def _load_weights(where: str, dtype: Any, device: str) -> Any:
     folder = offload_folder()
     model = AutoModelForCausalLM.from_pretrained(where, **options, **spread_options(device, folder))
     weakref.finalize(model, folder.cleanup)
-    if found := places(model):
-        parts = [f"{size / 1e9:.2f} GB on {place}" for place, size in sorted(found.items())]
+    if spread := places(model):
+        parts = [f"{size / 1e9:.2f} GB on {place}" for place, size in sorted(spread.items())]
         logger.warning("the weights are spread: %s", ", ".join(parts))
     return model
 

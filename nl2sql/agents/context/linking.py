@@ -166,9 +166,9 @@ def _path(start: int, goals: Sequence[int], near: Sequence[set[int]], longest: i
     """The tables on a shortest path from ``start`` to any of ``goals``; ``[start]`` when there is none that short."""
     paths, seen = [[start]], {start}
     for _ in range(longest + 1):
-        found = next((path for path in paths if path[-1] in goals), None)
-        if found:
-            return found
+        shortest = next((path for path in paths if path[-1] in goals), None)
+        if shortest:
+            return shortest
         longer = []
         for path in paths:
             for j in sorted(near[path[-1]] - seen):

@@ -105,5 +105,5 @@ def other_joins(count: int, listed: Iterable[tuple[int, ...]]) -> dict[str, str]
 
 def _joins(choice: Sequence[int], more: int) -> list[str]:
     """A join with one of ``choice``, then with up to ``more`` of any tables; nothing without a choice."""
-    found = " | ".join(f"TABLE_{i}" for i in choice)
-    return [f"JOIN ({found}) on_g? (JOIN TABLE on_g?){{0,{more}}}"] if found else []
+    tables = " | ".join(f"TABLE_{i}" for i in choice)
+    return [f"JOIN ({tables}) on_g? (JOIN TABLE on_g?){{0,{more}}}"] if tables else []

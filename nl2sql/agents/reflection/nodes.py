@@ -98,9 +98,9 @@ def validate_results(state: ReflectState, work: State) -> Update:
         reason = str(structure.get("reason"))
     else:
         reason = work.task.intent_mismatch(state["sql_query"] or "") or "ok"
-    found = {"is_valid": reason == "ok", "has_results": bool(ran.get("row_count")), "reason": reason}
-    log(work, "validate_results", {}, found, "ok" if found["is_valid"] else reason)
-    return {"validation_result": found}
+    verdict = {"is_valid": reason == "ok", "has_results": bool(ran.get("row_count")), "reason": reason}
+    log(work, "validate_results", {}, verdict, "ok" if verdict["is_valid"] else reason)
+    return {"validation_result": verdict}
 
 
 TOOL_STEPS: dict[str, Step] = {

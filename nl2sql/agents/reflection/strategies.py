@@ -50,12 +50,12 @@ def _best_sample(state: ReflectState, work: State) -> str:
     task, tried = work.task, [attempt["sql"] for attempt in state["attempts"]]
     config = task.config.reflect
     sampling = Sampling(config.temperature, config.top_p)
-    found = _afresh(state, work, sampling=sampling, n=config.samples)
-    for raw in found:
+    samples = _afresh(state, work, sampling=sampling, n=config.samples)
+    for raw in samples:
         sql, reason = guard(task, raw, enabled=task.config.react.guardrails)
         if reason is None and not any(same_sql(sql, other) for other in tried):
             return raw
-    return found[0]
+    return samples[0]
 
 
 STRATEGIES: dict[str, Callable[[ReflectState, State], str]] = {
@@ -116,7 +116,7 @@ def _stored_fix(work: State) -> str:
         return ""
     corpus = task.resources.corpus
     source = source_of(task.question.db_id, task.question.id)
-    found = corpus.search(
+    entries = corpus.search(
         work.last_error or "",
         work.last_sql or "",
         dialect=task.resources.database.dialect,
@@ -124,7 +124,7 @@ def _stored_fix(work: State) -> str:
         threshold=config.threshold,
         exclude=source,
     )
-    return found[0].sql if found else ""
+    return entries[0].sql if entries else ""
 
 
 def _sample_query(table: Table, schema: Schema) -> str:

@@ -181,16 +181,16 @@ class _Probe:
             return "completions", "", False, False
         turns = ("the", "the" + " the" * 10, "the\n")
         try:
-            found = [
+            replies = [
                 self._converse((*_ASKED, {"role": "assistant", "content": text}), "", 1, **CONTINUE) for text in turns
             ]
         except Refused:
             return "user_turn", "", False, False
-        counts = [heard.prompt for heard in found]
+        counts = [reply.prompt for reply in replies]
         head = counts[0] - (counts[1] - counts[0]) / 10  # tokens before the open turn's first word
         if not asked or head != asked:
             return "user_turn", "", False, False
-        return "chat", "", counts[2] == counts[0], found[1].text.startswith(turns[1])
+        return "chat", "", counts[2] == counts[0], replies[1].text.startswith(turns[1])
 
     def _systems(self) -> bool:
         try:
@@ -204,10 +204,10 @@ class _Probe:
         expected = len(chat.prompt_ids(_ASKED))
         for bos in ("", chat.bos_token):
             try:
-                found = self._complete(_ASKED, bos, 1).prompt
+                counted = self._complete(_ASKED, bos, 1).prompt
             except Refused:
                 return None
-            if found == expected:
+            if counted == expected:
                 return bos
             if not chat.bos_token:
                 break
@@ -293,17 +293,17 @@ def count_remotely(
             body = {"messages": [*chat, {"role": "assistant", "content": prefill}], **CONTINUE}
         else:
             body = {"messages": chat}
-        found = transport.send("POST", f"{root}/tokenize", {"model": name, **fields, **body}, retries=1).data
-        count = found.get("count") if isinstance(found, Mapping) else None
+        data = transport.send("POST", f"{root}/tokenize", {"model": name, **fields, **body}, retries=1).data
+        count = data.get("count") if isinstance(data, Mapping) else None
     else:
         body = {"messages": chat, **fields}
-        found = transport.send("POST", f"{root}/apply-template", body, retries=1).data
-        prompt = found.get("prompt") if isinstance(found, Mapping) else None
+        data = transport.send("POST", f"{root}/apply-template", body, retries=1).data
+        prompt = data.get("prompt") if isinstance(data, Mapping) else None
         if not isinstance(prompt, str):
             raise ModelError(f"{transport.base}: /apply-template gives no prompt")
         whole = {"content": prompt + prefill, "add_special": True, "parse_special": True}
-        found = transport.send("POST", f"{root}/tokenize", whole, retries=1).data
-        tokens = found.get("tokens") if isinstance(found, Mapping) else None
+        data = transport.send("POST", f"{root}/tokenize", whole, retries=1).data
+        tokens = data.get("tokens") if isinstance(data, Mapping) else None
         count = len(tokens) if isinstance(tokens, list) else None
     if not isinstance(count, int) or isinstance(count, bool):
         raise ModelError(f"{transport.base}: /tokenize gives no count")
@@ -313,8 +313,8 @@ def count_remotely(
 def _about(transport: Transport, entry: Mapping[str, Any]) -> dict[str, Any]:
     """What the server says about itself and the model; nothing that changes from one start to the next."""
     root = transport.base.removesuffix("/v1")
-    found = entry.get("meta")
-    meta: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    described = entry.get("meta")
+    meta: Mapping[str, Any] = described if isinstance(described, Mapping) else {}
     about: dict[str, Any] = {key: entry[key] for key in ("owned_by", "root") if isinstance(entry.get(key), str)}
     about |= {key: meta[key] for key in ("n_params", "size", "n_vocab") if isinstance(meta.get(key), int)}
     window = entry.get("max_model_len")
@@ -334,7 +334,7 @@ def _about(transport: Transport, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ask(transport: Transport, url: str) -> Mapping[str, Any]:
     try:
-        found = transport.send("GET", url, retries=0).data
+        data = transport.send("GET", url, retries=0).data
     except ModelError:
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return data if isinstance(data, Mapping) else {}

@@ -272,9 +272,9 @@ def _determines(
     if key.table == use.table:
         return key.unique or (not primary and key.identity) or (key.identity and not key.foreign and not key.id_like)
     for pair in joined:
-        for one, other in (pair, pair[::-1]):
-            if (one.table, one.name.lower()) == (key.table, key.name.lower()) and other.table == use.table:
-                return other.unique or (not primary and (other.identity or other.id_like))
+        for left, right in (pair, pair[::-1]):
+            if (left.table, left.name.lower()) == (key.table, key.name.lower()) and right.table == use.table:
+                return right.unique or (not primary and (right.identity or right.id_like))
     owner = schema.table(key.table)
     references = [fk for fk in owner.foreign_keys if key.name.lower() in map(str.lower, fk.columns)] if owner else []
     if references:

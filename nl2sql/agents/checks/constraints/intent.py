@@ -152,7 +152,7 @@ def _row_per_thing(cues: Cues, shape: Shape, schema: Schema | None, cue: str) ->
 def _noun_runs(cues: Cues, cue: str, reach: int = 3) -> list[list[str]]:
     """The words after each match of a cue, up to a stop word: its noun is among them."""
     runs: list[list[str]] = []
-    for words, at in cues.found.get(cue, ()):
+    for words, at in cues.matches.get(cue, ()):
         run: list[str] = []
         for word in cues.text[at + len(words) :].split()[:reach]:
             if word in ",;:?!." or word in lexicon().stop:

@@ -125,13 +125,13 @@ def _parse(sql: str) -> exp.Expr | None:
         return None
     try:
         refuse_unparsable(sql)
-        trees = sqlglot.parse(sql, dialect="sqlite")
+        parsed = sqlglot.parse(sql, dialect="sqlite")
     except (sqlglot.errors.SqlglotError, *SLIPS):
         return None
-    found = [t for t in trees if t is not None]
-    if len(found) != 1 or not isinstance(found[0], exp.Query):
+    trees = [t for t in parsed if t is not None]
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         return None
-    return found[0]
+    return trees[0]
 
 
 def outer_selects(tree: exp.Expr) -> Iterator[exp.Select]:
