@@ -54,7 +54,7 @@ ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
-def error_kind(message: str) -> str:
+def engine_error_kind(message: str) -> str:
     """The kind of an engine's message, by ``ERROR_RULES`` on its first line; "other" when no rule matches."""
     first = message.strip().partition("\n")[0]
     return next((kind for pattern, kind in ERROR_RULES if pattern.search(first)), "other")
@@ -172,7 +172,7 @@ class EngineDatabase:
             _, columns, rows, truncated = reply
             return RunResult(True, tuple(columns), tuple(map(tuple, rows)), truncated=truncated, seconds=seconds)
         _, exception, message = reply
-        kind = exception if exception.islower() else error_kind(message)
+        kind = exception if exception.islower() else engine_error_kind(message)
         if kind == "timeout":
             message = f"no result within {timeout_s:g} s"
         return RunResult(False, error=without_excerpt(message), error_kind=kind, seconds=seconds)

@@ -81,7 +81,7 @@ def run_pairs(
 ) -> PairsResult:
     """Judge ``pairs`` of statements on every file of ``paths``; a pair that is wrong on one file is not tried further.
 
-    ``mode`` says what may be decided by equality alone (``worker_batch.compare``); pairs with verdict None come
+    ``mode`` says what equality alone may decide (``worker_batch.verdict_by_equality``); pairs with verdict None come
     with the rows of both. ``blank``: a statement without content may be right. Results of the first file are
     complete but for the rows; of the others only failures and what a verdict needs. Never raises for what a statement
     does; a file that cannot be read fails every statement on it. Raises Interrupted once ``stop`` is set.

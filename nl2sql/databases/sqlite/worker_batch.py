@@ -59,7 +59,7 @@ class Result:
         return [round(self.seconds, 6), len(self.columns), len(self.rows), self.truncated]
 
 
-def compare(gold: Result, predicted: Result, ordered: bool, mode: str) -> int | None:
+def verdict_by_equality(gold: Result, predicted: Result, ordered: bool, mode: str) -> int | None:
     """The verdict that equality alone can give; None where the rule itself has to look.
 
     ``mode``: "equal" (only equal results are right for certain), "set" (equal multisets too, unless ``ordered``),
@@ -72,12 +72,12 @@ def compare(gold: Result, predicted: Result, ordered: bool, mode: str) -> int | 
         return None
     if not same_shape:
         return 0 if mode == "bag" else None
-    if not ordered and same_bag(gold.rows, predicted.rows):
+    if not ordered and same_multiset(gold.rows, predicted.rows):
         return 1
     return 0 if mode == "bag" and columns_differ(gold.rows, predicted.rows) else None
 
 
-def same_bag(gold: list[tuple], predicted: list[tuple]) -> bool:
+def same_multiset(gold: list[tuple], predicted: list[tuple]) -> bool:
     if sorted(map(hash, gold)) != sorted(map(hash, predicted)):  # equal values have equal hashes, 1 and 1.0 too
         return False
     return Counter(gold) == Counter(predicted)
@@ -187,7 +187,7 @@ class Batch:
             return 0
         if ours.cells + theirs.cells > MANY_CELLS:
             self.busy()
-        verdict = None if flags & ROWS else compare(ours, theirs, bool(flags & ORDERED), self.mode)
+        verdict = None if flags & ROWS else verdict_by_equality(ours, theirs, bool(flags & ORDERED), self.mode)
         if verdict is None or (verdict == 0 and flags & ROWS_IF_WRONG):
             for index, result in ((gold, ours), (predicted, theirs)):
                 self.send_rows(index, result)
