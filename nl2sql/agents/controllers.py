@@ -97,7 +97,7 @@ def episode_model(model: Model, question: Question, controller: str) -> Model:
     return own
 
 
-def check_model(model: Model, config: Config) -> None:
+def check_model_abilities(model: Model, config: Config) -> None:
     """Raises ModelError before a run that needs what the model cannot do: grammars, native tool calls."""
     check = getattr(model, "check", None)
     grammar, tools = config.constrain != "none", config.react.native_tools
@@ -128,7 +128,7 @@ class Meter:
         return getattr(self._model, name)
 
 
-def answer(
+def answer_question(
     question: str | Question,
     database: Database,
     model: Model,

@@ -302,7 +302,7 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
 
         pool, database = resources.examples, resources.database
         chosen = few_shot.choose(question, database, pool, config, lambda text: count(text) <= window // 8)
-        task.examples = [few_shot.shown(example) for example in chosen]
+        task.examples = [few_shot.prompt_pair(example) for example in chosen]
         task.flags["few_shot"] = [example.id for example in chosen]
     return task
 

@@ -26,7 +26,7 @@ _WAIT_S = 0.05
 
 
 class ContinuousWorker:
-    """``Worker``'s interface over a ``ContinuousBatchingManager``. token_bytes: of one token's keys and values."""
+    """``BatchWorker``'s interface over a ``ContinuousBatchingManager``. token_bytes: of one token's keys and values."""
 
     def __init__(
         self,

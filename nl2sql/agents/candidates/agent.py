@@ -292,7 +292,7 @@ def rank(entries: Sequence[Candidate], results: Sequence[RunResult], settings: C
     votes = agreement(results, copies)
     for candidate, count in zip(entries, votes, strict=True):
         candidate.parts["vote"] = count / sum(copies)
-        candidate.score = score(candidate.parts, settings.weights)
+        candidate.score = weighted_score(candidate.parts, settings.weights)
     return sorted(entries, key=lambda candidate: (not candidate.sql, *_place(candidate, settings)))
 
 
@@ -311,7 +311,7 @@ def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...
     return (not candidate.runs, -parts["rows"], -likely)  # what fails and what gives nothing comes last [42]
 
 
-def score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:
+def weighted_score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:
     """The weighted mean of the parts that are known, from 0 to 1."""
     known = {name: value for name, value in parts.items() if value is not None}
     total = sum(getattr(weights, name) for name in known)

@@ -104,7 +104,7 @@ def choose(
         query = normalise_sql(item.gold[0])
         if query in queries or twin(item):  # another wording of an example that is there shows nothing new
             continue
-        text = "\n\n".join("\n".join(shown(example)) for example in [*examples, item])
+        text = "\n\n".join("\n".join(prompt_pair(example)) for example in [*examples, item])
         if not fits(text):
             break
         examples.append(item)
@@ -114,7 +114,7 @@ def choose(
     return examples if settings.select == "fixed" else examples[::-1]
 
 
-def shown(example: Question) -> tuple[str, str]:
+def prompt_pair(example: Question) -> tuple[str, str]:
     """Question and query as the prompt shows them."""
     return example.text.strip(), example.gold[0].strip().rstrip("; \n\t") + ";"
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from itertools import combinations
 from typing import TypeAlias
 
-from nl2sql.agents.context.linking import neighbours
+from nl2sql.agents.context.linking import joinable_tables
 from nl2sql.agents.grammars.join_scopes import column_groups
 from nl2sql.agents.grammars.select import escaped
 from nl2sql.databases.schema import Schema, Table, quote_name
@@ -267,7 +267,7 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
     """The join conditions between two tables (positions in ascending order), each as the text `` ON a.x = b.y``.
 
     Foreign keys; where two tables have none between them, a column named like the other's primary key
-    (``linking.neighbours``). In schemas of up to FEW_TABLES, a table linked to nothing may be joined on any
+    (``linking.joinable_tables``). In schemas of up to FEW_TABLES, a table linked to nothing may be joined on any
     columns of the same name, and where there are none, on any columns.
     """
     links: dict[tuple[int, int], dict[str, None]] = {}
@@ -286,7 +286,7 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
             if j != i:
                 link(i, j, list(zip(key.columns, key.ref_columns, strict=True)))
     declared = set(links)
-    for i, near in enumerate(neighbours(schema)):
+    for i, near in enumerate(joinable_tables(schema)):
         for j in near:
             if i < j and (i, j) not in declared:
                 for pair in _same_names(schema.tables[i], schema.tables[j], keys=True):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.record import Episode
-from nl2sql.agents.reflection.graph import build, check_installed, compiled, recursion_limit
+from nl2sql.agents.reflection.graph import build_graph, check_installed, compiled, recursion_limit
 from nl2sql.agents.reflection.state import Context, initial_state
 from nl2sql.agents.task import Task, open_task
 from nl2sql.config import Config
@@ -63,7 +63,7 @@ def stream(
     settings: dict[str, Any] = {"recursion_limit": recursion_limit(limit)}
     start: Any = initial_state(task.nlq, limit)
     with _saver(checkpoints) as saver:
-        graph: Any = build(saver) if saver else compiled()
+        graph: Any = build_graph(saver) if saver else compiled()
         if saver:
             settings["configurable"] = {"thread_id": thread}
             start = None if _stopped(graph, saver, settings, task.nlq, thread) else start

@@ -45,7 +45,7 @@ class Judgement:
     suggestions: list[str] = field(default_factory=list)
 
 
-def judge(
+def judge_attempt(
     execution: Mapping[str, Any] | None,
     validation: Mapping[str, Any] | None,
     *,

@@ -74,7 +74,10 @@ def _afresh(state: ReflectState, work: State, *, exemplar: str = "", **options: 
         task.nlq,
         task.schema_text_focus,
         demanded,
-        [(attempt["sql"], "" if blind else one_line(attempt["error"], 200)) for attempt in distinct(state["attempts"])],
+        [
+            (attempt["sql"], "" if blind else one_line(attempt["error"], 200))
+            for attempt in distinct_attempts(state["attempts"])
+        ],
         exemplar,
         task.config.prompts,
     )
@@ -82,7 +85,7 @@ def _afresh(state: ReflectState, work: State, *, exemplar: str = "", **options: 
     return task.write_sql(messages, task.config.react.max_new_tokens, **options)
 
 
-def distinct(attempts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def distinct_attempts(attempts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The attempts without those that repeat an earlier one."""
     kept: list[dict[str, Any]] = []
     for attempt in attempts:

@@ -21,7 +21,7 @@ from nl2sql.models.http.grammar import TRIAL_TOKENS, GrammarCheck, fields_for, f
 from nl2sql.models.http.options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
 from nl2sql.models.http.probe import CONTINUE, count_remotely, for_chat, probe, rendered, served_models
 from nl2sql.models.http.prompts import CountedPrompts, quoting, without_echo
-from nl2sql.models.http.transport import Refused, Reply, Transport
+from nl2sql.models.http.transport import Reply, RequestRefused, Transport
 from nl2sql.models.http.wire import Answer, Counts, Stream, read_answers, read_counts
 
 _WEATHER: ToolDefinition = {
@@ -112,7 +112,7 @@ class HttpModel:
             )
         try:
             completions = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
-        except Refused:
+        except RequestRefused:
             if n == 1 or not self._many:
                 raise
             self._many = False  # some servers take a few at once, but not so many
@@ -139,7 +139,7 @@ class HttpModel:
         body = prompt | self._settings(1, (), None, None, 1)
         try:
             count = read_counts(self._transport.send("POST", f"{self.url}/{path}", body).data).prompt
-        except Refused:  # too long for the server
+        except RequestRefused:  # too long for the server
             return bound
         self._counted.remember(messages, prefill, count, tools)
         return bound if count is None else count
@@ -316,7 +316,7 @@ class HttpModel:
             body = prompt | self._settings(1, (), None, None, 1)
             try:
                 data = self._transport.send("POST", f"{self.url}/{path}", body, retries=1).data
-            except Refused as refused:
+            except RequestRefused as refused:
                 raise ModelError(f"{refused} (asked with tools; react.native_tools is on)") from None
             counts.append(read_counts(data).prompt)
         return None in counts or counts[0] != counts[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nl2sql.agents.checks.constraints.shape import is_aggregate, outer_selects
+from nl2sql.agents.checks.constraints.shape import is_aggregate_call, outer_selects
 from nl2sql.sql.parse import parse_bounded
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _remove_aggregates(tree: exp.Expr, legs: list[exp.Select]) -> bool:
 
     changed = False
     for leg in legs:
-        for node in [n for n in _own(leg) if is_aggregate(n) and not isinstance(n.parent, exp.Window)]:
+        for node in [n for n in _own(leg) if is_aggregate_call(n) and not isinstance(n.parent, exp.Window)]:
             changed = True
             inner = node.expressions[0] if isinstance(node, exp.Anonymous) else node.this
             if isinstance(inner, exp.Distinct):
