@@ -106,8 +106,8 @@ def validate_sql(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     """``{valid, reason}``: form, tables and columns of the current SQL, before it is executed."""
     if not state.task.config.react.validation_gate:
         return {"valid": True, "reason": "gate_off"}
-    found = validation.validate_sql(state.last_sql or "", state.task.schema, state.task.resources.database)
-    return {key: value for key, value in found.items() if key != "suggestions" or value}
+    verdict = validation.validate_sql(state.last_sql or "", state.task.schema, state.task.resources.database)
+    return {key: value for key, value in verdict.items() if key != "suggestions" or value}
 
 
 def validate_constraints(state: State, args: Mapping[str, Any]) -> dict[str, Any]:

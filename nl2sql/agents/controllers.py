@@ -69,14 +69,14 @@ def get_controller(spec: str | Callable[..., Any]) -> NamedController:
         home = importlib.import_module(module)
         if hasattr(home, "check_installed"):  # a controller of an optional extra
             home.check_installed()
-        found = getattr(home, function)
-        return NamedController(spec, code_identity(found), found, _PRESETS.get(spec, {}), spec)
+        controller = getattr(home, function)
+        return NamedController(spec, code_identity(controller), controller, _PRESETS.get(spec, {}), spec)
     path, _, function = spec.rpartition(":")
     if path.endswith(".py"):
         file = Path(path).expanduser().resolve()
-        found = function_of_file(spec, "controller")
+        controller = function_of_file(spec, "controller")
         whole = hashlib.sha256(file.read_bytes()).hexdigest()[:16]  # its helpers and constants count; imports do not
-        return NamedController(function, f"{code_identity(found)}-{whole}", found, {}, spec)
+        return NamedController(function, f"{code_identity(controller)}-{whole}", controller, {}, spec)
     known = ", ".join(_HOMES)
     raise UsageError(f"unknown controller {spec!r}; known: {known}, or your own as FILE.py:function")
 
@@ -94,11 +94,11 @@ def with_preset(named: NamedController, config: Config | None) -> Config:
 def episode_model(model: Model, question: Question, controller: str) -> Model:
     """The model as one episode sees it: a scripted model gives each episode its own cursors."""
     fork = getattr(model, "for_episode", None)
-    found: Model = fork(question.text, controller) if fork else model
-    return found
+    own: Model = fork(question.text, controller) if fork else model
+    return own
 
 
-def check_model(model: Model, config: Config) -> None:
+def check_model_abilities(model: Model, config: Config) -> None:
     """Raises ModelError before a run that needs what the model cannot do: grammars, native tool calls."""
     check = getattr(model, "check", None)
     grammar, tools = config.constrain != "none", config.react.native_tools
@@ -115,10 +115,10 @@ class Meter:
         self.usage = Usage()
 
     def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
-        found = self._model.generate(messages, **options)
+        completions = self._model.generate(messages, **options)
         with self._lock:
-            self.usage = sum((completion.usage for completion in found), self.usage)
-        return found
+            self.usage = sum((completion.usage for completion in completions), self.usage)
+        return completions
 
     def charge(self, usage: Usage) -> None:
         """Count what the episode had another model compute."""
@@ -129,7 +129,7 @@ class Meter:
         return getattr(self._model, name)
 
 
-def answer(
+def answer_question(
     question: str | Question,
     database: Database,
     model: Model,

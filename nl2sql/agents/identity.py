@@ -11,7 +11,7 @@ from typing import Any
 _READERS = ("cli", "runs", "eval", "benchmarks")  # rooms that no controller reaches
 
 
-def code_hash() -> str:
+def reachable_code_hash() -> str:
     """Hash of the package's code that a controller can reach: everything but the rooms that only read runs."""
     package = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
@@ -43,4 +43,4 @@ def code_identity(function: Any) -> str:
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     held = [*cells, *(getattr(function, "__defaults__", None) or ()), *getattr(function, "__dict__", {}).values()]
     plain = [value for value in held if _is_plain(value)]
-    return hashlib.sha256(f"{source}{plain!r}{code_hash()}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{source}{plain!r}{reachable_code_hash()}".encode()).hexdigest()[:16]

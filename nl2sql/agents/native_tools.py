@@ -82,8 +82,8 @@ def as_action(text: str) -> tuple[str, int]:
 
     A reply without a well-formed call stays as it is.
     """
-    said, found = _calls(text)
-    calls = [call for call in map(_call, found) if call is not None]
+    said, written = _calls(text)
+    calls = [call for call in map(_call, written) if call is not None]
     if not calls:
         return text, 0
     lines = [said.strip(), prompts.action_line(*calls[0])]
@@ -93,7 +93,7 @@ def as_action(text: str) -> tuple[str, int]:
 def _calls(text: str) -> tuple[str, list[Any]]:
     """What was said before the calls, and the JSON of the calls."""
     said, *marked = text.split(OPENING)
-    found: list[Any] = []
+    calls: list[Any] = []
     if not marked:
         try:
             whole = json.loads(text)
@@ -102,23 +102,23 @@ def _calls(text: str) -> tuple[str, list[Any]]:
         return "", whole if isinstance(whole, list) else [whole]
     for part in marked:
         try:
-            found.append(json.JSONDecoder().raw_decode(part.lstrip())[0])
+            calls.append(json.JSONDecoder().raw_decode(part.lstrip())[0])
         except (ValueError, RecursionError):
             continue
-    return said, found
+    return said, calls
 
 
-def _call(found: Any) -> tuple[str, dict[str, Any]] | None:
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+def _call(call: Any) -> tuple[str, dict[str, Any]] | None:
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
-    args = found.get("arguments", found.get("parameters"))
+    args = call.get("arguments", call.get("parameters"))
     if isinstance(args, str):
         try:
             args = json.loads(args or "{}")
         except (ValueError, RecursionError):
             return None
     args = {} if args is None else args
-    return (found["name"], args) if isinstance(args, dict) else None
+    return (call["name"], args) if isinstance(args, dict) else None
 
 
 def _opening(state: State) -> list[dict[str, Any]]:

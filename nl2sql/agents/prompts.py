@@ -199,7 +199,7 @@ PROMPTS: dict[str, str] = {
 def prompt(name: str, overrides: Mapping[str, str] | None = None, /, **fields: str) -> str:
     """The prompt ``name`` with its ``{fields}`` filled in; ``overrides`` replaces packaged texts by name."""
     text = (overrides or {}).get(name, PROMPTS[name])
-    return re.sub(r"\{(\w+)\}", lambda found: fields.get(found[1], found[0]), text)
+    return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), text)
 
 
 def prompt_hashes(overrides: Mapping[str, str] | None = None) -> dict[str, str]:

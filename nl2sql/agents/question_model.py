@@ -50,7 +50,7 @@ class QuestionModel:
         into the model's window, or the model fails.
         """
         started = time.perf_counter()
-        found: list[float] = []
+        sums: list[float] = []
         tokens = 0
         with self._lock:
             asked = list(self._tokenizer(question, add_special_tokens=False)["input_ids"])
@@ -60,10 +60,10 @@ class QuestionModel:
             if asked and longest > window:
                 raise ModelError(f"a query and its question are {longest:,} tokens; {self.name} takes {window:,}")
             for at in range(0, len(prompted) if asked else 0, ROWS):
-                found += self._pass(prompted[at : at + ROWS], asked)
+                sums += self._pass(prompted[at : at + ROWS], asked)
                 tokens += sum(len(ids) + len(asked) for ids in prompted[at : at + ROWS])
-        usage = Usage(tokens, tokens, model_calls=len(found), seconds=time.perf_counter() - started)
-        return found or [0.0] * len(queries), usage
+        usage = Usage(tokens, tokens, model_calls=len(sums), seconds=time.perf_counter() - started)
+        return sums or [0.0] * len(queries), usage
 
     def _pass(self, prompted: Sequence[Sequence[int]], asked: Sequence[int]) -> list[float]:
         """Left-padded rows, so that the question stands at the end of all and only its logits are computed."""
@@ -73,12 +73,12 @@ class QuestionModel:
         blanks = torch.tensor([longest - len(ids) for ids in prompted])
         rows = torch.tensor([[0] * (longest - len(ids)) + [*ids, *asked] for ids in prompted])
         places = torch.arange(rows.shape[1]) - blanks[:, None]
-        given = {"input_ids": rows, "attention_mask": (places >= 0).long(), "position_ids": places.clamp(min=0)}
+        inputs = {"input_ids": rows, "attention_mask": (places >= 0).long(), "position_ids": places.clamp(min=0)}
         device = self._model.device
         try:
             with torch.inference_mode():
                 kept = {"use_cache": False, "logits_to_keep": len(asked) + 1}
-                logits = self._model(**{name: each.to(device) for name, each in given.items()}, **kept).logits
+                logits = self._model(**{name: each.to(device) for name, each in inputs.items()}, **kept).logits
                 likely = logits[:, -len(asked) - 1 : -1].float().log_softmax(-1)
                 targets = rows[:, longest:].to(device)
                 sums = likely.gather(2, targets[:, :, None]).sum((1, 2))

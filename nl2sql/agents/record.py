@@ -73,22 +73,22 @@ def summarize_trace(trace: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
     constrained = valid = constraints_ok = ran = False
     for record in trace:
         action, seen = record.get("action"), record.get("observation")
-        found = seen if isinstance(seen, Mapping) else {}
+        answer = seen if isinstance(seen, Mapping) else {}
         if action == "extract_constraints":
-            constrained = constrained or "error" not in found
+            constrained = constrained or "error" not in answer
         elif action in ("generate_sql", "repair_sql"):
             if action == "generate_sql" and not constrained:
                 flags["generate_without_constraints"] = True
-            if not found.get("error"):
+            if not answer.get("error"):
                 valid = constraints_ok = False
         elif action == "validate_sql":
-            valid = found.get("valid") is True
+            valid = answer.get("valid") is True
         elif action == "validate_constraints":
-            constraints_ok = found.get("valid") is True
+            constraints_ok = answer.get("valid") is True
         elif action == "run_sql":
             flags["run_without_validate"] |= not valid
             flags["run_without_validate_constraints"] |= not constraints_ok
-            ran = found["success"] is True if "success" in found else ran  # a blocked run changes nothing
+            ran = answer["success"] is True if "success" in answer else ran  # a blocked run changes nothing
         elif action == "finish":
             flags["finish_without_run"] |= not ran
     return flags

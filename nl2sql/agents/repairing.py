@@ -86,11 +86,11 @@ def mended(state: State, error: str) -> str | None:
         return None
     from nl2sql.repair.deterministic import mend
 
-    found = mend(state.last_sql, error, task.resources.database, task.schema)
-    if found is None or any(found.strip() == sql.strip() for sql, _ in refused_candidates(state.trace)):
+    repaired = mend(state.last_sql, error, task.resources.database, task.schema)
+    if repaired is None or any(repaired.strip() == sql.strip() for sql, _ in refused_candidates(state.trace)):
         return None
     task.count("deterministic_repairs")
-    return found
+    return repaired
 
 
 def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:

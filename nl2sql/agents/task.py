@@ -75,10 +75,10 @@ class Task:
         if sql not in self.results:
             limits = self.config.execution
             try:
-                found = self.resources.database.run(sql, timeout_s=limits.timeout_s, max_rows=limits.max_rows)
+                result = self.resources.database.run(sql, timeout_s=limits.timeout_s, max_rows=limits.max_rows)
             except DatabaseError as error:
-                found = RunResult(False, error=str(error), error_kind="other")
-            self.results[sql] = found
+                result = RunResult(False, error=str(error), error_kind="other")
+            self.results[sql] = result
         return self.results[sql]
 
     @property
@@ -108,10 +108,10 @@ class Task:
             options["grammar"] = plain_grammar(linking.link_schema(self.nlq, self.schema, shown), prefill)
         elif constrained or self.config.constrain == "sql":
             options["grammar"] = select.select_grammar(self.schema, prefill)
-        found = self.ask_many(
+        completions = self.ask_many(
             messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
         )
-        return [(join_prefill(prefill, completion.text), completion) for completion in found]
+        return [(join_prefill(prefill, completion.text), completion) for completion in completions]
 
     def cut_guardrails(self) -> list[str]:
         """The guardrails that an ablation leaves out."""
@@ -131,10 +131,10 @@ class Task:
         seed = self.config.seed * 1_000_003 + len(self.calls) if options.get("sampling") else None
         began = time.perf_counter()
         try:
-            found = self.resources.model.generate(messages, seed=seed, cancel=self.resources.cancel, **options)
+            completions = self.resources.model.generate(messages, seed=seed, cancel=self.resources.cancel, **options)
         except ModelError as error:
             raise EpisodeFailed("model", str(error)) from error
-        for completion in found:
+        for completion in completions:
             self.calls.append(
                 {
                     "kind": kind,
@@ -150,7 +150,7 @@ class Task:
             self.usage = self.usage + completion.usage
             if completion.finish_reason == "length":
                 self.count("truncated")
-        return found
+        return completions
 
     def intent_mismatch(self, sql: str) -> str:
         """Why a query that ran is no answer to the question; "" where it may be one, or the intent gate is off."""
@@ -275,21 +275,21 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
     values: Sequence[grounding.Match] = ()
     if text_config.values:
         nlq, values = grounding.with_values(nlq, resources.database, text_config.values)
-    found = resources.database.schema()
-    samples = schema.column_samples(resources.database, found, text_config.samples) if text_config.samples else None
-    if not found.tables:
+    described = resources.database.schema()
+    samples = schema.column_samples(resources.database, described, text_config.samples) if text_config.samples else None
+    if not described.tables:
         raise UsageError(f"database {resources.database.name!r} has no tables; nothing can be asked of it")
     budget = min(text_config.max_tokens, window // 4)
-    summary = "\n".join(f"{t.name}: {', '.join(c.name for c in t.columns)}" for t in found.tables)
+    summary = "\n".join(f"{t.name}: {', '.join(c.name for c in t.columns)}" for t in described.tables)
     if text_config.form == "none":
         full = summary = NO_SCHEMA
     else:
-        full = schema.budget_schema(found, count, budget, text_config.form, samples)
+        full = schema.budget_schema(described, count, budget, text_config.form, samples)
     task = Task(
         question=question,
         resources=resources,
         config=config,
-        schema=found,
+        schema=described,
         samples=samples,
         nlq=nlq,
         schema_text_full=full,
@@ -302,7 +302,7 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
 
         pool, database = resources.examples, resources.database
         chosen = few_shot.choose(question, database, pool, config, lambda text: count(text) <= window // 8)
-        task.examples = [few_shot.shown(example) for example in chosen]
+        task.examples = [few_shot.prompt_pair(example) for example in chosen]
         task.flags["few_shot"] = [example.id for example in chosen]
     return task
 
@@ -347,14 +347,14 @@ def other_orders(task: Task, count: int) -> list[str]:
     tables, random = list(focus.tables), Random(task.question.text)
     seen = {tuple(table.name for table in tables)}
     wanted = min(count + 1, math.factorial(len(tables)))
-    found = []
+    orders = []
     while len(seen) < wanted:
         random.shuffle(tables)
         names = tuple(table.name for table in tables)
         if names not in seen:
             seen.add(names)
-            found.append(_within_budget(task, schema.Schema(tuple(tables), focus.dialect), form))
-    return found
+            orders.append(_within_budget(task, schema.Schema(tuple(tables), focus.dialect), form))
+    return orders
 
 
 def _within_budget(task: Task, shown: schema.Schema, form: schema.Form) -> str:

@@ -95,13 +95,13 @@ def introspect(connection: sqlite3.Connection) -> Schema:
     factory = connection.text_factory
     connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
     try:
-        found = connection.execute(
+        relations = connection.execute(
             "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY rowid"
         ).fetchall()
         shadows = _shadow_tables(connection)
         described = [
             (name, kind, _describe_columns(connection, name))
-            for name, kind in found
+            for name, kind in relations
             if not name.lower().startswith("sqlite_") and name not in shadows
         ]
         columns = {name.lower(): (name, rows) for name, _, rows in described if rows}
@@ -170,8 +170,8 @@ def _foreign_keys(
 def _canonical(names: Iterable[str], columns: list[_ColumnRow]) -> list[str]:
     """``names`` in the letter case of the table that has them; empty when one is missing."""
     spelled = {row[0].lower(): row[0] for row in columns}
-    found = [spelled.get((name or "").lower()) for name in names]
-    return [name for name in found if name is not None] if None not in found else []
+    spellings = [spelled.get((name or "").lower()) for name in names]
+    return [name for name in spellings if name is not None] if None not in spellings else []
 
 
 # ------------------------------------------------------------------------------------------------------- text
@@ -317,7 +317,7 @@ def column_samples(
 
     NULLs, empty strings and blobs are no examples. Columns that cannot be read within ``timeout_s`` are left out.
     """
-    found: dict[str, dict[str, list[Any]]] = {}
+    samples: dict[str, dict[str, list[Any]]] = {}
     for table in schema.tables if n > 0 else ():
         for column in table.columns:
             name = quote_always(column.name)
@@ -329,5 +329,5 @@ def column_samples(
             if result.success and result.rows:
                 values = [row[0] for row in result.rows]
                 shorter = [v[:MAX_VALUE_CHARS] if isinstance(v, str) else v for v in values]
-                found.setdefault(table.name, {})[column.name] = shorter
-    return found
+                samples.setdefault(table.name, {})[column.name] = shorter
+    return samples

@@ -160,11 +160,11 @@ def _columns_like(problem: Problem, schema: Schema) -> list[str]:
     exact = sorted((e for e in everything if e[1].lower() == problem.name.lower()), key=rank)
     if problem.kind == "ambiguous_column":
         exact = [e for e in exact if not scope or e[0].lower() in scope]
-    found = [f"{table}.{column}" for table, column in exact]
+    suggestions = [f"{table}.{column}" for table, column in exact]
     for level in (0, 1, 2):
         names = {column.lower(): f"{table}.{column}" for table, column in everything if rank((table, column)) == level}
-        found += [names[close] for close in _close(problem.name.lower(), names)]
-    return list(dict.fromkeys(found))[:_MAX_SUGGESTIONS]
+        suggestions += [names[close] for close in _close(problem.name.lower(), names)]
+    return list(dict.fromkeys(suggestions))[:_MAX_SUGGESTIONS]
 
 
 def _close(name: str, candidates: Iterable[str]) -> list[str]:

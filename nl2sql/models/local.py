@@ -22,7 +22,7 @@ from nl2sql.models.spec import Source
 from nl2sql.models.spread import computing_devices, places
 
 if TYPE_CHECKING:
-    from nl2sql.models.batching import Worker
+    from nl2sql.models.batching import BatchWorker
     from nl2sql.models.continuous import ContinuousWorker
     from nl2sql.models.routing import Router
     from nl2sql.models.rows import Row
@@ -243,11 +243,11 @@ def _pick_engine(engine: str) -> str:
 
 def open_engine(
     engine: str, model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, max_cache_bytes: int
-) -> tuple[str, Worker | Router | ContinuousWorker]:
+) -> tuple[str, BatchWorker | Router | ContinuousWorker]:
     """What decodes, and its name for the manifest: slots, continuous, or sequential where neither fits the model."""
     import torch
 
-    from nl2sql.models.batching import Worker
+    from nl2sql.models.batching import BatchWorker
     from nl2sql.models.routing import Router
     from nl2sql.models.slots import SlotDecoder, make_decoder
 
@@ -265,9 +265,9 @@ def open_engine(
     alone = spread or model.device.type != "cpu"
     workers = 1 if alone else min(2, batch_size, torch.get_num_threads())
     if workers == 1 or not isinstance(decoder, SlotDecoder):
-        worker = Worker(decoder, decode, batch_size=batch_size, max_cache_bytes=max_cache_bytes)
+        worker = BatchWorker(decoder, decode, batch_size=batch_size, max_cache_bytes=max_cache_bytes)
         return "slots" if isinstance(decoder, SlotDecoder) else "sequential", worker
     decoders = [decoder, *(SlotDecoder(model, decoder.token_bytes) for _ in range(workers - 1))]
     each = {"max_cache_bytes": max_cache_bytes // workers, "threads": torch.get_num_threads() // workers}
     sizes = [(batch_size + n) // workers for n in range(workers)]
-    return "slots", Router([Worker(d, decode, batch_size=n, **each) for d, n in zip(decoders, sizes, strict=True)])
+    return "slots", Router([BatchWorker(d, decode, batch_size=n, **each) for d, n in zip(decoders, sizes, strict=True)])

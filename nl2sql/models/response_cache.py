@@ -102,10 +102,10 @@ class CachedModel:
         started = time.perf_counter()
         key = self._key(messages, prefill, options)
         with self._alone(key, cancel):
-            found = self._cache.get(key)
-            if found is not None and len(found) == n:
+            entries = self._cache.get(key)
+            if entries is not None and len(entries) == n:
                 seconds = (time.perf_counter() - started) / n
-                return [_from_entry(entry, seconds) for entry in found]
+                return [_from_entry(entry, seconds) for entry in entries]
             answers = ask()
             if all(answer.finish_reason != "cancelled" for answer in answers):
                 self._cache.put(key, [_to_entry(answer) for answer in answers])
@@ -185,7 +185,7 @@ class ResponseCache:
         if not row:
             return None
         try:
-            found: list[dict[str, Any]] = json.loads(zlib.decompress(row[0][0]))
+            entries: list[dict[str, Any]] = json.loads(zlib.decompress(row[0][0]))
             used = float(row[0][1])
         except (zlib.error, ValueError, TypeError):
             self._run("DELETE FROM answers WHERE key = ?", (key,))
@@ -193,7 +193,7 @@ class ResponseCache:
         now = time.time()
         if abs(now - used) > _TOUCH_S:
             self._run("UPDATE answers SET used = ? WHERE key = ?", (now, key))
-        return found
+        return entries
 
     def put(self, key: bytes, answer: list[dict[str, Any]]) -> None:
         packed = zlib.compress(json.dumps(answer, separators=(",", ":")).encode())
@@ -298,11 +298,11 @@ def _from_entry(entry: dict[str, Any], seconds: float) -> Completion:
 def _libraries() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for name in ("torch", "transformers", "llguidance"):
         with contextlib.suppress(PackageNotFoundError):
-            found[f"{name} version"] = version(name)
-    return found | {"back ends": code_hash(Path(__file__).parent)}
+            versions[f"{name} version"] = version(name)
+    return versions | {"back ends": code_hash(Path(__file__).parent)}
 
 
 def code_hash(folder: Path) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nl2sql.models.batching import Worker
+from nl2sql.models.batching import BatchWorker
 from nl2sql.models.rows import Row
 from nl2sql.models.slots import common_prefix
 
@@ -22,9 +22,9 @@ _PLACE_TOKENS = 1000  # and waiting for one to end, as so many
 
 
 class Router:
-    """``Worker``'s interface over several. A row goes where reading its prompt and waiting its turn cost least."""
+    """``BatchWorker``'s interface over several. A row goes where reading its prompt and waiting its turn cost least."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    def __init__(self, workers: Sequence[BatchWorker]) -> None:
         self.workers = list(workers)
         self._lock = threading.Lock()
         self._seen: list[OrderedDict[bytes, np.ndarray]] = [OrderedDict() for _ in workers]

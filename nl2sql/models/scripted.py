@@ -155,8 +155,8 @@ class ScriptedModel:
 
     def _find_question(self, messages: Sequence[Message], prefill: str) -> str:
         text = "\n".join([*(message["content"] for message in messages), prefill])
-        found = [key for key in self._table if key != ANY and key in text]
-        return max(found, key=len, default=ANY)
+        keys = [key for key in self._table if key != ANY and key in text]
+        return max(keys, key=len, default=ANY)
 
 
 def _complete(

@@ -123,8 +123,8 @@ class SlotDecoder:
         )
         for slot, new, _ in segments:
             slot.tokens.extend(new)
-        found: torch.Tensor = out.logits[0].float().cpu()
-        return found
+        wanted_logits: torch.Tensor = out.logits[0].float().cpu()
+        return wanted_logits
 
     @torch.inference_mode()
     def copy_prefix(self, source: Slot, target: Slot, length: int) -> None:

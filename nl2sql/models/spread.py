@@ -57,14 +57,14 @@ def _bytes(size: str) -> int:
 
 def places(model: Any) -> dict[str, int]:
     """Bytes of a spread model's weights by place, e.g. ``cuda:0``, ``disk``; empty for any other."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     lies = _map(model)
     for name, weight in model.named_parameters() if lies else ():
         while name and name not in lies:  # the map names modules, each with all that is in it
             name = name.rpartition(".")[0]
         place = _name(lies[name])
-        found[place] = found.get(place, 0) + int(weight.nbytes)
-    return found
+        sizes[place] = sizes.get(place, 0) + int(weight.nbytes)
+    return sizes
 
 
 def computing_devices(model: Any) -> list[str]:
@@ -81,8 +81,8 @@ def input_device(model: Any) -> str:
 
 def _map(model: Any) -> Mapping[str, Any]:
     """Module -> place, of a spread model; accelerate leaves a map on a model of one device, too."""
-    found = getattr(model, "hf_device_map", None) or {}
-    return found if len(set(found.values())) > 1 or "disk" in found.values() else {}
+    lies = getattr(model, "hf_device_map", None) or {}
+    return lies if len(set(lies.values())) > 1 or "disk" in lies.values() else {}
 
 
 def _name(place: Any) -> str:

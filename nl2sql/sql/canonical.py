@@ -46,17 +46,17 @@ class Canonical:
 
     def sources(self, select: exp.Select) -> dict[str, str | exp.Query]:
         """Name in scope -> base table, or the query behind it."""
-        found: dict[str, str | exp.Query] = {}
+        sources: dict[str, str | exp.Query] = {}
         first = select.args.get("from_")
         nodes = [first.this] if first else []
         nodes += [join.this for join in select.args.get("joins") or ()]
         for node in nodes:
             if isinstance(node, exp.Table):
                 name = node.name.lower()
-                found[(node.alias or node.name).lower()] = self.ctes.get(name, name)
+                sources[(node.alias or node.name).lower()] = self.ctes.get(name, name)
             elif isinstance(node, exp.Subquery):
-                found[node.alias.lower() or f"<{len(found)}>"] = node.this
-        return found
+                sources[node.alias.lower() or f"<{len(sources)}>"] = node.this
+        return sources
 
     def column(self, column: exp.Column, depth: int = 0) -> str:
         """``table.column`` in lower case; ``.column`` where the table cannot be told."""
@@ -90,7 +90,7 @@ class Canonical:
             if item.alias_or_name.lower() == name and depth < MAX_DEPTH:
                 return self.text(item, depth=depth + 1)
         inner = list(self.sources(select).values())
-        owners = [one for one in inner if self._has(one, name)] or inner
+        owners = [behind for behind in inner if self._has(behind, name)] or inner
         return self._through(owners[0], name, depth + 1) if owners and depth < MAX_DEPTH else f".{name}"
 
     def text(self, node: object, *, bare: bool = False, depth: int = 0) -> str:

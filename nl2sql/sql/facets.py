@@ -173,17 +173,17 @@ class _Reader:
 
     def edges(self) -> set[Edge]:
         """The pairs of columns by which rows are matched: in ON and WHERE, USING, IN over a query."""
-        found = {self._edge(part) for _, root in self._condition_roots() for part in conjuncts(root)}
+        edges = {self._edge(part) for _, root in self._condition_roots() for part in conjuncts(root)}
         for join in self.tree.find_all(exp.Join):
-            found |= {frozenset({f"using.{name.name.lower()}"}) for name in join.args.get("using") or ()}
+            edges |= {frozenset({f"using.{name.name.lower()}"}) for name in join.args.get("using") or ()}
             if join.args.get("method"):
-                found.add(frozenset({f"using.{join.args['method']}"}))
-        return {edge for edge in found if edge is not None}
+                edges.add(frozenset({f"using.{join.args['method']}"}))
+        return {edge for edge in edges if edge is not None}
 
     def _edge(self, part: exp.Expr) -> Edge | None:
         if isinstance(part, exp.EQ) and isinstance(part.this, exp.Column) and isinstance(part.expression, exp.Column):
-            one, other = self.names.column(part.this), self.names.column(part.expression)
-            return frozenset({one, other}) if one != other or part.this.table != part.expression.table else None
+            left, right = self.names.column(part.this), self.names.column(part.expression)
+            return frozenset({left, right}) if left != right or part.this.table != part.expression.table else None
         negated = isinstance(part, exp.Not)
         part = part.this if negated else part
         query = part.args.get("query") if isinstance(part, exp.In) else None
@@ -243,7 +243,7 @@ class _Reader:
 
     def _groups_to_make_distinct(self) -> set[int]:
         """SELECTs whose GROUP BY does what DISTINCT would: it groups by all that is shown, and aggregates nothing."""
-        found = set()
+        groups = set()
         for select in self.selects:
             group = select.args.get("group")
             if group is None or select.args.get("having"):
@@ -254,8 +254,8 @@ class _Reader:
             if {self.names.key(key) for key in group.expressions} == {
                 self.names.text(item) for item in select.expressions
             }:
-                found.add(id(select))
-        return found
+                groups.add(id(select))
+        return groups
 
 
 def _is_source(node: exp.Subquery) -> bool:

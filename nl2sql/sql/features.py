@@ -43,14 +43,14 @@ def _features(sql: str, dialect: str) -> tuple[tuple[str, str], ...]:
         return tuple((name, UNKNOWN) for name in FEATURES)
     joins = len(list(tree.find_all(exp.Join)))
     depth = _depth(tree)
-    found = {
+    values = {
         "joins": str(joins) if joins < 3 else "3+",
         "nesting": str(depth) if depth < 2 else "2+",
         "set_operation": _set_operation(tree),
         "grouping": _grouping(tree),
         "ordering": _ordering(tree),
     }
-    return tuple(found.items())
+    return tuple(values.items())
 
 
 def features(sql: str, dialect: str = "sqlite") -> dict[str, str]:

@@ -95,7 +95,7 @@ def _conditions(root: Expr | None) -> tuple[list[Expr], int]:
     """The single conditions under a tree of AND, OR and brackets, and how many ORs join them."""
     from sqlglot import expressions as exp
 
-    found: list[Expr] = []
+    conditions: list[Expr] = []
     ors, stack = 0, [root] if root is not None else []
     while stack:
         node = stack.pop()
@@ -105,8 +105,8 @@ def _conditions(root: Expr | None) -> tuple[list[Expr], int]:
             ors += isinstance(node, exp.Or)
             stack += [node.this, node.expression]
         else:
-            found.append(node)
-    return found, ors
+            conditions.append(node)
+    return conditions, ors
 
 
 def _is_negated(condition: Expr) -> bool:

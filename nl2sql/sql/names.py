@@ -262,12 +262,12 @@ class _Walk:
         self._report("unknown_column", node.name, "", scope, quoted)
 
     def _resolves(self, scope: _Scope) -> frozenset[str]:
-        found: set[str] = set()
+        names: set[str] = set()
         for level in _levels(scope):
-            found |= level.aliases
+            names |= level.aliases
             for source in level.sources:
-                found |= source.columns or frozenset()
-        return frozenset(found)
+                names |= source.columns or frozenset()
+        return frozenset(names)
 
     def _double_quoted(self, node: exp.Column) -> bool:
         where = span(node.this)

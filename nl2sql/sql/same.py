@@ -58,25 +58,25 @@ NO_ALIAS_AFTER = frozenset(
 # ------------------------------------------------------------------------------------------ the same tokens or words
 
 
-def same_tokens(one: Sequence[Token], other: Sequence[Token]) -> bool:
+def same_tokens(left: Sequence[Token], right: Sequence[Token]) -> bool:
     """Whether two token streams say the same; whitespace, comments and the case outside strings aside."""
     from sqlglot.tokens import TokenType
 
     def said(stream: Sequence[Token]) -> list[tuple[TokenType, str]]:
         return [(t.token_type, t.text if t.token_type == TokenType.STRING else t.text.lower()) for t in stream]
 
-    return said(one) == said(other)
+    return said(left) == said(right)
 
 
-def same_sql(one: str, other: str) -> bool:
+def same_sql(left: str, right: str) -> bool:
     """Whether two statements have the same tokens, a last semicolon aside; text that does not lex is itself only."""
     from nl2sql.sql.text import tokens
 
-    one, other = one.strip().rstrip("; \n"), other.strip().rstrip("; \n")
-    if one == other:
+    left, right = left.strip().rstrip("; \n"), right.strip().rstrip("; \n")
+    if left == right:
         return True
-    left, right = tokens(one), tokens(other)
-    return left is not None and right is not None and same_tokens(left, right)
+    left_tokens, right_tokens = tokens(left), tokens(right)
+    return left_tokens is not None and right_tokens is not None and same_tokens(left_tokens, right_tokens)
 
 
 def same_words(first: str, second: str, dialect: str = "sqlite") -> bool:

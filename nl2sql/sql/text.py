@@ -59,10 +59,10 @@ def parse(sql: str) -> Tree | None:
         return None
     try:
         refuse_unparsable(sql)
-        found = [tree for tree in sqlglot.parse(sql, dialect=DIALECT) if tree is not None]
+        trees = [tree for tree in sqlglot.parse(sql, dialect=DIALECT) if tree is not None]
     except _PARSER_FAILURES:
         return None
-    return found[0] if len(found) == 1 and not isinstance(found[0], exp.Command) else None
+    return trees[0] if len(trees) == 1 and not isinstance(trees[0], exp.Command) else None
 
 
 def syntax_error(select: str) -> str | None:

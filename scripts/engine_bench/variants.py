@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from engine_bench.transcripts import Call, Episode
-from nl2sql.models.batching import Worker
+from nl2sql.models.batching import BatchWorker
 from nl2sql.models.local import open_engine
 from nl2sql.models.rows import Row
 from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
@@ -91,7 +91,7 @@ def engine(
     """(d) Our engine, as ``LocalModel`` opens it; without drafts; with one worker that has all threads."""
     worker: Any
     if one:
-        worker = Worker(make_decoder(model), lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
+        worker = BatchWorker(make_decoder(model), lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
     else:
         _, worker = open_engine("slots", model, lambda ids: "", batch_size, cache_bytes)
     for each in getattr(worker, "workers", [worker]):

@@ -20,7 +20,7 @@ from fixture_lines import read_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nl2sql.agents.candidates.agent import PARTS, ReactSqlAgent, candidates, score
+from nl2sql.agents.candidates.agent import PARTS, ReactSqlAgent, candidates, weighted_score
 from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import ScoreWeights, build_config
@@ -292,8 +292,8 @@ def test_by_the_default_weights_no_query_that_fails_outranks_one_that_runs(
 ) -> None:
     weights = ScoreWeights()
     failed = {**fails, "executes": 0.0, "rows": 0.0, "vote": 0.0}
-    assert score({**runs, "executes": 1.0}, weights) > score(failed, weights)
-    assert 0 <= score(failed, weights) <= score({**runs, "executes": 1.0}, weights) <= 1
+    assert weighted_score({**runs, "executes": 1.0}, weights) > weighted_score(failed, weights)
+    assert 0 <= weighted_score(failed, weights) <= weighted_score({**runs, "executes": 1.0}, weights) <= 1
 
 
 def test_the_page_has_the_weights_in_force_and_a_grid_that_can_be_carried_out() -> None:

@@ -15,7 +15,7 @@ from models.standin import Dialect, sends, serving
 from models.tiny import TEMPLATE, TOOL_TEMPLATE, tiny_model, tiny_tokenizer
 from test_grammars import accepts
 
-from nl2sql.agents.controllers import check_model
+from nl2sql.agents.controllers import check_model_abilities
 from nl2sql.agents.grammars.select import tool_call_grammar
 from nl2sql.agents.native_tools import as_action, definitions
 from nl2sql.agents.react import bootstrap, react_sql
@@ -165,7 +165,7 @@ def test_a_random_local_model_makes_no_format_error(database: SqliteDatabase, mo
     model = local(TOOL_TEMPLATE)
     model.context_window = 20_000
     config = load_config((), [*NATIVE, "constrain=action", "react.thought_characters=20", "react.max_steps=2"])
-    check_model(model, config)
+    check_model_abilities(model, config)
     episode = react_sql(QUESTION, database, model, config)
     model.close()
     turns = [c for c in episode.calls if c["kind"] == "act"]
@@ -195,7 +195,7 @@ def test_a_template_that_cannot_is_refused_before_a_run_and_in_it(
 ) -> None:
     model, config = local(template), load_config((), settings)
     with pytest.raises(ModelError, match=says):
-        check_model(model, config)
+        check_model_abilities(model, config)
     model.context_window = 20_000
     episode = react_sql("Hm?", database, model, config)
     assert episode.finish == "error" and re.match(f"model: .*{says}", episode.error or "")
@@ -230,7 +230,7 @@ def test_a_server_is_sent_tools_and_its_calls_are_read(database: SqliteDatabase,
         model = load_model(server.spec)
         server.requests.clear()
         config = load_config((), [*NATIVE, "react.max_steps=3"])
-        check_model(model, config)
+        check_model_abilities(model, config)
         episode = react_sql(QUESTION, database, model, config)
         model.close()
     actions = [r["action"] for r in episode.trace if "action" in r]
@@ -257,7 +257,7 @@ def test_a_server_that_cannot_is_refused_before_the_run(dialect: Dialect, settin
     with serving(dialect) as server:
         model = load_model(server.spec)
         with pytest.raises(ModelError, match=says):
-            check_model(model, load_config((), settings))
+            check_model_abilities(model, load_config((), settings))
         model.close()
 
 
@@ -270,7 +270,7 @@ def test_a_server_whose_prompts_are_rendered_here_gets_tools_in_the_prompt(tmp_p
     with serving() as server:
         server.when = lambda said: sends(answer) if '"prompt"' in said else None
         model = load_model(server.spec, server=[f"tokenizer={tmp_path}"])
-        check_model(model, load_config((), [*NATIVE, "constrain=action"]))
+        check_model_abilities(model, load_config((), [*NATIVE, "constrain=action"]))
         done = model.generate([{"role": "user", "content": "?"}], max_new_tokens=2, tools=[tool])
         model.close()
     sent = server.requests[-1]

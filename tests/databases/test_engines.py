@@ -13,7 +13,7 @@ import pytest
 import servers
 
 from nl2sql.databases.engines import open_database
-from nl2sql.databases.engines.database import EngineDatabase, error_kind, without_excerpt
+from nl2sql.databases.engines.database import EngineDatabase, engine_error_kind, without_excerpt
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Database
 
@@ -123,7 +123,7 @@ def test_errors_have_sqlites_kinds(dialect: str, engine: Callable[[str], Databas
 def test_an_excerpt_of_the_statement_is_no_part_of_a_message() -> None:
     message = 'column "nam" does not exist\nLINE 1: SELECT nam, "read-only"\n               ^\nHINT:  Perhaps name.'
     assert without_excerpt(message) == 'column "nam" does not exist\nHINT:  Perhaps name.'
-    assert error_kind(message) == "unknown_column"
+    assert engine_error_kind(message) == "unknown_column"
 
 
 def test_of_many_candidate_functions_a_few_are_named() -> None:

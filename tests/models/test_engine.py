@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config
 
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Sampling
-from nl2sql.models.batching import Worker
+from nl2sql.models.batching import BatchWorker
 from nl2sql.models.drafts import LONGEST, Draft
 from nl2sql.models.local import LocalModel
 from nl2sql.models.routing import Router
@@ -91,7 +91,7 @@ def test_drafts_change_no_text_and_save_forwards() -> None:
         forwards = []
         honest = decoder.forward
         decoder.forward = lambda segments, honest=honest, seen=forwards: seen.append(len(segments)) or honest(segments)  # type: ignore[method-assign]
-        worker = Worker(decoder, lambda ids: str(list(ids)), batch_size=4, max_cache_bytes=10**8)
+        worker = BatchWorker(decoder, lambda ids: str(list(ids)), batch_size=4, max_cache_bytes=10**8)
         rows = [Row(prompt=ids * 3, max_new_tokens=60, stop_ids=frozenset([2])) for ids in rows_of(20, 21, 22)]
         sampled = [Row(prompt=rows_of(30)[0], max_new_tokens=40, stop_ids=frozenset(), sampling=Sampling(0.7), seed=5)]
         worker.submit([*rows, *sampled])
@@ -124,7 +124,7 @@ def test_memory_stays_within_the_budget_and_what_is_forgotten_is_computed_again(
     budget = 4 * 512 * 256  # four slots of 512 tokens, 256 bytes each
     model = LocalModel(tiny_model(), tiny_tokenizer(), name="x", revision="t", batch_size=3, max_cache_bytes=budget)
     worker = model._worker
-    assert isinstance(worker, Worker)
+    assert isinstance(worker, BatchWorker)
     first = [model.generate(chat(f"{n} question"), max_new_tokens=5)[0].text for n in range(9)]
     assert 0 < worker.cache_bytes <= budget
     with ThreadPoolExecutor(9) as threads:
@@ -162,7 +162,7 @@ def test_usage_tells_queue_from_compute() -> None:
 def test_the_same_prompt_n_times_is_read_once() -> None:
     seen: list[Any] = []
     decoder = make_decoder(tiny_model())
-    worker = Worker(decoder, lambda ids: "", batch_size=8, max_cache_bytes=10**8)
+    worker = BatchWorker(decoder, lambda ids: "", batch_size=8, max_cache_bytes=10**8)
     prompt = rows_of(200)[0]
     rows = [Row(prompt=prompt, max_new_tokens=2, stop_ids=frozenset(), cancel=threading.Event()) for _ in range(6)]
     worker.submit(rows)
@@ -177,7 +177,9 @@ def test_several_workers_share_the_work_and_a_conversation_stays_with_its_worker
     model = tiny_model()
     first = make_decoder(model)
     decoders = [first, SlotDecoder(model, first.token_bytes)]
-    workers = [Worker(d, lambda ids: str(list(ids)), batch_size=4, max_cache_bytes=10**8, threads=1) for d in decoders]
+    workers = [
+        BatchWorker(d, lambda ids: str(list(ids)), batch_size=4, max_cache_bytes=10**8, threads=1) for d in decoders
+    ]
     router = Router(workers)
     prompts = rows_of(*range(150, 158))
     rows = [Row(prompt=prompt, max_new_tokens=12, stop_ids=frozenset()) for prompt in prompts]

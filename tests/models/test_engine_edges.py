@@ -15,7 +15,7 @@ from models.tiny import SIZE, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from nl2sql.errors import ModelError
-from nl2sql.models.batching import Worker
+from nl2sql.models.batching import BatchWorker
 from nl2sql.models.local import LocalModel
 from nl2sql.models.routing import Router
 from nl2sql.models.rows import Row
@@ -31,7 +31,7 @@ def row(prompt: list[int], new: int = 4, **k: Any) -> Row:
 
 
 def test_slots_of_a_sequential_model_are_bounded() -> None:
-    worker = Worker(SequentialDecoder(tiny_model("mamba")), lambda i: "", batch_size=4, max_cache_bytes=1)
+    worker = BatchWorker(SequentialDecoder(tiny_model("mamba")), lambda i: "", batch_size=4, max_cache_bytes=1)
     for n in range(25):
         one = row([n + 5, *ids(n, 20)], 1)
         worker.submit([one])
@@ -46,7 +46,7 @@ def test_a_sequential_row_is_right_after_a_forward_that_failed_midway() -> None:
 
     def texts(fail: bool) -> list[list[int]]:
         model = tiny_model("llama")
-        worker = Worker(SequentialDecoder(model), lambda i: "", batch_size=2, max_cache_bytes=10**8)
+        worker = BatchWorker(SequentialDecoder(model), lambda i: "", batch_size=2, max_cache_bytes=10**8)
         calls = [0]
 
         def hook(_m: Any, _a: Any, _k: Any) -> None:
@@ -67,7 +67,7 @@ def test_a_sequential_row_is_right_after_a_forward_that_failed_midway() -> None:
 
 def test_a_row_that_never_fits_fails_at_once_and_leaves_the_idle_slots_alone() -> None:
     decoder = make_decoder(tiny_model())
-    worker = Worker(decoder, lambda i: "", batch_size=4, max_cache_bytes=4 * 512 * decoder.token_bytes)
+    worker = BatchWorker(decoder, lambda i: "", batch_size=4, max_cache_bytes=4 * 512 * decoder.token_bytes)
     kept = row(ids(0, 100), 2)
     worker.submit([kept])
     assert kept.done.wait(10)
@@ -95,7 +95,7 @@ def test_a_rust_panic_does_not_leave_callers_waiting_for_ever() -> None:
         raise Panic("called Option::unwrap() on a None value")
 
     threading.excepthook = lambda *_: None
-    worker = Worker(make_decoder(tiny_model()), decode, batch_size=2, max_cache_bytes=10**8)
+    worker = BatchWorker(make_decoder(tiny_model()), decode, batch_size=2, max_cache_bytes=10**8)
     rows = [row(ids(0, 20), 2), row(ids(1, 20), 30)]
     worker.submit(rows)
     time.sleep(0.5)
@@ -190,7 +190,7 @@ def test_an_interrupt_while_queueing_abandons_what_was_queued() -> None:
 
 
 def test_closing_gives_the_memory_back() -> None:
-    worker = Worker(make_decoder(tiny_model()), lambda i: "", batch_size=2, max_cache_bytes=10**8)
+    worker = BatchWorker(make_decoder(tiny_model()), lambda i: "", batch_size=2, max_cache_bytes=10**8)
     one = row(ids(0, 20), 2)
     worker.submit([one])
     assert one.done.wait(10)
@@ -201,7 +201,7 @@ def test_closing_gives_the_memory_back() -> None:
 def test_a_large_row_is_not_overtaken_by_all_that_came_after() -> None:
     decoder = make_decoder(tiny_model())
     decoder.drafts = False
-    worker = Worker(decoder, lambda i: "", batch_size=6, max_cache_bytes=4 * 512 * decoder.token_bytes)
+    worker = BatchWorker(decoder, lambda i: "", batch_size=6, max_cache_bytes=4 * 512 * decoder.token_bytes)
     small = [row([n + 5, *ids(n, 20)], 5 + (7 * n) % 13) for n in range(60)]
     big = row([250, *ids(2, 1700)], 5)
     order: list[int] = []
@@ -273,7 +273,10 @@ def test_slots_match_tokens_under_cancels_drafts_failures() -> None:
             if fails[0] % 23 == 0 and fails[0] % 46:
                 raise RuntimeError("transient")
 
-        ws = [Worker(d, lambda i: "", batch_size=5, max_cache_bytes=4 * 512 * first.token_bytes, threads=1) for d in ds]
+        ws = [
+            BatchWorker(d, lambda i: "", batch_size=5, max_cache_bytes=4 * 512 * first.token_bytes, threads=1)
+            for d in ds
+        ]
         router = Router(ws)
         handle = model.model.layers[1].register_forward_pre_hook(lambda m, a: hook(m, a))
         base = [ids(n, 60 + 40 * n) for n in range(3)]

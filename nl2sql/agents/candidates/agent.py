@@ -116,7 +116,7 @@ class Search:
 
     state: State
     settings: CandidatesConfig
-    found: list[Candidate] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
     step: int = -1  # of the last writing
 
@@ -133,21 +133,23 @@ class Search:
 
     def read_back(self) -> None:
         """With ``choose: question``: how likely the question is after each query that was not asked about yet."""
-        waiting = [one for one in self.found if one.sql and one.question is None]
+        waiting = [candidate for candidate in self.candidates if candidate.sql and candidate.question is None]
         if self.settings.choose != "question" or not waiting:
             return
         task = self.state.task
         try:
             assert task.resources.question_model is not None, "open_task completes the resources"
             model = task.resources.question_model()
-            likely, usage = model.logprobs(task.question.text, [one.sql for one in waiting], task.config.prompts)
+            likely, usage = model.logprobs(
+                task.question.text, [candidate.sql for candidate in waiting], task.config.prompts
+            )
         except ModelError as error:
             raise EpisodeFailed("model", str(error)) from error
         task.usage = task.usage + usage
         if charge := getattr(task.resources.model, "charge", None):  # in a run, where the model is metered
             charge(usage)
-        for one, question in zip(waiting, likely, strict=True):
-            one.question = question
+        for candidate, question in zip(waiting, likely, strict=True):
+            candidate.question = question
 
     def written(self) -> Iterator[tuple[str, str, Completion]]:
         """(origin, raw SQL, completion): of each view the greedy answer and sampled ones; last one under a grammar."""
@@ -162,19 +164,19 @@ class Search:
             share = -(-left // len(views))
             greedy = int(settings.greedy and share > 0)
             if greedy:
-                yield from (("greedy", *one) for one in task.complete_sql(messages, limit, n=1))
+                yield from (("greedy", *answer) for answer in task.complete_sql(messages, limit, n=1))
             if share > greedy:
                 many = task.complete_sql(messages, limit, sampling=sampling, n=share - greedy)
-                yield from (("sampled", *one) for one in many)
+                yield from (("sampled", *answer) for answer in many)
         if constrained:
             try:
-                one = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
+                answer = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
             except EpisodeFailed as failure:  # most servers take no such grammar; the others are candidates enough
-                if not self.found:
+                if not self.candidates:
                     raise
                 task.flags["unconstrained"] = str(failure)
             else:
-                yield ("constrained", *one)
+                yield ("constrained", *answer)
 
     def take(self, action: str, origin: str, raw_sql: str, likely: float | None) -> None:
         """A text as a candidate: through the guardrails, and where its query is new, through the tools."""
@@ -187,7 +189,7 @@ class Search:
         if reason:
             state.refuse(self.step, "guardrails", raw_sql, reason)
         key = query_key(sql, task.resources.database.dialect) if sql else ""
-        twin = next((one for one in self.found if one.key == key), None)
+        twin = next((other for other in self.candidates if other.key == key), None)
         if twin is not None:
             twin.steps.append(self.step)
             if sql and likely is not None:  # another view may hold the same query for likelier
@@ -196,7 +198,7 @@ class Search:
         made = Candidate(sql, raw_sql, origin, key, [self.step], reason)
         if sql:
             self.examine(made, likely)
-        self.found.append(made)
+        self.candidates.append(made)
 
     def examine(self, candidate: Candidate, likely: float | None) -> None:
         """Validate and execute a query, as the loop's gates do; a gate's refusal does not keep it from running."""
@@ -221,20 +223,20 @@ class Search:
 
     def ranking(self) -> list[Candidate]:
         """The candidates, best first, each with its score; ties go to the one that was written first."""
-        results = [self.state.task.result_of(one.sql) for one in self.found]
-        return rank(self.found, results, self.settings)
+        results = [self.state.task.result_of(candidate.sql) for candidate in self.candidates]
+        return rank(self.candidates, results, self.settings)
 
     def repair_until_one_runs(self) -> None:
         """Execution-guided retries: each time the best candidate that was not repaired yet, with its error."""
         for _ in range(self.settings.retry):
-            left = [one for one in self.ranking() if not one.repaired]
-            if not left or any(one.runs for one in self.found):
+            left = [candidate for candidate in self.ranking() if not candidate.repaired]
+            if not left or any(candidate.runs for candidate in self.candidates):
                 return
             self.repair(left[0])
 
     def reflect(self) -> None:
         """With ``reflection``: a best candidate that runs and that a gate refuses is repaired with the reason."""
-        if self.settings.reflection and self.found:
+        if self.settings.reflection and self.candidates:
             best = self.ranking()[0]
             if best.runs and best.refusal and not best.repaired:
                 self.repair(best)
@@ -258,7 +260,7 @@ class Search:
         ranking = self.ranking()
         best = ranking[0] if ranking else Candidate("", "", "", "", [])
         if ranking:
-            listed = {"choose": self.settings.choose, "ranking": [one.to_dict() for one in ranking]}
+            listed = {"choose": self.settings.choose, "ranking": [candidate.to_dict() for candidate in ranking]}
             self.note("rank_candidates", listed)
             state.decide(self.step, "rank_candidates", self.settings.choose, "accept", {"sql": best.sql})
         return task.episode(
@@ -274,24 +276,24 @@ class Search:
             compliance=summarize_trace(()),  # the order of calls is ours, not the model's
             messages=self.messages,
             transcript=best.raw_sql,
-            flags={"distinct": sum(bool(one.sql) for one in self.found)},
+            flags={"distinct": sum(bool(candidate.sql) for candidate in self.candidates)},
         )
 
 
 # ------------------------------------------------------------------------------------------------------- scores
 
 
-def rank(found: Sequence[Candidate], results: Sequence[RunResult], settings: CandidatesConfig) -> list[Candidate]:
-    """``found`` (in the order of writing, each with its result), best first by ``settings.choose``.
+def rank(entries: Sequence[Candidate], results: Sequence[RunResult], settings: CandidatesConfig) -> list[Candidate]:
+    """``entries`` (in the order of writing, each with its result), best first by ``settings.choose``.
 
     Sets each one's ``vote`` (the share of all writings whose queries give its rows) and ``score``.
     """
-    copies = [len(one.steps) for one in found]
+    copies = [len(candidate.steps) for candidate in entries]
     votes = agreement(results, copies)
-    for one, count in zip(found, votes, strict=True):
-        one.parts["vote"] = count / sum(copies)
-        one.score = score(one.parts, settings.weights)
-    return sorted(found, key=lambda one: (not one.sql, *_place(one, settings)))
+    for candidate, count in zip(entries, votes, strict=True):
+        candidate.parts["vote"] = count / sum(copies)
+        candidate.score = weighted_score(candidate.parts, settings.weights)
+    return sorted(entries, key=lambda candidate: (not candidate.sql, *_place(candidate, settings)))
 
 
 def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...]:
@@ -309,7 +311,7 @@ def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...
     return (not candidate.runs, -parts["rows"], -likely)  # what fails and what gives nothing comes last [42]
 
 
-def score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:
+def weighted_score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:
     """The weighted mean of the parts that are known, from 0 to 1."""
     known = {name: value for name, value in parts.items() if value is not None}
     total = sum(getattr(weights, name) for name in known)

@@ -134,12 +134,12 @@ def _from_json(text: str) -> Iterator[str]:
     if at < 0:
         return
     try:
-        found, _ = json.JSONDecoder().raw_decode(text, at)
+        value, _ = json.JSONDecoder().raw_decode(text, at)
     except (ValueError, RecursionError):
         return
     for key in ("sql", "query", "SQL"):
-        if isinstance(found, dict) and isinstance(found.get(key), str):
-            yield found[key]
+        if isinstance(value, dict) and isinstance(value.get(key), str):
+            yield value[key]
 
 
 def _first_statement(snippet: str, budget: _Budget) -> tuple[str | None, str]:

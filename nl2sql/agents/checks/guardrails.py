@@ -84,9 +84,9 @@ def canonicalize_table_casing(sql: str, schema: Schema) -> str:
 
 
 def _table_identifiers(tree: Tree) -> list[tuple[Tree, bool]]:
-    found: list[tuple[Tree, bool]] = []
+    identifiers: list[tuple[Tree, bool]] = []
     for node in tree.find_all(exp.Table, exp.Column):
         identifier = node.this if isinstance(node, exp.Table) else node.args.get("table")
         if isinstance(identifier, exp.Identifier):
-            found.append((identifier, isinstance(node, exp.Column)))
-    return found
+            identifiers.append((identifier, isinstance(node, exp.Column)))
+    return identifiers

@@ -46,7 +46,7 @@ class _Asked:
     comparison: bool
     some_rows: bool
     numbers: frozenset[int]
-    one: bool
+    one_row: bool
 
 
 def guarded_postprocess(sql: str, nlq: str) -> str:
@@ -73,11 +73,11 @@ def guarded_postprocess(sql: str, nlq: str) -> str:
 
 
 def _without_unasked_tail(stream: list[Token], nlq: str) -> list[Token]:
-    found = [(i, t) for i, t in top_level(stream) if t.token_type in (TokenType.ORDER_BY, TokenType.LIMIT)]
-    kinds = [token.token_type for _, token in found]
+    clauses = [(i, t) for i, t in top_level(stream) if t.token_type in (TokenType.ORDER_BY, TokenType.LIMIT)]
+    kinds = [token.token_type for _, token in clauses]
     if not kinds or len(set(kinds)) < len(kinds) or stream[0].token_type not in _QUERY_STARTS:
         return stream  # nothing to strip, or no statement that means anything
-    at = {token.token_type: index for index, token in found}
+    at = {token.token_type: index for index, token in clauses}
     order_at, limit_at = at.get(TokenType.ORDER_BY, -1), at.get(TokenType.LIMIT, -1)
     if limit_at < 0:
         return stream
@@ -97,7 +97,7 @@ def _limit_is_asked(tail: list[Token], asked: _Asked) -> bool:
     numbers = [int(token.text) for token in tail if token.token_type == TokenType.NUMBER and token.text.isdigit()]
     if len(tail) != 1 or not numbers:  # an offset, an expression or a parameter: nobody writes that by accident
         return True
-    return asked.some_rows or numbers[0] in asked.numbers or (numbers[0] == 1 and asked.one)
+    return asked.some_rows or numbers[0] in asked.numbers or (numbers[0] == 1 and asked.one_row)
 
 
 @functools.lru_cache(maxsize=256)
@@ -118,7 +118,7 @@ def asked_order(nlq: str) -> _Asked:
         comparison=bool(cues["comparison"].search(text)),
         some_rows=bool(cues["quantity"].search(text)),
         numbers=frozenset(numbers),
-        one=bool(_ONE_OF_THEM.search(nlq)),
+        one_row=bool(_ONE_OF_THEM.search(nlq)),
     )
 
 

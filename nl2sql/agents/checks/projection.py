@@ -187,13 +187,13 @@ def _item_words(tree: Tree, tables: frozenset[str]) -> frozenset[str]:
 
 def _match(fields: list[frozenset[str]], items: list[_Item]) -> list[_Item] | None:
     """One item per field, each found by exactly one field; None otherwise."""
-    found: list[_Item] = []
+    matched: list[_Item] = []
     for field in fields:
         item = _only_match(field, items)
-        if item is None or item in found:
+        if item is None or item in matched:
             return None
-        found.append(item)
-    return found
+        matched.append(item)
+    return matched
 
 
 def _only_match(field: frozenset[str], items: list[_Item]) -> _Item | None:

@@ -68,10 +68,10 @@ class Pool:
         with self._lock:
             if db_id not in self._contents:
                 try:
-                    found = self.benchmark.database(db_id).fingerprint if self.benchmark is not None else ""
+                    fingerprint = self.benchmark.database(db_id).fingerprint if self.benchmark is not None else ""
                 except Nl2SqlError:
-                    found = ""
-                self._contents[db_id] = found
+                    fingerprint = ""
+                self._contents[db_id] = fingerprint
             return self._contents[db_id]
 
     def order(self, question: Question, tables: Iterable[str], select: str, seed: int) -> Iterable[int]:
@@ -83,8 +83,8 @@ class Pool:
             random.Random(f"{seed}:{question.db_id}:{question.text}").shuffle(positions)
             return positions
         asked = EMBEDDER([masked(question.text, tables)])[0]
-        found: list[int] = np.argsort(-(self.vectors() @ asked), kind="stable").tolist()
-        return found
+        ranked: list[int] = np.argsort(-(self.vectors() @ asked), kind="stable").tolist()
+        return ranked
 
 
 def choose(
@@ -96,7 +96,7 @@ def choose(
     """
     settings = config.few_shot
     tables = [table.name for table in database.schema().tables]
-    found: list[Question] = []
+    examples: list[Question] = []
     queries: set[str] = set()
     twin = _twins(question, database, pool, settings.same_database)
     for at in pool.order(question, tables, settings.select, config.seed):
@@ -104,17 +104,17 @@ def choose(
         query = normalise_sql(item.gold[0])
         if query in queries or twin(item):  # another wording of an example that is there shows nothing new
             continue
-        text = "\n\n".join("\n".join(shown(example)) for example in [*found, item])
+        text = "\n\n".join("\n".join(prompt_pair(example)) for example in [*examples, item])
         if not fits(text):
             break
-        found.append(item)
+        examples.append(item)
         queries.add(query)
-        if len(found) == settings.k:
+        if len(examples) == settings.k:
             break
-    return found if settings.select == "fixed" else found[::-1]
+    return examples if settings.select == "fixed" else examples[::-1]
 
 
-def shown(example: Question) -> tuple[str, str]:
+def prompt_pair(example: Question) -> tuple[str, str]:
     """Question and query as the prompt shows them."""
     return example.text.strip(), example.gold[0].strip().rstrip("; \n\t") + ";"
 
@@ -144,12 +144,12 @@ def wordings(question: Question) -> set[str]:
 def masked(text: str, tables: Iterable[str]) -> str:
     """The words of a question with those that name a table replaced, a run of them by one mask."""
     names = {stem(word) for table in tables for word in words(table) if word not in STOP_WORDS}
-    found: list[str] = []
+    masked_words: list[str] = []
     for word in words(text):
         shown_word = MASK if stem(word) in names and word not in STOP_WORDS else word
-        if shown_word != MASK or found[-1:] != [MASK]:
-            found.append(shown_word)
-    return " ".join(found)
+        if shown_word != MASK or masked_words[-1:] != [MASK]:
+            masked_words.append(shown_word)
+    return " ".join(masked_words)
 
 
 # ---------------------------------------------------------------------------------------------------- the pool

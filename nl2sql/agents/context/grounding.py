@@ -54,8 +54,8 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
     Raises DatabaseError when the database cannot be read.
     """
     schema = database.schema()
-    found = list(_matches(question, _index(database, schema), schema))
-    kept = [m for m in found if not any(_within(m, other) for other in found)]
+    matches = list(_matches(question, _index(database, schema), schema))
+    kept = [m for m in matches if not any(_within(m, other) for other in matches)]
     tables, asked = dict(rank_tables(question, schema)), question_stems(question)
 
     def about(match: Match) -> float:
@@ -155,16 +155,16 @@ def _candidates(question: str, asked: list[str], index: Path) -> list[tuple[str,
     roots = dict.fromkeys(root for w in long for root in (w, stem(w)) if len(root) >= 3)
     short = [w for w in dict.fromkeys(_WORD.findall(question)) if len(w) < 3 and w.isupper() and w != "I"]
     with closing(sqlite3.connect(f"{index.as_uri()}?mode=ro", uri=True)) as connection:
-        found: list[tuple[str, str, str]] = []
+        values: list[tuple[str, str, str]] = []
         if roots:
             asked_for = " OR ".join(f'"{root}"' for root in roots)
-            found += connection.execute(
+            values += connection.execute(
                 'SELECT "table", "column", value FROM cell WHERE cell MATCH ? ORDER BY rank LIMIT ?',
                 (asked_for, CANDIDATES),
             ).fetchall()
         marks = ", ".join("?" * len(short))
         return (
-            found
+            values
             + connection.execute(
                 f'SELECT "table", "column", value FROM short WHERE value IN ({marks}) LIMIT {CANDIDATES}', short
             ).fetchall()

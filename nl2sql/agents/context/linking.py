@@ -68,7 +68,7 @@ def rank_tables(nlq: str, schema: Schema) -> list[tuple[str, float]]:
     asked = question_stems(nlq)
     own = _own_scores(asked, schema.tables)
     matched = any(own)
-    near = neighbours(schema)
+    near = joinable_tables(schema)
     scores = []
     for i, table in enumerate(schema.tables):
         first, *others = sorted((own[j] for j in near[i]), reverse=True) or [0.0]
@@ -111,7 +111,7 @@ def _best(word: str, among: Iterable[str]) -> float:
     return max((similarity(word, other) for other in among), default=0.0)
 
 
-def neighbours(schema: Schema) -> list[set[int]]:
+def joinable_tables(schema: Schema) -> list[set[int]]:
     """For each table the positions of those it is joined to: by foreign keys, and by a primary key's name.
 
     Many real databases declare no foreign keys; there a column named like another table's one-column primary key
@@ -143,7 +143,7 @@ def link_schema(nlq: str, schema: Schema, max_tables: int) -> Schema:
     if max_tables <= 0 or len(schema.tables) <= max_tables:
         return schema
     position = {table.name: i for i, table in enumerate(schema.tables)}
-    near = neighbours(schema)
+    near = joinable_tables(schema)
     ranking = rank_tables(nlq, schema)
     if ranking[0][1] == 0:
         connected = {table.name: (-len(near[i]), -len(table.columns), i) for i, table in enumerate(schema.tables)}
@@ -166,9 +166,9 @@ def _path(start: int, goals: Sequence[int], near: Sequence[set[int]], longest: i
     """The tables on a shortest path from ``start`` to any of ``goals``; ``[start]`` when there is none that short."""
     paths, seen = [[start]], {start}
     for _ in range(longest + 1):
-        found = next((path for path in paths if path[-1] in goals), None)
-        if found:
-            return found
+        shortest = next((path for path in paths if path[-1] in goals), None)
+        if shortest:
+            return shortest
         longer = []
         for path in paths:
             for j in sorted(near[path[-1]] - seen):

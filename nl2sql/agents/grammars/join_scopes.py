@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
 
-from nl2sql.agents.context.linking import neighbours
+from nl2sql.agents.context.linking import joinable_tables
 from nl2sql.databases.schema import Schema
 
 MOST_JOINS = 30  # every set costs compile time
@@ -25,7 +25,7 @@ def joined_sets(schema: Schema) -> list[tuple[int, ...]]:
     Linked pairs first, then triples held together by links: those with the most links, and among these the ones whose
     tables have the fewest others to go to. In small schemas also tables that are not linked.
     """
-    near = neighbours(schema)
+    near = joinable_tables(schema)
     tables = range(len(schema.tables))
 
     def links(some: Iterable[int]) -> int:
@@ -105,5 +105,5 @@ def other_joins(count: int, listed: Iterable[tuple[int, ...]]) -> dict[str, str]
 
 def _joins(choice: Sequence[int], more: int) -> list[str]:
     """A join with one of ``choice``, then with up to ``more`` of any tables; nothing without a choice."""
-    found = " | ".join(f"TABLE_{i}" for i in choice)
-    return [f"JOIN ({found}) on_g? (JOIN TABLE on_g?){{0,{more}}}"] if found else []
+    tables = " | ".join(f"TABLE_{i}" for i in choice)
+    return [f"JOIN ({tables}) on_g? (JOIN TABLE on_g?){{0,{more}}}"] if tables else []

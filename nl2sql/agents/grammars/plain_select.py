@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from itertools import combinations
 from typing import TypeAlias
 
-from nl2sql.agents.context.linking import neighbours
+from nl2sql.agents.context.linking import joinable_tables
 from nl2sql.agents.grammars.join_scopes import column_groups
 from nl2sql.agents.grammars.select import escaped
 from nl2sql.databases.schema import Schema, Table, quote_name
@@ -267,15 +267,15 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
     """The join conditions between two tables (positions in ascending order), each as the text `` ON a.x = b.y``.
 
     Foreign keys; where two tables have none between them, a column named like the other's primary key
-    (``linking.neighbours``). In schemas of up to FEW_TABLES, a table linked to nothing may be joined on any
+    (``linking.joinable_tables``). In schemas of up to FEW_TABLES, a table linked to nothing may be joined on any
     columns of the same name, and where there are none, on any columns.
     """
     links: dict[tuple[int, int], dict[str, None]] = {}
     position = {table.name.lower(): i for i, table in enumerate(schema.tables)}
 
     def link(i: int, j: int, pairs: Iterable[tuple[str, str]]) -> None:
-        one, other = schema.tables[i], schema.tables[j]
-        equal = [(_column(one, a), _column(other, b)) for a, b in pairs]
+        left, right = schema.tables[i], schema.tables[j]
+        equal = [(_column(left, a), _column(right, b)) for a, b in pairs]
         ways = links.setdefault((min(i, j), max(i, j)), {})
         for sides in (equal, [(b, a) for a, b in equal]):
             ways[" ON " + " AND ".join(f"{a} = {b}" for a, b in sides)] = None
@@ -286,7 +286,7 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
             if j != i:
                 link(i, j, list(zip(key.columns, key.ref_columns, strict=True)))
     declared = set(links)
-    for i, near in enumerate(neighbours(schema)):
+    for i, near in enumerate(joinable_tables(schema)):
         for j in near:
             if i < j and (i, j) not in declared:
                 for pair in _same_names(schema.tables[i], schema.tables[j], keys=True):
@@ -294,17 +294,17 @@ def key_links(schema: Schema) -> dict[tuple[int, int], list[str]]:
     linked = {i for pair in links for i in pair}
     for i, j in combinations(range(len(schema.tables)), 2):
         if len(schema.tables) <= FEW_TABLES and not {i, j} <= linked:
-            one, other = schema.tables[i], schema.tables[j]
-            pairs = _same_names(one, other) or [(a.name, b.name) for a in one.columns for b in other.columns]
+            left, right = schema.tables[i], schema.tables[j]
+            pairs = _same_names(left, right) or [(a.name, b.name) for a in left.columns for b in right.columns]
             for pair in pairs[:200]:
                 link(i, j, [pair])
     return {pair: list(ways) for pair, ways in sorted(links.items()) if ways}
 
 
-def _same_names(one: Table, other: Table, *, keys: bool = False) -> list[tuple[str, str]]:
+def _same_names(left: Table, right: Table, *, keys: bool = False) -> list[tuple[str, str]]:
     """The columns that both tables have; keys: only those that are in a primary key of one of them."""
-    there = {column.name.lower(): column for column in other.columns}
-    both = [(a, there[a.name.lower()]) for a in one.columns if a.name.lower() in there]
+    there = {column.name.lower(): column for column in right.columns}
+    both = [(a, there[a.name.lower()]) for a in left.columns if a.name.lower() in there]
     return [(a.name, b.name) for a, b in both if not keys or a.primary_key or b.primary_key]
 
 

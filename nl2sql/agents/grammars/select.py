@@ -224,41 +224,43 @@ _NEVER = '"\\u0001"'
 
 def _terminals(tables: Sequence[Table]) -> dict[str, str]:
     """The terminals that hold names; a scope for every ``REF_<scope>``, the references to columns in it."""
-    found = {"BLANK": "/[ \\n]/", "RESERVED": f"/(?i:{'|'.join(sorted(RESERVED))})/", "AS": "/ ((as|AS|As) )?/"}
+    terminals = {"BLANK": "/[ \\n]/", "RESERVED": f"/(?i:{'|'.join(sorted(RESERVED))})/", "AS": "/ ((as|AS|As) )?/"}
     for i, table in enumerate(tables):
-        found[f"TABLE_{i}"] = _names([table.name])
-        found[f"COLUMN_{i}"] = _names([column.name for column in table.columns])
-    found["TABLE"] = _names([table.name for table in tables])
-    found["COLUMN"] = _names([column.name for table in tables for column in table.columns])
-    found["COMPUTED"] = f"{_computed(tables)} & ~RESERVED"
-    found["NUMBERED"] = "/[tT][1-9]/"
-    found["NAMED"] = f"{_alias(tables)} & ~RESERVED & ~NUMBERED & ~TABLE"
-    found["ALIAS"], found["ALIAS_ANY"] = "AS NAMED", "AS (NAMED | NUMBERED)"
-    found["NAMED_COLUMN"] = 'NAMED "." (COLUMN | COMPUTED)'
-    found["ALIASED"] = '(NAMED | NUMBERED) "." (COLUMN | COMPUTED)'
-    found["FREE"] = "/[A-Za-z_][A-Za-z0-9_]{0,39}/ & ~RESERVED"
-    found["ALIAS_FREE"] = "AS FREE"
-    found["STAR_G"], found["STAR_M"] = 'TABLE ".*"', 'NAMED ".*"'
-    found["STAR_I"] = found["STAR_D"] = found["STAR_J"] = found["STAR_K"] = '(TABLE | NAMED | NUMBERED) ".*"'
-    found["REF_E"], found["STAR_E"] = '((FREE | TABLE) ".")? (COLUMN | FREE)', '(FREE | TABLE) ".*"'
-    found["STAR_W"] = found["STAR_E"]
-    found["REF_T"], found["STAR_T"] = '(/[tT][1-6]/ ".")? COLUMN', '/[tT][1-6]/ ".*"'
+        terminals[f"TABLE_{i}"] = _names([table.name])
+        terminals[f"COLUMN_{i}"] = _names([column.name for column in table.columns])
+    terminals["TABLE"] = _names([table.name for table in tables])
+    terminals["COLUMN"] = _names([column.name for table in tables for column in table.columns])
+    terminals["COMPUTED"] = f"{_computed(tables)} & ~RESERVED"
+    terminals["NUMBERED"] = "/[tT][1-9]/"
+    terminals["NAMED"] = f"{_alias(tables)} & ~RESERVED & ~NUMBERED & ~TABLE"
+    terminals["ALIAS"], terminals["ALIAS_ANY"] = "AS NAMED", "AS (NAMED | NUMBERED)"
+    terminals["NAMED_COLUMN"] = 'NAMED "." (COLUMN | COMPUTED)'
+    terminals["ALIASED"] = '(NAMED | NUMBERED) "." (COLUMN | COMPUTED)'
+    terminals["FREE"] = "/[A-Za-z_][A-Za-z0-9_]{0,39}/ & ~RESERVED"
+    terminals["ALIAS_FREE"] = "AS FREE"
+    terminals["STAR_G"], terminals["STAR_M"] = 'TABLE ".*"', 'NAMED ".*"'
+    terminals["STAR_I"] = terminals["STAR_D"] = terminals["STAR_J"] = terminals["STAR_K"] = (
+        '(TABLE | NAMED | NUMBERED) ".*"'
+    )
+    terminals["REF_E"], terminals["STAR_E"] = '((FREE | TABLE) ".")? (COLUMN | FREE)', '(FREE | TABLE) ".*"'
+    terminals["STAR_W"] = terminals["STAR_E"]
+    terminals["REF_T"], terminals["STAR_T"] = '(/[tT][1-6]/ ".")? COLUMN', '/[tT][1-6]/ ".*"'
     for n in range(1, MOST_ALIASES + 1):
-        found[f"T{n}"] = f"AS /[tT]{n}/"
-        found[f"REF_T{n}"] = f'(/[tT][1-{n}]/ "."){"?" if n > 1 else ""} COLUMN'
-        found[f"STAR_T{n}"] = f'/[tT][1-{n}]/ ".*"'
-    return found
+        terminals[f"T{n}"] = f"AS /[tT]{n}/"
+        terminals[f"REF_T{n}"] = f'(/[tT][1-{n}]/ "."){"?" if n > 1 else ""} COLUMN'
+        terminals[f"STAR_T{n}"] = f'/[tT][1-{n}]/ ".*"'
+    return terminals
 
 
 @functools.cache
 def _template() -> dict[str, str]:
     text = (resources.files("nl2sql.agents.grammars") / "sqlite_select.lark").read_text(encoding="utf-8")
     parts = re.split(r"^%% (\w+)\n", text, flags=re.MULTILINE)
-    found = {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
-    found["terminals"] = re.sub(
-        r"\(\?i:([^()]*(\([^()]*\)[^()]*)*)\)", lambda m: f"({_cased(m[1])})", found["terminals"]
+    sections = {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
+    sections["terminals"] = re.sub(
+        r"\(\?i:([^()]*(\([^()]*\)[^()]*)*)\)", lambda m: f"({_cased(m[1])})", sections["terminals"]
     )
-    return found
+    return sections
 
 
 def _cased(pattern: str) -> str:
@@ -267,8 +269,8 @@ def _cased(pattern: str) -> str:
     Not ``(?i:...)``: that also matches the long s and the Kelvin sign, and mixtures such as ``sELeCT``.
     """
 
-    def forms(found: re.Match[str]) -> str:
-        word = found[0]
+    def forms(match: re.Match[str]) -> str:
+        word = match[0]
         return word if word.startswith("[") else f"({word}|{word.upper()}|{word.capitalize()})"
 
     return re.sub(r"\[[^\]]*\]|[a-z][a-z_]*[a-z][0-9]*", forms, pattern)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.record import Episode
-from nl2sql.agents.reflection.graph import build, check_installed, compiled, recursion_limit
+from nl2sql.agents.reflection.graph import build_graph, check_installed, compiled, recursion_limit
 from nl2sql.agents.reflection.state import Context, initial_state
 from nl2sql.agents.task import Task, open_task
 from nl2sql.config import Config
@@ -61,21 +61,21 @@ def stream(
     task = open_task(question, resources, config)
     limit = config.reflect.max_iterations
     settings: dict[str, Any] = {"recursion_limit": recursion_limit(limit)}
-    given: Any = initial_state(task.nlq, limit)
+    start: Any = initial_state(task.nlq, limit)
     with _saver(checkpoints) as saver:
-        graph: Any = build(saver) if saver else compiled()
+        graph: Any = build_graph(saver) if saver else compiled()
         if saver:
             settings["configurable"] = {"thread_id": thread}
-            given = None if _stopped(graph, saver, settings, task.nlq, thread) else given
+            start = None if _stopped(graph, saver, settings, task.nlq, thread) else start
         values: dict[str, Any] = {}
         last: dict[str, Any] = {}
-        visits = graph.stream(given, settings, context=Context(task), stream_mode=["updates", "values"])
+        visits = graph.stream(start, settings, context=Context(task), stream_mode=["updates", "values"])
         with closing(visits):  # before the file of the checkpoints is
-            for mode, found in visits:
+            for mode, content in visits:
                 if mode == "values":
-                    values = found
+                    values = content
                     continue
-                for node, update in found.items():
+                for node, update in content.items():
                     if node == "complete":
                         last = update
                     else:

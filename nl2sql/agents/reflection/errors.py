@@ -46,9 +46,9 @@ def classify(
     if kind in rules.kinds:
         return ErrorClass(rules.kinds[kind], f"kind:{kind}")
     for patterns, of in ((registry.packaged(dialect), version), (registry.packaged(LOOP), "")):
-        found = patterns.find(text, sql, of)
-        if found is not None and found[0].category in rules.categories:
-            return ErrorClass(rules.categories[found[0].category], f"pattern:{found[0].category}")
+        match = patterns.find(text, sql, of)
+        if match is not None and match[0].category in rules.categories:
+            return ErrorClass(rules.categories[match[0].category], f"pattern:{match[0].category}")
     keyword = next((word for word in rules.keywords if word in text.lower()), None)
     return ErrorClass("critical", f"keyword:{keyword}") if keyword else ErrorClass("non_critical", "unknown")
 

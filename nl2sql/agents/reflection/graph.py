@@ -30,10 +30,10 @@ def recursion_limit(max_iterations: int) -> int:
 @functools.cache
 def compiled() -> CompiledStateGraph[Any, Any, Any, Any]:
     """The graph without checkpoints, built once; any number of threads may run it at once."""
-    return build()
+    return build_graph()
 
 
-def build(checkpointer: BaseCheckpointSaver[str] | None = None) -> CompiledStateGraph[Any, Any, Any, Any]:
+def build_graph(checkpointer: BaseCheckpointSaver[str] | None = None) -> CompiledStateGraph[Any, Any, Any, Any]:
     """The compiled graph. Raises UsageError where LangGraph is not installed."""
     check_installed()
     from langgraph.graph import END, START, StateGraph

@@ -45,7 +45,7 @@ class Judgement:
     suggestions: list[str] = field(default_factory=list)
 
 
-def judge(
+def judge_attempt(
     execution: Mapping[str, Any] | None,
     validation: Mapping[str, Any] | None,
     *,
@@ -103,17 +103,17 @@ def _failed(
 ) -> Judgement:
     error = str(executed.get("error") or "the query was not executed")
     kind = executed.get("error_kind")
-    found = classify(error, dialect, kind=kind if isinstance(kind, str) else None, sql=sql, version=version)
-    refine = found.severity == "critical" or (found.severity == "non_critical" and refine_on != "critical")
-    name = found.severity.replace("_", "-").capitalize()
+    error_class = classify(error, dialect, kind=kind if isinstance(kind, str) else None, sql=sql, version=version)
+    refine = error_class.severity == "critical" or (error_class.severity == "non_critical" and refine_on != "critical")
+    name = error_class.severity.replace("_", "-").capitalize()
     result = ReflectionResult(
         is_acceptable=False,
         should_refine=refine,
         issues=[f"{name} SQL error: {one_line(error, MAX_ISSUE)}", *issues],
-        reasoning=f"{REASONING[found.severity]} ({found.rule})",
+        reasoning=f"{REASONING[error_class.severity]} ({error_class.rule})",
     )
     advice = _advice(error, sql, dialect, version, schema) if refine else []
-    return Judgement(result, found.severity, found.rule, error, advice)
+    return Judgement(result, error_class.severity, error_class.rule, error, advice)
 
 
 def _advice(error: str, sql: str, dialect: str, version: str, schema: Schema | None) -> list[str]:

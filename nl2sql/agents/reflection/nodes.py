@@ -13,10 +13,10 @@ from nl2sql.agents import prompts, repairing
 from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.candidates.voting import agreement
 from nl2sql.agents.react import after_candidate
-from nl2sql.agents.reflection.judge import judge
+from nl2sql.agents.reflection.judge import judge_attempt
 from nl2sql.agents.reflection.quality import quality_parts, quality_score
 from nl2sql.agents.reflection.state import ReflectState
-from nl2sql.agents.reflection.strategies import STRATEGIES, by_strategy, distinct, next_strategy
+from nl2sql.agents.reflection.strategies import STRATEGIES, by_strategy, distinct_attempts, next_strategy
 from nl2sql.agents.task import State, Task, guard
 from nl2sql.agents.turns import failed
 from nl2sql.interfaces import Sampling
@@ -98,9 +98,9 @@ def validate_results(state: ReflectState, work: State) -> Update:
         reason = str(structure.get("reason"))
     else:
         reason = work.task.intent_mismatch(state["sql_query"] or "") or "ok"
-    found = {"is_valid": reason == "ok", "has_results": bool(ran.get("row_count")), "reason": reason}
-    log(work, "validate_results", {}, found, "ok" if found["is_valid"] else reason)
-    return {"validation_result": found}
+    verdict = {"is_valid": reason == "ok", "has_results": bool(ran.get("row_count")), "reason": reason}
+    log(work, "validate_results", {}, verdict, "ok" if verdict["is_valid"] else reason)
+    return {"validation_result": verdict}
 
 
 TOOL_STEPS: dict[str, Step] = {
@@ -145,7 +145,7 @@ def generate_sql(state: ReflectState, work: State) -> Update:
 def told(state: ReflectState, task: Task) -> str:
     """The last attempt's error; at guidance ``error`` with the failures before it, which higher levels show anyway."""
     last = state["attempts"][-1]
-    before = [attempt for attempt in distinct(state["attempts"]) if not same_sql(attempt["sql"], last["sql"])]
+    before = [attempt for attempt in distinct_attempts(state["attempts"]) if not same_sql(attempt["sql"], last["sql"])]
     if task.config.repair.guidance != "error" or not before:
         return str(last["error"])
     earlier = prompts.failed_before([(a["sql"], a["error"][: repairing.MAX_ERROR]) for a in before])
@@ -166,7 +166,7 @@ def reflect(state: ReflectState, work: State) -> Update:
     ran = execution.get("success") is True
     twin = next((a["iteration"] for a in state["attempts"] if same_sql(a["sql"], sql)), None)
     database = task.resources.database
-    judged = judge(
+    judged = judge_attempt(
         execution,
         validation,
         sql=sql,

@@ -50,12 +50,12 @@ def _best_sample(state: ReflectState, work: State) -> str:
     task, tried = work.task, [attempt["sql"] for attempt in state["attempts"]]
     config = task.config.reflect
     sampling = Sampling(config.temperature, config.top_p)
-    found = _afresh(state, work, sampling=sampling, n=config.samples)
-    for raw in found:
+    samples = _afresh(state, work, sampling=sampling, n=config.samples)
+    for raw in samples:
         sql, reason = guard(task, raw, enabled=task.config.react.guardrails)
         if reason is None and not any(same_sql(sql, other) for other in tried):
             return raw
-    return found[0]
+    return samples[0]
 
 
 STRATEGIES: dict[str, Callable[[ReflectState, State], str]] = {
@@ -74,7 +74,10 @@ def _afresh(state: ReflectState, work: State, *, exemplar: str = "", **options: 
         task.nlq,
         task.schema_text_focus,
         demanded,
-        [(attempt["sql"], "" if blind else one_line(attempt["error"], 200)) for attempt in distinct(state["attempts"])],
+        [
+            (attempt["sql"], "" if blind else one_line(attempt["error"], 200))
+            for attempt in distinct_attempts(state["attempts"])
+        ],
         exemplar,
         task.config.prompts,
     )
@@ -82,7 +85,7 @@ def _afresh(state: ReflectState, work: State, *, exemplar: str = "", **options: 
     return task.write_sql(messages, task.config.react.max_new_tokens, **options)
 
 
-def distinct(attempts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def distinct_attempts(attempts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The attempts without those that repeat an earlier one."""
     kept: list[dict[str, Any]] = []
     for attempt in attempts:
@@ -116,7 +119,7 @@ def _stored_fix(work: State) -> str:
         return ""
     corpus = task.resources.corpus
     source = source_of(task.question.db_id, task.question.id)
-    found = corpus.search(
+    entries = corpus.search(
         work.last_error or "",
         work.last_sql or "",
         dialect=task.resources.database.dialect,
@@ -124,7 +127,7 @@ def _stored_fix(work: State) -> str:
         threshold=config.threshold,
         exclude=source,
     )
-    return found[0].sql if found else ""
+    return entries[0].sql if entries else ""
 
 
 def _sample_query(table: Table, schema: Schema) -> str:

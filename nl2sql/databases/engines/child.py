@@ -49,15 +49,15 @@ def plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, (date, time)) else str(value)
 
 
-def answer(adapter: Any, request: list[Any]) -> list[Any]:
+def execute_request(adapter: Any, request: list[Any]) -> list[Any]:
     """Execute one request on an open engine. Raises whatever the engine does."""
     if request[0] == "tables":
         return ["ok", adapter.tables()]
     mode, sql, timeout_s, max_rows = request
-    columns, found = adapter.query(sql, timeout_s, mode == "explain")
+    columns, fetched = adapter.query(sql, timeout_s, mode == "explain")
     rows: list[list[Any]] = []
     size = 0
-    for row in found:
+    for row in fetched:
         if len(rows) == max_rows:
             return ["ok", columns, rows, True]
         rows.append([plain(value) for value in row])
@@ -67,7 +67,7 @@ def answer(adapter: Any, request: list[Any]) -> list[Any]:
     return ["ok", columns, rows, False]
 
 
-def failure(error: BaseException) -> list[Any]:
+def error_reply(error: BaseException) -> list[Any]:
     kind = error.kind if isinstance(error, Refused) else type(error).__name__
     if isinstance(error, ImportError):
         kind = "missing"
@@ -102,11 +102,11 @@ def main() -> None:
             else:
                 if len(request) > 2:
                     signal.setitimer(signal.ITIMER_REAL, request[2] + LAST_RESORT_SECONDS)
-                reply = answer(adapter, request)
+                reply = execute_request(adapter, request)
         except MemoryError:
             reply = ["error", "memory", "out of memory"]
         except Exception as error:  # noqa: BLE001 - whatever a driver raises is the statement's error
-            reply = failure(error)
+            reply = error_reply(error)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
         send(json.dumps(reply).encode("utf-8", "replace"))

@@ -54,7 +54,7 @@ ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
-def error_kind(message: str) -> str:
+def engine_error_kind(message: str) -> str:
     """The kind of an engine's message, by ``ERROR_RULES`` on its first line; "other" when no rule matches."""
     first = message.strip().partition("\n")[0]
     return next((kind for pattern, kind in ERROR_RULES if pattern.search(first)), "other")
@@ -64,8 +64,8 @@ def without_excerpt(message: str) -> str:
     """The message without the excerpt of the statement that DuckDB and PostgreSQL put below it, and with the first few
     of DuckDB's candidate functions, which may be fifty."""
 
-    def fewer(found: re.Match[str]) -> str:
-        return f"{found[1]}\t... and {len(found[2].splitlines())} more\n"
+    def fewer(match: re.Match[str]) -> str:
+        return f"{match[1]}\t... and {len(match[2].splitlines())} more\n"
 
     return CANDIDATES.sub(fewer, EXCERPT.sub("", message)).strip()
 
@@ -115,10 +115,10 @@ class EngineDatabase:
         """SHA-256 of schema and rows; the order of the rows does not count. Reads every table."""
         digest = hashlib.sha256(repr(self.schema()).encode())
         for table in self.schema().tables:
-            found = self.run(f"SELECT * FROM {self._quoted(table.name)}", timeout_s=600.0, max_rows=10**9)
-            if not found.success:
-                raise DatabaseError(f"table {table.name!r} of {self.name} cannot be read: {found.error}")
-            for row in sorted(json.dumps(row, default=repr) for row in found.rows):
+            result = self.run(f"SELECT * FROM {self._quoted(table.name)}", timeout_s=600.0, max_rows=10**9)
+            if not result.success:
+                raise DatabaseError(f"table {table.name!r} of {self.name} cannot be read: {result.error}")
+            for row in sorted(json.dumps(row, default=repr) for row in result.rows):
                 digest.update(row.encode())
         return digest.hexdigest()
 
@@ -133,13 +133,13 @@ class EngineDatabase:
 
     def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
         """The first ``n`` rows of ``table`` as dicts. Raises UsageError for an unknown table."""
-        found = self.schema().table(table)
-        if found is None:
+        described = self.schema().table(table)
+        if described is None:
             names = ", ".join(t.name for t in self.schema().tables[:20])
             raise UsageError(f"no table {table!r} in {self.name}; its tables: {names}")
-        result = self.run(f"SELECT * FROM {self._quoted(found.name)} LIMIT {int(n)}", timeout_s=10.0, max_rows=n)
+        result = self.run(f"SELECT * FROM {self._quoted(described.name)} LIMIT {int(n)}", timeout_s=10.0, max_rows=n)
         if not result.success:
-            raise DatabaseError(f"table {found.name!r} of {self.name} cannot be read: {result.error}")
+            raise DatabaseError(f"table {described.name!r} of {self.name} cannot be read: {result.error}")
         return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
 
     def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:
@@ -172,7 +172,7 @@ class EngineDatabase:
             _, columns, rows, truncated = reply
             return RunResult(True, tuple(columns), tuple(map(tuple, rows)), truncated=truncated, seconds=seconds)
         _, exception, message = reply
-        kind = exception if exception.islower() else error_kind(message)
+        kind = exception if exception.islower() else engine_error_kind(message)
         if kind == "timeout":
             message = f"no result within {timeout_s:g} s"
         return RunResult(False, error=without_excerpt(message), error_kind=kind, seconds=seconds)

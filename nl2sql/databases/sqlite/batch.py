@@ -63,8 +63,8 @@ def run_many(
 ) -> list[RunResult]:
     """The result of every statement, as ``QueryPool.run`` would give it, in one request to one worker."""
     pairs = [(-1, index, ROWS) for index in range(len(statements))]
-    found = run_pairs(pool, [path], statements, pairs, timeout_s=timeout_s, max_rows=max_rows)
-    return [found.results[0, index] for index in range(len(statements))]
+    judged = run_pairs(pool, [path], statements, pairs, timeout_s=timeout_s, max_rows=max_rows)
+    return [judged.results[0, index] for index in range(len(statements))]
 
 
 def run_pairs(
@@ -81,7 +81,7 @@ def run_pairs(
 ) -> PairsResult:
     """Judge ``pairs`` of statements on every file of ``paths``; a pair that is wrong on one file is not tried further.
 
-    ``mode`` says what may be decided by equality alone (``worker_batch.compare``); pairs with verdict None come
+    ``mode`` says what equality alone may decide (``worker_batch.verdict_by_equality``); pairs with verdict None come
     with the rows of both. ``blank``: a statement without content may be right. Results of the first file are
     complete but for the rows; of the others only failures and what a verdict needs. Never raises for what a statement
     does; a file that cannot be read fails every statement on it. Raises Interrupted once ``stop`` is set.
@@ -105,7 +105,7 @@ class _Conversation:
         stop: threading.Event | None,
     ) -> None:
         self.pool, self.pairs, self.timeout_s, self.stop = pool, pairs, bounds["timeout"], stop
-        self.found = PairsResult()
+        self.judged = PairsResult()
         self.dead: set[int] = set()
         self.file = self.start = 0  # where to go on
         self.lost: Counter[tuple[int, int]] = Counter()  # workers, by file and statement
@@ -142,12 +142,12 @@ class _Conversation:
                         for part in message[1:]:
                             self._take_in(base, *part)
                     elif message[0] == "end":
-                        self.found.executed += message[1]
-                        return self.found
+                        self.judged.executed += message[1]
+                        return self.judged
             except (TimeoutError, WorkerGone) as error:
-                self.found.restarts += 1
+                self.judged.restarts += 1
                 self._blame(base, error)
-        return self.found
+        return self.judged
 
     def _blame(self, base: int, error: TimeoutError | WorkerGone) -> None:
         """A statement past its deadline has failed; one that a worker dies of is run once more, elsewhere.
@@ -186,14 +186,14 @@ class _Conversation:
 
     def _take_in(self, base: int, number: int, next_pair: int, news: dict[str, Any]) -> None:
         file = base + number
-        found = self.found
+        judged = self.judged
         for index, outcome in news.get("outcomes", {}).items():
-            found.results[file, int(index)] = _result(outcome, self.timeout_s)
+            judged.results[file, int(index)] = _result(outcome, self.timeout_s)
         if right := news.get("right"):
-            found.right.setdefault(file, set()).update(right)
-            found.times_right.update(right)
+            judged.right.setdefault(file, set()).update(right)
+            judged.times_right.update(right)
         for pair, verdict in news.get("verdicts", {}).items():
-            found.verdicts[file, int(pair)] = verdict
+            judged.verdicts[file, int(pair)] = verdict
             if verdict == 0:
                 self.dead.add(int(pair))
         for index, sent in news.get("rows", {}).items():
@@ -203,11 +203,11 @@ class _Conversation:
         self.file, self.start = (file + 1, 0) if done else (file, next_pair)
 
     def _add_rows(self, key: tuple[int, int], columns: Iterable[str], rows: Iterable[list[Any]], cut: bool) -> None:
-        known = self.found.results.get(key)
+        known = self.judged.results.get(key)
         seconds = known.seconds if known else 0.0
         complete = RunResult(True, tuple(columns), tuple(map(tuple, rows)), truncated=cut, seconds=seconds)
-        self.found.results[key] = complete
-        self.found.rows_sent.add(key)
+        self.judged.results[key] = complete
+        self.judged.rows_sent.add(key)
 
 
 def _result(outcome: list[Any], timeout_s: float) -> RunResult:

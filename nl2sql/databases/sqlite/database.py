@@ -67,13 +67,13 @@ class SqliteDatabase:
         """The first ``n`` rows of ``table`` as dicts. Raises UsageError for an unknown table or a negative ``n``."""
         if n < 0:
             raise UsageError(f"cannot show {n} rows; give 0 or more")
-        found = self.schema().table(table)
-        if found is None:
+        described = self.schema().table(table)
+        if described is None:
             names = ", ".join(t.name for t in self.schema().tables[:20])
             raise UsageError(f"no table {table!r} in {self.name}; its tables: {names}")
-        result = self.run(f"SELECT * FROM {quote_always(found.name)} LIMIT {n}", timeout_s=10.0, max_rows=n)
+        result = self.run(f"SELECT * FROM {quote_always(described.name)} LIMIT {n}", timeout_s=10.0, max_rows=n)
         if not result.success:
-            raise DatabaseError(f"table {found.name!r} of {self.path} cannot be read: {result.error}")
+            raise DatabaseError(f"table {described.name!r} of {self.path} cannot be read: {result.error}")
         return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
 
     def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:

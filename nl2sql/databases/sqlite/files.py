@@ -170,10 +170,10 @@ def reason(error: BaseException) -> str:
 def check_is_file(path: Path) -> None:
     """Raises UsageError unless ``path`` is a regular file, DatabaseError when the system does not let us look."""
     try:
-        found, regular = path.exists(), path.is_file()
+        exists, regular = path.exists(), path.is_file()
     except OSError as error:
         raise unusable(path, error) from None
-    if not found:
+    if not exists:
         raise UsageError(f"database file {path} does not exist; give the path of a SQLite file")
     if not regular:
         what = "a directory" if path.is_dir() else "not a regular file"

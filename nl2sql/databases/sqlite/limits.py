@@ -33,7 +33,7 @@ ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
-def error_kind(message: str) -> str:
+def sqlite_error_kind(message: str) -> str:
     """The kind of a SQLite error message, by ``ERROR_RULES``; "other" when no rule matches."""
     return next((kind for pattern, kind in ERROR_RULES if pattern.search(message)), "other")
 
@@ -53,7 +53,7 @@ def run_result(reply: list[Any], timeout_s: float, seconds: float) -> RunResult:
 def reported(exception: str, message: str, timeout_s: float, seconds: float) -> RunResult:
     """The result for what a worker reports: a kind of error (lower case) or the name of an exception."""
     message = " ".join(message.splitlines())  # a quoted identifier may hold line breaks
-    kind = exception if exception.islower() else error_kind(message)
+    kind = exception if exception.islower() else sqlite_error_kind(message)
     if kind == "timeout":
         message = f"no result within {timeout_s:g} s"
     return failed_run(kind, message, seconds)

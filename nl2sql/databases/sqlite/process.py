@@ -21,7 +21,7 @@ START_S = 60.0  # a worker that is not ready by then never will be
 LOOK_S = 0.2  # between two looks at whether the caller still wants an answer
 MAX_REPLY_BYTES = 2**30
 PLACE = struct.Struct("<qq")  # as in worker.py
-DECODER = json.JSONDecoder(object_hook=lambda found: bytes.fromhex(found["b"]) if found.keys() == {"b"} else found)
+DECODER = json.JSONDecoder(object_hook=lambda tagged: bytes.fromhex(tagged["b"]) if tagged.keys() == {"b"} else tagged)
 
 
 class WorkerGone(Exception):

@@ -154,8 +154,8 @@ class Sandbox:
 
     def _connect_virtual_tables(self) -> None:
         """Virtual tables declare themselves at first use, by steps that the authorizer denies: use them before."""
-        found = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL%'"
-        own = ['"' + row[0].replace('"', '""') + '"' for row in self._attempt(found)]
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL%'"
+        own = ['"' + row[0].replace('"', '""') + '"' for row in self._attempt(query)]
         self._connect(*JSON_TABLES, *own)
         for table in own:
             self._attempt(f"SELECT 1 FROM {table} WHERE {table} MATCH 'x' LIMIT 1")

@@ -80,8 +80,8 @@ def _ask(request: dict[str, str], seconds: float, what: str) -> str:
         _idle.append(reader)
     if "error" in answer:
         raise (Unreadable if answer["bound"] else sqlite3.DatabaseError)(answer["error"])
-    found: str = answer["found"]
-    return found
+    digest: str = answer["digest"]  # empty for a schema, which is only looked at
+    return digest
 
 
 @atexit.register
@@ -100,7 +100,7 @@ def main() -> None:
     for request in requests():
         signal.alarm(math.ceil(float(request["seconds"])) + 5)  # the end of an orphan
         try:
-            answer = {"found": _read(request)}
+            answer = {"digest": _read(request)}
         except MemoryError:
             answer = {"error": "reading it takes too much memory", "bound": "yes"}
         except sqlite3.Error as error:

@@ -85,7 +85,7 @@ def send(payload: bytes) -> None:
         view = view[os.write(0, view) :]
 
 
-class Databases:
+class OpenDatabases:
     """The open databases of this process, the youngest last; what is in memory is limited by itself."""
 
     def __init__(self) -> None:
@@ -94,25 +94,25 @@ class Databases:
 
     def get(self, uri: str, version: str, statements: int = 1) -> Sandbox:
         """The sandbox for a file. ``statements``: about how many are to come. Raises sqlite3.Error."""
-        found = self.open.pop(uri, None)
-        if found is not None and found.version != version:
-            found.close()
+        sandbox = self.open.pop(uri, None)
+        if sandbox is not None and sandbox.version != version:
+            sandbox.close()
             self.asked.pop(uri, None)
-            found = None
-        if found is None or not found.in_memory:
+            sandbox = None
+        if sandbox is None or not sandbox.in_memory:
             asked = self.asked[uri] = self.asked.pop(uri, 0) + 1
             if (asked + statements) > 2 and (
                 image := small_file(uri, (asked + statements) * MEMORY_BYTES_PER_STATEMENT)
             ):
-                found = self._in_memory(image, version) or found
+                sandbox = self._in_memory(image, version) or sandbox
             if len(self.asked) > 1000:
                 del self.asked[next(iter(self.asked))]
-        if found is None:
-            found = Sandbox(uri, version)
-        self.open[uri] = found
+        if sandbox is None:
+            sandbox = Sandbox(uri, version)
+        self.open[uri] = sandbox
         if len(self.open) > MAX_CONNECTIONS:
             self.open.pop(next(iter(self.open))).close()
-        return found
+        return sandbox
 
     def _in_memory(self, image: bytes, version: str) -> Sandbox | None:
         resident = [uri for uri, sandbox in self.open.items() if sandbox.in_memory]
@@ -156,7 +156,7 @@ def small_file(uri: str, limit: int) -> bytes | None:
     return image if whole and not changed else None
 
 
-def answer(request: list, databases: Databases) -> bytes:
+def answer_statement(request: list, databases: OpenDatabases) -> bytes:
     """Execute one request; every failure becomes an "error" reply."""
     mode, uri, version, sql, timeout_s, max_rows = request
     deadline = time.monotonic() + timeout_s
@@ -166,7 +166,7 @@ def answer(request: list, databases: Databases) -> bytes:
             statement = "EXPLAIN QUERY PLAN " + statement
         return databases.get(uri, version).run(statement, deadline, max_rows)
     except FAILURES as error:
-        return reply_error(*failure(error))
+        return reply_error(*error_parts(error))
     except MemoryError:
         databases.clear()
         return reply_error("memory", "out of memory")
@@ -175,7 +175,7 @@ def answer(request: list, databases: Databases) -> bytes:
 FAILURES = (Rejected, sqlite3.Error, sqlite3.Warning, ValueError)  # ValueError: NUL bytes, lone surrogates
 
 
-def failure(error: BaseException) -> tuple[str, str]:
+def error_parts(error: BaseException) -> tuple[str, str]:
     kind = error.kind if isinstance(error, Rejected) else type(error).__name__
     return kind, str(error)[:2000]
 
@@ -201,7 +201,7 @@ class Alarm:
             self.since = None
 
 
-def answer_batch(request: dict, databases: Databases, place: mmap.mmap | None = None) -> None:
+def answer_batch(request: dict, databases: OpenDatabases, place: mmap.mmap | None = None) -> None:
     """Execute a batch; its messages are sent as it goes. ``place``: memory that the parent reads if this ends badly."""
     statements: dict[str, str] = {}
     timeout_s, max_rows = request["timeout"], request["max_rows"]
@@ -220,7 +220,7 @@ def answer_batch(request: dict, databases: Databases, place: mmap.mmap | None = 
                     sandbox = databases.get(uri, version, count)
                 return sandbox.rows(statements[sql], now + timeout_s, max_rows)
             except FAILURES as error:
-                return failure(error)
+                return error_parts(error)
 
         return fetch
 
@@ -246,7 +246,7 @@ def main() -> None:
     restrict_process()
     gc.freeze()
     gc.set_threshold(GARBAGE)
-    databases = Databases()
+    databases = OpenDatabases()
     place = mmap.mmap(int(sys.argv[1]), PLACE.size) if len(sys.argv) > 1 else None
     send(b"[]")  # ready: start-up is not part of anybody's deadline
     while len(header := receive(8)) == 8:
@@ -259,7 +259,7 @@ def main() -> None:
             answer_batch(request, databases, place)
             continue
         signal.setitimer(signal.ITIMER_REAL, request[4] + LAST_RESORT_SECONDS)
-        reply = answer(request, databases)
+        reply = answer_statement(request, databases)
         signal.setitimer(signal.ITIMER_REAL, 0)
         send(reply)
 

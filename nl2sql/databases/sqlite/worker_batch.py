@@ -10,8 +10,8 @@ Request (a JSON object): ``files`` [[uri, version], ...]; ``sql`` [text, ...]; `
 may be right; ``failed`` [[file, sql index, kind, message], ...] not to be run again; ``dead``: pairs to leave out;
 ``start``: the first pair to judge on the first file; ``report``: the file of which all outcomes are wanted.
 
-Messages back: ``["busy"]`` before lengthy work of our own, ``["parts", [file, next pair, found], ...]`` and at last
-``["end", executed]``. ``found`` holds what is new:
+Messages back: ``["busy"]`` before lengthy work of our own, ``["parts", [file, next pair, news], ...]`` and at last
+``["end", executed]``. ``news`` holds what is new:
 ``outcomes`` {sql index: outcome}, ``right`` [pair, ...] and ``verdicts`` {pair: verdict} (every pair that was tried is
 in one of them) and ``rows`` {sql index: [columns, rows, cut]}. Verdicts: 1 right (as ``right``), 0 wrong, 2 the gold
 does not run, null: for the parent to judge, whose rows are then sent.
@@ -59,7 +59,7 @@ class Result:
         return [round(self.seconds, 6), len(self.columns), len(self.rows), self.truncated]
 
 
-def compare(gold: Result, predicted: Result, ordered: bool, mode: str) -> int | None:
+def verdict_by_equality(gold: Result, predicted: Result, ordered: bool, mode: str) -> int | None:
     """The verdict that equality alone can give; None where the rule itself has to look.
 
     ``mode``: "equal" (only equal results are right for certain), "set" (equal multisets too, unless ``ordered``),
@@ -72,12 +72,12 @@ def compare(gold: Result, predicted: Result, ordered: bool, mode: str) -> int | 
         return None
     if not same_shape:
         return 0 if mode == "bag" else None
-    if not ordered and same_bag(gold.rows, predicted.rows):
+    if not ordered and same_multiset(gold.rows, predicted.rows):
         return 1
     return 0 if mode == "bag" and columns_differ(gold.rows, predicted.rows) else None
 
 
-def same_bag(gold: list[tuple], predicted: list[tuple]) -> bool:
+def same_multiset(gold: list[tuple], predicted: list[tuple]) -> bool:
     if sorted(map(hash, gold)) != sorted(map(hash, predicted)):  # equal values have equal hashes, 1 and 1.0 too
         return False
     return Counter(gold) == Counter(predicted)
@@ -171,9 +171,9 @@ class Batch:
 
     def judge(self, gold: int, predicted: int, flags: int) -> int | None:
         if gold < 0 or predicted < 0:
-            found = self.result(gold if gold >= 0 else predicted)
+            result = self.result(gold if gold >= 0 else predicted)
             if flags & ROWS:
-                self.send_rows(max(gold, predicted), found)
+                self.send_rows(max(gold, predicted), result)
             return 1
         if gold == predicted and not flags & ROWS and self.result(gold).usable:
             return 1
@@ -187,19 +187,19 @@ class Batch:
             return 0
         if ours.cells + theirs.cells > MANY_CELLS:
             self.busy()
-        verdict = None if flags & ROWS else compare(ours, theirs, bool(flags & ORDERED), self.mode)
+        verdict = None if flags & ROWS else verdict_by_equality(ours, theirs, bool(flags & ORDERED), self.mode)
         if verdict is None or (verdict == 0 and flags & ROWS_IF_WRONG):
-            for index, found in ((gold, ours), (predicted, theirs)):
-                self.send_rows(index, found)
+            for index, result in ((gold, ours), (predicted, theirs)):
+                self.send_rows(index, result)
         return verdict
 
     def result(self, index: int) -> Result:
-        found = self.results.get(index)
-        if found is None:
-            found = self.results[index] = self.execute(index)
-            if self.file == self.report or found.error or found.truncated:
-                self.outcomes[index] = found.outcome()
-        return found
+        result = self.results.get(index)
+        if result is None:
+            result = self.results[index] = self.execute(index)
+            if self.file == self.report or result.error or result.truncated:
+                self.outcomes[index] = result.outcome()
+        return result
 
     def execute(self, index: int) -> Result:
         if self.failed and (known := self.failed.get((self.file, index))):
@@ -208,25 +208,25 @@ class Batch:
         self.mark(self.file, index)
         began = time.monotonic()
         try:
-            found = self.fetch(self.sql[index], began)
+            fetched = self.fetch(self.sql[index], began)
         except MemoryError:
             self.results.clear()
-            found = ("memory", "out of memory")
+            fetched = ("memory", "out of memory")
         self.now = time.monotonic()
         self.mark(-1, -1)
-        if len(found) == 2:
-            return Result([], [], False, self.now - began, found)
-        columns, rows, truncated = found
+        if len(fetched) == 2:
+            return Result([], [], False, self.now - began, fetched)
+        columns, rows, truncated = fetched
         return Result(columns, rows, truncated, self.now - began)
 
-    def send_rows(self, index: int, found: Result) -> None:
-        if index in self.sent or found.error:
+    def send_rows(self, index: int, result: Result) -> None:
+        if index in self.sent or result.error:
             return
         self.sent.add(index)
-        if found.cells > MANY_CELLS:
+        if result.cells > MANY_CELLS:
             self.busy()
-        cut = "true" if found.truncated else "false"
-        part = f'"{index}":[{self.encode(found.columns)},{self.encode(found.rows)},{cut}]'
+        cut = "true" if result.truncated else "false"
+        part = f'"{index}":[{self.encode(result.columns)},{self.encode(result.rows)},{cut}]'
         self.row_parts.append(part)
         self.row_bytes += len(part)
 
@@ -240,8 +240,8 @@ class Batch:
 
     def end_part(self, next_pair: int) -> None:
         """What has been found on this file since the last part, as one piece of the next message."""
-        found = {"outcomes": self.outcomes, "right": self.right, "verdicts": self.verdicts}
-        text = self.encode({k: v for k, v in found.items() if v})[:-1]
+        news = {"outcomes": self.outcomes, "right": self.right, "verdicts": self.verdicts}
+        text = self.encode({k: v for k, v in news.items() if v})[:-1]
         if self.row_parts:
             text += ("," if len(text) > 1 else "") + f'"rows":{{{",".join(self.row_parts)}}}'
         self.parts.append(f"[{self.file},{next_pair},{text}}}]")

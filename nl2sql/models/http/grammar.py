@@ -65,10 +65,10 @@ def find_form(kind: str, ask: Callable[[dict[str, Any]], str]) -> str:
     text, expected = _TRIALS[kind]
     for name, form in FORMS[kind].items():
         try:
-            found = ask(form(text))
+            answer = ask(form(text))
         except ModelError:
             continue
-        if expected.fullmatch(found):
+        if expected.fullmatch(answer):
             return name
     return ""
 
@@ -118,8 +118,8 @@ class GrammarCheck:
         try:
             matcher = LLMatcher(self._bytes, make(grammar.text))
             error = matcher.get_error()
-        except ValueError as found:
-            error = str(found)
+        except ValueError as malformed:
+            error = str(malformed)
         if error:
             raise ModelError(f"malformed {grammar.kind} grammar: {one_line(error, 300)}")
         with self._lock:

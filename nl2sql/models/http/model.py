@@ -21,7 +21,7 @@ from nl2sql.models.http.grammar import TRIAL_TOKENS, GrammarCheck, fields_for, f
 from nl2sql.models.http.options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
 from nl2sql.models.http.probe import CONTINUE, count_remotely, for_chat, probe, rendered, served_models
 from nl2sql.models.http.prompts import CountedPrompts, quoting, without_echo
-from nl2sql.models.http.transport import Refused, Reply, Transport
+from nl2sql.models.http.transport import Reply, RequestRefused, Transport
 from nl2sql.models.http.wire import Answer, Counts, Stream, read_answers, read_counts
 
 _WEATHER: ToolDefinition = {
@@ -111,16 +111,16 @@ class HttpModel:
                 "(-c schema_text.max_tokens=...), or correct it with --server context_window=..."
             )
         try:
-            found = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
-        except Refused:
+            completions = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
+        except RequestRefused:
             if n == 1 or not self._many:
                 raise
             self._many = False  # some servers take a few at once, but not so many
-            found = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
+            completions = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
         if grammar is not None:
-            self._hold(found, grammar)
+            self._hold(completions, grammar)
         seconds = (time.perf_counter() - started) / n
-        return [replace(c, usage=replace(c.usage, seconds=seconds)) for c in found]
+        return [replace(c, usage=replace(c.usage, seconds=seconds)) for c in completions]
 
     def count_tokens(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> int:
         """Prompt tokens that ``generate`` would condition on; never fewer.
@@ -139,7 +139,7 @@ class HttpModel:
         body = prompt | self._settings(1, (), None, None, 1)
         try:
             count = read_counts(self._transport.send("POST", f"{self.url}/{path}", body).data).prompt
-        except Refused:  # too long for the server
+        except RequestRefused:  # too long for the server
             return bound
         self._counted.remember(messages, prefill, count, tools)
         return bound if count is None else count
@@ -148,31 +148,31 @@ class HttpModel:
         """What a manifest records; the key is not in it."""
         import httpx2
 
-        found = self.abilities
+        abilities = self.abilities
         return {
             "backend": "http",
             "name": self.name,
             "revision": f"served by {self.url}",
             "url": self.url,
-            "server": dict(found.server),
-            "prefill": found.way,
-            "prefill_trimmed": found.trims,
-            "system_role": found.systems,
-            "token_counts": found.counting,
-            "honours": [name for name in ("stops", "many") if getattr(found, name)]
-            + ["logprobs"] * bool(found.logprobs),
+            "server": dict(abilities.server),
+            "prefill": abilities.way,
+            "prefill_trimmed": abilities.trims,
+            "system_role": abilities.systems,
+            "token_counts": abilities.counting,
+            "honours": [name for name in ("stops", "many") if getattr(abilities, name)]
+            + ["logprobs"] * bool(abilities.logprobs),
             "batch_size": self.batch_size,
             "context_window": self.context_window,
-            "context_window_known": found.window_known,
+            "context_window_known": abilities.window_known,
             "prices_per_million": [self.options.price_in, self.options.price_out],
             "httpx2": httpx2.__version__,
         }
 
     def cache_identity(self) -> dict[str, Any]:
         """What the response cache takes for this model's identity: also its answer to the probe's question."""
-        found = self.abilities
-        parts = {"url": self.url, "name": self.name, "server": dict(found.server), "fields": dict(found.fields)}
-        return parts | {"way": found.way, "answer": found.answer}
+        abilities = self.abilities
+        parts = {"url": self.url, "name": self.name, "server": dict(abilities.server), "fields": dict(abilities.fields)}
+        return parts | {"way": abilities.way, "answer": abilities.answer}
 
     def close(self) -> None:
         """Hang up; callers still waiting get Cancelled."""
@@ -206,7 +206,7 @@ class HttpModel:
             if stream is not None:
                 body |= {"stream": True, "stream_options": {"include_usage": True}}
             requests.append(("POST", f"{self.url}/{path}", body, stream))
-        found: list[Completion] = []
+        completions: list[Completion] = []
         for reply, stream, size in zip(self._transport.send_all(requests, cancel=cancel), streams, sizes, strict=True):
             try:
                 answers, counts = _read(reply, stream, size, stop, echo)
@@ -217,21 +217,21 @@ class HttpModel:
                 counts = replace(counts, prompt=self.count_tokens(messages, prefill, tools))
             if self.abilities.way == "user_turn" and prefill:
                 answers = [without_echo(answer, prefill) for answer in answers]
-            found += self._completions(answers, counts, reply)
-        return found
+            completions += self._completions(answers, counts, reply)
+        return completions
 
     def _prompt(
         self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()
     ) -> tuple[str, dict[str, Any]]:
         """The path to post to, and the part of the body that holds the prompt."""
-        found = self.abilities
-        body: dict[str, Any] = {"model": self.name, **found.fields}
-        if found.way == "completions":
-            return "completions", body | {"prompt": rendered(self._chat, messages, prefill, found.drop_bos, tools)}
-        chat = for_chat(messages, found.systems)
+        abilities = self.abilities
+        body: dict[str, Any] = {"model": self.name, **abilities.fields}
+        if abilities.way == "completions":
+            return "completions", body | {"prompt": rendered(self._chat, messages, prefill, abilities.drop_bos, tools)}
+        chat = for_chat(messages, abilities.systems)
         if tools:
             body["tools"] = [dict(tool) for tool in tools]
-        if prefill and found.way == "chat":
+        if prefill and abilities.way == "chat":
             body |= CONTINUE
             chat.append({"role": "assistant", "content": prefill})
         elif prefill:
@@ -253,7 +253,7 @@ class HttpModel:
     def _completions(self, answers: list[Answer], counts: Counts, reply: Reply) -> list[Completion]:
         n, prompt, completion = len(answers), counts.prompt or 0, counts.completion or 0
         paid = (prompt * self.options.price_in + completion * self.options.price_out) / 1e6
-        found = []
+        completions = []
         for index, answer in enumerate(answers):
             usage = Usage(
                 prompt_tokens=prompt,
@@ -264,8 +264,8 @@ class HttpModel:
                 compute_seconds=counts.compute_seconds / n,
                 cost=paid / n,
             )
-            found.append(Completion(answer.text, answer.finish, usage, answer.logprob))
-        return found
+            completions.append(Completion(answer.text, answer.finish, usage, answer.logprob))
+        return completions
 
     # ----------------------------------------------------------------------------------------------- counting
 
@@ -273,13 +273,13 @@ class HttpModel:
         self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()
     ) -> int | None:
         """The exact number of prompt tokens, where it costs no computing to know it."""
-        found = self.abilities
-        if found.counting == "tokenizer" and self._chat is not None:
+        abilities = self.abilities
+        if abilities.counting == "tokenizer" and self._chat is not None:
             return len(self._chat.prompt_ids(messages, prefill, tools))
         count = self._counted.get(messages, prefill, tools)
-        if count is None and not tools and found.counting in ("vllm", "llama.cpp") and found.way != "user_turn":
-            chat = for_chat(messages, found.systems)
-            count = count_remotely(self._transport, self.name, found.counting, chat, prefill, found.fields)
+        if count is None and not tools and abilities.counting in ("vllm", "llama.cpp") and abilities.way != "user_turn":
+            chat = for_chat(messages, abilities.systems)
+            count = count_remotely(self._transport, self.name, abilities.counting, chat, prefill, abilities.fields)
             self._counted.remember(messages, prefill, count)
         return count
 
@@ -316,7 +316,7 @@ class HttpModel:
             body = prompt | self._settings(1, (), None, None, 1)
             try:
                 data = self._transport.send("POST", f"{self.url}/{path}", body, retries=1).data
-            except Refused as refused:
+            except RequestRefused as refused:
                 raise ModelError(f"{refused} (asked with tools; react.native_tools is on)") from None
             counts.append(read_counts(data).prompt)
         return None in counts or counts[0] != counts[1]
@@ -334,11 +334,11 @@ class HttpModel:
             raise refusal(self.url, grammar.kind)
         return fields_for(grammar, self._forms[grammar.kind])
 
-    def _hold(self, found: Sequence[Completion], grammar: Grammar) -> None:
+    def _hold(self, completions: Sequence[Completion], grammar: Grammar) -> None:
         """Hold answers against the grammar they were asked to keep to. Raises ModelError."""
         assert self._check is not None
         try:
-            for completion in found:
+            for completion in completions:
                 self._check.check(grammar, completion.text)
         except ModelError as error:
             raise ModelError(f"{self.url}: {error}") from None

@@ -63,9 +63,9 @@ def split_address(spec: str) -> tuple[str, str]:
     return address.rstrip("/"), name.strip()
 
 
-def load_tokenizer(given: str, name: str) -> Chat | None:
+def load_tokenizer(setting: str, name: str) -> Chat | None:
     """The tokenizer given for a server, or that of the local folder which the served name is."""
-    spec = given or (name if (Path(name).is_absolute() and (Path(name) / "tokenizer_config.json").is_file()) else "")
+    spec = setting or (name if (Path(name).is_absolute() and (Path(name) / "tokenizer_config.json").is_file()) else "")
     if not spec:
         return None
     source = resolve_spec(spec)
@@ -83,7 +83,7 @@ def load_tokenizer(given: str, name: str) -> Chat | None:
 def window_of(name: str) -> int | None:
     """The context window that a served local folder's own config states."""
     try:
-        found = json.loads((Path(name) / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
+        window = json.loads((Path(name) / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
     except (OSError, ValueError, AttributeError):
         return None
-    return found if isinstance(found, int) else None
+    return window if isinstance(window, int) else None

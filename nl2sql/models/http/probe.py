@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Message, ToolDefinition
 from nl2sql.models.chat import Chat, plain_prompt, without_system
-from nl2sql.models.http.transport import Refused, Transport
+from nl2sql.models.http.transport import RequestRefused, Transport
 from nl2sql.models.http.wire import read_answers, read_counts
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def served_models(transport: Transport) -> list[dict[str, Any]]:
     """The entries of ``/models``; empty where there is no such list. Raises ModelError when nobody answers."""
     try:
         data = transport.send("GET", f"{transport.base}/models").data
-    except Refused as refused:
+    except RequestRefused as refused:
         if refused.status in (401, 403) or 300 <= refused.status < 400:
             raise
         return []
@@ -101,11 +101,11 @@ class _Probe:
                 self._transport.base,
                 DEFAULT_WINDOW,
             )
-        plain: Refused | None = None
+        plain: RequestRefused | None = None
         asked, answer = 0, ""
         try:
             asked, answer = self._first_chat()
-        except Refused as refused:
+        except RequestRefused as refused:
             plain = refused
         way, bos, trims, echoes = self._way(asked, plain)
         if way == "completions":
@@ -151,13 +151,13 @@ class _Probe:
 
     def _first_chat(self) -> tuple[int, str]:
         """A chat answer, with as many of our usual fields as the server takes."""
-        refused: Refused | None = None
+        refused: RequestRefused | None = None
         for fields in (_TEMPLATE_SWITCH, {}):
             for limit in ("max_tokens", "max_completion_tokens"):
                 self._fields, self._limit = dict(fields), limit
                 try:
                     return self._converse(_ASKED, "", 8)[:2]
-                except Refused as error:
+                except RequestRefused as error:
                     if error.status not in (400, 404, 405, 422, 501):
                         raise
                     refused = error
@@ -167,7 +167,7 @@ class _Probe:
         assert refused is not None
         raise refused
 
-    def _way(self, asked: int, plain: Refused | None) -> tuple[Way, str, bool, bool]:
+    def _way(self, asked: int, plain: RequestRefused | None) -> tuple[Way, str, bool, bool]:
         """How an open turn goes to this server; a token to drop; is white space at its end lost; is it echoed."""
         if self._chat is not None:
             bos = self._rendered_alike(self._chat)
@@ -176,26 +176,26 @@ class _Probe:
         if plain is not None:  # no chat here: a base model, or a server of completions only
             try:
                 self._complete(_ASKED, "", 1)
-            except Refused:
+            except RequestRefused:
                 raise self._wrong_name(plain) from None
             return "completions", "", False, False
         turns = ("the", "the" + " the" * 10, "the\n")
         try:
-            found = [
+            replies = [
                 self._converse((*_ASKED, {"role": "assistant", "content": text}), "", 1, **CONTINUE) for text in turns
             ]
-        except Refused:
+        except RequestRefused:
             return "user_turn", "", False, False
-        counts = [heard.prompt for heard in found]
+        counts = [reply.prompt for reply in replies]
         head = counts[0] - (counts[1] - counts[0]) / 10  # tokens before the open turn's first word
         if not asked or head != asked:
             return "user_turn", "", False, False
-        return "chat", "", counts[2] == counts[0], found[1].text.startswith(turns[1])
+        return "chat", "", counts[2] == counts[0], replies[1].text.startswith(turns[1])
 
     def _systems(self) -> bool:
         try:
             self._converse(({"role": "system", "content": "Answer."}, *_ASKED), "", 1)
-        except Refused:
+        except RequestRefused:
             return False
         return True
 
@@ -204,10 +204,10 @@ class _Probe:
         expected = len(chat.prompt_ids(_ASKED))
         for bos in ("", chat.bos_token):
             try:
-                found = self._complete(_ASKED, bos, 1).prompt
-            except Refused:
+                counted = self._complete(_ASKED, bos, 1).prompt
+            except RequestRefused:
                 return None
-            if found == expected:
+            if counted == expected:
                 return bos
             if not chat.bos_token:
                 break
@@ -250,7 +250,7 @@ class _Probe:
                 continue
         return "usage"
 
-    def _wrong_name(self, refused: Refused) -> ModelError:
+    def _wrong_name(self, refused: RequestRefused) -> ModelError:
         names = [row["id"] for row in self._listed]
         if names and self._name not in names:
             return ModelError(f"{self._transport.base} has no model {self._name!r}; it offers: {', '.join(names[:20])}")
@@ -293,17 +293,17 @@ def count_remotely(
             body = {"messages": [*chat, {"role": "assistant", "content": prefill}], **CONTINUE}
         else:
             body = {"messages": chat}
-        found = transport.send("POST", f"{root}/tokenize", {"model": name, **fields, **body}, retries=1).data
-        count = found.get("count") if isinstance(found, Mapping) else None
+        data = transport.send("POST", f"{root}/tokenize", {"model": name, **fields, **body}, retries=1).data
+        count = data.get("count") if isinstance(data, Mapping) else None
     else:
         body = {"messages": chat, **fields}
-        found = transport.send("POST", f"{root}/apply-template", body, retries=1).data
-        prompt = found.get("prompt") if isinstance(found, Mapping) else None
+        data = transport.send("POST", f"{root}/apply-template", body, retries=1).data
+        prompt = data.get("prompt") if isinstance(data, Mapping) else None
         if not isinstance(prompt, str):
             raise ModelError(f"{transport.base}: /apply-template gives no prompt")
         whole = {"content": prompt + prefill, "add_special": True, "parse_special": True}
-        found = transport.send("POST", f"{root}/tokenize", whole, retries=1).data
-        tokens = found.get("tokens") if isinstance(found, Mapping) else None
+        data = transport.send("POST", f"{root}/tokenize", whole, retries=1).data
+        tokens = data.get("tokens") if isinstance(data, Mapping) else None
         count = len(tokens) if isinstance(tokens, list) else None
     if not isinstance(count, int) or isinstance(count, bool):
         raise ModelError(f"{transport.base}: /tokenize gives no count")
@@ -313,8 +313,8 @@ def count_remotely(
 def _about(transport: Transport, entry: Mapping[str, Any]) -> dict[str, Any]:
     """What the server says about itself and the model; nothing that changes from one start to the next."""
     root = transport.base.removesuffix("/v1")
-    found = entry.get("meta")
-    meta: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    described = entry.get("meta")
+    meta: Mapping[str, Any] = described if isinstance(described, Mapping) else {}
     about: dict[str, Any] = {key: entry[key] for key in ("owned_by", "root") if isinstance(entry.get(key), str)}
     about |= {key: meta[key] for key in ("n_params", "size", "n_vocab") if isinstance(meta.get(key), int)}
     window = entry.get("max_model_len")
@@ -334,7 +334,7 @@ def _about(transport: Transport, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ask(transport: Transport, url: str) -> Mapping[str, Any]:
     try:
-        found = transport.send("GET", url, retries=0).data
+        data = transport.send("GET", url, retries=0).data
     except ModelError:
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return data if isinstance(data, Mapping) else {}

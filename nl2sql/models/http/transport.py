@@ -42,7 +42,7 @@ class LineSink(Protocol):
         ...
 
 
-class Refused(ModelError):
+class RequestRefused(ModelError):
     """The server understood the request and said no (4xx, 501): asking again is no use."""
 
     def __init__(self, message: str, status: int, said: str) -> None:
@@ -204,7 +204,7 @@ class Transport:
             said = f"redirects to {headers.get('location', 'nowhere')}; give that address instead"
         elif status in (401, 403):
             said += "; set NL2SQL_API_KEY to a key of this server"
-        raise Refused(f"{self.base}: HTTP {status}: {said}", status, said)
+        raise RequestRefused(f"{self.base}: HTTP {status}: {said}", status, said)
 
     def _clean(self, text: str) -> str:
         line = one_line(text)

@@ -59,27 +59,27 @@ def _answer(choice: Any, stop: Sequence[str], echo: str) -> Answer:
         raise ModelError(f"the server's answer has a {type(text).__name__} as content; expected text")
     if not text.startswith(echo):
         raise ModelError("the server's answer does not begin with the open turn, as its answers did before")
-    found, cut = cut_at(text.removeprefix(echo), stop)
+    before_stop, cut = cut_at(text.removeprefix(echo), stop)
     finish = finish_of(choice.get("finish_reason"))
-    return Answer(found, "stop" if cut else finish, None if cut else _logprob(choice.get("logprobs")))
+    return Answer(before_stop, "stop" if cut else finish, None if cut else _logprob(choice.get("logprobs")))
 
 
-def _calls(found: Any) -> list[str]:
+def _calls(calls: Any) -> list[str]:
     """Tool calls as a model with the commonest form writes them: ``<tool_call>JSON</tool_call>``."""
-    if found is None or found == []:
+    if calls is None or calls == []:
         return []
-    if not isinstance(found, list):
-        raise ModelError(f"the server's answer has a {type(found).__name__} as 'tool_calls'")
-    functions = [call.get("function") if isinstance(call, Mapping) else None for call in found]
+    if not isinstance(calls, list):
+        raise ModelError(f"the server's answer has a {type(calls).__name__} as 'tool_calls'")
+    functions = [call.get("function") if isinstance(call, Mapping) else None for call in calls]
     texts = []
     for function in functions:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise ModelError("the server's answer has a tool call without a function's name")
-        given = function.get("arguments")
-        if isinstance(given, str):
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
             with contextlib.suppress(ValueError, RecursionError):  # no JSON: the loop's to judge
-                given = json.loads(given or "{}")
-        call = {"name": function["name"], "arguments": {} if given is None else given}
+                arguments = json.loads(arguments or "{}")
+        call = {"name": function["name"], "arguments": {} if arguments is None else arguments}
         texts.append(f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>")
     return texts
 
@@ -110,8 +110,8 @@ def read_counts(data: Any) -> Counts:
 
 def cut_at(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     """``text`` up to the first stop string, and whether there was one."""
-    found = [at for at in (text.find(s) for s in stop if s) if at >= 0]
-    return (text[: min(found)], True) if found else (text, False)
+    places = [at for at in (text.find(s) for s in stop if s) if at >= 0]
+    return (text[: min(places)], True) if places else (text, False)
 
 
 class Stream:
@@ -186,24 +186,24 @@ def _field(data: Any, name: str, kind: type) -> Any:
         raise ModelError(f"the server's answer holds a {type(data).__name__} where an object with {name!r} is expected")
     if data.get("error"):
         raise ModelError(f"the server answers with an error: {one_line(data['error'], 200)}")
-    found = data.get(name)
-    if not isinstance(found, kind):
-        what = "no" if found is None else f"a {type(found).__name__} as"
+    value = data.get(name)
+    if not isinstance(value, kind):
+        what = "no" if value is None else f"a {type(value).__name__} as"
         raise ModelError(f"the server's answer has {what} {name!r}; is this an OpenAI-compatible address (…/v1)?")
-    return found
+    return value
 
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _logprob(found: Any) -> float | None:
+def _logprob(logprobs: Any) -> float | None:
     """The sum over tokens, in the shape of chat completions or of completions."""
-    if not isinstance(found, Mapping):
+    if not isinstance(logprobs, Mapping):
         return None
-    values = found.get("token_logprobs")
-    if isinstance(found.get("content"), list):
-        values = [item.get("logprob") if isinstance(item, Mapping) else None for item in found["content"]]
+    values = logprobs.get("token_logprobs")
+    if isinstance(logprobs.get("content"), list):
+        values = [item.get("logprob") if isinstance(item, Mapping) else None for item in logprobs["content"]]
     if not isinstance(values, list) or not values:
         return None
     good = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]

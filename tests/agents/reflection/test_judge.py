@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nl2sql.agents.reflection.judge import judge
+from nl2sql.agents.reflection.judge import judge_attempt
 from nl2sql.agents.reflection.nodes import should_refine
 from nl2sql.agents.reflection.quality import WEIGHTS, quality_parts, quality_score
 from nl2sql.databases.sqlite.database import SqliteDatabase
@@ -25,7 +25,7 @@ def executed(path: Path, sql: str) -> dict[str, Any]:
 
 
 def test_good_sql_is_accepted_with_exactly_four_fields(shop: Path) -> None:
-    found = judge(executed(shop, "SELECT * FROM customers"), VALID)
+    found = judge_attempt(executed(shop, "SELECT * FROM customers"), VALID)
     assert found.result == {
         "is_acceptable": True,
         "should_refine": False,
@@ -45,13 +45,13 @@ def test_good_sql_is_accepted_with_exactly_four_fields(shop: Path) -> None:
 )
 def test_a_critical_error_is_retried_with_advice(sql: str, advised: str, shop: Path) -> None:
     with SqliteDatabase(shop) as database:
-        found = judge(executed(shop, sql), None, sql=sql, schema=database.schema())
+        found = judge_attempt(executed(shop, sql), None, sql=sql, schema=database.schema())
     assert found.severity == "critical" and found.result["should_refine"] and not found.result["is_acceptable"]
     assert found.result["issues"] and advised in " ".join(found.suggestions)
 
 
 def test_an_empty_result_is_reported_and_accepted(shop: Path) -> None:
-    found = judge(executed(shop, "SELECT * FROM customers WHERE city = 'Rom'"), {**VALID, "has_results": False})
+    found = judge_attempt(executed(shop, "SELECT * FROM customers WHERE city = 'Rom'"), {**VALID, "has_results": False})
     assert found.result["is_acceptable"] and not found.result["should_refine"]
     assert found.result["issues"] == ["Query returned no results"]
 
@@ -75,7 +75,7 @@ def test_refine_on_says_from_which_level_an_attempt_is_made_again(
 ) -> None:
     execution = executed(shop, sql)
     for level in ("critical", "failure", "mismatch"):
-        found = judge(execution, validation, sql=sql, refine_on=level).result  # type: ignore[arg-type]
+        found = judge_attempt(execution, validation, sql=sql, refine_on=level).result  # type: ignore[arg-type]
         assert found["should_refine"] is (level in retried_at), level
         assert found["is_acceptable"] is (execution["success"] and not found["should_refine"])
 
@@ -84,7 +84,7 @@ def test_a_database_that_is_gone_ends_it(shop: Path) -> None:
     database = SqliteDatabase(shop)
     shop.unlink()
     failed = database.run("SELECT 1")
-    found = judge({"success": False, "error": failed.error, "error_kind": failed.error_kind}, None)
+    found = judge_attempt({"success": False, "error": failed.error, "error_kind": failed.error_kind}, None)
     assert found.severity == "fatal" and not found.result["should_refine"] and not found.result["is_acceptable"]
 
 

@@ -97,18 +97,18 @@ class Cues:
 
     raw: str  # the question in lower case
     text: str  # its normalised words
-    found: Mapping[str, tuple[tuple[str, int], ...]]
+    matches: Mapping[str, tuple[tuple[str, int], ...]]
 
     def __contains__(self, name: str) -> bool:
-        return bool(self.found.get(name))
+        return bool(self.matches.get(name))
 
     def first(self, name: str) -> int:
         """Position of the first match, or a number past every position."""
-        hits = self.found.get(name)
+        hits = self.matches.get(name)
         return hits[0][1] if hits else len(self.text) + 1
 
     def words(self, name: str) -> list[str]:
-        return [word for word, _ in self.found.get(name, ())]
+        return [word for word, _ in self.matches.get(name, ())]
 
     def numbers(self, name: str) -> list[int]:
         """The numbers written inside the matches of a cue."""
@@ -123,9 +123,9 @@ def read_cues(nlq: str) -> Cues:
     lex = lexicon()
     text = normalise(nlq)
     masked = _hide(text, lex.masks)
-    found = {}
+    matches = {}
     for name, cue in lex.cues.items():
         seen = _hide(masked, cue.unless)
         if cue.any:
-            found[name] = tuple((m.group().strip(), m.start()) for m in cue.any.finditer(seen))
-    return Cues(nlq.lower(), text, found)
+            matches[name] = tuple((m.group().strip(), m.start()) for m in cue.any.finditer(seen))
+    return Cues(nlq.lower(), text, matches)

@@ -1,6 +1,6 @@
 """Facts about a query that decide whether it does what a cue asks for, by this way or another.
 
-Each function answers one yes-or-no question about a ``Shape``; a gate rejects only where every legitimate way
+Each function answers one yes-or-no question about a ``QueryShape``; a gate rejects only where every legitimate way
 is missing. Doubt is settled for the query: a wrong rejection costs a right answer, a missed one nothing.
 """
 
@@ -10,7 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from nl2sql.agents.checks.constraints.cues import lexicon
-from nl2sql.agents.checks.constraints.shape import ColumnUse, Shape, aggregate_name, bare_columns, is_aggregate
+from nl2sql.agents.checks.constraints.shape import (
+    ColumnUse,
+    QueryShape,
+    aggregate_name,
+    bare_columns,
+    is_aggregate_call,
+)
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
 
 
-def stores(shape: Shape, kind: str) -> bool:
+def stores(shape: QueryShape, kind: str) -> bool:
     """Whether the query uses a column whose name says that it stores such a value already."""
     words = lexicon().stored[kind]
     return any(use.words & words for use in shape.columns)
@@ -29,12 +35,12 @@ def is_quantity(use: ColumnUse) -> bool:
     return use.measure or use.derived or (bool(use.words & lexicon().stored["count"]) and not use.identity)
 
 
-def projects_stored_count(shape: Shape) -> bool:
+def projects_stored_count(shape: QueryShape) -> bool:
     """Whether the SELECT list holds a quantity or a computed value."""
     return shape.arithmetic or any(is_quantity(use) for use in shape.projected)
 
 
-def has_count(shape: Shape) -> bool:
+def has_count(shape: QueryShape) -> bool:
     """COUNT or another aggregate shown, or one used to filter or order, or a stored count in either place."""
     if shape.projected_aggregates or projects_stored_count(shape):
         return True
@@ -43,7 +49,7 @@ def has_count(shape: Shape) -> bool:
     return not shape.star and (bool(shape.aggregates) or stores(shape, "explicit_count"))
 
 
-def has_sum(shape: Shape) -> bool:
+def has_sum(shape: QueryShape) -> bool:
     """SUM or COUNT; a stored total; a sum of columns; numbers listed row by row, or of one pinned row."""
     from sqlglot import exp
 
@@ -57,7 +63,7 @@ def has_sum(shape: Shape) -> bool:
     return shape.star or (bool(shape.projected) and not numbers_only) or is_pinned(shape)
 
 
-def has_average(shape: Shape) -> bool:
+def has_average(shape: QueryShape) -> bool:
     """AVG, a quotient (or a scaled number that the question gave), a stored average, or "average" as a value."""
     from sqlglot import exp
 
@@ -66,29 +72,29 @@ def has_average(shape: Shape) -> bool:
     for quotient in shape.tree.find_all(exp.Div):  # by a number alone it converts units
         if not isinstance(quotient.right.unnest(), exp.Literal):
             return True
-        if quotient.left.find(exp.Add) is not None or any(is_aggregate(n) for n in quotient.left.walk()):
+        if quotient.left.find(exp.Add) is not None or any(is_aggregate_call(n) for n in quotient.left.walk()):
             return True
     return any(word in value for word in lexicon().stored["avg"] for value in shape.strings)
 
 
-def is_extreme(shape: Shape) -> bool:
+def is_extreme(shape: QueryShape) -> bool:
     """Whether rows are picked by rank, or a stored maximum or rank is used."""
     return picks_extreme(shape) or stores_extreme(shape)
 
 
-def picks_extreme(shape: Shape) -> bool:
+def picks_extreme(shape: QueryShape) -> bool:
     """MAX or MIN, LIMIT, a rank window, ALL, or "none is greater"."""
     return bool(shape.aggregates & {"MAX", "MIN"}) or shape.has_limit or shape.ranked or shape.negated
 
 
-def stores_extreme(shape: Shape) -> bool:
+def stores_extreme(shape: QueryShape) -> bool:
     """A column called like a maximum, a minimum or a rank."""
     ranks = lexicon().stored["rank"]
     ranked = any(use.words & ranks and (use.measure or not use.column) for use in shape.columns)
     return ranked or stores(shape, "max") or stores(shape, "min")
 
 
-def has_groups(shape: Shape) -> bool:
+def has_groups(shape: QueryShape) -> bool:
     """Whether rows are grouped, or things are aggregated one by one another way, or nothing is aggregated.
 
     Other ways: windows, correlated or parallel subqueries, legs of a set operation, ratios ("per"), one CASE for
@@ -105,7 +111,7 @@ def has_groups(shape: Shape) -> bool:
     return cases > 1 or any(p.find(exp.Div) is not None for p in projections)
 
 
-def has_limit(shape: Shape, limit: int) -> bool:
+def has_limit(shape: QueryShape, limit: int) -> bool:
     """LIMIT of that many, or a rank compared with it; two or three may also be picked one by one.
 
     The one extreme may be named by a value (``city = 'Tokyo'`` for the largest city): the question decides (intent).
@@ -116,11 +122,11 @@ def has_limit(shape: Shape, limit: int) -> bool:
     return limit in shape.limits or float(limit) in shape.numbers or by_hand
 
 
-def has_order(shape: Shape, *, extreme: bool) -> bool:
+def has_order(shape: QueryShape, *, extreme: bool) -> bool:
     return shape.order or (extreme and (is_extreme(shape) or bool(shape.strings)))
 
 
-def has_distinct(shape: Shape) -> bool:
+def has_distinct(shape: QueryShape) -> bool:
     """Whether duplicates are removed, or cannot arise, or would be rows that differ elsewhere."""
     if shape.distinct or shape.group or shape.set_operation:
         return True
@@ -131,7 +137,7 @@ def has_distinct(shape: Shape) -> bool:
     return not shape.projected or any(use.identity for use in shape.projected)
 
 
-def counts_distinct(shape: Shape) -> bool:
+def counts_distinct(shape: QueryShape) -> bool:
     """Whether what is counted differs row by row: DISTINCT, a derived table, or a key of the only table."""
     from sqlglot import exp
 
@@ -143,7 +149,7 @@ def counts_distinct(shape: Shape) -> bool:
     return any(use.unique and use.name.lower() in counted for use in shape.columns)
 
 
-def is_pinned(shape: Shape) -> bool:
+def is_pinned(shape: QueryShape) -> bool:
     """Whether a WHERE equality names the one row that a projected number is taken from."""
     from sqlglot import exp
 
@@ -162,7 +168,7 @@ def is_pinned(shape: Shape) -> bool:
 # --------------------------------------------------------------------------------- faults of the query alone
 
 
-def lacks_grouping(shape: Shape) -> bool:
+def lacks_grouping(shape: QueryShape) -> bool:
     """An aggregate over all rows beside a column of single rows, or used to order or filter single rows."""
     return any(_ungrouped(leg, shape) for leg in shape.legs)
 
@@ -173,11 +179,15 @@ def _own_aggregates(leg: exp.Select) -> Iterator[exp.Expr]:
 
     for projection in leg.expressions:
         for node in projection.walk():
-            if is_aggregate(node) and not isinstance(node.parent, exp.Window) and node.find_ancestor(exp.Select) is leg:
+            if (
+                is_aggregate_call(node)
+                and not isinstance(node.parent, exp.Window)
+                and node.find_ancestor(exp.Select) is leg
+            ):
                 yield node
 
 
-def _ungrouped(leg: exp.Select, shape: Shape) -> bool:
+def _ungrouped(leg: exp.Select, shape: QueryShape) -> bool:
     if leg.args.get("group"):
         return False
     named = {aggregate_name(node) for node in _own_aggregates(leg)}
@@ -186,7 +196,7 @@ def _ungrouped(leg: exp.Select, shape: Shape) -> bool:
     if named - {"MAX", "MIN"} and not _all_fixed(leg, [use for use in bare if use], uses):
         return True
     order = leg.args.get("order")
-    in_order = order is not None and any(is_aggregate(n) for n in order.walk())
+    in_order = order is not None and any(is_aggregate_call(n) for n in order.walk())
     return leg.args.get("having") is not None or (in_order and bool(bare or named))
 
 
@@ -204,12 +214,12 @@ def _all_fixed(leg: exp.Select, bare: list[ColumnUse], uses: Mapping[tuple[str, 
     return all(use.derived or use.name.lower() in names or use.table in pinned for use in bare)
 
 
-def _uses(shape: Shape) -> dict[tuple[str, str], ColumnUse]:
+def _uses(shape: QueryShape) -> dict[tuple[str, str], ColumnUse]:
     """Columns as written -> what they are."""
     return {(use.qualifier, use.name.lower()): use for use in shape.columns}
 
 
-def lacks_aggregate(shape: Shape, schema: Schema | None) -> bool:
+def lacks_aggregate(shape: QueryShape, schema: Schema | None) -> bool:
     """A number, a key or a computed value of single rows shown for a group that does not determine it.
 
     SQLite takes such a value from an arbitrary row of the group (except beside MAX or MIN).
@@ -272,9 +282,9 @@ def _determines(
     if key.table == use.table:
         return key.unique or (not primary and key.identity) or (key.identity and not key.foreign and not key.id_like)
     for pair in joined:
-        for one, other in (pair, pair[::-1]):
-            if (one.table, one.name.lower()) == (key.table, key.name.lower()) and other.table == use.table:
-                return other.unique or (not primary and (other.identity or other.id_like))
+        for left, right in (pair, pair[::-1]):
+            if (left.table, left.name.lower()) == (key.table, key.name.lower()) and right.table == use.table:
+                return right.unique or (not primary and (right.identity or right.id_like))
     owner = schema.table(key.table)
     references = [fk for fk in owner.foreign_keys if key.name.lower() in map(str.lower, fk.columns)] if owner else []
     if references:

@@ -19,7 +19,7 @@ from nl2sql.agents.checks.constraints.evidence import (
     stores,
     stores_extreme,
 )
-from nl2sql.agents.checks.constraints.shape import Shape, name_words, read_shape, singular
+from nl2sql.agents.checks.constraints.shape import QueryShape, name_words, read_shape, singular
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
@@ -75,7 +75,7 @@ def _names_aggregate(cues: Cues) -> bool:
     return any(cue in cues for cue in ("count", "avg", "sum", "max", "min", "superlative"))
 
 
-def _answers_how_many(cues: Cues, shape: Shape) -> bool:
+def _answers_how_many(cues: Cues, shape: QueryShape) -> bool:
     """An aggregate or a stored count in the SELECT list, or a column called by the plural that was asked for."""
     if shape.projected_aggregates or projects_stored_count(shape):
         return True
@@ -83,25 +83,25 @@ def _answers_how_many(cues: Cues, shape: Shape) -> bool:
     return any(plurals & name_words(use.name) for use in shape.projected)
 
 
-def _adds_up(shape: Shape) -> bool:
+def _adds_up(shape: QueryShape) -> bool:
     return bool(shape.aggregates) or shape.window or shape.arithmetic or stores(shape, "sum") or is_pinned(shape)
 
 
-def _lacks_threshold(cues: Cues, shape: Shape) -> bool:
+def _lacks_threshold(cues: Cues, shape: QueryShape) -> bool:
     """ "at least two X": the number is nowhere in the query, nothing is counted and no table is joined to itself."""
     if shape.aggregates or shape.set_operation or shape.subquery or len(set(shape.tables)) < len(shape.tables):
         return False
     return any(number > 0 and not _mentions(shape, number) for number in cues.numbers("threshold"))
 
 
-def _mentions(shape: Shape, number: int) -> bool:
+def _mentions(shape: QueryShape, number: int) -> bool:
     """The number itself, one beside it (``> 2`` for "at least 3"), in other units, or inside a string."""
     if any(abs(x - number) <= 1 or (x >= 10 * number and x % number == 0) for x in shape.numbers):
         return True
     return any(str(number) in value for value in shape.strings)
 
 
-def _lacks_extreme(cues: Cues, shape: Shape) -> bool:
+def _lacks_extreme(cues: Cues, shape: QueryShape) -> bool:
     if "superlative" not in cues or picks_extreme(shape):
         return False
     words = set(cues.words("superlative"))
@@ -120,7 +120,7 @@ def _lacks_extreme(cues: Cues, shape: Shape) -> bool:
     return all(any(word in cues.raw for word in name.split()) for name in names)
 
 
-def _lacks_distinct(cues: Cues, shape: Shape, schema: Schema | None) -> bool:
+def _lacks_distinct(cues: Cues, shape: QueryShape, schema: Schema | None) -> bool:
     if "count_distinct" in cues and not counts_distinct(shape):
         return not _row_per_thing(cues, shape, schema, "count_distinct")
     if "distinct" not in cues or shape.distinct or shape.group or shape.set_operation:
@@ -134,7 +134,7 @@ def _lacks_distinct(cues: Cues, shape: Shape, schema: Schema | None) -> bool:
     )
 
 
-def _row_per_thing(cues: Cues, shape: Shape, schema: Schema | None, cue: str) -> bool:
+def _row_per_thing(cues: Cues, shape: QueryShape, schema: Schema | None, cue: str) -> bool:
     """Whether the one table of the query is called what the cue's noun says: it holds one row per such thing."""
     if len(shape.tables) != 1:
         return False
@@ -152,7 +152,7 @@ def _row_per_thing(cues: Cues, shape: Shape, schema: Schema | None, cue: str) ->
 def _noun_runs(cues: Cues, cue: str, reach: int = 3) -> list[list[str]]:
     """The words after each match of a cue, up to a stop word: its noun is among them."""
     runs: list[list[str]] = []
-    for words, at in cues.found.get(cue, ()):
+    for words, at in cues.matches.get(cue, ()):
         run: list[str] = []
         for word in cues.text[at + len(words) :].split()[:reach]:
             if word in ",;:?!." or word in lexicon().stop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nl2sql.agents.checks.constraints.shape import is_aggregate, outer_selects
+from nl2sql.agents.checks.constraints.shape import is_aggregate_call, outer_selects
 from nl2sql.sql.parse import parse_bounded
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def _own(leg: exp.Select) -> Iterator[exp.Expr]:
 def _remove_aggregates(tree: exp.Expr, legs: list[exp.Select]) -> bool:
     from sqlglot import exp
 
-    found = False
+    changed = False
     for leg in legs:
-        for node in [n for n in _own(leg) if is_aggregate(n) and not isinstance(n.parent, exp.Window)]:
-            found = True
+        for node in [n for n in _own(leg) if is_aggregate_call(n) and not isinstance(n.parent, exp.Window)]:
+            changed = True
             inner = node.expressions[0] if isinstance(node, exp.Anonymous) else node.this
             if isinstance(inner, exp.Distinct):
                 inner = inner.expressions[0]
@@ -67,34 +67,34 @@ def _remove_aggregates(tree: exp.Expr, legs: list[exp.Select]) -> bool:
                 holder.replace(bare)
             else:
                 node.replace(bare)
-    return found
+    return changed
 
 
 def _remove_groups(tree: exp.Expr, legs: list[exp.Select]) -> bool:
-    found = [leg for leg in legs if leg.args.get("group")]
-    for leg in found:
+    grouped = [leg for leg in legs if leg.args.get("group")]
+    for leg in grouped:
         leg.set("group", None)
         leg.set("having", None)
-    return bool(found)
+    return bool(grouped)
 
 
 def _remove_order(tree: exp.Expr, legs: list[exp.Select]) -> bool:
-    found = False
+    changed = False
     for node in [tree, *legs]:
         for part in ("order", "limit", "offset"):
-            found = found or bool(node.args.get(part))
+            changed = changed or bool(node.args.get(part))
             node.set(part, None)
-    return found
+    return changed
 
 
 def _remove_distinct(tree: exp.Expr, legs: list[exp.Select]) -> bool:
     from sqlglot import exp
 
-    found = False
+    changed = False
     for leg in legs:
-        found = found or bool(leg.args.get("distinct"))
+        changed = changed or bool(leg.args.get("distinct"))
         leg.set("distinct", None)
         for node in [n for n in _own(leg) if isinstance(n, exp.Distinct)]:
             node.replace(node.expressions[0])
-            found = True
-    return found
+            changed = True
+    return changed

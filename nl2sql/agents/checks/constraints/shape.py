@@ -1,6 +1,6 @@
 """What a query looks like: the structures that the gates compare with a question, read from the sqlglot AST.
 
-A ``Shape`` is facts only. Columns are resolved through table aliases and, where a schema is given, to their
+A ``QueryShape`` is facts only. Columns are resolved through table aliases and, where a schema is given, to their
 declared type and key. Not covered: views' base tables, and columns that come out of derived tables.
 """
 
@@ -76,7 +76,7 @@ class ColumnUse:
 
 
 @dataclass(frozen=True)
-class Shape:
+class QueryShape:
     """Structures of one parsed query. ``legs`` are the outermost SELECTs (several under a set operation)."""
 
     tree: exp.Expr
@@ -106,7 +106,7 @@ class Shape:
     derived_tables: int
 
 
-def read_shape(sql: str, schema: Schema | None = None) -> Shape | None:
+def read_shape(sql: str, schema: Schema | None = None) -> QueryShape | None:
     """The shape of a SELECT, or None where sqlglot cannot parse it (the gates then abstain)."""
     tree = _parse(sql)
     if tree is None:
@@ -125,13 +125,13 @@ def _parse(sql: str) -> exp.Expr | None:
         return None
     try:
         refuse_unparsable(sql)
-        trees = sqlglot.parse(sql, dialect="sqlite")
+        parsed = sqlglot.parse(sql, dialect="sqlite")
     except (sqlglot.errors.SqlglotError, *SLIPS):
         return None
-    found = [t for t in trees if t is not None]
-    if len(found) != 1 or not isinstance(found[0], exp.Query):
+    trees = [t for t in parsed if t is not None]
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         return None
-    return found[0]
+    return trees[0]
 
 
 def outer_selects(tree: exp.Expr) -> Iterator[exp.Select]:
@@ -159,7 +159,7 @@ def _sources(leg: exp.Select) -> Iterator[exp.Select]:
             yield select
 
 
-def is_aggregate(node: exp.Expr) -> bool:
+def is_aggregate_call(node: exp.Expr) -> bool:
     """An aggregate function call (ranking window functions are not)."""
     from sqlglot import exp
 
@@ -198,14 +198,14 @@ def bare_columns(projection: exp.Expr) -> Iterator[exp.Column]:
     stack = [projection]
     while stack:
         node = stack.pop()
-        if is_aggregate(node) or isinstance(node, (exp.Window, exp.Query)):
+        if is_aggregate_call(node) or isinstance(node, (exp.Window, exp.Query)):
             continue
         if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
             yield node
         stack += list(node.iter_expressions())
 
 
-def _shape(tree: exp.Expr, schema: Schema | None) -> Shape:
+def _shape(tree: exp.Expr, schema: Schema | None) -> QueryShape:
     from sqlglot import exp
 
     legs = tuple(outer_selects(tree))
@@ -217,7 +217,7 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> Shape:
         aliases[table.alias_or_name.lower()] = table.name.lower()
     resolve = _resolver(schema, aliases, tables)
 
-    aggregates = {aggregate_name(n) for n in tree.walk() if is_aggregate(n)}
+    aggregates = {aggregate_name(n) for n in tree.walk() if is_aggregate_call(n)}
     projected_aggregates: set[str] = set()
     projected: list[ColumnUse] = []
     star = False
@@ -226,16 +226,16 @@ def _shape(tree: exp.Expr, schema: Schema | None) -> Shape:
         for projection in leg.expressions:
             star = star or projection.is_star or isinstance(projection, exp.Star)
             arithmetic = arithmetic or projection.find(exp.Add, exp.Sub, exp.Mul, exp.Div) is not None
-            projected_aggregates |= {aggregate_name(n) for n in projection.walk() if is_aggregate(n)}
+            projected_aggregates |= {aggregate_name(n) for n in projection.walk() if is_aggregate_call(n)}
             projected += [resolve(c) for c in bare_columns(projection)]
         for source in _sources(leg):
             for projection in source.expressions:
-                projected_aggregates |= {aggregate_name(n) for n in projection.walk() if is_aggregate(n)}
+                projected_aggregates |= {aggregate_name(n) for n in projection.walk() if is_aggregate_call(n)}
     limits, has_limit = _limits(tree)
     operation = next((n for n in tree.find_all(exp.SetOperation)), None)
     subqueries = [s for s in tree.find_all(exp.Select) if s not in legs]
     literals = list(tree.find_all(exp.Literal))
-    return Shape(
+    return QueryShape(
         tree=tree,
         legs=legs,
         aggregates=frozenset(aggregates),

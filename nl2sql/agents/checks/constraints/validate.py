@@ -16,7 +16,7 @@ from nl2sql.agents.checks.constraints.evidence import (
     is_extreme,
     is_pinned,
 )
-from nl2sql.agents.checks.constraints.shape import Shape, read_shape
+from nl2sql.agents.checks.constraints.shape import QueryShape, read_shape
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
@@ -53,7 +53,7 @@ def validate_constraints(sql: str, constraints: Mapping[str, Any], schema: Schem
     return {"valid": True, "reason": "ok"}
 
 
-def has_aggregate(shape: Shape, agg: str) -> bool:
+def has_aggregate(shape: QueryShape, agg: str) -> bool:
     """Whether the query computes ``agg``, or has another legitimate way to the same value."""
     if agg == "COUNT":
         return has_count(shape)
