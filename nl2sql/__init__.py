@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from nl2sql.agents.checks.guardrails import vanilla_candidate as vanilla_candidate
     from nl2sql.agents.checks.postprocess import guarded_postprocess as guarded_postprocess
     from nl2sql.agents.checks.projection import enforce_projection_contract as enforce_projection_contract
-    from nl2sql.agents.controllers import answer_question as answer_question
+    from nl2sql.agents.controllers import answer as answer
     from nl2sql.agents.controllers import run_episode as run_episode
     from nl2sql.agents.prompts import REACT_SYSTEM_PROMPT as REACT_SYSTEM_PROMPT
     from nl2sql.agents.react import react_sql as react_sql
@@ -76,7 +76,7 @@ _HOMES = {
     "SqliteDatabase": "nl2sql.databases.sqlite.database",
     "TOOLS": "nl2sql.agents.agent_tools",
     "Usage": "nl2sql.interfaces",
-    "answer_question": "nl2sql.agents.controllers",
+    "answer": "nl2sql.agents.controllers",
     "clean_candidate_with_reason": "nl2sql.agents.checks.candidate",
     "enforce_projection_contract": "nl2sql.agents.checks.projection",
     "evaluate": "nl2sql.runs.evaluate",

@@ -129,7 +129,7 @@ class Meter:
         return getattr(self._model, name)
 
 
-def answer_question(
+def answer(
     question: str | Question,
     database: Database,
     model: Model,

@@ -95,7 +95,7 @@ def ask(
     if not text:
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
 
-    from nl2sql.agents.controllers import answer_question, get_controller
+    from nl2sql.agents.controllers import answer, get_controller
     from nl2sql.config import load_config
     from nl2sql.databases.sqlite.database import SqliteDatabase
     from nl2sql.interfaces import no_sink
@@ -110,7 +110,7 @@ def ask(
         loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
         check_config(loaded, settings)
         sink = _print_step if trace else no_sink
-        episode = answer_question(text, database, loaded, named, settings, sink=sink)
+        episode = answer(text, database, loaded, named, settings, sink=sink)
         loaded.close()
     if as_json:
         from nl2sql.agents.record import json_text

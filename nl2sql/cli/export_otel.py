@@ -30,7 +30,7 @@ def export_otel_command(
       nl2sql export-otel runs/dev --endpoint http://localhost:4318
       nl2sql export-otel runs/dev --file spans.jsonl --content
     """
-    from nl2sql.runs.export.otel import export, to_collector, to_file
+    from nl2sql.runs.export.otel import export_spans, to_collector, to_file
     from nl2sql.runs.run import Run
 
     loaded = Run.load(run)
@@ -40,5 +40,5 @@ def export_otel_command(
         send, where = to_collector(endpoint), endpoint
     else:
         raise UsageError("where to? add --endpoint http://localhost:4318, or --file spans.jsonl")
-    sent = export(loaded, send, content=content, progress=not quiet)
+    sent = export_spans(loaded, send, content=content, progress=not quiet)
     print(f"exported {sent} episodes of {run} to {where}")

@@ -18,7 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from nl2sql import __version__
-from nl2sql.agents.controllers import answer_question, get_controller
+from nl2sql.agents.controllers import answer, get_controller
 from nl2sql.agents.record import json_tree
 from nl2sql.errors import Nl2SqlError
 from nl2sql.repair.analyzer import ErrorAnalyzer
@@ -102,9 +102,7 @@ class DatabaseTools:
             if self._model is None:
                 self._model = self._open_model()  # type: ignore[assignment]
             model: Model = self._model  # type: ignore[assignment]
-            episode = answer_question(
-                question.strip(), self.database, model, self._controller, self.config, corpus=self.corpus
-            )
+            episode = answer(question.strip(), self.database, model, self._controller, self.config, corpus=self.corpus)
         if not episode.sql:
             raise ToolError(episode.error or "the model wrote no SQL")
         rows = json_tree(episode.rows[:MAX_ROWS])

@@ -17,7 +17,7 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.runs.evaluate import start
-from nl2sql.runs.export.otel import export, to_collector, to_file
+from nl2sql.runs.export.otel import export_spans, to_collector, to_file
 from nl2sql.runs.export.spans import Span, trace_of
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.run import Run
@@ -145,7 +145,7 @@ def test_a_collector_gets_every_span_of_every_episode(run: Run, collector: tuple
 def test_a_file_holds_the_same_spans_as_otlp_json(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=INSTALL)
     file = tmp_path / "spans.jsonl"
-    assert export(run, to_file(file), progress=False) == 12
+    assert export_spans(run, to_file(file), progress=False) == 12
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     spans = [s for line in lines for r in line["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]]
     wanted = [
@@ -161,7 +161,7 @@ def test_a_collector_that_is_not_there_is_one_line(run: Run, monkeypatch: pytest
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=INSTALL)
     monkeypatch.setattr("nl2sql.runs.export.otel.TIMEOUT_S", 1.0)
     with pytest.raises(Nl2SqlError, match=r"the collector at http://127.0.0.1:1/v1/traces did not take the spans"):
-        export(run, to_collector("http://127.0.0.1:1"), progress=False)
+        export_spans(run, to_collector("http://127.0.0.1:1"), progress=False)
     with pytest.raises(UsageError, match="expected a collector's address"):
         to_collector("localhost:4318")
 
@@ -175,7 +175,7 @@ def test_without_opentelemetry_the_error_says_how_to_install_it(
     for what in (
         lambda: to_collector("http://localhost:4318"),
         lambda: to_file(tmp_path / "f"),
-        lambda: export(run, list, progress=False),
+        lambda: export_spans(run, list, progress=False),
     ):
         with pytest.raises(UsageError, match=r"pip install 'nl2sql-harness\[otel\]'"):
             what()

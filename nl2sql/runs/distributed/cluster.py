@@ -59,7 +59,7 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
         raise Nl2SqlError(f"Ray cannot be started here: {one_line(error, 300)}; use --executor local") from None
 
 
-class Cluster:
+class RayCluster:
     """The cluster that this process is connected to; a task takes one CPU. The arguments are those of ``Ray``."""
 
     def __init__(self, address: str | None, workers: int | None) -> None:

@@ -12,7 +12,7 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.scores import Judged
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.runs.distributed.cluster import Cluster
+from nl2sql.runs.distributed.cluster import RayCluster
 from nl2sql.runs.distributed.shards import cut
 from nl2sql.runs.distributed.worker import Assignment, judge_shard, prints_of, run_shard
 from nl2sql.runs.job import Job
@@ -29,7 +29,7 @@ class Ray:
     """
 
     def __init__(self, address: str | None = None, *, workers: int | None = None) -> None:
-        self.cluster = Cluster(address, workers)
+        self.cluster = RayCluster(address, workers)
 
     def __enter__(self) -> Ray:
         return self

@@ -32,7 +32,7 @@ SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
 Send: TypeAlias = "Callable[[Sequence[ReadableSpan]], None]"
 
 
-def export(run: Run, send: Send, *, content: bool = False, progress: bool = True) -> int:
+def export_spans(run: Run, send: Send, *, content: bool = False, progress: bool = True) -> int:
     """Pass the spans of every episode of a run (of all its seeds) to ``send``; returns the number of episodes.
 
     content: with prompts, answers, arguments and results, which may be confidential. Raises what ``send`` raises.
@@ -44,7 +44,7 @@ def export(run: Run, send: Send, *, content: bool = False, progress: bool = True
             lines = _episodes(part)
             while taken := list(islice(lines, BATCH)):
                 traces = [trace_of(line, part.manifest["model"], content=content) for line in taken]
-                send([span for trace in traces for span in readable(trace, began, part)])
+                send([span for trace in traces for span in readable_spans(trace, began, part)])
                 bar.update(len(taken))
                 sent += len(taken)
     return sent
@@ -56,7 +56,7 @@ def _episodes(run: Run) -> Iterator[dict[str, Any]]:
     return (line for line in iter_jsonl(run.folder / "traces.jsonl") if line.get("key") == key)
 
 
-def readable(trace: Trace, began: int, run: Run) -> list[ReadableSpan]:
+def readable_spans(trace: Trace, began: int, run: Run) -> list[ReadableSpan]:
     """The spans of one episode as the SDK's own. ``began``: Unix time in nanoseconds."""
     try:
         from opentelemetry.sdk.resources import Resource

@@ -45,7 +45,7 @@ def figures(collected: Collected) -> list[Figure]:
         Figure("Steps per question", steps(collected), "Share of each run's questions.", legend[: len(collected.runs)]),
         Figure(
             "Tokens per question",
-            tokens(collected),
+            tokens_by_question(collected),
             "Share of each run's questions; each bin is twice the one before.",
             legend[: len(collected.runs)],
         ),
@@ -121,7 +121,7 @@ def steps(collected: Collected) -> Markup:
     return _bars(shares, [str(a) if a == b else f"{a}–{b}" for a, b in bins], "steps", "Steps per question")
 
 
-def tokens(collected: Collected) -> Markup:
+def tokens_by_question(collected: Collected) -> Markup:
     """How many tokens the questions of each run cost, prompts and completions, in bins of powers of two."""
     counts = {}
     for label, run in collected.runs.items():
