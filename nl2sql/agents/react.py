@@ -29,7 +29,7 @@ from nl2sql.agents.checks import guardrails
 from nl2sql.agents.native_tools import NATIVE
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import EpisodeFailed, State, guard, open_task
-from nl2sql.agents.turns import TEXT, Form, failed, fit_window, observation_text, parse_action, turn_grammar
+from nl2sql.agents.turns import TEXT, Form, failed, fit_window, shown_observation, parse_action, turn_grammar
 from nl2sql.config import Config
 from nl2sql.interfaces import Database, EventSink, Gate, Model, Question, Resources, Tool, no_sink
 
@@ -264,7 +264,7 @@ def act(state: State, step: int, action: str, args: dict[str, Any]) -> Any:
     last: dict[str, Any] = next((r for r in reversed(state.trace) if "action" in r), {})
     repeated = (last.get("action"), last.get("args"), last.get("observation")) == (action, args, observation)
     state.record({"step": step, "action": action, "args": args, "observation": observation})
-    state.history.append(f"Observation: {observation_text(state, action, observation)}")
+    state.history.append(f"Observation: {shown_observation(state, action, observation)}")
     if repeated and state.task.config.react.repeat_hint:  # react_plus
         state.history.append(f"{prompts.HINT}{next_action(state)}.")
     return observation

@@ -120,7 +120,7 @@ def failed(observation: Any) -> bool:
     return isinstance(observation, Mapping) and "error" in observation
 
 
-def observation_text(state: State, action: str, observation: Any) -> str:
+def shown_observation(state: State, action: str, observation: Any) -> str:
     """An observation as the transcript shows it: schema as text, a candidate as SQL, the first rows of a run."""
     if failed(observation):
         return prompts.observation_text(observation["error"])

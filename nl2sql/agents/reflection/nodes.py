@@ -256,11 +256,11 @@ def complete(state: ReflectState, work: State) -> Update:
     """Settle the answer; with ``repair.learn`` the episode's repair goes into the corpus."""
     if work.task.config.repair.learn:
         repairing.remember(work)
-    finish, sql = answer(state)
+    finish, sql = ending(state)
     return {"is_complete": True, "finish": finish, "sql_query": sql}
 
 
-def answer(state: ReflectState) -> tuple[str, str]:
+def ending(state: ReflectState) -> tuple[str, str]:
     """How the episode ends, and with which SQL: the accepted attempt; else the best that ran; else the last."""
     accepted = (state["reflection_result"] or {}).get("is_acceptable") is True
     usable = [attempt for attempt in state["attempts"] if not attempt["rejected"]]

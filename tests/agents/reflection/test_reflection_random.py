@@ -87,7 +87,7 @@ def test_ten_thousand_errors_and_results_are_judged_and_end(
             break
         assert [state[name] for name in nodes.EMPTY_ATTEMPT] == [None] * 3
     assert state["iteration"] <= most
-    assert nodes.answer(state)[0] in ("finish", "best_so_far", "last_sql", "empty")
+    assert nodes.ending(state)[0] in ("finish", "best_so_far", "last_sql", "empty")
 
 
 class Moody:
