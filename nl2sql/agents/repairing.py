@@ -122,7 +122,7 @@ def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
 
 def guidance(state: State, sql: str, error: str) -> Any:
     """Guidance for ``sql``: the engine's own words where it refuses the statement, else the loop's reason."""
-    from nl2sql.repair.dry_run import engine_version, refusal
+    from nl2sql.repair.dry_run import engine_refusal, engine_version
     from nl2sql.repair.transfer import source_of
 
     task = state.task
@@ -130,7 +130,7 @@ def guidance(state: State, sql: str, error: str) -> Any:
     corpus = task.resources.corpus if config.guidance == "patterns+corpus" else None
     dialect = config.patterns or database.dialect
     version = engine_version(database) if dialect == database.dialect else ""
-    refused = refusal(sql, database) if sql else ""
+    refused = engine_refusal(sql, database) if sql else ""
     source = source_of(task.question.db_id, task.question.id)
     analyzer = _analyzer(dialect, corpus, config.threshold, version, config.search_s)
     return analyzer.analyze_error(refused or error, sql, task.schema, exclude=source)

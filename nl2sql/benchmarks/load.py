@@ -33,9 +33,9 @@ def load_benchmark(
     """
     name = str(name_or_path)
     if name == "packaged":
-        from nl2sql.benchmarks import packaged
+        from nl2sql.benchmarks.packaged import load_packaged
 
-        benchmark: Benchmark = packaged.load()
+        benchmark: Benchmark = load_packaged()
     elif name.startswith("hf:"):
         from nl2sql.benchmarks.hub import load_hub
 

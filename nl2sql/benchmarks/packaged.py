@@ -12,7 +12,7 @@ from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question
 
 
-def load() -> FolderBenchmark:
+def load_packaged() -> FolderBenchmark:
     """All packaged questions, in file order, over databases that are built when they are not in the cache yet.
 
     Raises BenchmarkError when the data folder is missing or malformed.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nl2sql.eval.comparison import Comparison, Group
 
 
-def compare(
+def compare_command(
     a: Annotated[Path, typer.Argument(help="Predictions A: any format that score reads, or a run folder.")],
     b: Annotated[Path, typer.Argument(help="Predictions B.")],
     benchmark: Annotated[
@@ -70,7 +70,7 @@ def compare(
             max_rows=max_rows,
             progress=sys.stderr.isatty(),
         )
-    compared = comparison.compare(scores["A"], scores["B"], metric=metric)
+    compared = comparison.compare_scores(scores["A"], scores["B"], metric=metric)
     sides = {
         label: {
             "predictions": str(file),

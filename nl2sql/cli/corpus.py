@@ -126,8 +126,8 @@ def prune(
         print(f"deleted {opened.prune(days=days, per_category=per_category)} rows")
 
 
-@app.command()
-def export(
+@app.command("export")
+def export_command(
     out: Annotated[Path | None, typer.Argument(help="A new file; left out: standard output.")] = None,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
@@ -164,8 +164,8 @@ def import_(
     print(f"{read} found, {new} new")
 
 
-@app.command()
-def discover(
+@app.command("discover")
+def discover_command(
     run: Annotated[list[Path] | None, typer.Argument(help="Run folders, whose failures are looked at.")] = None,
     least: Annotated[int, typer.Option(min=1, help="How often an error must have been met.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -46,8 +46,8 @@ def list_models(as_json: Json = False) -> None:
     )
 
 
-@app.command()
-def pull(
+@app.command("pull")
+def pull_command(
     name: Annotated[str, typer.Argument(help="An embedded model's name (see `nl2sql models list`).")],
     force: Annotated[bool, typer.Option("--force", help="Make it anew even if the cache holds it.")] = False,
     as_json: Json = False,

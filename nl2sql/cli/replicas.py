@@ -24,7 +24,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 
 
 @app.command("build")
-def build(
+def build_command(
     benchmark: BenchmarkOption = "packaged",
     split: SplitOption = None,
     limit: LimitOption = None,
@@ -83,7 +83,7 @@ def build(
 
 
 @app.command("check")
-def check(
+def check_command(
     benchmark: BenchmarkOption = "packaged",
     split: SplitOption = None,
     limit: LimitOption = None,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nl2sql.eval import Scores
 
 
-def score(
+def score_command(
     predictions: Annotated[
         list[Path] | None,
         typer.Option(

@@ -119,7 +119,7 @@ class _Facts:
 
 
 @dataclass(frozen=True)
-class Rule:
+class CauseRule:
     """``cause`` holds where ``test`` does and no rule above it did."""
 
     cause: str
@@ -127,12 +127,14 @@ class Rule:
     why: str
 
 
-def _only(cause: str) -> Rule:
-    return Rule(cause, lambda facts: facts.single_cause == cause, "the queries differ in this respect only")
+def _only(cause: str) -> CauseRule:
+    return CauseRule(cause, lambda facts: facts.single_cause == cause, "the queries differ in this respect only")
 
 
-def _when(cause: str, *facets: str) -> Rule:
-    return Rule(cause, lambda facts: facts.differs(*facets), f"the queries differ in {', '.join(facets)}, among others")
+def _when(cause: str, *facets: str) -> CauseRule:
+    return CauseRule(
+        cause, lambda facts: facts.differs(*facets), f"the queries differ in {', '.join(facets)}, among others"
+    )
 
 
 def _no_rows(facts: _Facts) -> bool:
@@ -165,17 +167,17 @@ def _other_columns(facts: _Facts) -> bool:
     return 0 < shared < len(gold) and len(facts.gold.rows) > 1 and not structure
 
 
-RULES: Sequence[Rule] = (
-    Rule("empty_result", _no_rows, "no rows, where the gold has some"),
+RULES: Sequence[CauseRule] = (
+    CauseRule("empty_result", _no_rows, "no rows, where the gold has some"),
     _only("join_path"),
     _only("grouping_aggregate"),
     _only("filter_value"),
     _only("projection"),
     _only("order_limit"),
     _only("duplicates"),
-    Rule("order_limit", _rows_in_another_order, "the same rows in another order"),
-    Rule("projection", _other_columns, "the same rows with other, more or fewer columns"),
-    Rule("duplicates", _rows_repeated, "the same rows, repeated another number of times"),
+    CauseRule("order_limit", _rows_in_another_order, "the same rows in another order"),
+    CauseRule("projection", _other_columns, "the same rows with other, more or fewer columns"),
+    CauseRule("duplicates", _rows_repeated, "the same rows, repeated another number of times"),
     _when("join_path", "tables"),
     _when("grouping_aggregate", "aggregates", "grouped", "having"),
     _when("filter_value", "filters"),

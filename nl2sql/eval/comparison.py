@@ -61,7 +61,7 @@ class Comparison:
         return asdict(self)
 
 
-def compare(a: Scores, b: Scores, *, metric: str | None = None) -> Comparison:
+def compare_scores(a: Scores, b: Scores, *, metric: str | None = None) -> Comparison:
     """Compare A with B over the items that both scored. ``metric`` decides wins by group and moved causes (EX).
 
     Raises UsageError where they share no item, or ``metric`` is not one of both.

@@ -34,7 +34,7 @@ def check_ts(benchmark: Benchmark, questions: Sequence[Question], chosen: EvalCo
             )
 
 
-class Databases:
+class ScoredDatabases:
     """The databases of a benchmark with their replicas, each looked up once, forgotten when done with."""
 
     def __init__(self, benchmark: Benchmark, questions: Sequence[Question], settings: Settings) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Case:
+class QueryPair:
     """A gold against a prediction; the texts as they were given."""
 
     gold: str
@@ -69,7 +69,7 @@ class PairJudge:
     def judge_pairs(
         self,
         database: Database,
-        cases: Sequence[Case],
+        cases: Sequence[QueryPair],
         single: Sequence[tuple[str | None, str | None]],
         replicas: Callable[[], Sequence[Path] | None] | None,
     ) -> tuple[list[Verdict], dict[str, RunResult]]:
@@ -137,15 +137,15 @@ class PairJudge:
         self.executed += outcome.executed
         return outcome
 
-    def _matches(self, case: Case, gold: RunResult, predicted: RunResult) -> bool:
+    def _matches(self, case: QueryPair, gold: RunResult, predicted: RunResult) -> bool:
         return self._judge(case, [gold], [predicted])
 
-    def _judge(self, case: Case, gold: Sequence[RunResult], predicted: Sequence[RunResult]) -> bool:
+    def _judge(self, case: QueryPair, gold: Sequence[RunResult], predicted: Sequence[RunResult]) -> bool:
         return self.rule.judge(
             gold, predicted, gold_sql=case.gold, predicted_sql=case.predicted, question=case.question
         )
 
-    def _on_original(self, outcome: PairsResult, pair: Pair, number: int, case: Case) -> Verdict:
+    def _on_original(self, outcome: PairsResult, pair: Pair, number: int, case: QueryPair) -> Verdict:
         gold, predicted = (outcome.results.get((0, index)) for index in pair[:2])
         verdict = Verdict(
             gold if (0, pair[0]) in outcome.rows_sent or (gold and not gold.success) else None,
@@ -168,7 +168,7 @@ class PairJudge:
         self,
         path: Path,
         files: Sequence[Path],
-        cases: Sequence[Case],
+        cases: Sequence[QueryPair],
         verdicts: Sequence[Verdict],
     ) -> None:
         """Fill in ``robust`` and ``replicas`` of cases that are right on the original.
@@ -221,7 +221,7 @@ class PairJudge:
         outcome: PairsResult,
         position: int,
         pair: Pair,
-        case: Case,
+        case: QueryPair,
         verdict: Verdict,
         together: list[tuple[RunResult, RunResult]],
     ) -> int | None:
@@ -251,7 +251,7 @@ class PairJudge:
         self,
         ties: Ties,
         replica: Path,
-        case: Case,
+        case: QueryPair,
         gold: RunResult | None,
         predicted: RunResult | None,
         *,
@@ -273,7 +273,7 @@ class PairJudge:
         self,
         path: Path,
         files: Sequence[Path],
-        case: Case,
+        case: QueryPair,
         verdict: Verdict,
         together: list[tuple[RunResult, RunResult]],
     ) -> bool:
@@ -317,7 +317,7 @@ class _Table:
         return self.places[text]
 
 
-def _with_columns_as_they_are(judging: PairJudge, case: Case, gold: RunResult, predicted: RunResult) -> bool:
+def _with_columns_as_they_are(judging: PairJudge, case: QueryPair, gold: RunResult, predicted: RunResult) -> bool:
     """Whether the two match with column i against column i: a first row of marks leaves no other assignment."""
     marks: tuple[Any, ...] = tuple(f"\0column {n}" for n in range(len(gold.columns)))
     if len(predicted.columns) != len(marks):

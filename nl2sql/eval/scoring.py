@@ -13,8 +13,8 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.databases import Databases, check_ts
-from nl2sql.eval.pairs import Case, PairJudge, Verdict
+from nl2sql.eval.databases import ScoredDatabases, check_ts
+from nl2sql.eval.pairs import PairJudge, QueryPair, Verdict
 from nl2sql.eval.rules import Rule, get_rule
 from nl2sql.eval.scores import ItemScore, Judged, Scores, replicas_name
 from nl2sql.eval.settings import Settings, settings_of
@@ -101,7 +101,7 @@ def judge(
     chosen = settings.chosen
     check_ts(benchmark, questions, chosen)
     judging = PairJudge(pool, get_rule(chosen.rule), chosen.timeout_s, chosen.max_rows, explain=settings.causes)
-    databases = Databases(benchmark, questions, settings)
+    databases = ScoredDatabases(benchmark, questions, settings)
     databases.build_for(questions, pool.workers, settings.progress)
     items = _judge_all(judging, databases, questions, predictions, settings.progress)
     return Judged(items, databases.warnings, databases.most, judging.executed)
@@ -117,7 +117,7 @@ class _Portion:
 
 def _judge_all(
     judging: PairJudge,
-    databases: Databases,
+    databases: ScoredDatabases,
     questions: Sequence[Question],
     predictions: Mapping[str, Mapping[str, str]],
     progress: bool,
@@ -236,7 +236,7 @@ def _connected(questions: Iterable[Question], statements: Mapping[str, Sequence[
 
 
 def _judge(
-    judging: PairJudge, databases: Databases, portion: _Portion, statements: Mapping[str, Sequence[str | None]]
+    judging: PairJudge, databases: ScoredDatabases, portion: _Portion, statements: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str | None, ItemScore]]:
     try:
         return _judge_portion(judging, databases, portion, statements)
@@ -245,19 +245,19 @@ def _judge(
 
 
 def _judge_portion(
-    judging: PairJudge, databases: Databases, portion: _Portion, statements: Mapping[str, Sequence[str | None]]
+    judging: PairJudge, databases: ScoredDatabases, portion: _Portion, statements: Mapping[str, Sequence[str | None]]
 ) -> dict[str, dict[str | None, ItemScore]]:
     """The scores of a portion; never raises for what a prediction, a gold or a database does."""
     database, trouble = databases.original(portion.db_id)
     golds = {q.id: [gold for text in q.gold for gold in judging.rule.accepts(text)] for q in portion.questions}
-    cases: list[Case] = []
+    cases: list[QueryPair] = []
     places: dict[tuple[str, str], list[int]] = {}
     single: list[tuple[str | None, str | None]] = []
     for question in portion.questions:
         texts = [sql for sql in statements[question.id] if sql and sql.strip()]
         for sql in texts:
             places[question.id, sql] = [len(cases) + n for n in range(len(golds[question.id]))]
-            cases += [Case(gold, sql, question.text) for gold in golds[question.id]]
+            cases += [QueryPair(gold, sql, question.text) for gold in golds[question.id]]
             if not golds[question.id]:
                 single.append((None, sql))
         if not texts:
@@ -284,7 +284,7 @@ class _Facts:
     question: Question
     golds: Sequence[str]
     results: Mapping[str, RunResult]
-    databases: Databases
+    databases: ScoredDatabases
     trouble: str | None  # why there is no database
     rule: Rule
 

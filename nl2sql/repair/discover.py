@@ -34,7 +34,7 @@ class FailedStatement:
 
 
 @dataclass
-class Cluster:
+class ErrorCluster:
     """Unmatched failures of one kind, named by the masked error of the first."""
 
     dialect: str
@@ -56,22 +56,22 @@ class Cluster:
         }
 
 
-def discover(failures: Iterable[FailedStatement], least: int = 2) -> list[Cluster]:
+def discover(failures: Iterable[FailedStatement], least: int = 2) -> list[ErrorCluster]:
     """Clusters of at least ``least`` failures that no packaged pattern matches, the most frequent first."""
-    by_mask: dict[tuple[str, str], Cluster] = {}
+    by_mask: dict[tuple[str, str], ErrorCluster] = {}
     analyzers: dict[str, ErrorAnalyzer] = {}
     for failure in failures:
         analyzer = analyzers.setdefault(failure.dialect, ErrorAnalyzer(failure.dialect))
         if analyzer.analyze_error(failure.error, failure.sql).category != "unknown":
             continue
         masked = mask_error(failure.error, failure.sql, failure.dialect)
-        by_mask.setdefault((failure.dialect, masked), Cluster(failure.dialect, masked)).failures.append(failure)
+        by_mask.setdefault((failure.dialect, masked), ErrorCluster(failure.dialect, masked)).failures.append(failure)
     clusters = _merged(sorted(by_mask.values(), key=lambda cluster: (-len(cluster.failures), cluster.masked)))
     clusters.sort(key=lambda cluster: (-len(cluster.failures), cluster.masked))
     return [cluster for cluster in clusters if len(cluster.failures) >= least]
 
 
-def _merged(clusters: list[Cluster]) -> list[Cluster]:
+def _merged(clusters: list[ErrorCluster]) -> list[ErrorCluster]:
     """Each cluster joined to the first, more frequent one of its dialect that says nearly the same."""
     vectors: Vectors = HashedNgrams(512)([cluster.masked for cluster in clusters])
     kept: list[int] = []
@@ -112,7 +112,7 @@ def failures_of_corpus(corpus: Corpus) -> Iterator[FailedStatement]:
             yield FailedStatement(row["error_msg"], row["failed_sql"], row["successful_sql"], row["dialect"])
 
 
-def stubs_text(clusters: Iterable[Cluster]) -> str:
+def stubs_text(clusters: Iterable[ErrorCluster]) -> str:
     """The stubs as YAML, each with how often it was met and what else was said."""
     import yaml
 

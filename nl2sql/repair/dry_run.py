@@ -32,7 +32,7 @@ def explain_analyze(
     return ExplainAnalyzeResponse(valid=False, error=error, repair_guidance=guidance)
 
 
-def refusal(sql: str, database: Database) -> str:
+def engine_refusal(sql: str, database: Database) -> str:
     """The engine's own words against ``sql``; "" where it compiles it, or says nothing."""
     compiled = database.explain(sql)
     return "" if compiled.success else compiled.error or ""

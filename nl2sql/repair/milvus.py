@@ -34,7 +34,7 @@ def milvus(uri: str) -> IndexFactory:
         from pymilvus import MilvusClient
     except ImportError:
         raise DatabaseError("Milvus needs a package; install it: pip install 'nl2sql-harness[milvus]'") from None
-    with explained(uri):
+    with milvus_errors(uri):
         client = MilvusClient(uri, timeout=WAIT_S)
 
     def made(content: str, size: int) -> SearchIndex:
@@ -44,7 +44,7 @@ def milvus(uri: str) -> IndexFactory:
 
 
 @contextmanager
-def explained(uri: str) -> Iterator[None]:
+def milvus_errors(uri: str) -> Iterator[None]:
     """What pymilvus raises, as one line with what to do next."""
     from grpc import RpcError
     from pymilvus.exceptions import MilvusException
@@ -74,7 +74,7 @@ class MilvusIndex:
             }
             for number, (id, source, vector) in enumerate(fixes)
         ]
-        with explained(self.uri):
+        with milvus_errors(self.uri):
             there = self._opened() if not self._count else self._count
             self._count += len(rows)
             if there == self._count:  # filled by an earlier process
@@ -100,7 +100,7 @@ class MilvusIndex:
 
     def _hits(self, query: Array, limit: int, exclude: str) -> list[tuple[float, int, str]]:
         """``(cosine, place, id)``, closest first."""
-        with explained(self.uri):
+        with milvus_errors(self.uri):
             hits = self.client.search(
                 self.collection,
                 data=[query.astype(np.float32).tolist()],

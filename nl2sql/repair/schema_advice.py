@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nl2sql.repair.schema_names import similar_columns, similar_names, with_derived, written
+from nl2sql.repair.schema_names import quoted_name, similar_columns, similar_names, with_derived
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
@@ -46,7 +46,7 @@ def _tables(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     sentences = []
     for name in names:
         if name.lower() not in known and (close := similar_names(name, (t.name for t in schema.tables), 1)):
-            sentences.append(f"There is no table {name}; the closest is {written(close[0], dialect)}.")
+            sentences.append(f"There is no table {name}; the closest is {quoted_name(close[0], dialect)}.")
     return sentences
 
 
@@ -60,7 +60,7 @@ def _columns(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     sentences = []
     for name in names:
         if name.lower() not in known and (close := similar_columns(name, schema, None, used)):
-            full = ".".join(written(part, dialect) for part in close[0])
+            full = ".".join(quoted_name(part, dialect) for part in close[0])
             sentences.append(f"No table has a column {name}; the closest is {full}.")
     return sentences
 
@@ -70,7 +70,7 @@ def _joins(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     from sqlglot import exp
 
     def name(plain: str) -> str:
-        return written(plain, dialect)
+        return quoted_name(plain, dialect)
 
     joined = {table.name.lower() for table in tree.find_all(exp.Table)}
     if not any(tree.find_all(exp.Join)):

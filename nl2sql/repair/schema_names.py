@@ -76,7 +76,7 @@ class SchemaNames:
 
     def written(self, name: str) -> str:
         """``name`` as it has to be written in the dialect: quoted where it is a keyword or no plain word."""
-        return written(name, self.dialect)
+        return quoted_name(name, self.dialect)
 
     def _own(self, column: str) -> Table | None:
         """The table that stands before the dot of ``column``."""
@@ -175,7 +175,7 @@ def bare(name: str) -> str:
     return name.rpartition(".")[2].strip("\"'`[] ")
 
 
-def written(name: str, dialect: str) -> str:
+def quoted_name(name: str, dialect: str) -> str:
     """``name`` as an identifier of ``dialect``: quoted only where it has to be."""
     quoted = quote_name(name)
     return "`" + name.replace("`", "``") + "`" if quoted != name and dialect in BACKTICKS else quoted

@@ -78,7 +78,7 @@ def open_corpus(path: Path, *, create: bool) -> sqlite3.Connection:
         _prepare(connection, path)
     except sqlite3.Error as error:
         connection.close()
-        raise explained(path, error) from None
+        raise corpus_error(path, error) from None
     except BaseException:
         connection.close()
         raise
@@ -108,7 +108,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("COMMIT")
 
 
-def explained(path: Path, error: sqlite3.Error) -> DatabaseError:
+def corpus_error(path: Path, error: sqlite3.Error) -> DatabaseError:
     """What SQLite said about a corpus file, as one line with what to do next."""
     text = one_line(error)
     if "locked" in text or "busy" in text:

@@ -13,7 +13,7 @@ from nl2sql.benchmarks import scorable
 from nl2sql.config import Config, SchemaConfig
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Benchmark, Database, Question
-from nl2sql.repair.dry_run import refusal
+from nl2sql.repair.dry_run import engine_refusal
 from nl2sql.runs.repair_bench.corruptions import corrupted, error_of
 from training import examples
 from training.act import act_example
@@ -170,7 +170,7 @@ def _repair(
 ) -> Example:
     if not shares.guided or rng.random() >= shares.guided:
         return examples.repair_example(item, text, bad, error)
-    return examples.repair_example(item, text, bad, refusal(bad, database) or error, guided_by=database)
+    return examples.repair_example(item, text, bad, engine_refusal(bad, database) or error, guided_by=database)
 
 
 def _variant(question: Question, database: Database, shares: Shares, rng: random.Random) -> Question:

@@ -271,14 +271,14 @@ def test_concurrent_builders_agree_on_one_complete_file(tmp_path: Path) -> None:
 
 
 def test_two_builds_have_the_same_fingerprints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = questions.load().fingerprints()
+    first = questions.load_packaged().fingerprints()
     monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path))
-    assert questions.load().fingerprints() == first
+    assert questions.load_packaged().fingerprints() == first
     assert set(first) == {"questions", *DATABASES}
 
 
 def test_load_gives_questions_with_all_their_golds_and_splits() -> None:
-    benchmark = questions.load()
+    benchmark = questions.load_packaged()
     assert [question.id for question in benchmark.questions] == [item["id"] for item in ITEMS]
     assert sorted(id for ids in benchmark.splits.values() for id in ids) == sorted(item["id"] for item in ITEMS)
     several = next(question for question in benchmark.questions if len(question.gold) > 1)

@@ -11,11 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nl2sql.cli.compare import compare
+from nl2sql.cli.compare import compare_command
 from nl2sql.errors import UsageError
 
 app = typer.Typer()
-app.command("compare")(compare)
+app.command("compare")(compare_command)
 
 GOLDS = [
     "SELECT name FROM customers",
@@ -120,9 +120,9 @@ package = types.ModuleType("nl2sql.cli")  # this command alone, whatever the oth
 package.__path__ = [{str(Path(sys.modules["nl2sql.cli.compare"].__file__).parent)!r}]
 sys.modules["nl2sql.cli"] = package
 import typer
-from nl2sql.cli.compare import compare
+from nl2sql.cli.compare import compare_command
 app = typer.Typer()
-app.command()(compare)
+app.command()(compare_command)
 try:
     app(["--help"])
 finally:

@@ -8,8 +8,8 @@ from sqlglot.errors import SqlglotError
 
 from nl2sql.agents.checks.constraints.removal import STRUCTURES, remove_structure
 from nl2sql.errors import UsageError
-from nl2sql.eval.suites.neighbours import neighbours
-from nl2sql.eval.suites.source import Source, read_source
+from nl2sql.eval.suites.neighbours import neighbours_of
+from nl2sql.eval.suites.source import SourceDatabase, read_source
 from nl2sql.sql.hardness import hardness
 from nl2sql.sql.parse import MAX_DEPTH, parse_bounded
 from nl2sql.sql.row_order import order_free
@@ -37,7 +37,7 @@ SEEN_WITHOUT_PARSING = ("joins without ON", "what the parser trips over")  # no 
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Source:
+def source(tmp_path_factory) -> SourceDatabase:
     path = tmp_path_factory.mktemp("source") / "t.sqlite"
     connection = sqlite3.connect(path)
     connection.executescript("CREATE TABLE t (a INTEGER, b TEXT); INSERT INTO t VALUES (1, 'x'), (2, 'y');")
@@ -55,7 +55,7 @@ def test_every_room_that_parses_refuses_at_once(name, source):
     assert order_free(sql) is (name in SEEN_WITHOUT_PARSING)
     assert [remove_structure(sql, structure) for structure in STRUCTURES] == [None] * len(STRUCTURES)
     with pytest.raises(UsageError) as error:
-        neighbours(sql, source)
+        neighbours_of(sql, source)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 1000
     assert time.monotonic() - started < 20  # many times what it takes; without a bound it is hours, or a crash
@@ -71,5 +71,5 @@ def test_long_but_flat_queries_are_read(source):
 
 
 def test_a_number_that_is_no_float_makes_no_neighbour(source):
-    found = neighbours(f"SELECT a FROM t WHERE a > {'9' * 5000}", source)
+    found = neighbours_of(f"SELECT a FROM t WHERE a > {'9' * 5000}", source)
     assert len(found) >= 50

@@ -21,7 +21,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql.eval.replicas.shape import ForeignKey, Shape, dangling, open_read_only, quoted, read_shapes, table_kinds
+from nl2sql.eval.replicas.shape import (
+    HeldForeignKey,
+    TableShape,
+    dangling,
+    open_read_only,
+    quoted,
+    read_shapes,
+    table_kinds,
+)
 from nl2sql.eval.replicas.values import fresh, is_date, neighbour
 
 log = logging.getLogger(__name__)
@@ -64,7 +72,7 @@ class Perturber:
                 if kind == "virtual"
             }
 
-    def _sample(self, connection: sqlite3.Connection, shape: Shape, bound: int) -> list[Row]:
+    def _sample(self, connection: sqlite3.Connection, shape: TableShape, bound: int) -> list[Row]:
         """The table's rows in order, or ``bound`` of them, those first whose parents are in the sample."""
         columns, name = shape.column_list(), quoted(shape.name)
         (count,) = connection.execute(f"SELECT count(*) FROM {name}").fetchone()
@@ -79,7 +87,7 @@ class Perturber:
             rows = [rows[index] for index in sorted(order[:bound])]
         return [list(row) for row in rows]
 
-    def _parent_keys(self, key: ForeignKey) -> Keys:
+    def _parent_keys(self, key: HeldForeignKey) -> Keys:
         return [tuple(row[column] for column in key.parent_columns) for row in self.rows[key.parent]]
 
     def write(self, target: Path, number: int) -> None:
@@ -133,7 +141,7 @@ class Perturber:
 class _Table:
     """One table of one replica."""
 
-    def __init__(self, source: Perturber, shape: Shape, rng: random.Random) -> None:
+    def __init__(self, source: Perturber, shape: TableShape, rng: random.Random) -> None:
         self.source, self.shape, self.rng = source, shape, rng
         self.original = source.rows[shape.name]
         referenced = {
@@ -165,7 +173,7 @@ class _Table:
         rng.shuffle(rows)
         self._insert(connection, rows)
 
-    def _parents(self, connection: sqlite3.Connection, key: ForeignKey) -> Keys:
+    def _parents(self, connection: sqlite3.Connection, key: HeldForeignKey) -> Keys:
         parent = self.source.shapes[key.parent]
         columns = parent.column_list(key.parent_columns)
         rows = connection.execute(f"SELECT {columns} FROM {quoted(key.parent)}").fetchall()
@@ -215,7 +223,7 @@ class _Table:
                 row[column] = moved
                 return
 
-    def _repoint(self, rows: list[Row], key: ForeignKey, known: Keys) -> None:
+    def _repoint(self, rows: list[Row], key: HeldForeignKey, known: Keys) -> None:
         """Point some references elsewhere, and all of those whose parent is gone."""
         rng, exists = self.rng, set(known)
         nullable = all(self.shape.nullable[c] and c not in self.keys for c in key.columns)
@@ -236,7 +244,7 @@ class _Table:
             for column, value in zip(key.columns, target, strict=True):
                 row[column] = value
 
-    def _duplicates(self, rows: list[Row], parents: dict[ForeignKey, Keys]) -> list[Row]:
+    def _duplicates(self, rows: list[Row], parents: dict[HeldForeignKey, Keys]) -> list[Row]:
         known = [*self.original, *rows]
         taken = {columns: {tuple(row[c] for c in columns) for row in known} for columns in self.unique}
         values: dict[int, set[Any]] = {}
@@ -257,7 +265,7 @@ class _Table:
         row: Row,
         columns: tuple[int, ...],
         taken: set[tuple[Any, ...]],
-        parents: dict[ForeignKey, Keys],
+        parents: dict[HeldForeignKey, Keys],
         values: dict[int, set[Any]],
         highest: dict[int, int],
     ) -> None:
@@ -312,7 +320,7 @@ def _copy_virtual(connection: sqlite3.Connection, name: str, rows: Sequence[Sequ
             log.warning("virtual table %s is empty in the replica: %s", name, error)
 
 
-def _refers(row: Sequence[Any], key: ForeignKey, known: set[tuple[Any, ...]]) -> bool:
+def _refers(row: Sequence[Any], key: HeldForeignKey, known: set[tuple[Any, ...]]) -> bool:
     values = tuple(row[column] for column in key.columns)
     return None in values or values in known
 
@@ -331,5 +339,5 @@ def _scale(rows: Sequence[Row], column: int) -> set[Any]:
     return distinct if kinds in ({"number"}, {True}) else set()
 
 
-def _in_key(shape: Shape, column: int) -> bool:
+def _in_key(shape: TableShape, column: int) -> bool:
     return any(column in columns for columns in shape.unique)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class ForeignKey:
+class HeldForeignKey:
     columns: tuple[int, ...]
     parent: str  # the parent table's own spelling
     parent_columns: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Shape:
+class TableShape:
     """One ordinary table. Columns are counted from 0 in the order of ``names``; generated columns are left out."""
 
     name: str
@@ -25,7 +25,7 @@ class Shape:
     types: tuple[str, ...]
     nullable: tuple[bool, ...]
     unique: tuple[tuple[int, ...], ...]  # primary key and unique indexes, as sets of columns
-    foreign_keys: tuple[ForeignKey, ...]  # only those that hold in the data
+    foreign_keys: tuple[HeldForeignKey, ...]  # only those that hold in the data
     has_rowid: bool = True
 
     def column_list(self, columns: Iterable[int] | None = None) -> str:
@@ -52,7 +52,7 @@ def table_kinds(connection: sqlite3.Connection) -> dict[str, str]:
     return {name: kind for name, kind in rows if not name.lower().startswith("sqlite_")}
 
 
-def read_shapes(connection: sqlite3.Connection) -> list[Shape]:
+def read_shapes(connection: sqlite3.Connection) -> list[TableShape]:
     """The ordinary tables, parents before children where foreign keys allow."""
     kinds = table_kinds(connection)
     shapes = {name.lower(): _read(connection, name) for name, kind in kinds.items() if kind == "table"}
@@ -60,7 +60,7 @@ def read_shapes(connection: sqlite3.Connection) -> list[Shape]:
     return _parents_first(complete)
 
 
-def _read(connection: sqlite3.Connection, name: str) -> Shape:
+def _read(connection: sqlite3.Connection, name: str) -> TableShape:
     info = connection.execute('SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?)', (name,)).fetchall()
     info = [row for row in info if row[4] == 0]
     position = {row[0].lower(): index for index, row in enumerate(info)}
@@ -72,7 +72,7 @@ def _read(connection: sqlite3.Connection, name: str) -> Shape:
         if not partial and all(column is not None and column.lower() in position for column in columns):
             keys.append(tuple(position[column.lower()] for column in columns))
     has_rowid = bool(connection.execute("SELECT wr = 0 FROM pragma_table_list WHERE name = ?", (name,)).fetchone()[0])
-    return Shape(
+    return TableShape(
         name,
         tuple(row[0] for row in info),
         tuple(row[1] for row in info),
@@ -83,7 +83,7 @@ def _read(connection: sqlite3.Connection, name: str) -> Shape:
     )
 
 
-def _with_foreign_keys(connection: sqlite3.Connection, shape: Shape, shapes: dict[str, Shape]) -> Shape:
+def _with_foreign_keys(connection: sqlite3.Connection, shape: TableShape, shapes: dict[str, TableShape]) -> TableShape:
     from dataclasses import replace
 
     rows = connection.execute(
@@ -99,20 +99,20 @@ def _with_foreign_keys(connection: sqlite3.Connection, shape: Shape, shapes: dic
         targets = [part[3] for part in parts]
         theirs = parent.unique[0] if targets[0] is None and parent.unique else _positions(parent, targets)
         if ours and theirs and len(ours) == len(theirs):
-            key = ForeignKey(ours, parent.name, theirs)
+            key = HeldForeignKey(ours, parent.name, theirs)
             if _holds(connection, shape, parent, key):
                 keys.append(key)
     return replace(shape, foreign_keys=tuple(keys))
 
 
-def _positions(shape: Shape, names: Sequence[str | None]) -> tuple[int, ...] | None:
+def _positions(shape: TableShape, names: Sequence[str | None]) -> tuple[int, ...] | None:
     known = {name.lower(): index for index, name in enumerate(shape.names)}
     if any(name is None or name.lower() not in known for name in names):
         return None
     return tuple(known[name.lower()] for name in names if name is not None)
 
 
-def dangling(shape: Shape, parent: Shape, key: ForeignKey) -> str:
+def dangling(shape: TableShape, parent: TableShape, key: HeldForeignKey) -> str:
     """An SQL condition on ``shape``: the row's foreign key is set and refers to nothing."""
     ours, theirs = shape.column_list(key.columns), parent.column_list(key.parent_columns)
     set_here = " AND ".join(f"{quoted(shape.names[c])} IS NOT NULL" for c in key.columns)
@@ -121,15 +121,15 @@ def dangling(shape: Shape, parent: Shape, key: ForeignKey) -> str:
     return f"{set_here} AND {left} NOT IN (SELECT {theirs} FROM {quoted(parent.name)} WHERE {set_there})"
 
 
-def _holds(connection: sqlite3.Connection, shape: Shape, parent: Shape, key: ForeignKey) -> bool:
+def _holds(connection: sqlite3.Connection, shape: TableShape, parent: TableShape, key: HeldForeignKey) -> bool:
     condition = dangling(shape, parent, key)
     return connection.execute(f"SELECT 1 FROM {quoted(shape.name)} WHERE {condition} LIMIT 1").fetchone() is None
 
 
-def _parents_first(shapes: Sequence[Shape]) -> list[Shape]:
+def _parents_first(shapes: Sequence[TableShape]) -> list[TableShape]:
     waiting = {shape.name: {key.parent for key in shape.foreign_keys} - {shape.name} for shape in shapes}
     by_name = {shape.name: shape for shape in shapes}
-    ordered: list[Shape] = []
+    ordered: list[TableShape] = []
     while waiting:
         ready = [name for name, parents in waiting.items() if not parents & waiting.keys()]
         for name in ready or [min(waiting)]:  # a cycle: some table has to be first

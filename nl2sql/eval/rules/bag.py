@@ -76,7 +76,7 @@ def suites_match(
     if not tags or Counter(gold_rows) == Counter(predicted_rows):
         return True
     snapped = _snapped(gold_rows, predicted_rows)
-    if same_bag(_columns(snapped[0]), _columns(snapped[1])):
+    if columns_match(_columns(snapped[0]), _columns(snapped[1])):
         return True
     return tolerance > ROUND_OFF and close_bag(_columns(gold_rows), _columns(predicted_rows), tolerance)
 
@@ -142,7 +142,7 @@ def _renamed(rows: Cells, names: dict[float, float]) -> Cells:
     return [tuple(names.get(v, v) if isinstance(v, float) else v for v in row) for row in rows]
 
 
-def same_bag(gold: Sequence[Column], predicted: Sequence[Column]) -> bool:
+def columns_match(gold: Sequence[Column], predicted: Sequence[Column]) -> bool:
     """Whether some assignment of predicted to gold columns makes the multisets of rows equal. Column 0 is fixed."""
     tags = gold[0]
     if Counter(_row_sums(gold)) != Counter(_row_sums(predicted)):

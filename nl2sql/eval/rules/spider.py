@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nl2sql.databases.sqlite.limits import MAX_SQL_CHARS
-from nl2sql.eval.rules.bag import same_bag
+from nl2sql.eval.rules.bag import columns_match
 from nl2sql.interfaces import RunResult
 
 Row = tuple[Any, ...]
@@ -74,7 +74,7 @@ def _equal(gold: Sequence[Row], predicted: Sequence[Row], ordered: bool) -> bool
     if ordered:  # equal in some order of columns: the same columns, each as often
         return Counter(zip(*gold, strict=True)) == Counter(zip(*predicted, strict=True))
     tags = (0,) * len(gold)
-    return same_bag([tags, *zip(*gold, strict=True)], [tags, *zip(*predicted, strict=True)])
+    return columns_match([tags, *zip(*gold, strict=True)], [tags, *zip(*predicted, strict=True)])
 
 
 def _unordered(row: Row) -> Row:

@@ -31,7 +31,7 @@ def close_bag(gold: Sequence[Column], predicted: Sequence[Column], tolerance: fl
     return _Search(gold, predicted, tolerance).extend([gold[0]], [predicted[0]], frozenset())
 
 
-def close(first: float, second: float, tolerance: float) -> bool:
+def numbers_close(first: float, second: float, tolerance: float) -> bool:
     """Whether two numbers are equal, or, where one has a fractional part, within ``tolerance`` (relative)."""
     if first == second:
         return True
@@ -105,7 +105,7 @@ def _by_rest(columns: Sequence[Column]) -> dict[Any, list[Numbers]]:
 
 def _pair_off(ours: list[Numbers], theirs: list[Numbers], tolerance: float) -> bool:
     def fit(expected: Numbers, actual: Numbers) -> bool:
-        return all(close(a, b, tolerance) for a, b in zip(expected, actual, strict=True))
+        return all(numbers_close(a, b, tolerance) for a, b in zip(expected, actual, strict=True))
 
     if all(map(fit, ours, theirs)):
         return True

@@ -30,7 +30,7 @@ __all__ = ["METHOD", "Order", "Suite", "build_suites", "suite_databases", "suite
 
 
 @dataclass(frozen=True)
-class Order:
+class SuiteOrder:
     """What a suite is wanted for: the accepted golds of a question, over the database at ``path``."""
 
     path: Path
@@ -65,7 +65,7 @@ def suite_databases(path: str | Path, golds: Sequence[str], n: int = 10, seed: i
     """
     if n < 0:
         raise UsageError(f"{n} databases asked for; expected 0 or more")
-    order = Order(Path(path), tuple(golds), n, seed)
+    order = SuiteOrder(Path(path), tuple(golds), n, seed)
     ((_, suite),) = build_suites([order], workers=1)
     if suite.error:
         raise DatabaseError(f"no suite for {order.path} could be built: {suite.error}")
@@ -78,12 +78,12 @@ def suite_fingerprint(databases: Iterable[str | Path]) -> str:
     return hashlib.sha256("|".join([METHOD, *parts]).encode()).hexdigest()
 
 
-def build_suites(orders: Sequence[Order], *, workers: int = 2) -> Iterator[tuple[int, Suite]]:
+def build_suites(orders: Sequence[SuiteOrder], *, workers: int = 2) -> Iterator[tuple[int, Suite]]:
     """(index, suite) of every order as it is ready; what the cache has comes first. Errors are in ``Suite.error``.
 
     Raises DatabaseError where an original cannot be read.
     """
-    from nl2sql.eval.suites.workshop import Task, run_tasks
+    from nl2sql.eval.suites.workshop import SuiteTask, run_tasks
 
     missing: dict[Path, list[int]] = {}
     for index, order in enumerate(orders):
@@ -98,7 +98,7 @@ def build_suites(orders: Sequence[Order], *, workers: int = 2) -> Iterator[tuple
     for _, indices in firsts:
         order = orders[indices[0]]
         request = {"task": "build", "golds": sorted(set(order.golds)), "n": order.n, "seed": order.seed}
-        tasks.append(Task(str(order.path), lambda path=order.path: source_data(path), request))  # type: ignore[misc]
+        tasks.append(SuiteTask(str(order.path), lambda path=order.path: source_data(path), request))  # type: ignore[misc]
     for number, reply in run_tasks(tasks, workers):
         folder, indices = firsts[number]
         suite = Suite((), (), 0.0, True, reply["error"]) if "error" in reply else _write(folder, reply)

@@ -17,7 +17,7 @@ from typing import Any
 from nl2sql.databases.sqlite.worker import Rejected, Sandbox, single_statement
 from nl2sql.eval.replicas.shape import quoted
 from nl2sql.eval.rules import gold_order, results_match, suites_match
-from nl2sql.eval.suites.source import Row, Source
+from nl2sql.eval.suites.source import Row, SourceDatabase
 from nl2sql.interfaces import RunResult
 
 STATEMENT_S = 1.0
@@ -65,7 +65,7 @@ class Arena:
         return self.run("EXPLAIN " + statement).success
 
 
-def readable(sql: str) -> str | None:
+def one_statement(sql: str) -> str | None:
     """The one statement in ``sql``; None where the sandbox would refuse it."""
     try:
         return single_statement(sql)
@@ -73,7 +73,7 @@ def readable(sql: str) -> str | None:
         return None
 
 
-class Judge:
+class GoldJudge:
     """EX[bag] against one gold, with the gold's order."""
 
     def __init__(self, gold_sql: str) -> None:
@@ -110,7 +110,7 @@ def _fractional(result: RunResult) -> bool:
     return any(isinstance(value, float) for row in result.rows for value in row)
 
 
-def read_rows(image: bytes, source: Source, names: Iterable[str]) -> dict[str, list[Row]]:
+def read_rows(image: bytes, source: SourceDatabase, names: Iterable[str]) -> dict[str, list[Row]]:
     """The rows of tables as they are stored."""
     connection = sqlite3.connect(":memory:")
     try:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.eval.suites import Order, build_suites, source_data
-from nl2sql.eval.suites.workshop import Task, run_tasks
+from nl2sql.eval.suites import SuiteOrder, build_suites, source_data
+from nl2sql.eval.suites.workshop import SuiteTask, run_tasks
 from nl2sql.interfaces import Benchmark, Question
 
 Method: TypeAlias = Literal["suite", "perturb"]
@@ -116,7 +116,7 @@ def check_strength(
     started = time.perf_counter()
     asked = [(question, *files[question.id]) for question in questions if question.id in files]
     tasks = [
-        Task(
+        SuiteTask(
             str(path),
             lambda path=path: source_data(path),  # type: ignore[misc]
             {"task": "check", "golds": [question.gold[0]], "files": [str(f) for f in databases], "seed": seed},
@@ -164,7 +164,7 @@ def build_replicas(
     if strength.method == "perturb":
         return _perturbed(questions, paths, strength, seed, progress)
     kept = [question for question in questions if question.id in paths]
-    orders = [Order(paths[question.id], tuple(question.gold), strength.n, seed) for question in kept]
+    orders = [SuiteOrder(paths[question.id], tuple(question.gold), strength.n, seed) for question in kept]
     files: dict[str, tuple[Path, list[Path]]] = {}
     new: set[Path] = set()
     for index, suite in _progress(build_suites(orders, workers=workers), len(orders), "building", progress):

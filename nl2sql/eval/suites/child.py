@@ -3,7 +3,7 @@
 Started by ``workshop.py`` as a ``framed_child``. The process cannot grow any file (RLIMIT_FSIZE is 0): databases go
 back as bytes.
 
-Requests: ``{"source": key, "data": Source or null}`` (data once per source), and with it ``"task"``: "build"
+Requests: ``{"source": key, "data": SourceDatabase or null}`` (data once per source), and with it ``"task"``: "build"
 (``golds``, ``n``, ``seed``) or "check" (``golds``, ``files``, ``seed``).
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from nl2sql.databases.sqlite.framed_child import reply, requests
 from nl2sql.databases.sqlite.worker import restrict_process
-from nl2sql.eval.suites.distil import Databases, Gold, answer, distil, read_gold
-from nl2sql.eval.suites.source import Source
+from nl2sql.eval.suites.distil import Gold, Workplace, distil, gold_result, read_gold
+from nl2sql.eval.suites.source import SourceDatabase
 from nl2sql.interfaces import RunResult
 from nl2sql.sql.parse import SLIPS
 
@@ -27,12 +27,12 @@ LARGEST_FILE = 256 * 2**20
 def main() -> None:
     """Answer requests until the socket closes."""
     restrict_process()
-    known: dict[str, Databases] = {}
+    known: dict[str, Workplace] = {}
     for request in requests():
         key = request["source"]
         if request["data"] is not None:
             known.clear()  # tasks come database by database
-            known[key] = Databases(Source.from_json(request["data"]))
+            known[key] = Workplace(SourceDatabase.from_json(request["data"]))
         try:
             response = TASKS[request["task"]](known[key], request)
         except (sqlite3.Error, OSError, MemoryError, AssertionError, *SLIPS) as error:
@@ -40,7 +40,7 @@ def main() -> None:
         reply(response)
 
 
-def build(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
+def build_images(place: Workplace, request: dict[str, Any]) -> dict[str, Any]:
     """A suite for the golds: images, and what they kill."""
     started = time.perf_counter()
     made = distil(place.source, request["golds"], request["n"], request["seed"], place)
@@ -54,7 +54,7 @@ def build(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def check(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
+def check_files(place: Workplace, request: dict[str, Any]) -> dict[str, Any]:
     """Which neighbours the given databases kill, judged as TS judges: one gold, one column assignment for all."""
     images = []
     for name in request["files"]:
@@ -72,7 +72,7 @@ def check(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
         ours: list[RunResult] = []
         theirs: dict[int, list[RunResult]] = {k: [] for k in alive}
         for image in images:
-            result = answer(gold, place, image)
+            result = gold_result(gold, place, image)
             if result is None:
                 continue
             ours.append(result)
@@ -88,7 +88,7 @@ def check(place: Databases, request: dict[str, Any]) -> dict[str, Any]:
     return {"golds": entries}
 
 
-TASKS = {"build": build, "check": check}
+TASKS = {"build": build_images, "check": check_files}
 
 
 def _entry(gold: Gold, killed: set[int], usable: int) -> dict[str, Any]:

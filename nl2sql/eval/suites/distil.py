@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from sqlglot import expressions as exp
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.suites.arena import ORDERS, Arena, Judge, read_rows, readable, shuffled
+from nl2sql.eval.suites.arena import ORDERS, Arena, GoldJudge, one_statement, read_rows, shuffled
 from nl2sql.eval.suites.generate import Generator
 from nl2sql.eval.suites.hints import Hints, hold_values, read_hints
 from nl2sql.eval.suites.images import empty_image, store
-from nl2sql.eval.suites.neighbours import Neighbour, neighbours, parse_gold
-from nl2sql.eval.suites.source import Source
+from nl2sql.eval.suites.neighbours import Neighbour, neighbours_of, parse_gold
+from nl2sql.eval.suites.source import SourceDatabase
 from nl2sql.interfaces import RunResult
 
 FIRST = 10
@@ -39,7 +39,7 @@ class Gold:
     sql: str
     statement: str
     tree: exp.Expr | None
-    judge: Judge
+    judge: GoldJudge
     live: list[Neighbour] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)  # the gold with its ties broken one way and the other
     problem: str | None = None  # why no suite can be made for it
@@ -53,23 +53,23 @@ class Distilled:
     candidates: int
 
 
-class Databases:
+class Workplace:
     """What is made once per source: an arena and the images without rows."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceDatabase) -> None:
         self.source = source
         self.arena = Arena()
         self.empty = empty_image(source)
         self.loose = empty_image(source, loose=True)
 
 
-def read_gold(sql: str, place: Databases, seed: int) -> Gold:
+def read_gold(sql: str, place: Workplace, seed: int) -> Gold:
     """Parse a gold, make its neighbours, and drop those that do not compile."""
-    statement = readable(sql) or ""
-    gold = Gold(sql, statement, None, Judge(sql))
+    statement = one_statement(sql) or ""
+    gold = Gold(sql, statement, None, GoldJudge(sql))
     try:
         gold.tree = parse_gold(sql, place.source)
-        candidates = neighbours(sql, place.source, seed=seed)
+        candidates = neighbours_of(sql, place.source, seed=seed)
     except UsageError as error:
         gold.problem = str(error)
         return gold
@@ -101,7 +101,7 @@ def _tie_breakers(tree: exp.Expr) -> list[str]:
     return variants
 
 
-def answer(gold: Gold, place: Databases, image: bytes, names: Sequence[str] | None = None) -> RunResult | None:
+def gold_result(gold: Gold, place: Workplace, image: bytes, names: Sequence[str] | None = None) -> RunResult | None:
     """The gold's result on the database, which is loaded afterwards; None where it says nothing."""
     arena = place.arena
     arena.load(image)
@@ -125,9 +125,11 @@ def answer(gold: Gold, place: Databases, image: bytes, names: Sequence[str] | No
     return result
 
 
-def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Databases | None = None) -> Distilled:
+def distil(
+    source: SourceDatabase, golds: Sequence[str], n: int, seed: int, place: Workplace | None = None
+) -> Distilled:
     """At most ``n`` databases (serialised) for ``golds`` together; fewer where fewer kill as much."""
-    place = place or Databases(source)
+    place = place or Workplace(source)
     read = [read_gold(sql, place, seed) for sql in golds]
     usable = [gold for gold in read if gold.problem is None and gold.tree is not None]
     if not usable or n < 1:
@@ -153,7 +155,7 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
         for g, gold in enumerate(read):
             if gold.problem is not None:
                 continue
-            result = answer(gold, place, image, names)
+            result = gold_result(gold, place, image, names)
             tried[g] += full
             if result is None:
                 continue
@@ -175,7 +177,7 @@ def distil(source: Source, golds: Sequence[str], n: int, seed: int, place: Datab
     return Distilled(read, images, killed, number)
 
 
-def _focus(read: list[Gold], alive: list[tuple[int, int]], number: int, source: Source, seed: int) -> Hints:
+def _focus(read: list[Gold], alive: list[tuple[int, int]], number: int, source: SourceDatabase, seed: int) -> Hints:
     """What a candidate is drawn towards: nothing, the constants of a gold's survivors together, or one survivor."""
     turn = alive[(number // 4) % len(alive)] if number % 4 < 3 else alive[number % len(alive)]
     rng = random.Random(f"{seed}/{number}/focus")

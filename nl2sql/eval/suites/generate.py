@@ -14,14 +14,14 @@ from collections.abc import Iterable
 
 from nl2sql.eval.suites.hints import Cell, Hints
 from nl2sql.eval.suites.profiles import profile
-from nl2sql.eval.suites.source import Row, Source
+from nl2sql.eval.suites.source import Row, SourceDatabase
 from nl2sql.eval.suites.table_rows import TableRows
 
 
 class Generator:
     """Candidates for one set of golds. ``focus``: cells and values that a surviving neighbour turns on."""
 
-    def __init__(self, source: Source, hints: Hints, seed: int | str) -> None:
+    def __init__(self, source: SourceDatabase, hints: Hints, seed: int | str) -> None:
         self.source, self.hints, self.seed = source, hints, seed
         self._shared: dict[Cell, list[Cell]] = {}
         for cell in hints.linked:

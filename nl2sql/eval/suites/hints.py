@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from sqlglot import expressions as exp
 
 from nl2sql.eval.replicas.values import is_date
-from nl2sql.eval.suites.mutator import NULLS, REPEATS, TIES, Neighbour, written
+from nl2sql.eval.suites.mutator import NULLS, REPEATS, TIES, Neighbour, constant_value
 from nl2sql.eval.suites.scopes import Scope, scopes_of
-from nl2sql.eval.suites.source import Source
+from nl2sql.eval.suites.source import SourceDatabase
 
 Cell: TypeAlias = tuple[str, int]  # table in lower case, number of the column
 
@@ -51,7 +51,7 @@ class Hints:
 
 
 def read_hints(
-    golds: Iterable[exp.Expr], neighbours: Iterable[Neighbour], source: Source, *, beside: bool = False
+    golds: Iterable[exp.Expr], neighbours: Iterable[Neighbour], source: SourceDatabase, *, beside: bool = False
 ) -> Hints:
     """What to generate for. ``beside``: with the values just beside the neighbours' constants."""
     hints = Hints()
@@ -74,7 +74,7 @@ def read_hints(
     return hints
 
 
-def hold_values(hints: Hints, source: Source, rng: random.Random) -> Hints:
+def hold_values(hints: Hints, source: SourceDatabase, rng: random.Random) -> Hints:
     """Most rows shall have one of the constants in every column that has some, so that many conditions turn at once."""
     for cell, values in hints.constants.items():
         if values and cell not in hints.held:
@@ -86,7 +86,7 @@ def hold_values(hints: Hints, source: Source, rng: random.Random) -> Hints:
     return hints
 
 
-def _refer(cell: Cell, values: list[Any], source: Source, hints: Hints) -> None:
+def _refer(cell: Cell, values: list[Any], source: SourceDatabase, hints: Hints) -> None:
     """A constant of a foreign key has to be among the parents' keys first."""
     for key in source.by_name[cell[0]].foreign_keys:
         if cell[1] in key.columns:
@@ -102,7 +102,7 @@ def _add(into: dict[Cell, list[Any]], cell: Cell, values: Iterable[Any]) -> None
 
 
 class _Reader:
-    def __init__(self, tree: exp.Expr, source: Source, hints: Hints) -> None:
+    def __init__(self, tree: exp.Expr, source: SourceDatabase, hints: Hints) -> None:
         self.tree, self.source, self.hints = tree, source, hints
         self.scopes = scopes_of(tree, source)
 
@@ -119,7 +119,7 @@ class _Reader:
             self._in(listed)
         for between in self.tree.find_all(exp.Between):
             cell = self._cell(between.this)
-            low, high = written(between.args["low"]), written(between.args["high"])
+            low, high = constant_value(between.args["low"]), constant_value(between.args["high"])
             if cell and low is not None and high is not None:
                 _add(hints.good, cell, [low, high])
                 _add(hints.bad, cell, [_step(low, -1), _step(high, 1)])
@@ -152,15 +152,15 @@ class _Reader:
             self.hints.link(a, b)
 
     def _size(self, node: Any, into: set[int] | None = None) -> None:
-        value = written(node)
+        value = constant_value(node)
         if isinstance(value, int) and 0 <= value <= LARGEST_SIZE:
             (self.hints.sizes if into is None else into).add(value)
 
     def _comparison(self, node: Any) -> None:
         left, right, operator = node.this, node.expression, type(node)
-        if written(left) is not None and written(right) is None:
+        if constant_value(left) is not None and constant_value(right) is None:
             left, right, operator = right, left, MIRROR.get(operator, operator)
-        value = written(right)
+        value = constant_value(right)
         if value is None:
             if isinstance(right, (exp.Subquery, exp.Select)):
                 select = right.find(exp.Select)
@@ -214,7 +214,7 @@ class _Reader:
         return bool(own)
 
     def _like(self, node: Any) -> None:
-        cell, pattern = self._cell(node.this), written(node.expression)
+        cell, pattern = self._cell(node.this), constant_value(node.expression)
         if not cell or not isinstance(pattern, str):
             return
         core = pattern.replace("_", "x")
@@ -230,7 +230,7 @@ class _Reader:
 
     def _in(self, node: Any) -> None:
         cell = self._cell(node.this)
-        values = [v for item in node.expressions if (v := written(item)) is not None]
+        values = [v for item in node.expressions if (v := constant_value(item)) is not None]
         if cell and values:
             _add(self.hints.good, cell, values)
             _add(self.hints.bad, cell, [_step(v, 1) for v in values[:2]])

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlglot import expressions as exp
 
-from nl2sql.eval.suites.scopes import Ref, Scope, conjuncts
+from nl2sql.eval.suites.scopes import Ref, Scope, and_parts
 
 AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 REJECTING = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.In, exp.Between)
@@ -98,7 +98,7 @@ def equated(scope: Scope, left: Ref, right: Ref) -> bool:
 
 def fixed(scope: Scope) -> set[Ref]:
     """Columns that WHERE equates with a constant."""
-    parts = conjuncts(scope.select.args["where"].this if scope.select.args.get("where") else None)
+    parts = and_parts(scope.select.args["where"].this if scope.select.args.get("where") else None)
     equal = [part for part in parts if isinstance(part, exp.EQ) and isinstance(part.expression, exp.Literal)]
     return set(_refs(scope, [part.this for part in equal]))
 
@@ -115,10 +115,10 @@ def _refs(scope: Scope, nodes: Iterable[Any]) -> list[Ref]:
 def _held(scope: Scope, besides: exp.Join | None = None) -> Iterator[exp.Expr]:
     """Conditions that every row passes: of WHERE and of the inner joins, but for one join."""
     select = scope.select
-    yield from conjuncts(select.args["where"].this if select.args.get("where") else None)
+    yield from and_parts(select.args["where"].this if select.args.get("where") else None)
     for join in select.args.get("joins") or []:
         if not join.side and join is not besides:
-            yield from conjuncts(join.args.get("on"))
+            yield from and_parts(join.args.get("on"))
 
 
 def _tested(scope: Scope, besides: exp.Join | None = None) -> set[Ref]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nl2sql.eval.replicas.shape import quoted
-from nl2sql.eval.suites.source import Row, Source
+from nl2sql.eval.suites.source import Row, SourceDatabase
 
 
-def empty_image(source: Source, *, loose: bool = False) -> bytes:
+def empty_image(source: SourceDatabase, *, loose: bool = False) -> bytes:
     """A serialised database with the schema and no rows; ``loose``: columns only, for rows in another order."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
@@ -35,7 +35,7 @@ def empty_image(source: Source, *, loose: bool = False) -> bytes:
         connection.close()
 
 
-def store(image: bytes, source: Source, rows: Mapping[str, Sequence[Row]]) -> bytes:
+def store(image: bytes, source: SourceDatabase, rows: Mapping[str, Sequence[Row]]) -> bytes:
     """A copy of ``image`` with ``rows`` in it; a row that a constraint refuses is left out, and what refers to it."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
@@ -61,7 +61,7 @@ def store(image: bytes, source: Source, rows: Mapping[str, Sequence[Row]]) -> by
         connection.close()
 
 
-def _close_under_foreign_keys(connection: sqlite3.Connection, source: Source, rows: Mapping[str, Any]) -> None:
+def _close_under_foreign_keys(connection: sqlite3.Connection, source: SourceDatabase, rows: Mapping[str, Any]) -> None:
     changed = True
     while changed:
         changed = False

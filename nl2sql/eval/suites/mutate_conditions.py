@@ -14,12 +14,12 @@ from nl2sql.eval.suites.mutator import (
     NULLS,
     PER_SITE,
     Mutator,
+    constant_value,
     in_on,
     number,
     own_values,
     same_value,
     setting,
-    written,
 )
 from nl2sql.eval.suites.scopes import Ref, Scope
 
@@ -68,7 +68,7 @@ def _beside(m: Mutator, column: exp.Expr, constant: exp.Expr) -> tuple[str, int,
     """The column of a comparison and the constant at which it turns."""
     scope = m.scope_of(column)
     place = scope.find(column) if scope and isinstance(column, exp.Column) else None
-    value = written(constant)
+    value = constant_value(constant)
     if place is None or value is None:
         return None
     return place[0].table((place[1], place[2])).name, place[2], value
@@ -108,7 +108,7 @@ def _other_constants(m: Mutator, node: exp.Literal) -> tuple[tuple[str, int] | N
     values: list[Any] = []
     above = node.parent
     if not node.is_string:
-        value = written(node)
+        value = constant_value(node)
         values = [value + 1, value - 1] if isinstance(value, int) or math.isfinite(value or math.inf) else []
     elif isinstance(above, exp.Like):
         pattern = node.this

@@ -17,7 +17,7 @@ from nl2sql.eval.suites.mutator import (
     setting,
     within,
 )
-from nl2sql.eval.suites.scopes import Ref, Scope, conjuncts
+from nl2sql.eval.suites.scopes import Ref, Scope, and_parts
 
 
 def columns(m: Mutator) -> None:
@@ -54,7 +54,7 @@ def _qualified(scope: Scope, ref: Ref, like: exp.Column) -> exp.Column:
     return column
 
 
-def distinct(m: Mutator) -> None:
+def distincts(m: Mutator) -> None:
     for scope in m.scopes.values():
         select = scope.select
         first = next((table for table in scope.sources.values() if table is not None), None)
@@ -104,7 +104,7 @@ def joins(m: Mutator) -> None:
                 m.emit("join")
                 join.set("side", side or None)
                 join.set("kind", kind or None)
-            for part in list(conjuncts(join.args["on"])):
+            for part in list(and_parts(join.args["on"])):
                 if isinstance(part, exp.EQ) and part is not join.args["on"]:
                     m.swap("join", part, exp.true())
             alias = join.this.alias_or_name.lower()

@@ -14,7 +14,7 @@ from typing import Any
 from sqlglot import expressions as exp
 
 from nl2sql.eval.suites.scopes import Ref, Scope, scopes_of
-from nl2sql.eval.suites.source import Source
+from nl2sql.eval.suites.source import SourceDatabase
 
 PER_SITE = 4  # columns tried in place of one column, values in place of one constant
 COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
@@ -33,7 +33,7 @@ class Neighbour:
 class Mutator:
     """The tree of a gold, and the neighbours found so far by their text."""
 
-    def __init__(self, tree: exp.Query, source: Source, seed: int) -> None:
+    def __init__(self, tree: exp.Query, source: SourceDatabase, seed: int) -> None:
         self.holder = exp.Paren(this=tree)  # so that the outermost query can be replaced as well
         self.source = source
         self.rng = random.Random(f"{seed}/{tree.sql('sqlite')}")
@@ -148,7 +148,7 @@ def number(value: float) -> exp.Expr:
     return exp.Neg(this=exp.Literal.number(-value)) if value < 0 else exp.Literal.number(value)
 
 
-def written(node: Any) -> Any:
+def constant_value(node: Any) -> Any:
     """The value of a constant as it is written in SQL; None for anything else."""
     sign = 1
     while isinstance(node, (exp.Neg, exp.Paren)):

@@ -1,8 +1,8 @@
 """Neighbours of a gold query: the same query with one thing wrong, each tagged with its kind.
 
-``neighbours(sql, source, seed=0)`` mutates the syntax tree (``mutate_conditions.py``, ``mutate_shape.py``). What cannot
-show in the answer is not made where that is easy to see (``idle.py``); some neighbours are equivalent all the same.
-Whether one compiles is found out where it is executed (``arena.py``).
+``neighbours_of(sql, source, seed=0)`` mutates the syntax tree (``mutate_conditions.py``, ``mutate_shape.py``). What
+cannot show in the answer is not made where that is easy to see (``idle.py``); some neighbours are equivalent all the
+same. Whether one compiles is found out where it is executed (``arena.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nl2sql.eval.suites import mutate_conditions as conditions
 from nl2sql.eval.suites import mutate_shape as shape
 from nl2sql.eval.suites.mutator import NULLS, REPEATS, TIES, Mutator, Neighbour
 from nl2sql.eval.suites.scopes import scopes_of
-from nl2sql.eval.suites.source import Source
+from nl2sql.eval.suites.source import SourceDatabase
 from nl2sql.sql.parse import parse_bounded
 
 MOST = 110  # neighbours per gold
@@ -41,14 +41,14 @@ KINDS = (
 )
 MUTATIONS: tuple[Callable[[Mutator], None], ...] = (
     conditions.comparisons, conditions.connectives, conditions.conditions, conditions.constants, shape.columns,
-    shape.distinct, shape.joins, conditions.nulls, shape.clauses, shape.orders, shape.limits, shape.aggregates,
+    shape.distincts, shape.joins, conditions.nulls, shape.clauses, shape.orders, shape.limits, shape.aggregates,
     shape.set_operations, shape.groups,
 )  # fmt: skip
 
-__all__ = ["KINDS", "NULLS", "REPEATS", "TIES", "Neighbour", "neighbours", "parse_gold"]
+__all__ = ["KINDS", "NULLS", "REPEATS", "TIES", "Neighbour", "neighbours_of", "parse_gold"]
 
 
-def parse_gold(sql: str, source: Source) -> exp.Query:
+def parse_gold(sql: str, source: SourceDatabase) -> exp.Query:
     """The tree of a gold; double-quoted text that names no column becomes a string, as SQLite reads it.
 
     Raises UsageError for what is not one query that sqlglot can read.
@@ -76,7 +76,7 @@ def _aliases(select: exp.Select) -> Iterator[str]:
     return (item.alias for item in select.expressions if item.alias)
 
 
-def neighbours(sql: str, source: Source, *, seed: int = 0) -> list[Neighbour]:
+def neighbours_of(sql: str, source: SourceDatabase, *, seed: int = 0) -> list[Neighbour]:
     """Neighbours of ``sql``, no two with the same text, at most ``MOST``.
 
     Raises UsageError where the gold cannot be parsed.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.eval.suites import Order, build_suites
+from nl2sql.eval.suites import SuiteOrder, build_suites
 from nl2sql.interfaces import Question
 
 INDEX = "index.json"
@@ -40,10 +40,10 @@ def suites_of(
 
     suites = QuestionSuites()
     asked = [(question, path) for question in questions if (path := path_of(question.db_id)) is not None]
-    orders: list[Order] = []
+    orders: list[SuiteOrder] = []
     kept: list[str] = []
     for question, path in asked:
-        order = Order(path, tuple(question.gold), n, seed)
+        order = SuiteOrder(path, tuple(question.gold), n, seed)
         try:
             order.folder()
         except DatabaseError as error:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from sqlglot import expressions as exp
 
-from nl2sql.eval.suites.source import Source, TableSource
+from nl2sql.eval.suites.source import SourceDatabase, TableSource
 
 Ref: TypeAlias = tuple[str, int]  # alias in lower case, number of the column
 
@@ -60,7 +60,7 @@ class Scope:
                 yield node
 
 
-def scopes_of(tree: exp.Expr, source: Source) -> dict[int, Scope]:
+def scopes_of(tree: exp.Expr, source: SourceDatabase) -> dict[int, Scope]:
     """Scopes by ``id`` of their SELECT node."""
     scopes: dict[int, Scope] = {}
     for select in tree.find_all(exp.Select):
@@ -77,14 +77,14 @@ def scopes_of(tree: exp.Expr, source: Source) -> dict[int, Scope]:
     return scopes
 
 
-def conjuncts(node: exp.Expr | None) -> Iterator[exp.Expr]:
+def and_parts(node: exp.Expr | None) -> Iterator[exp.Expr]:
     """The parts of a condition that all have to hold."""
     if node is None:
         return
     if isinstance(node, exp.Paren):
-        yield from conjuncts(node.this)
+        yield from and_parts(node.this)
     elif isinstance(node, exp.And):
-        yield from conjuncts(node.this)
-        yield from conjuncts(node.expression)
+        yield from and_parts(node.this)
+        yield from and_parts(node.expression)
     else:
         yield node

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from nl2sql.eval.replicas.shape import ForeignKey, Shape, open_read_only, quoted, read_shapes, table_kinds
+from nl2sql.eval.replicas.shape import HeldForeignKey, TableShape, open_read_only, quoted, read_shapes, table_kinds
 
 CHECKED = re.compile(r"""check\s*\(\s*["`\[]?(\w+)["`\]]?\s+in\s*\(([^)]*)\)""", re.IGNORECASE)
 SAMPLE_ROWS = 150  # rows read per table; spread over the table where it has row ids
@@ -29,7 +29,7 @@ class TableSource:
     types: tuple[str, ...]
     nullable: tuple[bool, ...]  # a column of the primary key is never nullable here, though SQLite may allow it
     unique: tuple[tuple[int, ...], ...]
-    foreign_keys: tuple[ForeignKey, ...]
+    foreign_keys: tuple[HeldForeignKey, ...]
     has_check: bool
     collated: bool  # some column has a collation of its own
     rows: tuple[Row, ...]
@@ -55,7 +55,7 @@ class TableSource:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceDatabase:
     """A database as data. ``tables`` stand parents before children."""
 
     tables: tuple[TableSource, ...]
@@ -69,11 +69,12 @@ class Source:
         return asdict(self)
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Source:
+    def from_json(data: Mapping[str, Any]) -> SourceDatabase:
         tables = []
         for entry in data["tables"]:
             keys = tuple(
-                ForeignKey(tuple(k["columns"]), k["parent"], tuple(k["parent_columns"])) for k in entry["foreign_keys"]
+                HeldForeignKey(tuple(k["columns"]), k["parent"], tuple(k["parent_columns"]))
+                for k in entry["foreign_keys"]
             )
             tables.append(
                 TableSource(
@@ -89,10 +90,10 @@ class Source:
                     tuple((column, tuple(values)) for column, values in entry["listed"]),
                 )
             )
-        return Source(tuple(tables), tuple((kind, name, sql) for kind, name, sql in data["statements"]))
+        return SourceDatabase(tuple(tables), tuple((kind, name, sql) for kind, name, sql in data["statements"]))
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> SourceDatabase:
     """Read ``path`` (read-only; SQL of our own only). Raises OSError and sqlite3.Error."""
     with open_read_only(path) as connection:
         kinds = table_kinds(connection)
@@ -105,10 +106,10 @@ def read_source(path: Path) -> Source:
         )
         ddl = {name: sql for kind, name, sql in statements if kind == "table"}
         tables = tuple(_table(connection, shape, ddl.get(shape.name, "")) for shape in read_shapes(connection))
-    return Source(tables, statements)
+    return SourceDatabase(tables, statements)
 
 
-def _table(connection: sqlite3.Connection, shape: Shape, ddl: str) -> TableSource:
+def _table(connection: sqlite3.Connection, shape: TableShape, ddl: str) -> TableSource:
     primary = set()
     for position, (key,) in enumerate(connection.execute("SELECT pk FROM pragma_table_info(?)", (shape.name,))):
         if key and position < len(shape.names):
@@ -127,14 +128,14 @@ def _table(connection: sqlite3.Connection, shape: Shape, ddl: str) -> TableSourc
     )
 
 
-def _listed(shape: Shape, ddl: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _listed(shape: TableShape, ddl: str) -> Iterator[tuple[int, tuple[str, ...]]]:
     position = {name.lower(): index for index, name in enumerate(shape.names)}
     for name, values in CHECKED.findall(ddl):
         if name.lower() in position:
             yield position[name.lower()], tuple(re.findall(r"'([^']*)'", values))
 
 
-def _sample(connection: sqlite3.Connection, shape: Shape) -> list[Row]:
+def _sample(connection: sqlite3.Connection, shape: TableShape) -> list[Row]:
     select = f"SELECT {shape.column_list()} FROM {quoted(shape.name)}"
     if shape.has_rowid:
         (last,) = connection.execute(f"SELECT max(rowid) FROM {quoted(shape.name)}").fetchone()

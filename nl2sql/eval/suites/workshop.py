@@ -14,14 +14,14 @@ from nl2sql.errors import DatabaseError
 TASK_S = 120.0  # a task that takes longer is given up and its process killed
 
 
-class Task:
+class SuiteTask:
     """One request. ``source``: what names the database; ``read``: reads it when a process has not seen it yet."""
 
     def __init__(self, source: str, read: Callable[[], dict[str, Any]], request: dict[str, Any]) -> None:
         self.source, self.read, self.request = source, read, request
 
 
-def run_tasks(tasks: Sequence[Task], workers: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
+def run_tasks(tasks: Sequence[SuiteTask], workers: int = 2) -> Iterator[tuple[int, dict[str, Any]]]:
     """(index, reply) of every task as they finish; ``{"error": ...}`` for one that failed."""
     groups: dict[str, list[int]] = {}
     for index, task in enumerate(tasks):
@@ -44,7 +44,7 @@ def run_tasks(tasks: Sequence[Task], workers: int = 2) -> Iterator[tuple[int, di
                 done.put((index, error))
                 raise
 
-    def run_task(task: Task) -> dict[str, Any]:
+    def run_task(task: SuiteTask) -> dict[str, Any]:
         worker: FramedChild | None = getattr(local, "worker", None)
         if worker is None:
             worker = local.worker = FramedChild("nl2sql.eval.suites.child", last_words=True)

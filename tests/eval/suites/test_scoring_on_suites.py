@@ -169,9 +169,9 @@ def test_one_database_that_cannot_be_used_spoils_no_other(shop, tmp_path, monkey
 
 
 BUILD = (
-    "from pathlib import Path; from nl2sql.eval.suites import Order, build_suites\n"
+    "from pathlib import Path; from nl2sql.eval.suites import SuiteOrder, build_suites\n"
     "golds = [f'SELECT name FROM shop WHERE sales > {n} AND id < 9' for n in range(40)]\n"
-    "orders = [Order(Path({path!r}), (gold,), 4) for gold in golds]\n"
+    "orders = [SuiteOrder(Path({path!r}), (gold,), 4) for gold in golds]\n"
     "for _, suite in build_suites(orders): print(len(suite.databases), flush=True)\n"
 )
 

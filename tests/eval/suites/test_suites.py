@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 
 from nl2sql.cli.replicas import app
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.eval.suites import Order, build_suites, suite_databases, suite_fingerprint, workshop
-from nl2sql.eval.suites.distil import Databases, answer, distil, read_gold
+from nl2sql.eval.suites import SuiteOrder, build_suites, suite_databases, suite_fingerprint, workshop
+from nl2sql.eval.suites.distil import Workplace, distil, gold_result, read_gold
 from nl2sql.eval.suites.generate import Generator
 from nl2sql.eval.suites.hints import read_hints
 from nl2sql.eval.suites.images import empty_image, store
-from nl2sql.eval.suites.neighbours import neighbours
-from nl2sql.eval.suites.source import Source, read_source
+from nl2sql.eval.suites.neighbours import neighbours_of
+from nl2sql.eval.suites.source import SourceDatabase, read_source
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SCRIPT = (FIXTURES / "replica_schemas.sql").read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def place(source):
-    return Databases(source)
+    return Workplace(source)
 
 
 @pytest.mark.parametrize(("gold", "kind", "sql", "fate"), CASES)
@@ -75,7 +75,7 @@ def test_a_neighbour_differs_on_some_database_or_on_none_as_its_fate_says(gold, 
     images = [*made.images, *(store(place.empty, source, generator.rows(number)) for number in range(25))]
     said_something, killed = 0, set()
     for image in images:
-        result = answer(read, place, image)
+        result = gold_result(read, place, image)
         if result is not None:
             said_something += 1
             killed |= {sql for sql in fates if not read.judge.same(result, place.arena.run(sql))}
@@ -85,7 +85,7 @@ def test_a_neighbour_differs_on_some_database_or_on_none_as_its_fate_says(gold, 
 
 def test_there_are_at_least_fifty_neighbours_and_no_two_alike(source):
     for gold in {case[0] for case in CASES}:
-        found = neighbours(gold, source)
+        found = neighbours_of(gold, source)
         assert len(found) >= 50
         assert len({n.sql for n in found}) == len(found)
 
@@ -93,10 +93,10 @@ def test_there_are_at_least_fifty_neighbours_and_no_two_alike(source):
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_generated_databases_keep_what_the_schema_promises(name, tmp_path):
     source = read_source(build(tmp_path / "original.sqlite", SCHEMAS[name]))
-    assert Source.from_json(json.loads(json.dumps(source.to_json()))) == source
+    assert SourceDatabase.from_json(json.loads(json.dumps(source.to_json()))) == source
     first = source.tables[-1]
     quoted = first.name.replace('"', '""')
-    hints = read_hints([read_gold(f'SELECT count(*) FROM "{quoted}"', Databases(source), 0).tree], [], source)
+    hints = read_hints([read_gold(f'SELECT count(*) FROM "{quoted}"', Workplace(source), 0).tree], [], source)
     empty, filled = empty_image(source), 0
     for number in range(12):
         connection = sqlite3.connect(":memory:")
@@ -130,7 +130,7 @@ def test_a_suite_is_built_once_and_the_same_anywhere(company, tmp_path, monkeypa
 
 def test_several_golds_share_the_databases(company):
     golds = [GOLD, "SELECT count(*) FROM projects WHERE budget >= 3000"]
-    ((_, suite),) = build_suites([Order(company, tuple(golds), n=4)])
+    ((_, suite),) = build_suites([SuiteOrder(company, tuple(golds), n=4)])
     assert len(suite.databases) <= 4
     assert sorted(entry["sql"] for entry in suite.golds) == sorted(golds)
     assert all(entry["killed"] for entry in suite.golds)
@@ -151,7 +151,7 @@ def test_a_gold_that_cannot_be_used_has_no_suite_and_does_no_harm(gold, company,
     monkeypatch.setattr(workshop, "TASK_S", 3.0)
     monkeypatch.chdir(tmp_path)
     before = company.read_bytes()
-    ((_, suite),) = build_suites([Order(company, (gold,))])
+    ((_, suite),) = build_suites([SuiteOrder(company, (gold,))])
     assert suite.databases == ()
     assert suite.error or suite.golds[0]["problem"]
     assert company.read_bytes() == before
