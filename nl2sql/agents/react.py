@@ -29,7 +29,7 @@ from nl2sql.agents.checks import guardrails
 from nl2sql.agents.native_tools import NATIVE
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import EpisodeFailed, State, guard, open_task
-from nl2sql.agents.turns import TEXT, Form, failed, fit_window, shown_observation, parse_action, turn_grammar
+from nl2sql.agents.turns import TEXT, Form, failed, fit_window, parse_action, shown_observation, turn_grammar
 from nl2sql.config import Config
 from nl2sql.interfaces import Database, EventSink, Gate, Model, Question, Resources, Tool, no_sink
 
