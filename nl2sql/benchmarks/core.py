@@ -1,4 +1,8 @@
-"""What a loaded benchmark is: questions, splits, where the databases lie, and which items are left out of scores."""
+"""Loaded benchmarks: questions, splits, where the databases lie, and which items are left out of scores.
+
+>>> left_out_reason(Question("How many?", "shop", meta={"no_gold": True}))
+'no_gold'
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 A layout is recognised by its files: ``tables.json`` beside question files and ``database/`` (Spider);
 ``dev_databases/`` or ``train_databases/`` (BIRD); ``questions.json`` (uniform). Databases are looked for in
 every folder of ``DATABASE_FOLDERS`` as ``DB/DB.sqlite`` and the other forms of ``find_database``.
+
+>>> [question.id for question in with_unique_ids([Question("How many?", "shop", "a")] * 2)]
+['a', 'a#2']
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Finding a benchmark by name, path or hub id, and narrowing it to a split."""
+"""Finding a benchmark by name, path or hub id, and narrowing it to a split.
+
+>>> len(load_benchmark("packaged", split="dev").questions)
+100
+"""
 
 from __future__ import annotations
 

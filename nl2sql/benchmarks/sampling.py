@@ -1,4 +1,9 @@
-"""A seeded sample of questions, stratified by database."""
+"""A seeded sample of questions, stratified by database.
+
+>>> questions = [Question("How many?", db_id, f"{db_id}-{n}") for db_id in ("a", "b") for n in range(9)]
+>>> sorted(question.db_id for question in draw_sample(questions, 4))
+['a', 'a', 'b', 'b']
+"""
 
 from __future__ import annotations
 

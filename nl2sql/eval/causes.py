@@ -5,6 +5,10 @@ execution tells for certain (nothing to run, did not run, no rows). Then what th
 queries differ in one respect only. Where they differ in several, the results are asked again (same rows in another
 order, same rows repeated, same columns and one more), and last the respects in the order in which they matter.
 Written down, with examples and measured, in ``docs/causes.md``.
+
+>>> one_row, no_rows = RunResult(True, ("a",), ((1,),)), RunResult(True, ("a",), ())
+>>> cause_of(None, "SELECT a FROM t WHERE a > 9", one_row, no_rows, "SELECT a FROM t")
+'empty_result'
 """
 
 from __future__ import annotations
@@ -83,7 +87,7 @@ FACET_CAUSES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the rules look at: the two statements, and their results where both ran."""
+    """The facts that the rules look at: the two statements, and their results where both ran."""
 
     gold_sql: str
     predicted_sql: str

@@ -38,7 +38,7 @@ class QueryPair:
 
 @dataclass
 class Verdict:
-    """What is known of a case. ``gold`` and ``predicted`` hold rows where the two differ and a cause is wanted."""
+    """The verdict on a case. ``gold`` and ``predicted`` hold rows where the two differ and a cause is wanted."""
 
     gold: RunResult | None = None
     predicted: RunResult | None = None
@@ -105,7 +105,7 @@ class PairJudge:
         return verdicts, results
 
     def prepare(self, sql: str) -> str:
-        """What the rule executes for ``sql``."""
+        """The text that the rule executes for ``sql``."""
         if sql not in self.prepared:
             self.prepared[sql] = self.rule.prepare(sql)
         return self.prepared[sql]

@@ -1,4 +1,8 @@
-"""What scoring gives: one record per item, and the metrics, groups and paired tests over them."""
+"""Scores: one record per item, and the metrics, groups and paired tests over them.
+
+>>> replicas_name(5, "perturb")
+'perturb,N=5'
+"""
 
 from __future__ import annotations
 
@@ -89,7 +93,7 @@ class Scores:
         return self._metrics_of(self.items, metrics)
 
     def by_feature(self) -> dict[str, dict[str, dict[str, Interval]]]:
-        """The same by what the gold is made of: feature -> value -> metrics (``features.features``)."""
+        """The metrics by what the gold is made of: feature -> value -> metrics (``features.features``)."""
         from nl2sql.sql.features import FEATURES, UNKNOWN, features
 
         by_item = {item.id: features(self.gold_sql.get(item.id, "")) for item in self.items}
@@ -108,13 +112,13 @@ class Scores:
         return dict(counts.most_common())
 
     def by_hardness(self) -> dict[str, dict[str, Interval]]:
-        """The same for each level that occurs (``unknown``: the gold could not be parsed)."""
+        """The metrics for each level of hardness that occurs (``unknown``: the gold could not be parsed)."""
         groups = self.grouped(lambda item: item.hardness or "unknown")
         order = [level for level in (*LEVELS, "unknown") if level in groups]
         return {level: self._metrics_of(groups[level]) for level in [*order, *sorted(set(groups) - set(order))]}
 
     def by_database(self) -> dict[str, dict[str, Interval]]:
-        """The same for each database."""
+        """The metrics for each database."""
         return {name: self._metrics_of(items) for name, items in sorted(self.grouped(lambda i: i.db_id).items())}
 
     def grouped(self, key: Callable[[ItemScore], str]) -> dict[str, list[ItemScore]]:
@@ -157,7 +161,7 @@ class Scores:
         return result
 
     def all_warnings(self) -> list[str]:
-        """What a reader of the numbers has to know."""
+        """The warnings that a reader of the numbers has to know."""
         remarks = list(self.warnings)
         untested = sum(bool(item.ts) and item.ts_replicas == 0 for item in self.items)
         if untested:
@@ -193,7 +197,7 @@ class Scores:
 
 
 def replicas_name(replicas: int | str | Path, method: str) -> str:
-    """How a suite of databases is called in a metric's name."""
+    """The name of a suite of databases within a metric's name."""
     return f"{method},N={replicas}" if isinstance(replicas, int) else Path(replicas).name
 
 

@@ -279,7 +279,7 @@ def _judge_portion(
 
 @dataclass
 class _Facts:
-    """What is known of one question; ``item`` makes the score of one prediction of it."""
+    """The facts of one question; ``item`` makes the score of one prediction of it."""
 
     question: Question
     golds: Sequence[str]

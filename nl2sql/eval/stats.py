@@ -1,6 +1,9 @@
 """Intervals for proportions whose items share databases, and the exact paired test. Pure functions, no state.
 
 Items of one database succeed and fail together, so an interval that treats them as independent is too narrow.
+
+>>> mcnemar([(True, False)] * 5 + [(True, True)] * 3)
+Paired(wins=5, losses=0, n=8, p=0.0625)
 """
 
 from __future__ import annotations

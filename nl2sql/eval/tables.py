@@ -1,6 +1,7 @@
 """A table of text cells, its header first, as aligned text, HTML or Markdown.
 
-table_text([["", "EX"], ["react", "20.0"]]) == ["         EX", "-----------", "react  20.0"]
+>>> table_text([["", "EX"], ["react", "20.0"]])
+['         EX', '-----------', 'react  20.0']
 """
 
 from __future__ import annotations

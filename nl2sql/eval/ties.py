@@ -18,14 +18,14 @@ Run = Callable[[Sequence[Path], Sequence[str], Sequence[Pair]], PairsResult]
 
 
 class Ties:
-    """What has been found out so far, per database and gold; ``run`` executes pairs on several databases."""
+    """The findings so far, per database and gold; ``run`` executes pairs on several databases."""
 
     def __init__(self, rule: Rule, run: Run, prepare: Callable[[str], str]) -> None:
         self.rule, self.run, self.prepare = rule, run, prepare
         self._known: dict[tuple[Path, str], int] = {}
 
     def decide(self, database: Path, gold: str) -> int:
-        """What in ``gold``'s answer on ``database`` rests on the physical order: FIXED, ORDER or ROWS_TOO."""
+        """The part of ``gold``'s answer on ``database`` that rests on the physical order: FIXED, ORDER or ROWS_TOO."""
         if order_free(gold):
             return FIXED
         self.learn(database, (gold,))

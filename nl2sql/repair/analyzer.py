@@ -2,6 +2,9 @@
 
 Patterns and schema cost a few milliseconds at most. The search of the corpus has a time limit; where it takes longer,
 the guidance is that of the patterns, and the search goes on in the background, so that the next one is fast.
+
+>>> ErrorAnalyzer("sqlite").analyze_error("no such table: custmers").category
+'unknown_table'
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 THRESHOLD = 0.7  # cosine from which on a fix is shown; docs/repair.md says how it was chosen
-LIMIT = 3
-SEARCH_S = 0.5
+LIMIT = 3  # fixes shown
+SEARCH_S = 0.5  # after which guidance does without similar fixes
 CACHED = 256  # frequent errors that are answered without a search
 LOOP = "loop"  # the pattern file of the loop's own validators
 

@@ -1,5 +1,9 @@
 """Repairs without a model that concern clauses and punctuation: conditions in WHERE that belong into HAVING and the
-other way round, columns missing from GROUP BY, commas and parentheses. Candidates only: the engine decides."""
+other way round, columns missing from GROUP BY, commas and parentheses. Candidates only: the engine decides.
+
+``SELECT a FROM t WHERE count(*) > 2 GROUP BY a`` gives ``SELECT a FROM t GROUP BY a HAVING COUNT(*) > 2``,
+``SELECT a, FROM t`` gives ``SELECT a FROM t``.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ ENDS = ("UNION", "EXCEPT", "INTERSECT", "WINDOW", "QUALIFY")
 CLAUSE = re.compile(r"\s+(?:FROM|WHERE|GROUP\s+BY|HAVING|ORDER\s+BY|LIMIT)\b", re.IGNORECASE)
 SIGN = re.compile(r"\s*(?:,|[<>=]+)|\s+(?:AS|AND|OR|THEN|DESC|ASC)\b", re.IGNORECASE)
 DOUBLED = re.compile(r"\b(SELECT|FROM|WHERE|BY|JOIN|ON|AND|OR|HAVING|LIMIT)(?:\s+\1\b)+", re.IGNORECASE)
+# The empty group: what matched is replaced by \1, which is nothing here.
 DANGLING = re.compile(r"()(?:\s+(?:AND|OR|WHERE|ON|HAVING)|,)\s*;?\s*$", re.IGNORECASE)
 COMMA_BEFORE_CLAUSE = re.compile(r",(\s*)(?=(?:FROM|WHERE|GROUP|ORDER|HAVING|LIMIT)\b)", re.IGNORECASE)
 

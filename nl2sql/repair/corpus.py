@@ -192,7 +192,7 @@ class Corpus:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """What is stored inside is one transaction: all of it or, after an exception, nothing; and much faster."""
+        """One transaction of what is stored inside: all of it or, after an exception, nothing; and much faster."""
         with self._writing() as run:
             self._batch = run
             try:

@@ -3,6 +3,9 @@ without its table, a join that is missing; clauses and punctuation (``clause_rep
 
 Each step is a small change to the statement's tokens, and what comes of it must compile and have no mistaken name; else
 the statement is left to the model. Nothing here knows the question: a repaired statement runs, and may still be wrong.
+
+``mend("SELECT contct_name FROM customers", "no such column: contct_name", database, database.schema())`` gives
+``SELECT contact_name FROM customers``.
 """
 
 from __future__ import annotations
@@ -29,11 +32,12 @@ if TYPE_CHECKING:
     from nl2sql.databases.schema import ForeignKey, Schema, Table
     from nl2sql.interfaces import Database
 
-OR_BY_PIPES = frozenset(("mysql",))
+OR_BY_PIPES = frozenset(("mysql",))  # to whom || is OR; to others it joins texts
 TEXT_IN_DOUBLE_QUOTES = frozenset(("mysql", "bigquery"))
 CLAUSES = frozenset(("select", "from", "join", "on", "where", "group by", "having", "order by", "limit"))
+# Signs between two columns; between a column and itself they say nothing.
 BESIDE = frozenset(("=", "==", "<>", "!=", "<", ">", "<=", ">=", "-", ","))
-MAX_STEPS = 4
+MAX_STEPS = 4  # faults of one statement that are repaired in turn
 MAX_TRIED = 12  # candidates that the engine is asked about in one step
 FOREIGN = ("mysql", "postgres", "tsql", "bigquery", "snowflake", "oracle", "duckdb", "clickhouse", "sqlite")
 WRONG_SHAPE = re.compile(r"intent_mismatch|missing_|clean_reject")  # no error of a name or a dialect
@@ -83,8 +87,8 @@ def fault(sql: str, database: Database, schema: Schema) -> str:
 
 
 def _idle_comparisons(sql: str, dialect: str) -> int:
-    """How many columns stand beside themselves: compared (a join on that joins everything with everything), subtracted,
-    or listed twice."""
+    """The number of columns that stand beside themselves: compared (a join on that joins everything with everything),
+    subtracted, or listed twice."""
     words = [word.lower() for word in statement_words(sql, dialect)]
     dots = (at - 2 for at in range(4, len(words)) if words[at] == ".")  # of ... . a OPERATOR b . ...
     return sum(words[at] in BESIDE and words[at - 3 : at] == words[at + 1 : at + 4] for at in dots)

@@ -2,6 +2,9 @@
 
 A stub is a proposal: constraint, alternative and category are for a person to write, who also finds out in which
 versions of the engine it fires. No model is asked.
+
+>>> print(pattern_of("no such column: <name>"))
+no such column: (?P<name>\\S+)
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""``explain_analyze``: is a statement valid on a database, and if not, what to do about it. Nothing is executed."""
+"""``explain_analyze``: is a statement valid on a database, and if not, what to do about it. Nothing is executed.
+
+``explain_analyze("SELECT nam FROM t", database)`` gives ``valid=False``, ``error="no such column: nam"`` and
+guidance.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 An embedder is any ``(texts) -> array of shape (len(texts), size)`` with rows of length 1 (or 0 for an empty text),
 with the attributes ``name`` and ``size``.
+
+>>> HashedNgrams(64)(["no such column"]).shape
+(1, 64)
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from numpy.typing import NDArray
 from nl2sql.errors import DatabaseError, UsageError
 
 Vectors = NDArray[np.float32]
-MAX_CHARS = 4000
-MAX_SIZE = 4096
+MAX_CHARS = 4000  # of a text; the rest is not looked at
+MAX_SIZE = 4096  # numbers in a vector, at most
 BATCH = 32  # texts that MiniLM reads at once
 HASHED = "hashed-ngrams-3-5-"
 DEFAULT = f"{HASHED}128"
@@ -55,7 +58,7 @@ class HashedNgrams:
 
 
 def ngrams(text: str, shortest: int = 3, longest: int = 5) -> Counter[str]:
-    """How often each character n-gram occurs in the text's words, each word with a blank before and after it."""
+    """Counts of the character n-grams in the text's words, each word with a blank before and after it."""
     counts: Counter[str] = Counter()
     padded = f" {' '.join(text.lower().split())} "
     if padded.strip():

@@ -1,4 +1,4 @@
-"""What a dry run answers: is the statement valid, and if not, what to do about it."""
+"""The answer of a dry run: whether the statement is valid, and if not, guidance on what to do about it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SimilarFix(BaseModel):
 
 
 class RepairGuidance(BaseModel):
-    """Which rule a failed statement broke, what to do instead, and similar failures with their repairs.
+    """The rule that a failed statement broke, what to do instead, and similar failures with their repairs.
 
     ``category`` is one of ``nl2sql.repair.registry.categories()``; "unknown" where no pattern matched.
     """

@@ -1,6 +1,11 @@
 """Exact search among stored fixes: one matrix product.
 
 A fix's vector has two halves of length 1/sqrt(2): its masked error, and the words of its failed statement.
+
+>>> index = FixIndex(size=1)
+>>> index.add([("fix-1", "", np.array([0.5, 0.5], np.float16).tobytes())])
+>>> index.search(np.array([1.0]), np.array([1.0]), limit=1, threshold=0.5)
+[('fix-1', 1.0)]
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ DIGITS = 6  # of a cosine; what differs less is equal
 
 
 class SearchIndex(Protocol):
-    """Where the vectors of fixes are searched. ``add`` and ``search`` from one thread at a time."""
+    """A place where the vectors of fixes are searched. ``add`` and ``search`` from one thread at a time."""
 
     def add(self, fixes: Iterable[tuple[str, str, bytes]]) -> None:
         """``(id, source, vector)`` of further fixes; the vector as two halves of 16-bit numbers."""

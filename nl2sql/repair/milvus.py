@@ -22,7 +22,7 @@ SPARE = 16  # further hits that are fetched, so that equal ones can be put in or
 MOST = 16_384  # hits that Milvus gives at most
 WAIT_S = 10.0
 ID, SOURCE, PLACE, VECTOR = "id", "source", "place", "vector"
-MAX_SOURCE = 4096
+MAX_SOURCE = 4096  # characters; Milvus wants a bound for every text
 
 
 def milvus(uri: str) -> IndexFactory:
@@ -45,7 +45,7 @@ def milvus(uri: str) -> IndexFactory:
 
 @contextmanager
 def milvus_errors(uri: str) -> Iterator[None]:
-    """What pymilvus raises, as one line with what to do next."""
+    """Errors of pymilvus raised as DatabaseError: one line with what to do next."""
     from grpc import RpcError
     from pymilvus.exceptions import MilvusException
 
@@ -114,7 +114,7 @@ class MilvusIndex:
         return [(round(float(hit["distance"]), 6), int(hit["entity"][PLACE]), str(hit[ID])) for hit in hits[0]]
 
     def _opened(self) -> int:
-        """How many vectors the collection holds, which is made where it is not there; those of earlier states go."""
+        """The number of vectors in the collection, which is made where it is not there; those of earlier states go."""
         from pymilvus import DataType
 
         earlier = self.collection.rpartition("_")[0]

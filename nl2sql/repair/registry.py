@@ -6,6 +6,9 @@ cases come before general ones. Entries that do not apply to the engine's versio
 
 Texts hold placeholders: the names that the entry captures, and what the schema knows (``schema_names.FACTS``). What
 stands in ``[[ ]]`` is left out where one of its placeholders has no value.
+
+>>> packaged("sqlite").match("no such table: custmers").category
+'unknown_table'
 """
 
 from __future__ import annotations

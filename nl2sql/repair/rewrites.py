@@ -1,4 +1,9 @@
-"""Functions and date arithmetic of other dialects, written for an engine that sqlglot does not write them for."""
+"""Functions and date arithmetic of other dialects, written for an engine that sqlglot does not write them for.
+
+>>> from sqlglot import parse_one
+>>> rewritten(parse_one("YEAR(d)", read="mysql"), "sqlite").sql("sqlite")
+"CAST(STRFTIME('%Y', DATE(d)) AS INTEGER)"
+"""
 
 from __future__ import annotations
 

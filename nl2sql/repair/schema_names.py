@@ -1,7 +1,10 @@
-"""What a schema knows about the names in a failed statement: did-you-mean, owners of a column, foreign keys.
+"""Facts of a schema about the names in a failed statement: did-you-mean, owners of a column, foreign keys.
 
 The statement is broken, so it is read by its tokens alone: which tables it names, and under which aliases. Where it
 can be parsed all the same, its WITH parts and subqueries count as tables.
+
+>>> similar_names("custmers", ["orders", "customers"])
+['customers']
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
 MAX_SUGGESTIONS = 3
-MAX_TABLES, MAX_COLUMNS, MAX_KEYS = 20, 30, 8
+MAX_TABLES, MAX_COLUMNS, MAX_KEYS = 20, 30, 8  # named in one text, which goes into a prompt
 CUTOFF = 0.6  # difflib's ratio from which on a name counts as a misspelling of another
 SURE = 0.75  # the same for a name from a table that the statement does not name, and for a repair without a model
 BACKTICKS = frozenset(("mysql", "clickhouse"))  # quote names with them; the others with double quotes
@@ -120,7 +123,7 @@ class SchemaNames:
         return "; ".join(conditions[:MAX_KEYS])
 
     def parentheses(self) -> str:
-        """How many are opened and closed, where that is not the same."""
+        """The numbers of opened and of closed parentheses, where they are not the same."""
         opened, closed = self.words.count("("), self.words.count(")")
         more = "close one more" if opened > closed else "take one away"
         return f"{opened} are opened and {closed} closed: {more}." if opened != closed else ""

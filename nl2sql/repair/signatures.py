@@ -1,4 +1,8 @@
-"""What makes two errors, or two rows of the corpus, the same."""
+"""Signatures of errors and identities of a corpus's rows: equal where two errors, or two rows, are the same.
+
+>>> mask_error("no such column: T1.nam")
+'no such column: <name>'
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import re
 from nl2sql.sql.same import tree_key
 from nl2sql.sql.words import statement_words
 
-MAX_CHARS = 4000
+MAX_CHARS = 4000  # of an error, or of a statement; the rest is not looked at
 QUOTED = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`")
 NUMBER = re.compile(r"(?<![\w<])\d+(?:\.\d+)?")
 WORD = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
@@ -52,12 +56,12 @@ def _names(sql: str, dialect: str) -> tuple[set[str], set[str]]:
 
 
 def query_identity(sql: str, dialect: str) -> str:
-    """What makes a stored query the same as another."""
+    """The identity of a stored query: equal for two queries that are the same."""
     return _digest(dialect, tree_key(sql, dialect))
 
 
 def fix_identity(signature: str, failed_sql: str, successful_sql: str, dialect: str) -> str:
-    """What makes a stored fix the same as another: its type of error and both trees."""
+    """The identity of a stored fix: its type of error and both trees."""
     return _digest(dialect, signature, *(tree_key(sql, dialect) for sql in (failed_sql, successful_sql)))
 
 

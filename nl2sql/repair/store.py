@@ -56,7 +56,7 @@ class Fix:
 
 @dataclass(frozen=True)
 class History:
-    """What a row went through: when it was stored (seconds since 1970), and what users said about it."""
+    """The history of a row: when it was stored (seconds since 1970), and what users said about it."""
 
     created_at: float
     accepted: int = 0
@@ -109,7 +109,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def corpus_error(path: Path, error: sqlite3.Error) -> DatabaseError:
-    """What SQLite said about a corpus file, as one line with what to do next."""
+    """SQLite's error about a corpus file, as one line with what to do next."""
     text = one_line(error)
     if "locked" in text or "busy" in text:
         return DatabaseError(f"corpus {path} is being written by another process for over {WAIT_S:g} s; try again")

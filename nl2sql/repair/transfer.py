@@ -1,4 +1,8 @@
-"""What goes into a corpus from elsewhere, and out of it as JSON lines."""
+"""Rows that come into a corpus from elsewhere, and go out of it as JSON lines.
+
+>>> source_of("scale_models", "dev-1")
+'scale_models/dev-1'
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def learn(corpus: Corpus, repairs: Iterable[Repair], *, dialect: str, source: st
 
 
 def source_of(db_id: str, question_id: str) -> str:
-    """Where a repair comes from, so that a question is never helped by its own repair."""
+    """The origin of a repair, so that a question is never helped by its own repair."""
     return f"{db_id}/{question_id}"
 
 

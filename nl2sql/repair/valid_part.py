@@ -1,4 +1,8 @@
-"""Which part of a failing statement is sound, so that a repair leaves it alone."""
+"""The part of a failing statement that is sound, so that a repair leaves it alone.
+
+On the packaged ``scale_models`` database, ``SELECT nam FROM customers WHERE country = 'France'`` gives
+``FROM customers WHERE country = 'France'``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ if TYPE_CHECKING:
     from nl2sql.interfaces import Database
 
 CLAUSES = ("where", "group")
-MAX_CHARS = 600
+MAX_CHARS = 600  # in a prompt; a longer part is left out
 
 
 def valid_part(sql: str, database: Database) -> str:

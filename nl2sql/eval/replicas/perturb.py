@@ -10,6 +10,9 @@ Method (change ``METHOD`` with it), per table, parents before children, all draw
 - 20% of the foreign keys are pointed at another parent, 5% set to NULL where allowed;
 - 10% of the rows are added again, under fresh keys where the table has any; the order of rows is shuffled.
 A row that a constraint refuses is left out; where more than half are refused, the original rows are added.
+
+>>> max_rows(100)
+2000
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""What of a SQLite schema a replica has to keep: columns, keys, and foreign keys that hold in the data."""
+"""The shape of a SQLite schema that a replica has to keep: columns, keys, and foreign keys that hold in the data.
+
+>>> connection = sqlite3.connect(":memory:")
+>>> connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)").close()
+>>> read_shapes(connection)[0].unique
+((0,),)
+"""
 
 from __future__ import annotations
 

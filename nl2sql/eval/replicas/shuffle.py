@@ -15,9 +15,8 @@ from nl2sql.eval.replicas.shape import open_read_only, quoted, table_kinds
 
 log = logging.getLogger(__name__)
 
-INDEX_FROM = (
-    5_000  # rows from which look-ups need the keys' indexes; below, an index would only lend its order to scans
-)
+# Rows from which look-ups need the keys' indexes; below, an index would only lend its order to scans.
+INDEX_FROM = 5_000
 
 
 def write_shuffled(source: Path, target: Path, *, seed: int | None) -> None:

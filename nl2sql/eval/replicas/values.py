@@ -1,4 +1,8 @@
-"""Neighbours of single values, by type, and fresh values for keys. Everything is drawn from the ``Random`` given."""
+"""Neighbours of single values, by type, and fresh values for keys. Everything is drawn from the ``Random`` given.
+
+>>> fresh("item7", taken={"item7", "item8"}, highest=0)
+'item9'
+"""
 
 from __future__ import annotations
 

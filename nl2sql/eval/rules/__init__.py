@@ -2,6 +2,9 @@
 
 A rule's name is part of every metric that rests on it. ``bag`` is ours and the default; ``bag~1e-3`` is ``bag`` with
 fractional numbers equal within that relative tolerance; the others do what a published evaluator does.
+
+>>> get_rule("bag~1e-3").name
+'bag~1e-3'
 """
 
 from __future__ import annotations

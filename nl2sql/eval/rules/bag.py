@@ -5,6 +5,10 @@ counts only where the gold's outermost query has an ORDER BY (see ``order``), an
 the keys are not in the result. Values: ``1 == 1.0 == TRUE``, NULL equals NULL, text and blobs are equal byte for byte,
 whole numbers exactly; a number with a fractional part equals another number within ``ROUND_OFF`` (relative), so that
 the order in which a SUM adds up does not decide; ``bag~REL`` widens that to ``REL``. Column names are not looked at.
+
+>>> numbers, texts_first = RunResult(True, ("a", "b"), ((1, "x"),)), RunResult(True, ("b", "a"), (("x", 1.0),))
+>>> results_match(numbers, texts_first, ordered=False)
+True
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from nl2sql.interfaces import RunResult
 
 log = logging.getLogger(__name__)
 
-ROUND_OFF = 1e-9
+ROUND_OFF = 1e-9  # relative; more than the order changes in which a SUM adds up
 SEARCH_CELLS = 4_000_000  # cells that one search for a column assignment may look at (about two seconds)
 SEARCH_TRIALS = 200  # columns that it may try at least, however many rows there are
 

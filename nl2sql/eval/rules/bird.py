@@ -1,4 +1,8 @@
-"""BIRD's two comparisons: ``bird-set`` (sets of rows) and ``bird-soft-f1`` (cells of rows at the same place)."""
+"""BIRD's two comparisons: ``bird-set`` (sets of rows) and ``bird-soft-f1`` (cells of rows at the same place).
+
+>>> soft_f1([("a", 1)], [("a", 2)])
+0.5
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 After defog's sql-eval: equal once duplicate rows are dropped and columns are sorted by name, or every column of the
 gold found among the prediction's. Not reproduced: what pandas does with mixed types and repeated column names, and
 numpy's broadcasting, by which a prediction without rows equals a gold of one row.
+
+>>> accepts("SELECT {id, name} FROM t")
+('SELECT id FROM t', 'SELECT  name FROM t', 'SELECT id,  name FROM t')
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Whether a gold orders its rows, and by which columns of its result: read off the syntax tree."""
+"""The order that a gold asks for: whether it orders its rows, and by which columns of its result.
+
+>>> order_keys("SELECT a, b FROM t ORDER BY b", ("a", "b"))
+(1,)
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ def order_matters(sql: str, dialect: str = "sqlite") -> bool:
 
 
 def order_keys(sql: str, columns: Sequence[str], dialect: str = "sqlite") -> tuple[int, ...] | None:
-    """Where the keys of the outermost ORDER BY stand in the result; None where one of them is not in it.
+    """The places of the outermost ORDER BY's keys in the result; None where one of them is not in it.
 
     A key is found by number, by result name, or as the same expression in the SELECT list.
     """

@@ -1,4 +1,4 @@
-"""What a rule is: a name, a comparison of results, and what it does to a statement before it is executed."""
+"""The record of a rule: a name, a comparison of results, and what it does to a statement before it is executed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nl2sql.interfaces import RunResult
 
 
 class Compare(Protocol):
-    """How well usable results agree, 0 to 1 (``bool`` for rules without half points)."""
+    """The agreement of usable results, 0 to 1 (``bool`` for rules without half points)."""
 
     def __call__(
         self,
@@ -91,7 +91,7 @@ class Rule:
         predicted_sql: str = "",
         question: str = "",
     ) -> float:
-        """What the prediction earns, 0.0 to 1.0: more than a verdict only for ``bird-soft-f1`` (mean of databases)."""
+        """The prediction's points, 0.0 to 1.0: more than a verdict only for ``bird-soft-f1`` (mean of databases)."""
         if len(gold) != len(predicted):
             raise ValueError(f"{len(gold)} gold results but {len(predicted)} predicted ones")
         if not all(map(self.usable, (*gold, *predicted))):

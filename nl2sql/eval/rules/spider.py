@@ -5,6 +5,9 @@ everything after the first statement and every DISTINCT are dropped, and ``YEAR(
 not plugged in. Not reproduced: its hangs (a bounded search takes the place of its enumeration of columns) and what it
 credits to statements that write. Its script also turns "value" into "1" in every prediction; its comparison, which is
 what is meant here, does not.
+
+>>> prepare("SELECT DISTINCT a FROM t WHERE b > = 1; SELECT 2")
+'SELECT  a FROM t WHERE b >= 1;'
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Being close is not transitive, so rows cannot be counted under a common name as ``bag`` does; they are paired off. Two
 whole numbers are still equal only exactly: a count or a key that is off by one is another answer.
+
+>>> numbers_close(2.0, 2.001, 1e-3), numbers_close(1000, 1001, 1e-3)
+(True, False)
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def _kinds(tags: Column, column: Column) -> Counter[Any]:
-    """What two columns have to share before their numbers are looked at."""
+    """The kinds of a column's cells, which two columns have to share before their numbers are looked at."""
     return Counter((tag, None if _is_number(cell) else (cell,)) for tag, cell in zip(tags, column, strict=True))
 
 

@@ -31,7 +31,7 @@ __all__ = ["METHOD", "Order", "Suite", "build_suites", "suite_databases", "suite
 
 @dataclass(frozen=True)
 class SuiteOrder:
-    """What a suite is wanted for: the accepted golds of a question, over the database at ``path``."""
+    """The order of a suite: the accepted golds of a question, over the database at ``path``."""
 
     path: Path
     golds: tuple[str, ...]
@@ -39,7 +39,7 @@ class SuiteOrder:
     seed: int = 0
 
     def folder(self) -> Path:
-        """Where the suite lies in the cache, whether or not it is built yet. Raises DatabaseError without a file."""
+        """The folder of the suite in the cache, whether or not it is built yet. Raises DatabaseError without a file."""
         parts = json.dumps([METHOD, _library(), content(self.path), sorted(set(self.golds)), self.n, self.seed])
         return cache_dir("suites") / hashlib.sha256(parts.encode("utf-8", "replace")).hexdigest()[:24]
 

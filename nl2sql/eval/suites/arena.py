@@ -2,6 +2,9 @@
 
 Runs in the process of ``child.py`` only. The connection has the authorizer, limits and deadline under which
 model-written SQL runs; only putting a database image into it steps outside, with SQL of our own.
+
+>>> one_statement("SELECT 1;"), one_statement("SELECT 1; SELECT 2")
+('SELECT 1', None)
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from nl2sql.eval.rules import gold_order, results_match, suites_match
 from nl2sql.eval.suites.source import Row, SourceDatabase
 from nl2sql.interfaces import RunResult
 
-STATEMENT_S = 1.0
+STATEMENT_S = 1.0  # a neighbour that takes longer fails, and so counts as killed
 MAX_ROWS = 20_000
 ORDERS = (0, 1, 2)  # reversed, and two at random
 

@@ -1,4 +1,4 @@
-"""How strong replicas are: the share of neighbours of each gold that they tell from it."""
+"""The strength of replicas: the share of neighbours of each gold that they tell from it."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from nl2sql.eval.suites.neighbours import Neighbour, neighbours_of, parse_gold
 from nl2sql.eval.suites.source import SourceDatabase
 from nl2sql.interfaces import RunResult
 
-FIRST = 10
-MOST = 150
-ENOUGH = 8
+FIRST = 10  # candidates that meet every neighbour, whatever was killed before
+MOST = 150  # candidates at most
+ENOUGH = 8  # databases with rows; a gold on which all of so many said nothing is given up
 ARBITRARY = "the answer rests on the order of rows on every database with a few rows"
 
 
@@ -54,7 +54,7 @@ class Distilled:
 
 
 class Workplace:
-    """What is made once per source: an arena and the images without rows."""
+    """The tools made once per source: an arena and the images without rows."""
 
     def __init__(self, source: SourceDatabase) -> None:
         self.source = source
@@ -178,7 +178,7 @@ def distil(
 
 
 def _focus(read: list[Gold], alive: list[tuple[int, int]], number: int, source: SourceDatabase, seed: int) -> Hints:
-    """What a candidate is drawn towards: nothing, the constants of a gold's survivors together, or one survivor."""
+    """The hints that a candidate is drawn towards: none, the constants of a gold's survivors, or one survivor."""
     turn = alive[(number // 4) % len(alive)] if number % 4 < 3 else alive[number % len(alive)]
     rng = random.Random(f"{seed}/{number}/focus")
     if number % 4 == 0:

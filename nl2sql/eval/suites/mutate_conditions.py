@@ -1,4 +1,7 @@
-"""Mutations of conditions: comparisons, AND and OR, constants, NULLs, and conditions that are superfluous."""
+"""Mutations of conditions: comparisons, AND and OR, constants, NULLs, and conditions that are superfluous.
+
+``WHERE a > 10`` becomes ``WHERE a >= 10``, ``WHERE a < 10``, ``WHERE a <> 10``, ``WHERE a > 11``, ...
+"""
 
 from __future__ import annotations
 
@@ -180,7 +183,7 @@ def top_up(m: Mutator) -> None:
     scopes = [scope for scope in m.scopes.values() if any(True for _ in scope.refs())]
     inside = {id(scope.select): _restricted(scope) | idle.fixed(scope) for scope in scopes}
     apart = Counter[tuple[str, int]]()  # "is not" this or that value: few per column, as of every other mutation
-    for attempt in range(500):
+    for attempt in range(500):  # small tables may not have as many values as are wanted
         if len(m.neighbours) > WANTED or not scopes:
             return
         scope = m.rng.choice(scopes)
@@ -188,7 +191,7 @@ def top_up(m: Mutator) -> None:
         numeric = scope.table(ref).numeric[ref[1]]
         if ref in inside[id(scope.select)]:
             continue  # what is fixed, or restricted through a function, would only be restricted twice
-        operator = m.rng.choice((exp.NEQ, exp.NEQ, exp.EQ, exp.GT, exp.LTE))
+        operator = m.rng.choice((exp.NEQ, exp.NEQ, exp.EQ, exp.GT, exp.LTE))  # "is not" twice as often
         if operator is exp.NEQ and apart[scope.table(ref).name, ref[1]] >= PER_SITE:
             operator = m.rng.choice((exp.EQ, exp.GT, exp.LTE))
         value = m.rng.choice(own_values(scope, ref) or ([1, 2, 5] if numeric else ["a", "b"]))

@@ -1,6 +1,9 @@
-"""What every mutation needs: the tree that it changes for a moment, its SELECTs, and where it is noted.
+"""The tree that every mutation changes for a moment, with its SELECTs, and the place where neighbours are noted.
 
 A mutation changes the tree in place, writes it down (``emit``), and puts it back (``put``, ``setting``).
+
+>>> constant_value(exp.Neg(this=exp.Literal.number(3)))
+-3
 """
 
 from __future__ import annotations

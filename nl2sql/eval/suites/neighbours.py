@@ -3,6 +3,8 @@
 ``neighbours_of(sql, source, seed=0)`` mutates the syntax tree (``mutate_conditions.py``, ``mutate_shape.py``). What
 cannot show in the answer is not made where that is easy to see (``idle.py``); some neighbours are equivalent all the
 same. Whether one compiles is found out where it is executed (``arena.py``).
+
+``SELECT name FROM shop WHERE sales > 10`` gives, among others, ``("comparison", "... WHERE sales >= 10")``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How one candidate database differs from the next: its size, NULLs, ties, duplicates, and how children spread."""
+"""The profile of one candidate database: its size, NULLs, ties, duplicates, and how children spread."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from nl2sql.eval.suites.hints import Hints
 
-ROWS = (3, 6, 10, 15, 22, 30)
+ROWS = (3, 6, 10, 15, 22, 30)  # of one table, before what limits and groups ask for
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How one candidate is made; all shares are between 0 and 1."""
+    """The make-up of one candidate; all shares are between 0 and 1."""
 
     number: int
     rows: int

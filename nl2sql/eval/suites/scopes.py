@@ -1,4 +1,8 @@
-"""Which table and column a column reference of a query means."""
+"""Scopes of a query's SELECTs: the table and column that a column reference means.
+
+>>> [part.sql() for part in and_parts(exp.condition("a = 1 AND (b = 2 OR c)"))]
+['a = 1', 'b = 2 OR c']
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What generation needs to know of an original database: schema, keys, and a sample of its rows, as plain data."""
+"""The facts of an original database that generation needs: schema, keys, and a sample of its rows, as plain data."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from nl2sql.eval.suites.source import Row, TableSource
 if TYPE_CHECKING:
     from nl2sql.eval.suites.generate import Generator
 
-MOST_ROWS = 600
+MOST_ROWS = 600  # of one table, however large the groups that a gold asks for
 OTHER_ROWS = 6  # rows of tables that no gold names
-ATTEMPTS = 8
+ATTEMPTS = 8  # at a row whose keys are still free
 
 
 class TableRows:
@@ -234,7 +234,7 @@ class TableRows:
             row[c] = self._plain(c, self.pools[c])
 
     def _adjust(self, row: list[Any]) -> None:
-        """What the profile and the focus ask of the row as a whole; at last, no NULL where none may be."""
+        """Fit the row as a whole to the profile and the focus; at last, no NULL where none may be."""
         table = self.table
         if self.made.no_ties:
             for c in self.pools:
