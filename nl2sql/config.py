@@ -69,6 +69,9 @@ class ReactConfig(_Frozen):
     repair: bool = True
     vanilla: bool = True
 
+    keep_order: bool = False  # an unasked ORDER BY without LIMIT stays: it changes no rows
+    explain: bool = False  # validate_sql also asks the engine to compile the query; always on other engines than SQLite
+    suggestions: bool = False  # the observation of validate_sql names what may have been meant
     best_so_far: bool = False  # at exhaustion, before vanilla: the SQL that ran, or that runs and was not refused
     repeat_hint: bool = False  # a hint line after a repeated identical action
     skip_forced_calls: bool = False  # do not ask the model for an action that will be overridden
@@ -77,16 +80,6 @@ class ReactConfig(_Frozen):
     history_order: Literal["spec", "schema_first"] = "spec"
     thought_characters: int = Field(200, ge=1, le=4000)  # the longest thought with constrain action or sql
     native_tools: bool = False  # the model's own form of tool calls in place of Thought/Action lines; in no preset
-
-
-REACT_PLUS: dict[str, Any] = {
-    "best_so_far": True,
-    "repeat_hint": True,
-    "skip_forced_calls": True,
-    "auto_finish": True,
-    "stop_at_action": True,
-    "history_order": "schema_first",
-}
 
 
 class SingleShotConfig(_Frozen):
@@ -238,6 +231,23 @@ class Config(_Frozen):
         if unknown:
             raise ValueError(f"unknown prompt {unknown[0]!r}; known prompts: {', '.join(PROMPT_NAMES)}")
         return value
+
+
+CHECKS: dict[str, Any] = {"keep_order": True, "explain": True, "suggestions": True}  # beyond the specification's
+PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it starts from; others start from the defaults
+    "react_plus": {
+        "react": {
+            "best_so_far": True,
+            "repeat_hint": True,
+            "skip_forced_calls": True,
+            "auto_finish": True,
+            "stop_at_action": True,
+            "history_order": "schema_first",
+        }
+    },
+    "reflect": {"react": CHECKS},
+    "candidates": {"react": CHECKS},
+}
 
 
 def load_config(

@@ -104,10 +104,14 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
 
 def validate_sql(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     """``{valid, reason}``: form, tables and columns of the current SQL, before it is executed."""
-    if not state.task.config.react.validation_gate:
+    react, database = state.task.config.react, state.task.resources.database
+    if not react.validation_gate:
         return {"valid": True, "reason": "gate_off"}
-    verdict = validation.validate_sql(state.last_sql or "", state.task.schema, state.task.resources.database)
-    return {key: value for key, value in verdict.items() if key != "suggestions" or value}
+    asked = database if react.explain or database.dialect != "sqlite" else None  # react_plus
+    verdict = validation.validate_sql(state.last_sql or "", state.task.schema, asked)
+    if not (react.suggestions and verdict["suggestions"]):  # react_plus
+        del verdict["suggestions"]
+    return verdict
 
 
 def validate_constraints(state: State, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 from nl2sql.agents.identity import code_identity
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import EpisodeFailed
-from nl2sql.config import REACT_PLUS, Config, build_config, function_of_file, merge
+from nl2sql.config import PRESETS, Config, build_config, function_of_file, merge
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
 from nl2sql.interfaces import (
     Completion,
@@ -43,7 +43,6 @@ _HOMES = {
     "candidates": "nl2sql.agents.candidates.agent:candidates",
 }
 SAMPLERS = ("single_shot", "candidates")  # draw samples whatever react.do_sample says
-_PRESETS: dict[str, dict[str, Any]] = {"react_plus": {"react": REACT_PLUS}}
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def get_controller(spec: str | Callable[..., Any]) -> NamedController:
         if hasattr(home, "check_installed"):  # a controller of an optional extra
             home.check_installed()
         controller = getattr(home, function)
-        return NamedController(spec, code_identity(controller), controller, _PRESETS.get(spec, {}), spec)
+        return NamedController(spec, code_identity(controller), controller, PRESETS.get(spec, {}), spec)
     path, _, function = spec.rpartition(":")
     if path.endswith(".py"):
         file = Path(path).expanduser().resolve()

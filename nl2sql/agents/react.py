@@ -282,7 +282,7 @@ def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[
         state.pending_repair_error = state.pending_force_generate = state.last_error = None
         state.clean_reject_retries = 0
         state.decide(step, action, "ok", "accept", {"sql": sql})
-        return {"sql": sql, "raw_sql": str(raw_sql)}
+        return {"sql": sql, "raw_sql": state.task.own_text(str(raw_sql))}
     state.refuse(step, "guardrails", str(raw_sql), reason)
     failing = state.last_error if candidate_failed(state) else None
     state.last_error = failing or reason
@@ -293,7 +293,7 @@ def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[
     elif failing:
         demand_repair(state, failing)
     state.decide(step, action, reason, "reject", {"raw_sql": str(raw_sql)[:500]})
-    return {"error": reason, "raw_sql": str(raw_sql)}
+    return {"error": reason, "raw_sql": state.task.own_text(str(raw_sql))}
 
 
 def after_extract(state: State, step: int, action: str, observation: Any) -> Any:
@@ -397,7 +397,7 @@ def fall_back(state: State) -> str:
     if task.schema_summary and task.config.react.vanilla:
         if task.config.react.guardrails:
             vanilla = guardrails.vanilla_candidate(
-                task.question.text, task.schema_summary, generate, task.schema, cut=task.cut_guardrails()
+                task.question.text, task.schema_summary, generate, task.schema, **task.guardrail_options()
             )
         else:
             vanilla = generate(task.nlq, task.schema_summary).strip()

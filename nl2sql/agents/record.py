@@ -38,6 +38,7 @@ class Episode:
     controller: str
     sql: str = ""
     raw_sql: str = ""  # the model's own text behind ``sql``, before the guardrails
+    prefill: str = ""  # the opened turn that ``raw_sql`` continues, such as SELECT; empty where there was none
     columns: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
     error: str | None = None  # "<where>: <what>", where = model | tool | database | benchmark | controller
@@ -103,6 +104,7 @@ def episode_to_dict(episode: Episode, max_rows: int = 1000) -> dict[str, Any]:
         "controller": episode.controller,
         "sql": episode.sql,
         "raw_sql": episode.raw_sql,
+        "prefill": episode.prefill,
         "columns": list(episode.columns),
         "rows": [[json_value(v) for v in row] for row in episode.rows[:max_rows]],
         "row_count": len(episode.rows),

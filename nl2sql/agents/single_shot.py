@@ -2,7 +2,8 @@
 
 Same prompt, same linked schema text, same constraint lines and same model as the loop's first ``generate_sql``, so
 that whatever differs in the scores comes from the loop. One call gives both controls: ``Episode.sql`` went through
-the guardrails, ``Episode.raw_sql`` is the model's text untouched (no guardrail, not even cleaning).
+the guardrails, ``Episode.raw_sql`` is the model's text untouched (no guardrail, not even cleaning); it is
+scored behind ``Episode.prefill``, the opened turn that it continues.
 
 With ``samples > 1`` the candidates are sampled and the vote by result decides: candidates that execute are grouped
 by their rows (as a multiset), the largest group wins, ties go to the earliest candidate. This is the control at a
@@ -34,7 +35,7 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
         error = str(broken)
     candidates = [(raw, *guard(task, raw, enabled=shot.guardrails)) for raw in raws]
     raw_sql, sql, reason = vote(task, candidates) if candidates else ("", "", None)
-    trace = [{"step": i, "llm": raw} for i, raw in enumerate(raws)]
+    trace = [{"step": i, "llm": task.own_text(raw)} for i, raw in enumerate(raws)]
     if reason is not None:
         task.rejected.append({"step": 0, "by": "guardrails", "sql": raw_sql, "reason": reason})
     decision = {

@@ -59,7 +59,8 @@ class Task:
     began: float = field(default_factory=time.perf_counter)
     flags: dict[str, Any] = field(default_factory=dict)
     rejected: list[dict[str, Any]] = field(default_factory=list)  # candidates that a gate or guardrail refused
-    raw_sql: dict[str, str] = field(default_factory=dict)  # accepted SQL -> the model's text behind it
+    raw_sql: dict[str, str] = field(default_factory=dict)  # accepted SQL -> the text behind it, its prefill included
+    opened_with: dict[str, str] = field(default_factory=dict)  # such a text -> the prefill that it begins with
     best_sql: str | None = None  # the last SQL that ran and passed the intent check
     vanilla_raw: str = ""
     bootstrap_lines: int = 0  # history lines before step 0, which are never elided
@@ -111,11 +112,19 @@ class Task:
         completions = self.ask_many(
             messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
         )
-        return [(join_prefill(prefill, completion.text), completion) for completion in completions]
+        joined = [join_prefill(prefill, completion.text) for completion in completions]
+        self.opened_with |= {raw: prefill for raw, c in zip(joined, completions, strict=True) if raw != c.text}
+        return list(zip(joined, completions, strict=True))
 
-    def cut_guardrails(self) -> list[str]:
-        """The guardrails that an ablation leaves out."""
-        return [name for name in guardrails.CUTTABLE if not getattr(self.config.react, name)]
+    def guardrail_options(self) -> dict[str, Any]:
+        """How the guardrails are applied: those that an ablation leaves out, and whether an unasked order stays."""
+        react = self.config.react
+        cut = [name for name in guardrails.CUTTABLE if not getattr(react, name)]
+        return {"cut": cut, "keep_order": react.keep_order}
+
+    def own_text(self, raw_sql: str) -> str:
+        """The part of a raw SQL text that the model wrote: without the prefill that opened its turn."""
+        return raw_sql[len(self.opened_with.get(raw_sql, "")) :]
 
     def sampling(self) -> Sampling | None:
         """The loop's sampling; None (greedy) unless ``do_sample``."""
@@ -178,7 +187,7 @@ class Task:
     ) -> Episode:
         """The Episode: ``sql`` with its rows, and all that was recorded.
 
-        why_none: the error of an episode without SQL. compliance: of the trace, where nothing else is given.
+        raw_sql: the text behind ``sql``, its prefill included. why_none: the error of an episode without SQL. compliance: of the trace, where nothing else is given.
         """
         result = self.result_of(sql)
         if error is None and not result.success:
@@ -187,7 +196,8 @@ class Task:
             question=self.question,
             controller=controller,
             sql=sql,
-            raw_sql=raw_sql,
+            raw_sql=self.own_text(raw_sql),
+            prefill=self.opened_with.get(raw_sql, ""),
             columns=result.columns,
             rows=result.rows,
             error=error,
@@ -373,4 +383,4 @@ def guard(task: Task, raw_sql: str, *, enabled: bool = True) -> tuple[str, str |
     if not enabled:
         text = raw_sql.strip()
         return (text, None) if text else ("", "clean_reject:empty")
-    return guardrails.apply_guardrails(raw_sql, task.question.text, task.schema, cut=task.cut_guardrails())
+    return guardrails.apply_guardrails(raw_sql, task.question.text, task.schema, **task.guardrail_options())

@@ -45,8 +45,8 @@ def summarise(
     predicted = {name: of_asked(store.predictions()) for name, store in controls.items()}
     present = [control for control in CONTROLS if control.store in controls]
     refused, layers = _refused(traces)
-    files = {"run": _sql(rows), "run, raw": _sql(rows, "raw_sql")} | layers
-    files |= {control.label: _sql(predicted[control.store], control.text) for control in present}
+    files = {"run": _texts(rows), "run, raw": _texts(rows, "raw_sql")} | layers
+    files |= {control.label: _texts(predicted[control.store], control.text) for control in present}
     scored = score_many(benchmark, questions, files, settings)  # together: what they share is executed once
     scores = scored["run"]
     report: dict[str, Any] = {
@@ -171,8 +171,9 @@ def _flips(*pairs: tuple[Mapping[str, bool], Mapping[str, bool]]) -> dict[str, i
     return {name: changed[name] for name in ("right_to_wrong", "wrong_to_right")}
 
 
-def _sql(rows: Iterable[Mapping[str, Any]], field: str = "sql") -> dict[str, str]:
-    return {row["id"]: row[field] for row in rows}
+def _texts(rows: Iterable[Mapping[str, Any]], field: str = "sql") -> dict[str, str]:
+    """Question id -> the statement that is scored: ``raw_sql`` behind the turn that it continues."""
+    return {row["id"]: row["prefill"] + row[field] if field == "raw_sql" else row[field] for row in rows}
 
 
 def _refused(

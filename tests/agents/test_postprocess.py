@@ -17,11 +17,13 @@ def cases() -> list[tuple[str, ...]]:
     ]
 
 
-@pytest.mark.parametrize(("nlq", "sql", "expected"), cases())
-def test_only_what_nobody_asked_for_is_stripped(nlq: str, sql: str, expected: str) -> None:
-    once = guarded_postprocess(sql, nlq)
+@pytest.mark.parametrize("case", cases(), ids=" | ".join)
+@pytest.mark.parametrize("keep_order", [True, False])
+def test_only_what_nobody_asked_for_is_stripped(case: tuple[str, ...], keep_order: bool) -> None:
+    nlq, sql, expected = *case[:2], case[2] if keep_order else case[-1]
+    once = guarded_postprocess(sql, nlq, keep_order=keep_order)
     assert once == (sql if expected == "=" else expected)
-    assert guarded_postprocess(once, nlq) == once
+    assert guarded_postprocess(once, nlq, keep_order=keep_order) == once
 
 
 def test_a_question_of_any_length_is_read_quickly() -> None:

@@ -18,7 +18,7 @@ from nl2sql.agents.prompts import REACT_SYSTEM_PROMPT
 from nl2sql.agents.react import bootstrap, parse_action, pending_override, react_sql
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import State
-from nl2sql.config import REACT_PLUS, ReactConfig, build_config
+from nl2sql.config import CHECKS, PRESETS, ReactConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question, Resources
@@ -136,7 +136,8 @@ def test_defaults_are_the_specified_parameters() -> None:
 
 def test_no_improvement_is_on_in_the_preset_react() -> None:
     plain = ReactConfig().model_dump()
-    assert all(plain[name] != value for name, value in REACT_PLUS.items())
+    beyond = CHECKS | PRESETS["react_plus"]["react"]
+    assert all(plain[name] != value for name, value in beyond.items())
 
 
 def test_bootstrap_writes_question_schema_and_links_before_step_0(shop: Path) -> None:

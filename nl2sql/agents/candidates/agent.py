@@ -182,9 +182,10 @@ class Search:
         """A text as a candidate: through the guardrails, and where its query is new, through the tools."""
         self.step += 1
         state, task = self.state, self.state.task
-        state.record({"step": self.step, "llm": raw_sql})
+        own = {"raw_sql": task.own_text(raw_sql)}
+        state.record({"step": self.step, "llm": own["raw_sql"]})
         sql, reason = guard(task, raw_sql, enabled=task.config.react.guardrails)
-        self.note(action, {"error": reason, "raw_sql": raw_sql} if reason else {"sql": sql, "raw_sql": raw_sql})
+        self.note(action, {"error": reason} | own if reason else {"sql": sql} | own)
         state.decide(self.step, action, reason or "ok", "reject" if reason else "accept", {"origin": origin})
         if reason:
             state.refuse(self.step, "guardrails", raw_sql, reason)

@@ -30,30 +30,38 @@ __all__ = [
 ]
 
 
-def apply_guardrails(raw_sql: str, nlq: str, schema: Schema, *, cut: Collection[str] = ()) -> tuple[str, str | None]:
+def apply_guardrails(
+    raw_sql: str, nlq: str, schema: Schema, *, cut: Collection[str] = (), keep_order: bool = False
+) -> tuple[str, str | None]:
     """All four guardrails: ``(sql, None)`` when accepted, ``("", "clean_reject:<reason>")`` when rejected.
 
-    cut: those of ``CUTTABLE`` that are left out.
+    cut: those of ``CUTTABLE`` that are left out. keep_order: see ``guarded_postprocess``.
     """
     sql, reason = clean_candidate_with_reason(raw_sql)
     if sql is None:
         return "", f"clean_reject:{reason}"
     if "postprocess" not in cut:
-        sql = guarded_postprocess(sql, nlq)
+        sql = guarded_postprocess(sql, nlq, keep_order=keep_order)
     if "projection_contract" not in cut:
         sql = enforce_projection_contract(sql, nlq)
     return sql if "table_casing" in cut else canonicalize_table_casing(sql, schema), None
 
 
 def vanilla_candidate(
-    nlq: str, schema_summary: str, generate: Callable[[str, str], str], schema: Schema, *, cut: Collection[str] = ()
+    nlq: str,
+    schema_summary: str,
+    generate: Callable[[str, str], str],
+    schema: Schema,
+    *,
+    cut: Collection[str] = (),
+    keep_order: bool = False,
 ) -> str:
     """The deterministic fallback: one single-shot ``generate(nlq, schema_summary)`` through the guardrails.
 
-    cut: as in ``apply_guardrails``. Returns "" when the guardrails reject what came. What ``generate`` raises is the
+    cut, keep_order: as in ``apply_guardrails``. Returns "" when the guardrails reject what came. What ``generate`` raises is the
     caller's.
     """
-    sql, _ = apply_guardrails(generate(nlq, schema_summary), nlq, schema, cut=cut)
+    sql, _ = apply_guardrails(generate(nlq, schema_summary), nlq, schema, cut=cut, keep_order=keep_order)
     return sql
 
 

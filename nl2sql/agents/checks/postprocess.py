@@ -49,17 +49,17 @@ class _Asked:
     one_row: bool
 
 
-def guarded_postprocess(sql: str, nlq: str) -> str:
+def guarded_postprocess(sql: str, nlq: str, *, keep_order: bool = False) -> str:
     """Strip an unasked outermost ORDER BY / LIMIT and normalise surface noise.
 
-    Arguments: ``sql`` one cleaned statement; ``nlq`` the question. Returns the statement on one line with one ``;``.
+    Arguments: ``sql`` one cleaned statement; ``nlq`` the question; ``keep_order`` leaves an ORDER BY without LIMIT as
+    it is. Returns the statement on one line with one ``;``.
     Noise is: whitespace and comments between tokens, trailing semicolons, and backticks or brackets round a name
     that needs none. Text that does not lex comes back stripped and otherwise as it is.
 
-    - ORDER BY without LIMIT stays: it changes no rows, and a gold may order without being asked (stripping it cost
-      17% of classicmodels' golds under a comparison that respects the gold's order).
-    - ORDER BY with LIMIT goes when no word of the question asks for an order or a ranking, and it compares nothing,
-      has no quantity word and not the limit's number.
+    - ORDER BY without LIMIT goes when no word of the question asks for an order or a ranking, and it compares nothing.
+      It changes no rows, and a gold may order without being asked: ``keep_order`` is what that costs.
+    - ORDER BY with LIMIT goes when, besides, the question has no quantity word and not the limit's number.
     - LIMIT alone (or after an ORDER BY that is asked for as a mere sort) goes when the question has neither the
       number, nor a quantity word, nor a ranking word.
     """
@@ -68,20 +68,22 @@ def guarded_postprocess(sql: str, nlq: str) -> str:
         stream.pop()
     if not stream:
         return sql.strip()
-    kept = _without_unasked_tail(stream, nlq)
+    kept = _without_unasked_tail(stream, nlq, keep_order)
     return _one_line(sql, kept)
 
 
-def _without_unasked_tail(stream: list[Token], nlq: str) -> list[Token]:
+def _without_unasked_tail(stream: list[Token], nlq: str, keep_order: bool) -> list[Token]:
     clauses = [(i, t) for i, t in top_level(stream) if t.token_type in (TokenType.ORDER_BY, TokenType.LIMIT)]
     kinds = [token.token_type for _, token in clauses]
     if not kinds or len(set(kinds)) < len(kinds) or stream[0].token_type not in _QUERY_STARTS:
         return stream  # nothing to strip, or no statement that means anything
     at = {token.token_type: index for index, token in clauses}
     order_at, limit_at = at.get(TokenType.ORDER_BY, -1), at.get(TokenType.LIMIT, -1)
-    if limit_at < 0:
+    if limit_at < 0 and keep_order:
         return stream
     asked = asked_order(nlq)
+    if limit_at < 0:
+        return stream if asked.order or asked.ranking or asked.comparison else stream[:order_at]
     limited = _limit_is_asked(stream[limit_at + 1 :], asked)
     if 0 <= order_at < limit_at:
         if limited or asked.ranking or asked.comparison:
