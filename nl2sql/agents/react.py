@@ -47,7 +47,8 @@ def react_sql(
 ) -> Episode:
     """Answer one question with the tool loop; returns the Episode: SQL, rows, trace, decision log, compliance.
 
-    tools, gates: added to the loop's own, or in place of those of the same name. sink: is given every trace record.
+    tools, gates: added to the loop's own, or in place of those of the same name. sink: is given every trace record, and
+    every entry of the decision log, as it is made.
     Failures of the model, a tool or the database end the episode and are recorded in ``Episode.error``.
     Raises UsageError for an empty or oversized question or an empty database, Cancelled when ``cancel`` is set.
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +94,25 @@ def summarize_trace(trace: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
         elif action == "finish":
             flags["finish_without_run"] |= not ran
     return flags
+
+
+def repair_counts(trace: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How often the loop overrode the model, and how its repairs came about; what did not happen is left out.
+
+    ``overrides``: forced actions. ``repairs_forced``, ``repairs_asked``: calls of ``repair_sql``, by who wanted them.
+    ``repairs_accepted``: those whose query the guardrails accepted.
+    """
+    counts: Counter[str] = Counter()
+    forced: tuple[Any, Any] | None = None  # step and action of the last override
+    for record in trace:
+        if "forced_action" in record:
+            forced = (record["step"], record["forced_action"])
+            counts["overrides"] += 1
+        elif record.get("action") == "repair_sql":
+            counts["repairs_forced" if forced == (record["step"], "repair_sql") else "repairs_asked"] += 1
+            seen = record.get("observation")
+            counts["repairs_accepted"] += isinstance(seen, Mapping) and "error" not in seen
+    return {name: count for name, count in counts.items() if count}
 
 
 def episode_to_dict(episode: Episode, max_rows: int = 1000) -> dict[str, Any]:

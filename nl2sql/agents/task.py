@@ -19,7 +19,7 @@ from nl2sql.agents.checks import constraints, guardrails
 from nl2sql.agents.context import grounding, linking
 from nl2sql.agents.grammars import select
 from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
-from nl2sql.agents.record import Episode, summarize_trace
+from nl2sql.agents.record import Episode, repair_counts, summarize_trace
 from nl2sql.agents.resources import completed
 from nl2sql.config import Config
 from nl2sql.databases import schema
@@ -187,7 +187,8 @@ class Task:
     ) -> Episode:
         """The Episode: ``sql`` with its rows, and all that was recorded.
 
-        raw_sql: the text behind ``sql``, its prefill included. why_none: the error of an episode without SQL. compliance: of the trace, where nothing else is given.
+        raw_sql: the text behind ``sql``, its prefill included. why_none: the error of an episode without SQL.
+        compliance: of the trace, where nothing else is given.
         """
         result = self.result_of(sql)
         if error is None and not result.success:
@@ -211,7 +212,7 @@ class Task:
             calls=self.calls,
             usage=self.usage,
             seconds=time.perf_counter() - self.began,
-            flags={**self.flags, "rejected": self.rejected, **(flags or {})},
+            flags={**self.flags, **repair_counts(trace), "rejected": self.rejected, **(flags or {})},
         )
 
 
@@ -241,15 +242,19 @@ class State:
     def record(self, entry: dict[str, Any]) -> None:
         """Append a trace record (8.1) and pass it to the event sink."""
         self.trace.append(entry)
-        question = self.task.question
-        self.task.resources.sink({"question": question.id or question.text, **entry})
+        self._tell(entry)
 
     def decide(self, step: int, decision: str, reason: str, status: str, data: Mapping[str, Any]) -> None:
-        """Append a decision log entry (8.2)."""
+        """Append a decision log entry (8.2) and pass it to the event sink."""
         entry = {"step": step, "decision": decision, "reason": reason, "status": status, "data": dict(data)}
         self.decision_log.append(entry)
+        self._tell(entry)
         if status == "blocked":
             self.task.count("blocked")
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        question = self.task.question
+        self.task.resources.sink({"question": question.id or question.text, **event})
 
     def refuse(self, step: int, by: str, sql: str, reason: str) -> None:
         """Remember a refused candidate, so that a run can report what gates and guardrails cost and save."""

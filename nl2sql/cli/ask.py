@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -77,7 +78,9 @@ def ask(
     config: ConfigOption = None,
     set_: SetOption = None,
     constrain: ConstrainOption = None,
-    trace: Annotated[bool, typer.Option("--trace", help="Print every step as it happens (to stderr).")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Print every step as it happens to stderr; with --json as JSON lines.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print SQL, rows, trace and usage as JSON.")] = False,
 ) -> None:
     """Answer one question: SQL, rows, and how they came about. Exit code 1 when no rows came of it.
@@ -109,7 +112,7 @@ def ask(
         where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
         loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
         check_config(loaded, settings)
-        sink = _print_step if trace else no_sink
+        sink = (_print_json if as_json else _print_step) if trace else no_sink
         episode = answer(text, database, loaded, named, settings, sink=sink)
         loaded.close()
     if as_json:
@@ -139,19 +142,22 @@ def _question(argument: str | None) -> str:
     return argument.encode("utf-8", "replace").decode("utf-8").strip()
 
 
-def _print_step(event: object) -> None:
+def _print_step(event: Mapping[str, Any]) -> None:
+    from nl2sql.agents.transcript import event_text
+
+    if event.get("status") != "forced":  # the override itself was shown
+        print(event_text(event), file=sys.stderr)
+
+
+def _print_json(event: Mapping[str, Any]) -> None:
     from nl2sql.agents.record import json_text
 
-    print(json_text(event)[:2000], file=sys.stderr)
-
-
-def _printable(value: object) -> str:
-    """A value on one line, control characters as escapes: a database must not drive the terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+    print(json_text(event), file=sys.stderr)
 
 
 def _as_text(episode: Episode, shown: int = 20) -> str:
     from nl2sql.agents.record import json_value
+    from nl2sql.agents.transcript import printable
     from nl2sql.eval.tables import records_text
 
     lines = [episode.sql or "(no SQL)"]
@@ -159,7 +165,7 @@ def _as_text(episode: Episode, shown: int = 20) -> str:
         lines.append(f"-- {episode.error}")
     if episode.columns:
         table = [[str(c) for c in episode.columns]]
-        table += [["NULL" if v is None else _printable(json_value(v)) for v in row] for row in episode.rows[:shown]]
+        table += [["NULL" if v is None else printable(str(json_value(v))) for v in row] for row in episode.rows[:shown]]
         lines += records_text(table)
         if len(episode.rows) > shown:
             lines.append(f"... {len(episode.rows) - shown} more rows")

@@ -71,7 +71,7 @@ def owed_of(folder: Path) -> dict[str, int]:
     manifest = read_manifest(folder)
     main, controls = stores_of(folder)
     wanted = set(manifest["questions"])
-    stores = {"run": main, **{name: controls.get(name) for name in manifest["controls"]}}
+    stores = {"run": main, **{name: controls.get(name) for name in manifest.get("controls", ())}}
     counts = {name: len(wanted - (store.done() if store else set())) for name, store in stores.items()}
     return {name: count for name, count in counts.items() if count}
 

@@ -23,6 +23,7 @@ SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be w
 SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause
 SUSPECT_ITEMS = 10  # fewer say nothing
 COARSE = 0.05  # a paired test that is likely to miss differences of so much says so
+REPAIRS = ("overrides", "repairs_forced", "repairs_asked", "repairs_accepted", "deterministic_repairs")
 GATES = ("guardrails", "validate_sql", "validate_constraints", "intent_constraints")
 
 
@@ -136,7 +137,7 @@ def counts_of(rows: Sequence[Mapping[str, Any]], traces: Sequence[Mapping[str, A
         "order_violations": dict(Counter(name for t in traces for name, on in t["compliance"].items() if on)),
         **{
             name: sum(f.get(name, 0) for f in flags)
-            for name in ("format_errors", "truncated", "blocked", "elided_observations")
+            for name in ("format_errors", "truncated", "blocked", "elided_observations", *REPAIRS)
         },
     }
 
@@ -173,7 +174,7 @@ def _flips(*pairs: tuple[Mapping[str, bool], Mapping[str, bool]]) -> dict[str, i
 
 def _texts(rows: Iterable[Mapping[str, Any]], field: str = "sql") -> dict[str, str]:
     """Question id -> the statement that is scored: ``raw_sql`` behind the turn that it continues."""
-    return {row["id"]: row["prefill"] + row[field] if field == "raw_sql" else row[field] for row in rows}
+    return {row["id"]: row.get("prefill", "") + row[field] if field == "raw_sql" else row[field] for row in rows}
 
 
 def _refused(
@@ -259,6 +260,8 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
             f"format errors {counts['format_errors']}, truncated {counts['truncated']}, blocked {counts['blocked']} in "
             f"{counts['steps']} steps; exhausted after a successful run: {counts['exhausted_after_success']}"
         )
+    if any(counts.get(name) for name in REPAIRS):
+        lines.append(repairs_line(counts))
     for name, flips in report["flips"].items():
         if flips.get("refused") or flips["right_to_wrong"] or flips["wrong_to_right"]:
             of = f" of {flips['refused']} refused" if "refused" in flips else ""
@@ -269,6 +272,15 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
         left = ", ".join(f"{count} {reason}" for reason, count in report["left_out"].items())
         lines.append(f"left out of the benchmark: {left}")
     return lines + [f"note: {warning}" for warning in report["warnings"]]
+
+
+def repairs_line(counts: Mapping[str, Any]) -> str:
+    """How often the loop overrode the model, and what became of repairs."""
+    overrides, forced, asked, accepted, mended = (counts.get(name, 0) for name in REPAIRS)
+    return (
+        f"overrides {overrides}; repairs {forced} forced and {asked} asked for, {accepted} accepted, "
+        f"{mended} mended without the model"
+    )
 
 
 def _detectable(test: Mapping[str, Any]) -> str:

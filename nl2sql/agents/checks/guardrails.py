@@ -58,8 +58,8 @@ def vanilla_candidate(
 ) -> str:
     """The deterministic fallback: one single-shot ``generate(nlq, schema_summary)`` through the guardrails.
 
-    cut, keep_order: as in ``apply_guardrails``. Returns "" when the guardrails reject what came. What ``generate`` raises is the
-    caller's.
+    cut, keep_order: as in ``apply_guardrails``. Returns "" when the guardrails reject what came. What ``generate``
+    raises is the caller's.
     """
     sql, _ = apply_guardrails(generate(nlq, schema_summary), nlq, schema, cut=cut, keep_order=keep_order)
     return sql

@@ -77,7 +77,7 @@ class Ablation:
         cells = []
         for cell in self.cells:
             report = self.runs[cell.name].report
-            shown = {name: report[name] for name in ("run", "n", "metrics", "usage", "alarms", "warnings")}
+            shown = {name: report[name] for name in ("run", "n", "metrics", "usage", "counts", "alarms", "warnings")}
             test = asdict(tests[cell.name]) if cell.name in tests else None
             cells.append({"name": cell.name, "changed": dict(cell.changed), **shown, "test": test})
         about = {"benchmark": base["benchmark"], "split": self.cells[0].plan.split, "n": base["n"]}
@@ -283,7 +283,22 @@ def _phases(cell: Cell) -> int:
 def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
     """The table of ``Ablation.to_dict`` as text cells; the first row is the header."""
     name = data["metric"]
-    rows = [["cell", name, "points", "won", "lost", "p", "p (Holm)", "detects", "tokens / question", "seconds"]]
+    rows = [
+        [
+            "cell",
+            name,
+            "points",
+            "won",
+            "lost",
+            "p",
+            "p (Holm)",
+            "detects",
+            "overrides",
+            "repairs",
+            "tokens / question",
+            "seconds",
+        ]
+    ]
     for cell in data["cells"]:
         usage, test = cell["usage"], cell["test"]
         spent = (usage["prompt_tokens"] + usage["completion_tokens"]) / max(1, cell["n"])
@@ -293,9 +308,12 @@ def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
             counts = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"])]
             against = [*counts, f"{test['p']:.3g}", f"{test['p_holm']:.3g}", detects]
         shown = percent(cell["metrics"][name])
-        rows.append([cell["name"], shown, *against, f"{spent:,.0f}", f"{usage['seconds']:,.1f}"])
+        counts = cell["counts"]
+        repairs = f"{counts['repairs_accepted']} of {counts['repairs_forced'] + counts['repairs_asked']}"
+        looped = [str(counts["overrides"]), repairs]
+        rows.append([cell["name"], shown, *against, *looped, f"{spent:,.0f}", f"{usage['seconds']:,.1f}"])
     for kind, metrics in data["control"].items():
-        rows.append([f"single_shot, {kind.replace('_', ' ')}", percent(metrics[name]), *[""] * 8])
+        rows.append([f"single_shot, {kind.replace('_', ' ')}", percent(metrics[name]), *[""] * 10])
     return rows
 
 
@@ -310,6 +328,7 @@ def ablation_notes(data: Mapping[str, Any]) -> list[str]:
         *alarms,
         *([answered] if cached else []),
         f"points, won, lost: against {BASE}; p: exact McNemar over the same questions, and adjusted over cells (Holm)",
+        "overrides: actions that the loop forced; repairs: calls of repair_sql whose query was accepted, of all calls",
         "detects: the smallest difference, in points, that such a test is likely to find (power 0.8, without Holm)",
     ]
 

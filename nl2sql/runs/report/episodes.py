@@ -148,7 +148,7 @@ def _control_sql(run: Run, long: int) -> dict[str, dict[str, Any]]:
     return {
         row["id"]: {
             "sql": _cut(row["sql"], long),
-            "raw": _cut(row["prefill"] + row["raw_sql"], long),
+            "raw": _cut(row.get("prefill", "") + row["raw_sql"], long),
             "ex": right.get(run.key_of(row)),
             "raw_ex": raw.get(run.key_of(row)),
         }
@@ -198,7 +198,7 @@ def _episode(
         "question": _cut(trace["question"], long),
         "evidence": _cut(question.evidence, long) if question and question.evidence else None,
         "sql": _cut(trace["sql"], long),
-        "raw_sql": _cut(trace["prefill"] + trace["raw_sql"], long),
+        "raw_sql": _cut(trace.get("prefill", "") + trace["raw_sql"], long),
         "error": _cut(item["error"] or trace["error"] or "", long),
         "verdicts": {name: item[name] for name in ("va", "em", "ex", "ts") if item.get(name) is not None},
         "cause": item.get("cause"),

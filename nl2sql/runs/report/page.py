@@ -18,7 +18,7 @@ from nl2sql.errors import UsageError
 from nl2sql.runs.report.collect import Collected, collect
 from nl2sql.runs.report.episodes import pack
 from nl2sql.runs.report.plots import MOST_RUNS, SERIES, css, figures
-from nl2sql.runs.summary import summary_notes
+from nl2sql.runs.summary import REPAIRS, repairs_line, summary_notes
 
 
 def report_html(runs: Iterable[str | Path], *, golds: bool = True, progress: bool = True) -> str:
@@ -43,6 +43,7 @@ def report_html(runs: Iterable[str | Path], *, golds: bool = True, progress: boo
         figures=figures(collected),
         causes=_causes(collected),
         flips=_flips(collected),
+        repairs=_repairs(collected),
         css_of={system.label: css(collected, system) for system in collected.systems},
         series=SERIES,
         cut_runs=len(collected.runs) - MOST_RUNS,
@@ -132,6 +133,12 @@ def _flips(collected: Collected) -> list[dict[str, Any]]:
         for name, flips in run.report["flips"].items()
         if flips.get("refused") or flips["right_to_wrong"] or flips["wrong_to_right"]
     ]
+
+
+def _repairs(collected: Collected) -> list[tuple[str, str]]:
+    """Overrides and repairs of each run in which there were any."""
+    counts = {label: run.report["counts"] for label, run in collected.runs.items()}
+    return [(label, repairs_line(of)) for label, of in counts.items() if any(of.get(name) for name in REPAIRS)]
 
 
 def _percent(value: float | None) -> str:
