@@ -1,4 +1,9 @@
-"""Schema, Table, Column; introspection; and the schema text that models read."""
+"""Schema, Table, Column; introspection; and the schema text that models read.
+
+>>> schema = Schema((Table("customers", (Column("id", "INTEGER", True), Column("city", "TEXT"))),))
+>>> schema_to_text(schema)
+'customers(id INTEGER PK, city TEXT)'
+"""
 
 from __future__ import annotations
 

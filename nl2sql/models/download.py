@@ -1,4 +1,4 @@
-"""Fetch wheels with the running interpreter's own pip, in a child process, without installing anything.
+"""Wheels, fetched with the running interpreter's own pip in a child process, without installing anything.
 
 pip knows the user's indexes, proxies and certificates, so nothing here names a host.
 """

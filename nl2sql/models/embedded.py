@@ -68,7 +68,7 @@ class EmbeddedModel:
 
     @property
     def folder(self) -> Path:
-        """Where the converted weights live; need not exist."""
+        """The folder of the converted weights; need not exist."""
         return _models_dir() / self.name
 
     @property

@@ -180,7 +180,7 @@ class ResponseCache:
             self._open()
 
     def get(self, key: bytes) -> list[dict[str, Any]] | None:
-        """What was put under ``key``; None when there is nothing, or nothing readable."""
+        """The answers put under ``key``; None when there is nothing, or nothing readable."""
         row = self._run("SELECT answer, used FROM answers WHERE key = ?", (key,))
         if not row:
             return None

@@ -1,4 +1,8 @@
-"""Can the answer of a query depend on the physical order of rows? A proof by syntax, for the cases where it is easy."""
+"""A proof by syntax, where it is easy, that the answer of a query does not depend on the physical order of rows.
+
+>>> order_free("SELECT name FROM customers"), order_free("SELECT name FROM customers LIMIT 1")
+(True, False)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""From model output to one SELECT: ``clean_candidate_with_reason`` (re-exported by ``guardrails``).
+"""The one SELECT in a model's output: ``clean_candidate_with_reason`` (re-exported by ``guardrails``).
+
+>>> clean_candidate_with_reason("Sure! SQL: SELECT name FROM customers; Anything else?")
+('SELECT name FROM customers;', 'ok')
 
 Where the SQL starts in the chatter is found with plain text work (code fences, ``SQL:`` labels, lines that begin with
 SELECT); what is SQL and where it ends is decided by tokens and by parsing, so strings that hold ``;``, ``--`` or code
@@ -103,7 +106,7 @@ def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
 
 @dataclass
 class _Budget:
-    """How many characters may still be lexed or parsed for one output."""
+    """The characters that may still be lexed or parsed for one output."""
 
     left: int
 

@@ -1,5 +1,8 @@
 """Few-shot examples for ``generate_sql``'s prompt: solved questions of a pool, chosen for the question asked.
 
+>>> masked("How many customers live in Oslo?", ["customers"])
+'how many <table> live in oslo'
+
 No question is shown itself or a twin of it: an example with the same words, with the same query, or over the same
 database (by name, or by content under another name; ``few_shot.same_database`` allows that one). The asked question's
 own gold serves this exclusion and nothing else. Similarity is the cosine of hashed n-grams of the questions, with the

@@ -76,7 +76,7 @@ def sample_arguments(tables: Sequence[str]) -> str:
 
 
 def json_arguments(parameters: Parameters | None) -> Callable[[Sequence[str]], str]:
-    """What the JSON Schema ``parameters`` allows, or any flat object."""
+    """The arguments that the JSON Schema ``parameters`` allows, or any flat object."""
     if parameters is None:
         return lambda tables: "object"
     text = "%json " + json.dumps({"x-guidance": _ONE_SPELLING, **parameters}, ensure_ascii=True)
@@ -311,7 +311,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _alias(tables: Sequence[Table]) -> str:
-    """What people call a table in a query: at most three letters, its initials, the beginning of one of its words."""
+    """Names that people give a table: at most three letters, its initials, the beginning of one of its words."""
     short, long = {"[A-Za-z]{1,2}"}, set(_NAMING.split())
     for table in tables:
         pieces = [piece for piece in words(table.name) if piece.isalpha() and piece.isascii()]
@@ -324,7 +324,7 @@ def _alias(tables: Sequence[Table]) -> str:
 
 
 def _computed(tables: Sequence[Table]) -> str:
-    """What people call a computed column: words of the schema, and at least one such as total, avg, count."""
+    """The names that people give a computed column: words of the schema, and at least one such as total, avg, count."""
     known = {
         word for table in tables for name in [table.name, *(c.name for c in table.columns)] for word in words(name)
     }

@@ -23,7 +23,7 @@ BESIDES = 6  # plan and execute_tools before the first, complete behind the last
 
 
 def recursion_limit(max_iterations: int) -> int:
-    """How many nodes an episode may visit: LangGraph's own default would let a mistake go round 10,000 times."""
+    """The most nodes that an episode may visit: LangGraph's own default would let a mistake go round 10,000 times."""
     return VISITS * max_iterations + BESIDES
 
 

@@ -1,4 +1,4 @@
-"""What a child process may reach: nothing but its database and what its libraries need (Linux, Landlock).
+"""The reach of a child process: its database and what its libraries need, nothing else (Linux, Landlock).
 
 Landlock (kernel 5.13; TCP from 6.7) lets a process give up rights for good, without privileges of its own. It stands
 behind the engines' own settings, which already forbid files and addresses; where the kernel has none, they stand alone.

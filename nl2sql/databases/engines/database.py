@@ -1,5 +1,9 @@
 """A database of another engine than SQLite as a ``Database``: each statement in a child process that is ended when it
-overstays, read-only, without access to files and network (``adapters.py`` and ``confine.py`` say how)."""
+overstays, read-only, without access to files and network (``adapters.py`` and ``confine.py`` say how).
+
+>>> engine_error_kind("Catalog Error: Table with name order does not exist!")
+'unknown_table'
+"""
 
 from __future__ import annotations
 
@@ -71,7 +75,7 @@ def without_excerpt(message: str) -> str:
 
 
 def _next_step(dialect: str, target: str, error: str) -> str:
-    """What to type where a server does not answer or does not let us in; "" for anything else."""
+    """The command to type where a server does not answer or does not let us in; "" for anything else."""
     if error != "OperationalError" or dialect not in PROBES:
         return ""
     url = urlsplit(target)

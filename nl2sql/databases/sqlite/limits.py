@@ -1,4 +1,8 @@
-"""Bounds of the SQLite workers, and the results that stand for what went wrong."""
+"""Bounds of the SQLite workers, and the results that stand for what went wrong.
+
+>>> reported("OperationalError", "no such table: order", timeout_s=5.0, seconds=0.1).error_kind
+'unknown_table'
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def content_digest(uri: str, size: int) -> str:
 
 
 def rows_deadline(size: int) -> float:
-    """How long reading a file of ``size`` bytes as a whole may take, in seconds."""
+    """The seconds that reading a file of ``size`` bytes as a whole may take."""
     return ROWS_S + size / BYTES_PER_S
 
 

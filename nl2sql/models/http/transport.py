@@ -53,7 +53,7 @@ class RequestRefused(ModelError):
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back: parsed JSON, or None when ``lines`` took an event stream."""
+    """The reply of a server: parsed JSON, or None when ``lines`` took an event stream."""
 
     data: Any
     queue_seconds: float  # waited for one of our own slots
