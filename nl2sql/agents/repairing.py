@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nl2sql.repair.transfer import Repair
 
 MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
-MAX_ERROR = 300
+MAX_ERROR = 300  # characters of an earlier failure's reason: engines quote whole statements
 
 
 def check_corpus(config: RepairConfig) -> None:

@@ -29,7 +29,7 @@ from nl2sql.databases import schema
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult, Sampling, Usage
 
-LINK_MAX_TABLES = 6
+LINK_MAX_TABLES = 6  # the specification's number
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
 NO_SCHEMA = "(the schema is not shown)"
 

@@ -26,7 +26,7 @@ from nl2sql.agents.task import EpisodeFailed, State, Task
 from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar
 
-SHOWN_ROWS = 5
+SHOWN_ROWS = 5  # of a result as the model reads it; the trace keeps KEPT_ROWS
 Prompt = tuple[list[dict[str, Any]], dict[str, Any]]  # messages, and the open turn or the tools beside them
 TurnGrammar = Callable[[tuple[tuple[str, str], ...], int], Grammar]
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Form: TypeAlias = Literal["compact", "ddl"]
 Samples: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]  # table -> column -> example values
 
-MAX_VALUE_CHARS = 40
+MAX_VALUE_CHARS = 40  # an example shows how a value looks; more only fills the prompt
 
 
 @dataclass(frozen=True)

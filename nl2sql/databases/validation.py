@@ -29,7 +29,7 @@ from nl2sql.interfaces import Database
 from nl2sql.sql.names import Problem, unresolved_names
 from nl2sql.sql.text import KEYWORDS, Tree, parse, syntax_error, tokens
 
-_MAX_SUGGESTIONS = 5
+_MAX_SUGGESTIONS = 5  # did-you-mean names
 _QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN})
 
 _NO_VERDICT = frozenset({"timeout", "worker_died", "memory"})  # EXPLAIN did not get to say anything about the SQL

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 AGGREGATES = re.compile(
     r"\s*select\s+(?:(?:count|sum|avg|min|max)\s*\([^()]*\)\s*(?:,\s*|(?=\bfrom\b)))+from\b", re.IGNORECASE
 )
-PLAIN_CHARS = 1000
+PLAIN_CHARS = 1000  # longer texts are always parsed
 # Whatever lets the physical order in has one of these words, or calls something (plain aggregates alone do not).
 SUSPECT = re.compile(
     r"\b(?:limit|offset|fetch|over|window|group|order|having|rowid|oid|_rowid_)\b|\(\s*(?:select|with|values)\b"

@@ -25,10 +25,10 @@ from nl2sql.sql.same import same_tokens
 from nl2sql.sql.text import edited, parse, syntax_error, tokens
 
 _MAX_CHARS = 20_000  # longer output is no answer to "write one query"
-_MAX_SNIPPETS = 8
+_MAX_SNIPPETS = 8  # code blocks and labelled texts tried in one output
 _MAX_STARTS = 12  # SELECTs tried in one text
 _MAX_CUTS = 25  # line ends tried per SELECT
-_MAX_SEMICOLONS = 20
+_MAX_SEMICOLONS = 20  # tried as a statement's end; each costs a reading of the text before it
 _PARSED_CHARS = 200_000  # read by the tokenizer per call, all attempts together; more happens to garbage only
 
 _THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.S | re.I)

@@ -35,7 +35,7 @@ from nl2sql.sql.same import normalise_sql
 from nl2sql.sql.words import words
 
 EMBEDDER = HashedNgrams(512)
-EMBEDDED_AT_ONCE = 500
+EMBEDDED_AT_ONCE = 500  # so that the progress bar moves
 MASK = "<table>"
 # Only for masking: a name that this misses, or finds in a string, changes a similarity and nothing else.
 _TABLE = re.compile(r"\b(?:from|join)\s+[\"`\[]?(\w+)", re.IGNORECASE)

@@ -145,6 +145,14 @@ _REFERENCES = {
 }
 
 
+# The marks in those sections of ``sqlite_select.lark`` that are written several times. One character each and replaced
+# as text: str.format would want every brace of the grammar doubled, and names would hide the rules that they are in.
+#   @  a scope (e, t2, 0_1)          ~  the kind of an expression (n, s), or the way to go on (_WAYS)
+#   #  an own scope (0, 0_1)         &  the kind of an expression behind a way, or how a query ends (clauses, named)
+#   %  a table (0)                   ^  "_w" where subqueries may read CTEs, else nothing
+#   !  a query's first column        $...$  the same once for each #, % or ! in it, as alternatives
+
+
 def _scope(scope: str, *, lists: bool = True) -> list[str]:
     """The rules of one scope; lists: also those of what is in front of FROM."""
     template = _template()

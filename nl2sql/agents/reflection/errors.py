@@ -23,7 +23,7 @@ from nl2sql.repair import registry
 Severity: TypeAlias = Literal["critical", "non_critical", "fatal"]
 FILE = Path(__file__).with_name("error_classes.yaml")
 LOOP = "loop"  # the patterns of the loop's own validators
-MAX_MESSAGE = 4000
+MAX_MESSAGE = 4000  # characters read: the patterns' time grows with the text
 
 
 @dataclass(frozen=True)

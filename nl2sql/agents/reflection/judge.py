@@ -20,7 +20,7 @@ from nl2sql.errors import one_line
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
 
-MAX_ISSUE = 300
+MAX_ISSUE = 300  # characters: an issue is shown on one line
 RefineOn: TypeAlias = Literal["critical", "failure", "mismatch"]
 REASONING = {
     "critical": "SQL has critical errors requiring retry",

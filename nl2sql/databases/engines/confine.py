@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
-VERSION_ONLY = 1
+VERSION_ONLY = 1  # this and the numbers below: linux/landlock.h and linux/prctl.h
 RULE_PATH = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 READ = EXECUTE | READ_FILE | READ_DIR

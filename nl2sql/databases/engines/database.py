@@ -27,8 +27,8 @@ CHILD = ("-I", str(Path(__file__).with_name("child.py")))
 ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "HOME", "LD_LIBRARY_PATH")  # no secrets for whoever gets out
 OPEN_S = 60.0  # loading the engine and connecting
 GRACE_S = 0.5  # what a statement may overrun its deadline by before the process is ended
-MAX_SQL_CHARS = 100_000
-MAX_TIMEOUT_S = 1e6
+MAX_SQL_CHARS = 100_000  # bounds what a parser is asked to read
+MAX_TIMEOUT_S = 1e6  # more overflows the system's timers
 EXTRAS = {"clickhouse": "chdb", "duckdb": "duckdb", "postgres": "psycopg[binary]", "mysql": "pymysql"}
 
 EXCERPT = re.compile(r"\n+LINE \d+:.*\n *\^+ *$", re.MULTILINE)

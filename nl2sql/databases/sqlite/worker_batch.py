@@ -31,7 +31,7 @@ from typing import Any
 
 ORDERED, ROWS, ROWS_IF_WRONG = 1, 2, 4  # flags of a pair
 FLUSH_S = 0.02  # news is never held back longer while statements end
-FLUSH_BYTES = 256 * 1024
+FLUSH_BYTES = 256 * 1024  # of rows: the parent reads on while we execute
 MANY_CELLS = 20_000  # a comparison of more is announced: the parent grants it time of its own
 
 

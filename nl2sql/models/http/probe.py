@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 Way = Literal["completions", "chat", "user_turn"]
 CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
-DEFAULT_WINDOW = 4096
+DEFAULT_WINDOW = 4096  # tokens, where neither the server nor the user names a window
 _ASKED: tuple[Message, ...] = ({"role": "user", "content": "What is the capital of France?"},)
 _TEMPLATE_SWITCH = {"chat_template_kwargs": {"enable_thinking": False}}  # models that think aloud answer directly
 

@@ -19,7 +19,7 @@ from typing import Any
 from nl2sql.interfaces import Message, ToolDefinition
 from nl2sql.models.http.wire import Answer
 
-_REMEMBERED_COUNTS = 4096
+_REMEMBERED_COUNTS = 4096  # the latest; each prompt takes two
 _QUOTED = (
     "\n\nYour answer has already begun; it stands between the lines below. Go on exactly where it stops, and repeat "
     "nothing of it.\n-----\n{prefill}\n-----"
