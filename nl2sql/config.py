@@ -32,7 +32,7 @@ class _Frozen(BaseModel):
 
 
 class SchemaConfig(_Frozen):
-    """How a schema is written into prompts."""
+    """The form in which a schema is written into prompts."""
 
     form: Literal["compact", "ddl", "none"] = "compact"  # none: a cut for ablations, no schema is shown at all
     samples: int = Field(0, ge=0, le=20)  # example values per column; 0 = none
@@ -93,7 +93,7 @@ class SingleShotConfig(_Frozen):
 
 
 class RepairConfig(_Frozen):
-    """What ``repair_sql`` is told about a failure (docs/repair.md). The defaults are the specification's loop."""
+    """The guidance of ``repair_sql`` about a failure (docs/repair.md). The defaults are the specification's loop."""
 
     guidance: Literal["none", "error", "patterns", "patterns+corpus"] = "error"
     deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
@@ -106,7 +106,7 @@ class RepairConfig(_Frozen):
 
 
 class ScoreWeights(_Frozen):
-    """What each part of a candidate's score counts (docs/candidates.md). As given, a query that runs comes before any
+    """The weights of a candidate's score, by part (docs/candidates.md). As given, a query that runs comes before any
     that does not: ``executes`` outweighs whatever a failed query can have."""
 
     executes: float = Field(6.0, ge=0)
@@ -289,7 +289,7 @@ def build_config(data: dict[str, Any]) -> Config:
 
 
 def known_keys(key: str, known: Sequence[str]) -> str:
-    """What to type instead of the unknown ``key``: the nearest of ``known``, and its section's keys or all sections."""
+    """The keys to type instead of ``key``: the nearest of ``known``, and its section's keys or all sections."""
     close = get_close_matches(key, known, 1)
     section = key.partition(".")[0]
     siblings = [other for other in known if other.startswith(f"{section}.")]

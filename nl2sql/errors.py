@@ -1,4 +1,4 @@
-"""What a user is told when something is wrong: one line that says what, with the value, and what to do next.
+"""The errors that a user is told of: one line that says what is wrong, with the value, and what to do next.
 
 The command line prints ``str(error)`` and exits with ``exit_code``; nothing here is ever shown as a traceback.
 Failures *inside* an episode are data (``Episode.error``), not these exceptions.
@@ -50,5 +50,5 @@ def interruptible(message: str) -> Iterator[None]:
 
 
 def one_line(error: object, limit: int | None = None) -> str:
-    """What an error or a text says, on one line of at most ``limit`` characters."""
+    """The words of an error or a text, on one line of at most ``limit`` characters."""
     return " ".join(str(error).split())[:limit]

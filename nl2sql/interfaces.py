@@ -31,7 +31,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample. ``None`` in place of a ``Sampling`` means greedy decoding."""
+    """The settings of sampling. ``None`` in place of a ``Sampling`` means greedy decoding."""
 
     temperature: float = 0.2
     top_p: float = 0.9
@@ -47,7 +47,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Usage:
-    """What model calls cost. Sums with ``+``.
+    """The cost of model calls. Sums with ``+``.
 
     ``prompt_tokens`` counts every token the model conditioned on; ``prefill_tokens`` those that were really
     computed (the rest, ``reused_tokens``, came from a cache of keys and values). Each of ``n`` completions counts
@@ -143,7 +143,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of executing one statement. Failure is data: ``success`` is False and ``error`` says why.
+    """The result of executing one statement. Failure is data: ``success`` is False and ``error`` says why.
 
     ``error_kind`` is one of: syntax, unknown_table, unknown_column, ambiguous_column, denied (the sandbox
     forbids it), multi_statement, empty, timeout, too_many_rows, memory, too_large, worker_died, other.

@@ -1,4 +1,4 @@
-"""What this machine lets the process use: processor cores, memory, and the cache folder.
+"""The resources that this machine lets the process use: processor cores, memory, and the cache folder.
 
 The cache folder (converted weights, built databases, replicas) is ``NL2SQL_CACHE``, else ``~/.cache/nl2sql``.
 """

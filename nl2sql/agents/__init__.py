@@ -1,1 +1,1 @@
-"""Agents: what turns a question into SQL. The loop, its control, candidates, reflection, and what they share."""
+"""Agents, which turn a question into SQL: the loop, its control, candidates, reflection, and what they share."""

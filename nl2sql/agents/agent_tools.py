@@ -32,7 +32,7 @@ from nl2sql.databases import validation
 from nl2sql.errors import Cancelled, DatabaseError
 from nl2sql.interfaces import Resources, Tool
 
-KEPT_ROWS = 20
+KEPT_ROWS = 20  # of a result in an observation, and so in the trace
 NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 

@@ -1,5 +1,8 @@
 """The loop in the native tool-calling form of a chat model: ``react.native_tools``.
 
+>>> as_action('<tool_call>{"name": "get_schema", "arguments": {}}</tool_call>')
+('Action: get_schema[{}]', 0)
+
 Only how an action is asked for and read differs. The back end is offered the tools as definitions and the history as a
 conversation of calls and answers; a call is turned into the transcript's own ``Action: tool[json]`` line, so that the
 transcript, the parser, the gates and the trace are those of the textual form. Forms of a call that are read:
@@ -91,7 +94,7 @@ def as_action(text: str) -> tuple[str, int]:
 
 
 def _calls(text: str) -> tuple[str, list[Any]]:
-    """What was said before the calls, and the JSON of the calls."""
+    """The text before the calls, and the JSON of the calls."""
     said, *marked = text.split(OPENING)
     calls: list[Any] = []
     if not marked:

@@ -1,5 +1,8 @@
 """Every prompt; text lives nowhere else.
 
+>>> constraint_lines({"agg": "count", "needs_group_by": True}).rstrip()
+'The query should: use count, group the rows.'
+
 A prompt is replaced by name through ``Config.prompts`` (``-c prompts.react_system=...`` or a YAML file), and the
 texts in force are hashed into every run's manifest. Placeholders are ``{name}``; literal braces need no doubling.
 

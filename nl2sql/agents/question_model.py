@@ -1,4 +1,4 @@
-"""How likely a question is, given a query that may be its answer: the other direction, by which candidates are ranked.
+"""The likelihood of a question, given a query that may be its answer: the other direction, which ranks candidates.
 
 A model that writes SQL prefers short, usual queries; it leaves out what the question asks for, or adds what it does
 not. Read back, such a query makes the question less likely. ``candidates.choose: question`` adds both log-probabilities
@@ -108,7 +108,7 @@ def _loaded(spec: str, adapter: str, device: str, dtype: str | None) -> Question
 
 
 def question_model_print(settings: CandidatesConfig) -> str | None:
-    """What decides the question model's answers, without loading it; None where candidates are chosen otherwise.
+    """The question model's identity, without loading it; None where candidates are chosen otherwise.
 
     Raises UsageError for a spec or an adapter that names nothing.
     """

@@ -2,11 +2,11 @@
 
 ``react_sql`` reads top to bottom like section 7 of the specification:
 
-    bootstrap            schema, linking once            (7.1)
-    think                prompt, model call, parse       (7.2, 1-3)
-    override             OVERRIDES, in their precedence  (7.2, 4)
-    act                  GATES, the tool, AFTER          (7.2, 5 and 7.3)
-    fall_back, close     steps exhausted; the Episode    (7.4)
+    bootstrap                 schema, linking once            (7.1)
+    think                     prompt, model call, parse       (7.2, 1-3)
+    override                  OVERRIDES, in their precedence  (7.2, 4)
+    act                       GATES, the tool, AFTER          (7.2, 5 and 7.3)
+    fall_back, close_episode  steps exhausted; the Episode    (7.4)
 
 The transcript is one open assistant turn that only grows: every Thought, Action and Observation is appended as lines,
 and an override appends its own ``Action:`` line after the model's (the last action wins, for the parser and for the
@@ -105,7 +105,7 @@ def bootstrap(question: Question, resources: Resources, config: Config) -> State
 
 
 def form_of(config: Config) -> Form:
-    """How a turn is asked for: the specification's text, or a chat model's own tool calls."""
+    """The form in which a turn is asked for: the specification's text, or a chat model's own tool calls."""
     return NATIVE if config.react.native_tools else TEXT
 
 

@@ -1,4 +1,8 @@
-"""What an episode leaves behind: the trace, the decision log, the compliance summary, and how they are shown.
+"""The records of an episode: the trace, the decision log, the compliance summary, and how they are shown.
+
+>>> run = {"step": 0, "action": "run_sql", "args": {}, "observation": {"success": True}}
+>>> [flag for flag, is_set in summarize_trace([run]).items() if is_set]
+['run_without_validate', 'run_without_validate_constraints']
 
 The trace holds exactly three record shapes (specification 8.1):
 

@@ -1,5 +1,10 @@
 """Repair guidance inside the loop: what ``repair_sql`` shows the model, and what it mends without one.
 
+>>> written = {"action": "generate_sql", "observation": {"sql": "SELECT nme FROM customers"}}
+>>> refused = {"action": "validate_sql", "observation": {"valid": False, "reason": "unknown_column:nme"}}
+>>> refused_candidates([written, refused])
+[('SELECT nme FROM customers', 'unknown_column:nme')]
+
 An episode's failures accumulate in the prompt, so that a repair does not undo an earlier one. A question is never
 helped by a fix that was stored from itself.
 """
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
     from nl2sql.repair.transfer import Repair
 
 MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
-MAX_ERROR = 300
+MAX_ERROR = 300  # characters of an earlier failure's reason: engines quote whole statements
 
 
 def check_corpus(config: RepairConfig) -> None:

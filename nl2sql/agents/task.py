@@ -1,4 +1,7 @@
-"""What an episode works on: the task (fixed, and what is counted) and the loop's state.
+"""The work of an episode: the task (fixed, and what is counted) and the loop's state.
+
+>>> join_prefill("SELECT", " name FROM customers")
+'SELECT name FROM customers'
 
 ``open_task`` reads the schema, writes its texts within the model's window and checks the arguments; every controller
 begins with it. The ``Task`` asks the model, executes queries once each, and makes the ``Episode`` in the end.
@@ -26,7 +29,7 @@ from nl2sql.databases import schema
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult, Sampling, Usage
 
-LINK_MAX_TABLES = 6
+LINK_MAX_TABLES = 6  # the specification's number
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
 NO_SCHEMA = "(the schema is not shown)"
 
@@ -41,7 +44,7 @@ class EpisodeFailed(Exception):
 
 @dataclass
 class Task:
-    """What stays fixed while a question is worked on, and what is counted."""
+    """The facts that stay fixed while a question is worked on, and the counts."""
 
     question: Question
     resources: Resources
@@ -84,7 +87,7 @@ class Task:
 
     @property
     def tables_kept(self) -> int:
-        """How many tables schema linking keeps; 0: all."""
+        """The number of tables that schema linking keeps; 0: all."""
         return LINK_MAX_TABLES if self.config.react.use_link_schema else 0
 
     def sql_messages(

@@ -1,5 +1,8 @@
 """A turn of the loop: how an action is asked for, read and shown. This file holds the text form of the specification.
 
+>>> parse_action("Action: get_table_samples[{" + '"table": "customers"}]')
+('get_table_samples', {'table': 'customers'}, '')
+
     Thought: I need the tables.
     Action: get_schema[{}]
     Observation: customers(customer_id, name, city) ...
@@ -23,7 +26,7 @@ from nl2sql.agents.task import EpisodeFailed, State, Task
 from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar
 
-SHOWN_ROWS = 5
+SHOWN_ROWS = 5  # of a result as the model reads it; the trace keeps KEPT_ROWS
 Prompt = tuple[list[dict[str, Any]], dict[str, Any]]  # messages, and the open turn or the tools beside them
 TurnGrammar = Callable[[tuple[tuple[str, str], ...], int], Grammar]
 
@@ -66,7 +69,7 @@ TEXT = Form(
 
 
 def turn_grammar(task: Task, form: Form) -> Grammar | None:
-    """What a turn may be; None without constraints."""
+    """The grammar of a turn; None without constraints."""
     if task.config.constrain == "none":
         return None
     tables = [table.name for table in task.schema.tables]

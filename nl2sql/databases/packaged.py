@@ -1,5 +1,8 @@
 """The packaged databases: our own, kept as SQL and CSV in ``data/databases``.
 
+>>> database_ids()[:2]
+('campus_registry', 'chess_league')
+
 Found in the wheel (``nl2sql/_data``) or in the source tree (``data/``, editable installs). Each SQLite file is built
 once, from ``schema.sql`` and one CSV per table, into the cache folder under the hash of those files; concurrent
 builders are safe, because a file appears there only when it is complete.

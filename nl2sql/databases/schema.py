@@ -1,4 +1,9 @@
-"""Schema, Table, Column; introspection; and the schema text that models read."""
+"""Schema, Table, Column; introspection; and the schema text that models read.
+
+>>> schema = Schema((Table("customers", (Column("id", "INTEGER", True), Column("city", "TEXT"))),))
+>>> schema_to_text(schema)
+'customers(id INTEGER PK, city TEXT)'
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ log = logging.getLogger(__name__)
 Form: TypeAlias = Literal["compact", "ddl"]
 Samples: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]  # table -> column -> example values
 
-MAX_VALUE_CHARS = 40
+MAX_VALUE_CHARS = 40  # an example shows how a value looks; more only fills the prompt
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""``validate_sql``: does a statement compile on this database, and do its names mean something?
+"""``validate_sql``, the check that a statement compiles on this database and that its names mean something.
+
+>>> from nl2sql.databases.schema import Column, Schema, Table
+>>> validate_sql("SELECT nme FROM customers", Schema((Table("customers", (Column("name"),)),)))
+{'valid': False, 'reason': 'unknown_column:nme', 'suggestions': ['customers.name']}
 
 Two judges. SQLite's EXPLAIN (through ``Database.explain``, in the sandbox) knows its own grammar, names and functions,
 but reads a mistyped double-quoted column as a string. The scope walk (``nl2sql.sql.names``) catches that, and
@@ -25,7 +29,7 @@ from nl2sql.interfaces import Database
 from nl2sql.sql.names import Problem, unresolved_names
 from nl2sql.sql.text import KEYWORDS, Tree, parse, syntax_error, tokens
 
-_MAX_SUGGESTIONS = 5
+_MAX_SUGGESTIONS = 5  # did-you-mean names
 _QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.L_PAREN})
 
 _NO_VERDICT = frozenset({"timeout", "worker_died", "memory"})  # EXPLAIN did not get to say anything about the SQL

@@ -91,7 +91,7 @@ def adapter_revision(folder: Path) -> str:
 
 
 def adapter_scale(config: dict[str, Any], folder: Path) -> float:
-    """What the product of an adapter's matrices is multiplied with. Raises ModelError for another kind than LoRA."""
+    """The factor on the product of an adapter's matrices. Raises ModelError for another kind than LoRA."""
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelError(f"adapter {folder} is a {kind!r}; only LORA is merged")

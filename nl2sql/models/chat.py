@@ -1,5 +1,8 @@
 """Messages to token ids: the chat template with an open assistant turn, and where a turn ends.
 
+>>> plain_prompt([{"role": "user", "content": "How many?"}]).splitlines()
+['User: How many?', '', 'Assistant:']
+
 Thread-safe (fast tokenizers raise "Already borrowed" when two threads share one). A special token written inside
 a message's text is tokenised as that special token; nothing is escaped here.
 """

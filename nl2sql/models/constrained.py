@@ -87,7 +87,7 @@ class Constrainer:
 
 
 class GrammarState:
-    """Where one row stands in its grammar. Not thread-safe."""
+    """The place of one row in its grammar. Not thread-safe."""
 
     def __init__(self, matcher: LLMatcher, n_vocab: int, stop_ids: Sequence[int]) -> None:
         self._matcher = matcher

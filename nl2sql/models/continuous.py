@@ -21,8 +21,8 @@ from nl2sql.errors import Cancelled, ModelError, one_line
 from nl2sql.models.rows import Row, cut_at_stop, model_failed
 
 PAGE = 32  # tokens; only whole pages are shared
-_MAX_BATCH_TOKENS = 512
-_WAIT_S = 0.05
+_MAX_BATCH_TOKENS = 512  # of all rows together in one forward
+_WAIT_S = 0.05  # how often an idle worker looks whether it was closed
 
 
 class ContinuousWorker:

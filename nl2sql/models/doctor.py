@@ -21,8 +21,8 @@ from nl2sql.models.spec import Source
 from nl2sql.models.spread import input_device, places
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.08, "float16": 0.02}  # of the largest logit
-ROWS = 16
-NEW_TOKENS = 24
+ROWS = 16  # side by side: enough that a row mixed up with another one shows
+NEW_TOKENS = 24  # about one query
 _COLUMNS = ("id", "name", "city", "status", "total", "date", "price", "phone", "country", "state", "code", "amount")
 
 

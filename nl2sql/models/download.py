@@ -1,4 +1,4 @@
-"""Fetch wheels with the running interpreter's own pip, in a child process, without installing anything.
+"""Wheels, fetched with the running interpreter's own pip in a child process, without installing anything.
 
 pip knows the user's indexes, proxies and certificates, so nothing here names a host.
 """
@@ -18,7 +18,7 @@ from nl2sql.machine import is_disk_full
 if TYPE_CHECKING:
     from nl2sql.models.embedded import EmbeddedModel
 
-_POLL_S = 0.1
+_POLL_S = 0.1  # how often the bar looks at the files
 _QUIET_S = 2.0  # a shorter download shows no bar
 
 

@@ -1,5 +1,8 @@
 """Drafts: the next tokens guessed from what the row has already read and written (prompt lookup decoding [32]).
 
+>>> Draft([5, 6, 7, 8, 5, 6]).propose(limit=2)
+[7, 8]
+
 What a loop writes repeats itself: names from the schema, the query again, the last thought again. The last two or
 three tokens are looked up in the row's own tokens, and what followed them there is proposed. The engine computes a
 proposal in one forward and keeps the part that the model would have chosen anyway, so the text does not change.

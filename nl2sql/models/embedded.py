@@ -30,7 +30,7 @@ from nl2sql.models.hashes import file_sha256
 logger = logging.getLogger(__name__)
 
 MANIFEST = "nl2sql.json"  # beside the converted weights: what they were made from
-FORMAT = 1
+FORMAT = 1  # of the converted folder; another number has it converted anew
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class EmbeddedModel:
 
     @property
     def folder(self) -> Path:
-        """Where the converted weights live; need not exist."""
+        """The folder of the converted weights; need not exist."""
         return _models_dir() / self.name
 
     @property

@@ -35,7 +35,7 @@ def weights_files(folder: Path) -> list[Path]:
 
 
 def folder_files(folder: Path) -> list[Path]:
-    """What decides a folder's answers: its weights, and the JSON and template files beside them."""
+    """The files that decide a folder's answers: its weights, and the JSON and template files beside them."""
     return [*weights_files(folder), *sorted([*folder.glob("*.json"), *folder.glob("*.jinja")])]
 
 

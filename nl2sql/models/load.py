@@ -1,4 +1,4 @@
-"""From what a model spec names to transformers objects: where the weights lie, device and dtype, threads, adapter.
+"""The way from a model spec to transformers objects: where the weights lie, device and dtype, threads, adapter.
 
 Not here: quantised weights.
 """

@@ -199,7 +199,7 @@ class LocalModel:
         return len(self._chat.prompt_ids(messages, prefill, tools))
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest records."""
+        """The model as a manifest records it."""
         import torch
         import transformers
 
@@ -244,7 +244,7 @@ def _pick_engine(engine: str) -> str:
 def open_engine(
     engine: str, model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, max_cache_bytes: int
 ) -> tuple[str, BatchWorker | Router | ContinuousWorker]:
-    """What decodes, and its name for the manifest: slots, continuous, or sequential where neither fits the model."""
+    """The decoder, and its name for the manifest: slots, continuous, or sequential where neither fits the model."""
     import torch
 
     from nl2sql.models.batching import BatchWorker

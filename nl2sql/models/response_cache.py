@@ -33,7 +33,7 @@ from nl2sql.machine import cache_dir
 logger = logging.getLogger(__name__)
 
 FORMAT = 1  # change it whenever keys or entries are made in another way
-MAX_BYTES = 2**30
+MAX_BYTES = 2**30  # of the file; the answers used least recently go first
 _TOUCH_S = 3600.0  # how exact "last used" is: an hour, to spare a write for each hit
 _CHECK_EVERY = 256  # puts between two looks at the size
 _WAIT_S = 0.1  # how often one that waits for another's answer looks at its cancel event
@@ -180,7 +180,7 @@ class ResponseCache:
             self._open()
 
     def get(self, key: bytes) -> list[dict[str, Any]] | None:
-        """What was put under ``key``; None when there is nothing, or nothing readable."""
+        """The answers put under ``key``; None when there is nothing, or nothing readable."""
         row = self._run("SELECT answer, used FROM answers WHERE key = ?", (key,))
         if not row:
             return None

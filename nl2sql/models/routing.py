@@ -1,4 +1,4 @@
-"""Several workers over one model on a CPU, and which of them a row goes to.
+"""Several workers over one model on a CPU, and the choice among them for a row.
 
 Two workers of one thread each compute more on two cores than one worker of two: nothing waits at the barriers inside
 every small operation (measured: docs/engine.md). Each has slots and a batch of its own; the weights are shared.

@@ -1,4 +1,8 @@
-"""One completion in the making: its prompt and limits, its tokens so far, and when it is done."""
+"""One completion in the making: its prompt and limits, its tokens so far, and when it is done.
+
+>>> cut_at_stop("SELECT 1; SELECT 2", [";"])
+'SELECT 1'
+"""
 
 from __future__ import annotations
 
@@ -111,5 +115,5 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:
 
 
 def model_failed(error: BaseException) -> ModelError:
-    """What a caller is told of an exception while computing."""
+    """The error that a caller is told of an exception while computing."""
     return ModelError(f"the model failed: {type(error).__name__}: {one_line(error, 300)}")

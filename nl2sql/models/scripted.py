@@ -1,5 +1,9 @@
 """A model that answers from a script: deterministic, dependency-free, product code (tests need no mocks).
 
+>>> message = {"role": "user", "content": "How many?"}
+>>> ScriptedModel(["SELECT 1"]).generate([message], max_new_tokens=9)[0].text
+'SELECT 1'
+
 Used from Python, ``ScriptedModel(["SELECT 1"])``, or from the command line, ``--model scripted:FILE`` (the file's
 format is in docs/models.md). Token counts are whitespace-separated words. It does not batch and knows no grammar.
 """

@@ -45,7 +45,7 @@ class Slot:
         self.own_cache: Any = None  # SequentialDecoder's
 
     def shared(self, wanted: np.ndarray) -> int:
-        """How many tokens of ``wanted`` (int64) this slot holds from the start."""
+        """The number of tokens of ``wanted`` (int64) that this slot holds from the start."""
         return common_prefix(wanted, np.frombuffer(self.tokens, dtype=np.int64))
 
 
@@ -58,7 +58,7 @@ class Segment(NamedTuple):
 
 
 class Decoder(Protocol):
-    """What the worker needs. ``token_bytes``: memory of one token's keys and values (0: unknown).
+    """The decoder as the worker needs it. ``token_bytes``: memory of one token's keys and values (0: unknown).
 
     ``drafts``: whether several tokens of a row can be tried at once and taken back by ``crop`` at no cost.
     """
@@ -236,7 +236,7 @@ def _attend_one(
 
 
 def _mask(start: int, end: int, low: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:
-    """Which of the columns low..end each query start..end sees: bool ``[queries, columns]``; None: plain causal."""
+    """The columns low..end that each query start..end sees: bool ``[queries, columns]``; None: plain causal."""
     if start == low == 0 and (window is None or window >= end):
         return None
     at = torch.arange(start, end, device=like.device)[:, None]

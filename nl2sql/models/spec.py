@@ -1,4 +1,8 @@
-"""What a user types after ``--model``, and what kind of model it names. Importing this imports no model library."""
+"""The specs that a user types after ``--model``, and the kinds of model that they name. Imports no model library.
+
+>>> resolve_spec("scripted:replies.yaml")
+Source(kind='scripted', value='replies.yaml')
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,14 @@ _LIST_HINT = "`nl2sql models list` shows the embedded ones"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model's weights come from."""
+    """The place that a model's weights come from."""
 
     kind: Literal["embedded", "scripted", "folder", "gguf", "hub", "http"]
     value: str  # name, path, hub id or address
 
 
 def resolve_spec(spec: str) -> Source:
-    """What kind of model ``spec`` names, without loading anything. Raises UsageError when it names none."""
+    """The kind of model that ``spec`` names, without loading anything. Raises UsageError when it names none."""
     spec = spec.strip()
     names = embedded_names()
     if spec in names:

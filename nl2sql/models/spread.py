@@ -26,7 +26,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16")  # what loading turns into the dtype ask
 
 
 def spread_options(spec: str, folder: tempfile.TemporaryDirectory[str]) -> dict[str, Any]:
-    """What ``from_pretrained`` takes for ``--device map[:SIZE]``.
+    """The options of ``from_pretrained`` for ``--device map[:SIZE]``.
 
     folder: for weights that it writes anew. Raises UsageError for a SIZE that is none.
     """
@@ -75,7 +75,7 @@ def computing_devices(model: Any) -> list[str]:
 
 
 def input_device(model: Any) -> str:
-    """Where a forward takes its tokens; accelerate moves a spread model's on to the first layer."""
+    """The device on which a forward takes its tokens; accelerate moves a spread model's on to the first layer."""
     return "cpu" if model.device.type == "meta" else str(model.device)
 
 

@@ -1,5 +1,10 @@
 """Expressions of a query written so that equal meaning gives equal text, with columns named by their tables.
 
+>>> from sqlglot import parse_one
+>>> tree = parse_one("SELECT c.city FROM customers AS c WHERE c.id > 5")
+>>> Canonical(tree, None).text(tree.args["where"].this)
+'LT(5,customers.id)'
+
 A column is followed through derived tables, CTEs and result names to the base table, as far as the schema (or, without
 one, a prefix or a FROM clause of one table) tells it. Used to compare two queries part by part (``facets``).
 """
@@ -140,7 +145,7 @@ class Canonical:
         return f"{type(node).__name__}({','.join(parts)})"
 
     def _alias(self, column: exp.Column) -> exp.Expr | None:
-        """What a result name stands for, where one is used in ORDER BY, GROUP BY or HAVING."""
+        """The expression that a result name stands for, where one is used in ORDER BY, GROUP BY or HAVING."""
         if column.table:
             return None
         clause = column.find_ancestor(exp.Order, exp.Group, exp.Having, exp.Select)

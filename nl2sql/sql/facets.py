@@ -1,4 +1,7 @@
-"""In which respects do two queries differ? Their syntax trees are compared facet by facet, writing habits taken away.
+"""The respects in which two queries differ: their syntax trees are compared facet by facet, writing habits taken away.
+
+>>> sorted(differing("SELECT name FROM customers", "SELECT DISTINCT city FROM customers"))
+['distinct', 'projection']
 
 Taken away: case, aliases, the order of columns, tables and conditions, ``a > b`` for ``b < a``, BETWEEN for two bounds,
 IN over values for OR, commas for JOIN, joins for IN over a query, which side of a join a column is taken from,

@@ -1,4 +1,7 @@
-"""What a query is made of, read off its syntax tree: the groups by which scores are broken down.
+"""The features of a query, read off its syntax tree: the groups by which scores are broken down.
+
+>>> features("SELECT name FROM customers ORDER BY city LIMIT 1")["ordering"]
+'order+limit'
 
 ``features(gold)`` gives one value per key of ``FEATURES``. The whole statement counts, subqueries and the branches of
 set operations included, except for ``ordering``, which is that of the outermost query. No schema is looked at.
@@ -59,7 +62,7 @@ def features(sql: str, dialect: str = "sqlite") -> dict[str, str]:
 
 
 def _depth(root: Expr) -> int:
-    """How many queries lie inside one another. The branches of a set operation stand beside each other."""
+    """The depth of queries that lie inside one another. The branches of a set operation stand beside each other."""
     from sqlglot import expressions as exp
 
     deepest, stack = 0, [(root, -1)]

@@ -1,5 +1,8 @@
 """Spider's hardness of a query (easy, medium, hard, extra), read off its SQL with sqlglot.
 
+>>> [hardness(f"SELECT name FROM shops {rest}") for rest in ("", "WHERE city = 1 ORDER BY name LIMIT 3")]
+['easy', 'hard']
+
 The counting rules are those of Spider's ``evaluation.py`` (``eval_hardness``), quirks included: only the leftmost
 SELECT of a set operation is counted, a subquery in FROM is not nesting, a negated condition counts as an
 aggregate, and so does every AND/OR of a HAVING clause.

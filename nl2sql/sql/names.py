@@ -1,4 +1,4 @@
-"""Which names of a SELECT resolve to nothing: a scope walk with SQLite's own rules of visibility.
+"""The names of a SELECT that resolve to nothing: a scope walk with SQLite's own rules of visibility.
 
 ``unresolved_names`` goes through the tree scope by scope: FROM sources with their aliases, CTEs (recursive ones too),
 derived tables, correlated subqueries that see the scopes round them, USING and NATURAL JOIN, select aliases (SQLite

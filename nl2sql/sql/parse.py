@@ -1,5 +1,10 @@
 """sqlglot's parser on text that a model wrote: bounded in time, and failing in one way only.
 
+>>> refuse_unparsable("SELECT * FROM a" + " JOIN a" * 30)
+Traceback (most recent call last):
+    ...
+sqlglot.errors.ParseError: more than 10 joins without ON or USING
+
 The parser runs in our own process and has no deadline. Its time grows as 2^n with n joins that have no ON or USING of
 their own (``a JOIN b JOIN c ...``: 18 take two seconds, 30 hours), which is what a small model writes when it repeats
 itself. On malformed text it may also raise what it was never meant to raise (TypeError for ``->> 1``).

@@ -1,4 +1,8 @@
-"""Can the answer of a query depend on the physical order of rows? A proof by syntax, for the cases where it is easy."""
+"""A proof by syntax, where it is easy, that the answer of a query does not depend on the physical order of rows.
+
+>>> order_free("SELECT name FROM customers"), order_free("SELECT name FROM customers LIMIT 1")
+(True, False)
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 AGGREGATES = re.compile(
     r"\s*select\s+(?:(?:count|sum|avg|min|max)\s*\([^()]*\)\s*(?:,\s*|(?=\bfrom\b)))+from\b", re.IGNORECASE
 )
-PLAIN_CHARS = 1000
+PLAIN_CHARS = 1000  # longer texts are always parsed
 # Whatever lets the physical order in has one of these words, or calls something (plain aggregates alone do not).
 SUSPECT = re.compile(
     r"\b(?:limit|offset|fetch|over|window|group|order|having|rowid|oid|_rowid_)\b|\(\s*(?:select|with|values)\b"

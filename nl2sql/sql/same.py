@@ -1,4 +1,7 @@
-"""Is it the same SQL? One function for each question that is asked.
+"""Tests of whether two texts are the same SQL: one function for each question that is asked.
+
+>>> same_sql("SELECT name FROM customers;", "select name FROM  customers")
+True
 
 | asked by | function | what may differ |
 |---|---|---|
@@ -10,8 +13,7 @@
 
 ``same_sql`` and ``same_words`` keep what a parser mends (a comma too many), so that a repair of it counts.
 ``query_key`` keeps whatever could change the rows: to SQLite ``= "Oslo"`` is a string and ``= Oslo`` a column.
-Pairs with all answers: tests/fixtures/same_sql.txt. Whether two statements do the same work is another question:
-``eval/suites/programs.py`` asks SQLite's compiler.
+Pairs with all answers: tests/fixtures/same_sql.txt. Not covered: whether two statements do the same work.
 
 EM [9.1 of the specification] is diagnostic only. Taken away: case (outside strings), white space, comments,
 identifier quotes, the names of table aliases, column aliases nobody refers to, ``INNER``/``ASC``/``AS``, ``<>`` for

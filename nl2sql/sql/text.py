@@ -1,5 +1,8 @@
 """One SQL statement as tokens and as a tree: the small ground that guardrails and validation stand on.
 
+>>> edited("SELECT nme FROM customers", [(7, 10, "name")])
+'SELECT name FROM customers'
+
 Everything that reads or edits SQL text here goes by sqlglot's tokens and their offsets, or by the tree; never by
 pattern matching on the text, so that a string with ``;`` or ``--`` in it survives. SQLite itself is asked about
 syntax where sqlglot cannot parse: it compiles (never runs) the text against an empty in-memory database. Nothing
@@ -109,6 +112,6 @@ def edited(sql: str, replacements: Sequence[tuple[int, int, str]]) -> str:
 
 
 def span(identifier: Tree) -> tuple[int, int] | None:
-    """Where an identifier stands in the parsed text (end exclusive), quotes included; None where unknown."""
+    """The place of an identifier in the parsed text (end exclusive), quotes included; None where unknown."""
     start, end = identifier.meta.get("start"), identifier.meta.get("end")
     return None if start is None or end is None else (start, end + 1)

@@ -1,4 +1,8 @@
-"""The words in a name, a sentence or a statement."""
+"""The words in a name, a sentence or a statement.
+
+>>> words("customer_name"), statement_words("SELECT 'a b' FROM t", "sqlite")
+(['customer', 'name'], ['SELECT', 'FROM', 't'])
+"""
 
 from __future__ import annotations
 

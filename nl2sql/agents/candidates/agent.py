@@ -1,5 +1,8 @@
 """The candidate-driven agent: several queries for one question, executed, scored, ranked; the best is the answer.
 
+>>> weighted_score({"vote": 0.5, "constraints": None}, ScoreWeights())
+0.5
+
 The candidates come from ``generate_sql``'s own prompt: the control's greedy answer, sampled ones, and one under the
 schema's grammar. Each distinct query goes through the loop's own tools (validate_sql, validate_constraints, run_sql)
 once. Where none runs, the best of the rest is repaired with its error; with ``reflection`` also one that runs and that
@@ -298,7 +301,7 @@ def rank(entries: Sequence[Candidate], results: Sequence[RunResult], settings: C
 
 
 def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...]:
-    """What decides between candidates; the smallest is the best."""
+    """The sort key that decides between candidates; the smallest is the best."""
     parts = {name: value or 0.0 for name, value in candidate.parts.items()}
     if settings.choose == "score":
         return (-candidate.score,)

@@ -1,4 +1,9 @@
-"""Which of several candidates agree in what they return."""
+"""The agreement of several candidates: how many of them return the same rows.
+
+>>> oslo, bergen = (RunResult(True, rows=((city,),)) for city in ("Oslo", "Bergen"))
+>>> agreement([oslo, bergen, oslo])
+[2, 1, 2]
+"""
 
 from __future__ import annotations
 

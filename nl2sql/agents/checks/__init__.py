@@ -1,1 +1,1 @@
-"""What is checked of a model's SQL: guardrails on the text, constraints and intent from the question."""
+"""The checks on a model's SQL: guardrails on the text, constraints and intent from the question."""

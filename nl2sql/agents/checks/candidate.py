@@ -1,4 +1,7 @@
-"""From model output to one SELECT: ``clean_candidate_with_reason`` (re-exported by ``guardrails``).
+"""The one SELECT in a model's output: ``clean_candidate_with_reason`` (re-exported by ``guardrails``).
+
+>>> clean_candidate_with_reason("Sure! SQL: SELECT name FROM customers; Anything else?")
+('SELECT name FROM customers;', 'ok')
 
 Where the SQL starts in the chatter is found with plain text work (code fences, ``SQL:`` labels, lines that begin with
 SELECT); what is SQL and where it ends is decided by tokens and by parsing, so strings that hold ``;``, ``--`` or code
@@ -22,10 +25,10 @@ from nl2sql.sql.same import same_tokens
 from nl2sql.sql.text import edited, parse, syntax_error, tokens
 
 _MAX_CHARS = 20_000  # longer output is no answer to "write one query"
-_MAX_SNIPPETS = 8
+_MAX_SNIPPETS = 8  # code blocks and labelled texts tried in one output
 _MAX_STARTS = 12  # SELECTs tried in one text
 _MAX_CUTS = 25  # line ends tried per SELECT
-_MAX_SEMICOLONS = 20
+_MAX_SEMICOLONS = 20  # tried as a statement's end; each costs a reading of the text before it
 _PARSED_CHARS = 200_000  # read by the tokenizer per call, all attempts together; more happens to garbage only
 
 _THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.S | re.I)
@@ -103,7 +106,7 @@ def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
 
 @dataclass
 class _Budget:
-    """How many characters may still be lexed or parsed for one output."""
+    """The characters that may still be lexed or parsed for one output."""
 
     left: int
 

@@ -1,5 +1,10 @@
 """The deterministic guardrails in their order, and the fallback candidate [the specification's sections 4 and 7.4].
 
+>>> from nl2sql.databases.schema import Column, Schema, Table
+>>> schema = Schema((Table("customers", (Column("name"),)),))
+>>> canonicalize_table_casing("SELECT name FROM CUSTOMERS", schema)
+'SELECT name FROM customers'
+
 clean -> postprocess -> projection contract -> table casing. Each works on tokens or the tree, is idempotent, and leaves
 the statement alone when in doubt.
 """

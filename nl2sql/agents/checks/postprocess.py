@@ -1,5 +1,8 @@
 """``guarded_postprocess``: deterministic clean-up after ``clean_candidate_with_reason`` [the specification's 4.1.2].
 
+>>> guarded_postprocess("SELECT name FROM customers LIMIT 5;;", "List all customers.")
+'SELECT name FROM customers;'
+
 Strips an outermost ORDER BY or LIMIT that the question does not ask for, and normalises surface noise. A guardrail
 must not destroy right SQL: wherever the question has a word that could have asked for the clause, it stays. The words
 are in ``ranking_cues.yaml``. Clauses inside subqueries, CTEs, derived tables and window definitions are never touched.
@@ -39,7 +42,7 @@ _TEXT_TOKENS = frozenset(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a question asks for, as far as ORDER BY and LIMIT are concerned."""
+    """The demands of a question, as far as ORDER BY and LIMIT are concerned."""
 
     order: bool
     ranking: bool
@@ -104,7 +107,7 @@ def _limit_is_asked(tail: list[Token], asked: _Asked) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def asked_order(nlq: str) -> _Asked:
-    """Which of order, ranking, some rows and which numbers a question's words ask for."""
+    """The order, ranking, some rows and numbers that a question's words ask for."""
     words = re.findall(r"[^\W_]+(?:'[a-z]+)?", nlq.lower())
     text = f" {' '.join(words)} "
     cues = {kind: _pattern(kind) for kind in ("sort", "ranking", "comparison", "quantity", "no_cue")}

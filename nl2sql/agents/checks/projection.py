@@ -1,5 +1,8 @@
 """``enforce_projection_contract`` [the specification's 4.1.3]; re-exported by ``guardrails``.
 
+>>> enforce_projection_contract("SELECT id, city, name FROM shops", "Show the name and city of each.")
+'SELECT name, city FROM shops'
+
 Only where the question itself enumerates fields ("Show the name, age and city of ...") and each of them is exactly
 one item of the outermost SELECT: items nobody asked for go, and the asked ones come in the question's order. In any
 doubt the SQL stays as it is.

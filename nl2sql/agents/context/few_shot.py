@@ -1,5 +1,8 @@
 """Few-shot examples for ``generate_sql``'s prompt: solved questions of a pool, chosen for the question asked.
 
+>>> masked("How many customers live in Oslo?", ["customers"])
+'how many <table> live in oslo'
+
 No question is shown itself or a twin of it: an example with the same words, with the same query, or over the same
 database (by name, or by content under another name; ``few_shot.same_database`` allows that one). The asked question's
 own gold serves this exclusion and nothing else. Similarity is the cosine of hashed n-grams of the questions, with the
@@ -32,7 +35,7 @@ from nl2sql.sql.same import normalise_sql
 from nl2sql.sql.words import words
 
 EMBEDDER = HashedNgrams(512)
-EMBEDDED_AT_ONCE = 500
+EMBEDDED_AT_ONCE = 500  # so that the progress bar moves
 MASK = "<table>"
 # Only for masking: a name that this misses, or finds in a string, changes a similarity and nothing else.
 _TABLE = re.compile(r"\b(?:from|join)\s+[\"`\[]?(\w+)", re.IGNORECASE)

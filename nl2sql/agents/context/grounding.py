@@ -1,5 +1,8 @@
 """Value grounding: cell values that a question names, looked up in a trigram index of the database's texts [37].
 
+>>> values_line([Match("customers", "city", "Oslo", 1.0, 0, 4)])
+"Values: customers.city = 'Oslo'"
+
 A model that reads only a schema has to guess how a value is written (``'France'``, ``'FR'``, ``'france'``) and in
 which column it lies. ``ground`` finds values whose words the question holds, and ``values_line`` writes them below the
 question. Off by default (``schema_text.values``).

@@ -1,4 +1,9 @@
-"""Which tables a question is about: a deterministic lexical ranking, and the part of the schema it selects [17].
+"""The tables that a question is about: a deterministic lexical ranking, and the part of the schema it selects [17].
+
+>>> from nl2sql.databases.schema import Column, Schema, Table
+>>> two = Schema((Table("customers", (Column("city"),)), Table("orders", (Column("shipped"),))))
+>>> [table.name for table in link_schema("How many orders were shipped?", two, max_tables=1).tables]
+['orders']
 
 Not covered: synonyms ("staff" for ``employees``) and values ("in Oslo" for ``city``): a table that shares no word
 with the question is reached only through the tables it is joined to.

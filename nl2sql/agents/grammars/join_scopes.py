@@ -1,4 +1,4 @@
-"""Which tables a query without aliases may read together, and which columns it may name then.
+"""The sets of tables that a query without aliases may read together, and the columns that it may name then.
 
 ``select`` writes a scope of the SELECT grammar for every table and every set of ``joined_sets``. Tables are
 given by their positions in the schema. A join that is not listed stays possible (``other_joins``), its columns

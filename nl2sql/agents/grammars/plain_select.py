@@ -28,8 +28,8 @@ from nl2sql.interfaces import Grammar
 
 MOST_JOINED = 4  # tables of one query; fewer where the rules would be more than MOST_RULES
 MOST_JOINED_INSIDE = 2  # tables of a subquery
-MOST_RULES = 6000
-FEW_TABLES = 12
+MOST_RULES = 6000  # bounds the time of compiling
+FEW_TABLES = 12  # in a larger schema too many pairs would be rules
 MOST_TABLES = 60  # of a schema; llguidance refuses grammars of several hundred
 MOST_COLUMNS = 5  # of a query's list
 MOST_NAMED = 3  # tables whose columns it holds

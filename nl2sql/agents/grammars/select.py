@@ -76,7 +76,7 @@ def sample_arguments(tables: Sequence[str]) -> str:
 
 
 def json_arguments(parameters: Parameters | None) -> Callable[[Sequence[str]], str]:
-    """What the JSON Schema ``parameters`` allows, or any flat object."""
+    """The arguments that the JSON Schema ``parameters`` allows, or any flat object."""
     if parameters is None:
         return lambda tables: "object"
     text = "%json " + json.dumps({"x-guidance": _ONE_SPELLING, **parameters}, ensure_ascii=True)
@@ -143,6 +143,14 @@ _REFERENCES = {
     "m": "beside_aliases | NAMED_COLUMN",
     "w": "REF_E",
 }
+
+
+# The marks in those sections of ``sqlite_select.lark`` that are written several times. One character each and replaced
+# as text: str.format would want every brace of the grammar doubled, and names would hide the rules that they are in.
+#   @  a scope (e, t2, 0_1)          ~  the kind of an expression (n, s), or the way to go on (_WAYS)
+#   #  an own scope (0, 0_1)         &  the kind of an expression behind a way, or how a query ends (clauses, named)
+#   %  a table (0)                   ^  "_w" where subqueries may read CTEs, else nothing
+#   !  a query's first column        $...$  the same once for each #, % or ! in it, as alternatives
 
 
 def _scope(scope: str, *, lists: bool = True) -> list[str]:
@@ -311,7 +319,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _alias(tables: Sequence[Table]) -> str:
-    """What people call a table in a query: at most three letters, its initials, the beginning of one of its words."""
+    """Names that people give a table: at most three letters, its initials, the beginning of one of its words."""
     short, long = {"[A-Za-z]{1,2}"}, set(_NAMING.split())
     for table in tables:
         pieces = [piece for piece in words(table.name) if piece.isalpha() and piece.isascii()]
@@ -324,7 +332,7 @@ def _alias(tables: Sequence[Table]) -> str:
 
 
 def _computed(tables: Sequence[Table]) -> str:
-    """What people call a computed column: words of the schema, and at least one such as total, avg, count."""
+    """The names that people give a computed column: words of the schema, and at least one such as total, avg, count."""
     known = {
         word for table in tables for name in [table.name, *(c.name for c in table.columns)] for word in words(name)
     }

@@ -32,7 +32,7 @@ __all__ = ["NodeEvent", "check_installed", "reflect", "stream"]
 
 @dataclass(frozen=True)
 class NodeEvent:
-    """What one visit of a node changed in the state; the last one, of ``complete``, carries the episode."""
+    """The change of the state by one visit of a node; the last one, of ``complete``, carries the episode."""
 
     node: str
     update: dict[str, Any]

@@ -1,4 +1,7 @@
-"""How bad an error is: worth another attempt, not worth one, or the end.
+"""The severity of an error: worth another attempt, not worth one, or the end.
+
+>>> classify("no such column: nme")
+ErrorClass(severity='critical', rule='pattern:unknown_column')
 
 ``classify`` asks, in this order: the engine's own error code, the kind under which the runner and the validators file
 the message, the pattern registry of ``nl2sql.repair``, and last the specification's seven keywords. The rules are data,
@@ -20,7 +23,7 @@ from nl2sql.repair import registry
 Severity: TypeAlias = Literal["critical", "non_critical", "fatal"]
 FILE = Path(__file__).with_name("error_classes.yaml")
 LOOP = "loop"  # the patterns of the loop's own validators
-MAX_MESSAGE = 4000
+MAX_MESSAGE = 4000  # characters read: the patterns' time grows with the text
 
 
 @dataclass(frozen=True)

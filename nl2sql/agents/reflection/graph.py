@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
-VISITS = 8  # nodes of one attempt: plan, generate_sql, plan, execute_tools, plan, execute_tools, plan, reflect
-BESIDES = 6  # plan and execute_tools before the first, complete behind the last, and a plan behind a failure
+# LangGraph counts the nodes that it visits, and ends an episode at a limit: these are the most of one in order.
+ATTEMPT_VISITS = 8  # plan, generate_sql, plan, execute_tools, plan, execute_tools, plan, reflect
+OTHER_VISITS = 6  # plan and execute_tools before the first, complete behind the last, and a plan behind a failure
 
 
 def recursion_limit(max_iterations: int) -> int:
-    """How many nodes an episode may visit: LangGraph's own default would let a mistake go round 10,000 times."""
-    return VISITS * max_iterations + BESIDES
+    """The most nodes that an episode may visit: LangGraph's own default would let a mistake go round 10,000 times."""
+    return ATTEMPT_VISITS * max_iterations + OTHER_VISITS
 
 
 @functools.cache

@@ -1,5 +1,9 @@
 """The reflection: what is wrong with an attempt, whether another one is worth it, and what that one should know.
 
+>>> empty = {"success": True, "row_count": 0, "columns": ["name"]}
+>>> judge_attempt(empty, {"is_valid": True}).result["issues"]
+['Query returned no results']
+
 A failed execution is never acceptable; whether it is tried again is another matter, which its class decides
 (``errors.classify``). An empty result is an issue that is reported and accepted: it may be the answer.
 """
@@ -16,7 +20,7 @@ from nl2sql.errors import one_line
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
 
-MAX_ISSUE = 300
+MAX_ISSUE = 300  # characters: an issue is shown on one line
 RefineOn: TypeAlias = Literal["critical", "failure", "mismatch"]
 REASONING = {
     "critical": "SQL has critical errors requiring retry",
@@ -117,7 +121,7 @@ def _failed(
 
 
 def _advice(error: str, sql: str, dialect: str, version: str, schema: Schema | None) -> list[str]:
-    """What the pattern registry and the schema advise: the constraint that was violated, and what to do instead."""
+    """The advice of the pattern registry and the schema: the constraint that was violated, and what to do instead."""
     from nl2sql.repair.analyzer import ErrorAnalyzer
 
     guidance = ErrorAnalyzer(dialect, version=version).analyze_error(error, sql, schema)

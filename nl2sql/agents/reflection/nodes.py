@@ -46,13 +46,13 @@ def plan(state: ReflectState, work: State) -> Update:
 
 
 def should_execute_or_generate(state: ReflectState) -> str:
-    """Where plan leads: generate_sql, reflect, complete, or execute_tools for everything else."""
+    """The node that plan leads to: generate_sql, reflect, complete, or execute_tools for everything else."""
     action = state["next_action"]
     return action if action in ("generate_sql", "reflect", "complete") else "execute_tools"
 
 
 def should_refine(state: ReflectState) -> str:
-    """Where reflect leads: ``refine`` while the reflection asks for it and generations are left, else ``complete``."""
+    """The next node after reflect: ``refine`` while it is asked for and generations are left, else ``complete``."""
     asked = bool((state["reflection_result"] or {}).get("should_refine"))
     return "refine" if asked and state["iteration"] < state["max_iterations"] else "complete"
 
@@ -224,7 +224,7 @@ def reflect(state: ReflectState, work: State) -> Update:
 
 
 def critique(work: State, sql: str, execution: Mapping[str, Any]) -> str:
-    """What the model has against a query that ran; "" for nothing, and for an answer that is neither OK nor WRONG."""
+    """The model's objection to a query that ran; "" for nothing, and for an answer that is neither OK nor WRONG."""
     task = work.task
     shown = {name: execution.get(name) for name in ("columns", "rows", "row_count")}
     shown["rows"] = list(shown["rows"] or ())[:5]
@@ -261,7 +261,7 @@ def complete(state: ReflectState, work: State) -> Update:
 
 
 def ending(state: ReflectState) -> tuple[str, str]:
-    """How the episode ends, and with which SQL: the accepted attempt; else the best that ran; else the last."""
+    """The end of the episode, and its SQL: the accepted attempt; else the best that ran; else the last."""
     accepted = (state["reflection_result"] or {}).get("is_acceptable") is True
     usable = [attempt for attempt in state["attempts"] if not attempt["rejected"]]
     ran = [attempt for attempt in usable if attempt["success"]]

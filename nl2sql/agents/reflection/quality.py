@@ -1,4 +1,7 @@
-"""How good an attempt looks, without its gold: 0 to 100 from named parts, each of which can be missing.
+"""The quality of an attempt, told without its gold: 0 to 100 from named parts, each of which can be missing.
+
+>>> quality_score({"executes": True, "constraints": True, "non_empty": False})
+87
 
 ===============  ======  ==================================================================================
 part             weight  1 when

@@ -1,4 +1,4 @@
-"""What flows through the graph: plain data. Model, database and the question's task are in the runtime context.
+"""The state that flows through the graph: plain data. The runtime context holds model, database and task.
 
 ``Workspace`` is the other direction: the tools' own ``State``, filled from the graph's for the length of one node.
 """

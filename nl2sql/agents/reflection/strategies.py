@@ -1,5 +1,8 @@
 """Another call instead of the same one, for a model that gave the same SQL again after a refinement.
 
+>>> next_strategy([{"sql": "SELECT 1", "strategy": "schema"}], listed=["schema", "sample"])
+'sample'
+
 Greedy decoding answers the same prompt with the same query, so each strategy changes something that counts: the part
 of the schema that is shown (``schema``), an example of a query that runs (``exemplar``), or the choice among several
 sampled candidates (``sample``). All of them ask the question afresh and list what has failed.

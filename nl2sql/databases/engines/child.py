@@ -28,8 +28,8 @@ if __name__ == "__main__":  # -I leaves the script's folder out; this copy of nl
 from nl2sql.databases.engines.statement import Refused
 from nl2sql.databases.sqlite.worker import receive, send
 
-RESULT_BYTES = 64 * 2**20
-LAST_RESORT_SECONDS = 5.0
+RESULT_BYTES = 64 * 2**20  # as much as the SQLite worker sends; the parent holds it all
+LAST_RESORT_SECONDS = 5.0  # past the deadline: the parent kills sooner, so only an orphan gets there
 DATA_BYTES = 6 * 2**30  # memory of the process, whatever the engine's own limit says
 FILE_BYTES = 2**20  # ClickHouse writes a status file
 

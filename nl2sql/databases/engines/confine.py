@@ -1,4 +1,4 @@
-"""What a child process may reach: nothing but its database and what its libraries need (Linux, Landlock).
+"""The reach of a child process: its database and what its libraries need, nothing else (Linux, Landlock).
 
 Landlock (kernel 5.13; TCP from 6.7) lets a process give up rights for good, without privileges of its own. It stands
 behind the engines' own settings, which already forbid files and addresses; where the kernel has none, they stand alone.
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
-VERSION_ONLY = 1
+VERSION_ONLY = 1  # this and the numbers below: linux/landlock.h and linux/prctl.h
 RULE_PATH = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 READ = EXECUTE | READ_FILE | READ_DIR

@@ -1,5 +1,9 @@
 """A database of another engine than SQLite as a ``Database``: each statement in a child process that is ended when it
-overstays, read-only, without access to files and network (``adapters.py`` and ``confine.py`` say how)."""
+overstays, read-only, without access to files and network (``adapters.py`` and ``confine.py`` say how).
+
+>>> engine_error_kind("Catalog Error: Table with name order does not exist!")
+'unknown_table'
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ CHILD = ("-I", str(Path(__file__).with_name("child.py")))
 ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "HOME", "LD_LIBRARY_PATH")  # no secrets for whoever gets out
 OPEN_S = 60.0  # loading the engine and connecting
 GRACE_S = 0.5  # what a statement may overrun its deadline by before the process is ended
-MAX_SQL_CHARS = 100_000
-MAX_TIMEOUT_S = 1e6
+MAX_SQL_CHARS = 100_000  # bounds what a parser is asked to read
+MAX_TIMEOUT_S = 1e6  # more overflows the system's timers
 EXTRAS = {"clickhouse": "chdb", "duckdb": "duckdb", "postgres": "psycopg[binary]", "mysql": "pymysql"}
 
 EXCERPT = re.compile(r"\n+LINE \d+:.*\n *\^+ *$", re.MULTILINE)
@@ -71,7 +75,7 @@ def without_excerpt(message: str) -> str:
 
 
 def _next_step(dialect: str, target: str, error: str) -> str:
-    """What to type where a server does not answer or does not let us in; "" for anything else."""
+    """The command to type where a server does not answer or does not let us in; "" for anything else."""
     if error != "OperationalError" or dialect not in PROBES:
         return ""
     url = urlsplit(target)

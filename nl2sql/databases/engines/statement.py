@@ -1,4 +1,8 @@
-"""Refusing early what is none of one query: a clear message before an engine is asked. No part of the sandbox."""
+"""The early refusal of a text that is not one query: a clear message before an engine is asked, no part of the sandbox.
+
+>>> one_query("SELECT 1; ;", "duckdb")
+'SELECT 1'
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ Pair = tuple[int, int, int]  # indexes of gold and prediction (-1: none), flags 
 
 @dataclass
 class PairsResult:
-    """What ``run_pairs`` found. Keys are (file, index of statement or pair)."""
+    """The results and verdicts of ``run_pairs``. Keys are (file, index of statement or pair)."""
 
     results: dict[tuple[int, int], RunResult] = field(default_factory=dict)
     right: dict[int, set[int]] = field(default_factory=dict)  # file -> pairs with verdict 1

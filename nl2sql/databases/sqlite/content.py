@@ -10,7 +10,7 @@ from nl2sql.databases.schema import introspect, quote_always
 
 
 def content_hash(connection: sqlite3.Connection) -> str:
-    """What ``fingerprint_sqlite`` gives, of an open database. Values of generated columns follow from the others."""
+    """The hash of an open database, as ``fingerprint_sqlite`` gives it. Generated columns follow from the others."""
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     schema = introspect(connection)
     texts = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()

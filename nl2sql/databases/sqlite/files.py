@@ -47,7 +47,7 @@ class _Opened:
 
 
 class WalCopies:
-    """Which file to open for a database path, so that reading leaves no file behind.
+    """The file to open for a database path, so that reading leaves no file behind.
 
     A database in WAL mode needs a ``-shm`` file next to it even to be read, which a reader would have to create.
     Unless a writer keeps that file there, we read a private copy (database and ``-wal``, turned into rollback

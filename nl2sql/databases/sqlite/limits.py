@@ -1,4 +1,8 @@
-"""Bounds of the SQLite workers, and the results that stand for what went wrong."""
+"""Bounds of the SQLite workers, and the results that stand for what went wrong.
+
+>>> reported("OperationalError", "no such table: order", timeout_s=5.0, seconds=0.1).error_kind
+'unknown_table'
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from nl2sql.interfaces import RunResult
 
 GRACE_S = 0.25  # what a worker may overrun its deadline by before it is killed
 SEND_S = 60.0  # for a worker to take a large request in
-MAX_SQL_CHARS = 100_000
+MAX_SQL_CHARS = 100_000  # bounds what a parser is asked to read
 MAX_TIMEOUT_S = 1e6  # more overflows the system's timers
 
 # What SQLite says -> RunResult.error_kind; the first rule that matches the message decides. Rules for messages that

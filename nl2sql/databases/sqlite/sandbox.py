@@ -1,5 +1,8 @@
 """One read-only connection on which hostile SQL runs: the part of ``worker.py`` that SQLite sees.
 
+>>> single_statement("SELECT 1; -- all")
+'SELECT 1'
+
 Imports nothing of nl2sql: the worker loads it as a plain sibling module. Layers, each sufficient against most attacks
 alone (those of the process are in ``worker.py``):
 - the file is opened with ``mode=ro`` and ``query_only``;

@@ -27,9 +27,9 @@ SCHEMA_S = 20.0  # to describe all tables and views
 ROWS_S = 30.0  # to read all rows, and another second for every ...
 BYTES_PER_S = 5 * 2**20  # ... so many bytes of the file
 MAX_TABLES = 10_000  # tables and views
-MAX_SCHEMA_CHARS = 20_000_000
+MAX_SCHEMA_CHARS = 20_000_000  # of all CREATE statements together
 MAX_VALUE_BYTES = 64 * 2**20  # of one text or blob
-HEAP_BYTES = 2**30
+HEAP_BYTES = 2**30  # SQLite's own memory; twice what a statement gets
 
 
 class Unreadable(sqlite3.DatabaseError):
@@ -49,7 +49,7 @@ def content_digest(uri: str, size: int) -> str:
 
 
 def rows_deadline(size: int) -> float:
-    """How long reading a file of ``size`` bytes as a whole may take, in seconds."""
+    """The seconds that reading a file of ``size`` bytes as a whole may take."""
     return ROWS_S + size / BYTES_PER_S
 
 

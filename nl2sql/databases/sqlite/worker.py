@@ -47,14 +47,16 @@ else:
 __all__ = ["Rejected", "Sandbox", "receive", "restrict_process", "send", "single_statement"]
 
 PROCESS_BYTES = 2 * 2**30  # address space of the process
-MAX_CONNECTIONS = 32
+MAX_CONNECTIONS = 32  # each holds a file open and a page cache
 MEMORY_BYTES = 16 * 2**20  # the largest file that is read into memory
 MEMORY_BYTES_PER_STATEMENT = 2**20  # reading in costs as much as some statements on the file
 MEMORY_CONNECTIONS = 4  # so that what is in memory stays small beside HEAP_BYTES
 SETTLED_SECONDS = 2.0  # a file changed more recently may change again within one tick of its time stamp
-LAST_RESORT_SECONDS = 5.0
+LAST_RESORT_SECONDS = 5.0  # past the deadline: the parent kills sooner, so only an orphan gets there
 PLACE = struct.Struct("<qq")  # file and index of the statement that is being executed; -1, -1: none
-GARBAGE = 50_000  # rows between two searches for cycles, of which they form none
+# Rows between two searches for cycles: every row is an object to Python's collector, which looks at each 700th by
+# default, and rows of plain values form no cycles.
+GARBAGE = 50_000
 
 
 def restrict_process() -> None:

@@ -1,5 +1,8 @@
 """Many statements on several database files in one request: the part of ``worker.py`` that compares results.
 
+>>> same_multiset([(1,), (2,)], [(2,), (1,)])
+True
+
 Imports nothing of nl2sql: the worker loads it as a plain sibling module. A batch is judged pair by pair (gold,
 prediction), file by file. Each statement runs at most once per file; a result lives only until its last pair is
 judged, and its rows travel only where a verdict needs the parent. A pair that failed on a file is not tried on the
@@ -28,12 +31,12 @@ from typing import Any
 
 ORDERED, ROWS, ROWS_IF_WRONG = 1, 2, 4  # flags of a pair
 FLUSH_S = 0.02  # news is never held back longer while statements end
-FLUSH_BYTES = 256 * 1024
+FLUSH_BYTES = 256 * 1024  # of rows: the parent reads on while we execute
 MANY_CELLS = 20_000  # a comparison of more is announced: the parent grants it time of its own
 
 
 class Result:
-    """What came of one statement. ``error`` is (exception or kind, message); ``rows`` are complete or cut."""
+    """The result of one statement. ``error`` is (exception or kind, message); ``rows`` are complete or cut."""
 
     __slots__ = ("cells", "columns", "error", "rows", "seconds", "truncated")
 
@@ -239,7 +242,7 @@ class Batch:
             self.flush()
 
     def end_part(self, next_pair: int) -> None:
-        """What has been found on this file since the last part, as one piece of the next message."""
+        """The news of this file since the last part, as one piece of the next message."""
         news = {"outcomes": self.outcomes, "right": self.right, "verdicts": self.verdicts}
         text = self.encode({k: v for k, v in news.items() if v})[:-1]
         if self.row_parts:

@@ -1,5 +1,8 @@
 """Structured output on a server: which of the known ways it takes a grammar, found by trying, not by its name.
 
+>>> find_form("lark", lambda fields: "zq123" if "guided_grammar" in fields else "Hello!")
+'guided_grammar'
+
 A grammar is sent as it is, never translated: Lark text goes to servers that read llguidance's Lark (vLLM, SGLang with
 ``--grammar-backend llguidance``, llama.cpp built with llguidance). A server that takes the field and does not obey
 counts as one that has none. Some obey a small grammar and drop one they cannot compile without a word (llama.cpp
@@ -82,7 +85,7 @@ def fields_for(grammar: Grammar, form: str) -> dict[str, Any]:
 
 
 def refusal(base: str, kind: str) -> ModelError:
-    """What a user is told when a server has no structured output of this kind."""
+    """The error for a server that has no structured output of this kind."""
     tried = ", ".join(FORMS[kind])
     return ModelError(
         f"{base} does not obey a {kind} grammar (tried {tried}); leave --constrain at none, or use a server with "
@@ -91,7 +94,7 @@ def refusal(base: str, kind: str) -> ModelError:
 
 
 class GrammarCheck:
-    """Does a text keep to a grammar? Compiled grammars are kept, the last few. Thread-safe."""
+    """The check that a text keeps to a grammar. Compiled grammars are kept, the last few. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Grammar, Any] = OrderedDict()

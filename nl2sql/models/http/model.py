@@ -145,7 +145,7 @@ class HttpModel:
         return bound if count is None else count
 
     def describe(self) -> dict[str, Any]:
-        """What a manifest records; the key is not in it."""
+        """The server as a manifest records it; the key is not in it."""
         import httpx2
 
         abilities = self.abilities
@@ -169,7 +169,7 @@ class HttpModel:
         }
 
     def cache_identity(self) -> dict[str, Any]:
-        """What the response cache takes for this model's identity: also its answer to the probe's question."""
+        """The identity of this model for the response cache: also its answer to the probe's question."""
         abilities = self.abilities
         parts = {"url": self.url, "name": self.name, "server": dict(abilities.server), "fields": dict(abilities.fields)}
         return parts | {"way": abilities.way, "answer": abilities.answer}

@@ -1,4 +1,8 @@
-"""What a user says about an HTTP server: its address, ``--server KEY=VALUE`` options, a tokenizer of the same model."""
+"""The settings of an HTTP server: its address, ``--server KEY=VALUE`` options, a tokenizer of the same model.
+
+>>> split_address("http://localhost:8000/v1#qwen")
+('http://localhost:8000/v1', 'qwen')
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ KEY_VARIABLE = "NL2SQL_API_KEY"
 
 
 class ServerOptions(BaseModel):
-    """What a user can say about a server: ``--server KEY=VALUE``."""
+    """The settings of a server: ``--server KEY=VALUE``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Finding out what an OpenAI-compatible server does, by asking it a few tiny questions once, at the start.
+"""The probe of an OpenAI-compatible server: a few tiny questions, asked once at the start, show what it does.
 
 Servers differ most in how they take an open assistant turn (``prefill``). In order of preference:
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 Way = Literal["completions", "chat", "user_turn"]
 CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
-DEFAULT_WINDOW = 4096
+DEFAULT_WINDOW = 4096  # tokens, where neither the server nor the user names a window
 _ASKED: tuple[Message, ...] = ({"role": "user", "content": "What is the capital of France?"},)
 _TEMPLATE_SWITCH = {"chat_template_kwargs": {"enable_thinking": False}}  # models that think aloud answer directly
 
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a server was found to do."""
+    """The abilities that a server was found to have."""
 
     way: Way
     window: int
@@ -168,7 +168,7 @@ class _Probe:
         raise refused
 
     def _way(self, asked: int, plain: RequestRefused | None) -> tuple[Way, str, bool, bool]:
-        """How an open turn goes to this server; a token to drop; is white space at its end lost; is it echoed."""
+        """The way of an open turn to this server; a token to drop; is white space at its end lost; is it echoed."""
         if self._chat is not None:
             bos = self._rendered_alike(self._chat)
             if bos is not None:
@@ -311,7 +311,7 @@ def count_remotely(
 
 
 def _about(transport: Transport, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What the server says about itself and the model; nothing that changes from one start to the next."""
+    """The server's word about itself and the model; nothing that changes from one start to the next."""
     root = transport.base.removesuffix("/v1")
     described = entry.get("meta")
     meta: Mapping[str, Any] = described if isinstance(described, Mapping) else {}

@@ -1,5 +1,8 @@
 """The open assistant turn in a chat that cannot be continued, and how many tokens prompts have.
 
+>>> without_echo(Answer("SELECT 1", "stop"), prefill="SELECT").text
+' 1'
+
 Where a server continues no turn, the turn is quoted in the user's message. Where it has no tokenizer to ask, what it
 reported for earlier prompts bounds what those that grew from them can have.
 """
@@ -16,7 +19,7 @@ from typing import Any
 from nl2sql.interfaces import Message, ToolDefinition
 from nl2sql.models.http.wire import Answer
 
-_REMEMBERED_COUNTS = 4096
+_REMEMBERED_COUNTS = 4096  # the latest; each prompt takes two
 _QUOTED = (
     "\n\nYour answer has already begun; it stands between the lines below. Go on exactly where it stops, and repeat "
     "nothing of it.\n-----\n{prefill}\n-----"
@@ -41,7 +44,7 @@ def without_echo(answer: Answer, prefill: str) -> Answer:
 
 
 class CountedPrompts:
-    """What a server has counted, by prompt; the latest only. Thread-safe."""
+    """The counts that a server gave, by prompt; the latest only. Thread-safe."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[str, int] = OrderedDict()

@@ -25,7 +25,7 @@ from nl2sql.errors import Cancelled, ModelError, one_line
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 10.0
-MAX_BODY_BYTES = 8 * 2**20
+MAX_BODY_BYTES = 8 * 2**20  # a server that sends without end must not fill the memory
 FIRST_WAIT_S, LONGEST_WAIT_S, LONGEST_RETRY_AFTER_S = 0.5, 20.0, 120.0
 DOWN_S = 30.0  # after a call gave up on an unreachable server, others try once only, for so long
 _POLL_S = 0.05  # how often a waiting caller looks at its cancel event
@@ -53,7 +53,7 @@ class RequestRefused(ModelError):
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back: parsed JSON, or None when ``lines`` took an event stream."""
+    """The reply of a server: parsed JSON, or None when ``lines`` took an event stream."""
 
     data: Any
     queue_seconds: float  # waited for one of our own slots

@@ -1,4 +1,7 @@
-"""What goes over the wire to an OpenAI-compatible server: reading its answers, whole or streamed, trusting nothing.
+"""The answers of an OpenAI-compatible server, read whole or streamed, trusting nothing.
+
+>>> read_answers({"choices": [{"text": "SELECT 1; -- done", "finish_reason": "stop"}]}, stop=[";"])
+[Answer(text='SELECT 1', finish='stop', logprob=None)]
 
 Whatever is missing or of another type than the protocol says is a ModelError with one line that names the field.
 """

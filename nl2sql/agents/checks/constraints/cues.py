@@ -1,5 +1,8 @@
 """Cue words of a question, matched by the phrases of ``cues.yaml`` (its head describes the phrase language).
 
+>>> read_cues("How many cities are there?").words("count")
+['how many']
+
 Says only which words are there. What a query must then look like is decided in ``validate`` and ``intent``,
 with the alternatives that make a literal reading of cues wrong. English only: other languages yield no cues.
 """

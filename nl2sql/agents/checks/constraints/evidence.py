@@ -1,5 +1,9 @@
 """Facts about a query that decide whether it does what a cue asks for, by this way or another.
 
+>>> from nl2sql.agents.checks.constraints.shape import read_shape
+>>> [has_count(read_shape(f"SELECT {item} FROM customers")) for item in ("COUNT(*)", "name")]
+[True, False]
+
 Each function answers one yes-or-no question about a ``QueryShape``; a gate rejects only where every legitimate way
 is missing. Doubt is settled for the query: a wrong rejection costs a right answer, a missed one nothing.
 """
@@ -252,7 +256,7 @@ def _use(column: exp.Column, uses: Mapping[tuple[str, str], ColumnUse]) -> Colum
 
 
 def _unaliased(node: exp.Expr, leg: exp.Select) -> exp.Expr:
-    """What a GROUP BY term stands for: an ordinal or an alias of the SELECT list, else itself."""
+    """The expression that a GROUP BY term stands for: an ordinal or an alias of the SELECT list, else itself."""
     from sqlglot import exp
 
     if isinstance(node, exp.Literal) and node.is_int and 0 < int(node.this) <= len(leg.expressions):

@@ -1,4 +1,8 @@
-"""From a question's cue words to the constraint dictionary of the specification (section 3.2)."""
+"""The constraint dictionary of a question, from its cue words (specification, section 3.2).
+
+>>> extract_constraints("Which city has the most customers?")
+{'agg': None, 'needs_group_by': False, 'needs_order_by': True, 'limit': 1, 'distinct': False}
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Whether a query that ran can be an answer to its question: rules over question, query and schema together."""
+"""The intent gate: rules over question, query and schema together, on whether a query that ran can be the answer.
+
+>>> intent_constraints("How many customers are there?", "SELECT name FROM customers")
+(False, 'missing_agg:COUNT')
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Right queries made wrong: one structure of the outermost query removed. The other side of measuring a gate."""
+"""Right queries made wrong: one structure of the outermost query removed. The other side of measuring a gate.
+
+>>> remove_structure("SELECT city, COUNT(*) FROM customers GROUP BY city", "group_by")
+'SELECT city, COUNT(*) FROM customers'
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a query looks like: the structures that the gates compare with a question, read from the sqlglot AST.
+"""The shape of a query: the structures that the gates compare with a question, read from the sqlglot AST.
+
+>>> sorted(read_shape("SELECT city, COUNT(*) FROM customers GROUP BY city").aggregates)
+['COUNT']
 
 A ``QueryShape`` is facts only. Columns are resolved through table aliases and, where a schema is given, to their
 declared type and key. Not covered: views' base tables, and columns that come out of derived tables.
@@ -312,7 +315,7 @@ def _negated(tree: exp.Expr) -> bool:
 def _resolver(
     schema: Schema | None, aliases: Mapping[str, str], tables: Sequence[str]
 ) -> Callable[[exp.Column], ColumnUse]:
-    """What a column is: looked up in the table that its qualifier names, else in all tables of the query."""
+    """The facts of a column: looked up in the table that its qualifier names, else in all tables of the query."""
     known: dict[str, Table] = {t.name.lower(): t for t in schema.tables} if schema else {}
 
     def resolve(node: exp.Column) -> ColumnUse:

@@ -1,4 +1,8 @@
-"""Whether a query has the structure that was extracted from its question, or a legitimate alternative [13]."""
+"""The constraint gate: has a query the structure that its question asks for, or a legitimate alternative [13]?
+
+>>> validate_constraints("SELECT name FROM customers", {"agg": "count"})
+{'valid': False, 'reason': 'missing_agg:count'}
+"""
 
 from __future__ import annotations
 
