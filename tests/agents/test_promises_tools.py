@@ -187,6 +187,7 @@ def test_evidence_of_a_benchmark_is_shown_with_the_question(shop: Path) -> None:
         ("validate_sql", "yes", "valid, reason: yes"),
         ("validate_constraints", {"valid": True}, "reason: {'valid': True}"),
         ("run_sql", {"rows": []}, "success: {'rows': []}"),
+        ("link_schema", ["orders"], "schema_text: ['orders']"),
     ],
 )
 def test_a_tool_of_the_user_with_an_observation_of_another_shape_ends_the_episode(
