@@ -94,7 +94,7 @@ def _in_child(folder: Path, tests: Sequence[str], module: str, first_only: bool)
     os.environ |= {"PYTHONPATH": str(folder), "NL2SQL_CACHE": str(side / "cache")}
     os.environ |= {"PYTHONDONTWRITEBYTECODE": "1"} if first_only else {}
     os.environ.pop("NL2SQL_STRICT_SKIPS", None)
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     try:
         if module:
             importlib.import_module(module)
@@ -102,23 +102,23 @@ def _in_child(folder: Path, tests: Sequence[str], module: str, first_only: bool)
         options = ["-x"] if first_only else []
         plain = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={side / 'tmp'}"]
         pytest.main([*plain, *options, *tests], plugins=[watch])
-        found = vars(watch)
+        report = vars(watch)
     except BaseException as error:  # noqa: BLE001 - whatever the import of a planted file raises
-        found = {"broke": f"{type(error).__name__}: {error}"}
-    (side / "result.json").write_text(json.dumps(found), encoding="utf-8")
+        report = {"broke": f"{type(error).__name__}: {error}"}
+    (side / "result.json").write_text(json.dumps(report), encoding="utf-8")
 
 
-def verdict_of(found: dict[str, Any] | None, seconds: float) -> Outcome:
+def verdict_of(report: dict[str, Any] | None, seconds: float) -> Outcome:
     """What the tests' result says about a planted fault; None: they were stopped."""
-    if found is None:
+    if report is None:
         return Outcome("hung", f"its tests did not end within {TIMEOUT_S:.0f} s", seconds)
-    if broke := found.get("broke") or next(iter(found.get("uncollected", [])), ""):
+    if broke := report.get("broke") or next(iter(report.get("uncollected", [])), ""):
         return Outcome("broke the import", _short(broke), seconds)
-    if found["failed"]:
-        test, message = found["failed"][0]
+    if report["failed"]:
+        test, message = report["failed"][0]
         verdict = "broke the code" if BROKEN_CODE.search(message) else "noticed"
         return Outcome(verdict, f"{test}: {_short(message)}", seconds)
-    return Outcome("SURVIVED" if found["passed"] else "no test ran", "", seconds)
+    return Outcome("SURVIVED" if report["passed"] else "no test ran", "", seconds)
 
 
 def _short(text: str) -> str:
@@ -155,14 +155,14 @@ class Bed:
         """The outcome once the tests have ended or their time is up; puts the old text back."""
         assert self.fault is not None
         seconds = time.perf_counter() - self.began
-        found = wait(self.process, self.folder, 0.0 if seconds < TIMEOUT_S else None)
-        if found is RUNNING:
+        report = wait(self.process, self.folder, 0.0 if seconds < TIMEOUT_S else None)
+        if report is RUNNING:
             return None
         path = self.folder / self.fault.file
         path.write_bytes(self.clean[0])
         os.utime(path, ns=(self.clean[1], self.clean[1]))
         self.fault = None
-        return verdict_of(found, seconds)
+        return verdict_of(report, seconds)
 
 
 RUNNING: dict[str, Any] = {"running": True}
@@ -175,16 +175,19 @@ def wait(process: int, folder: Path, timeout_s: float | None) -> dict[str, Any] 
         if time.monotonic() >= until:
             return RUNNING
         time.sleep(0.05)
+    if timeout_s is None:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)  # workers of the sandbox, too
-    if timeout_s is None:
-        os.waitpid(process, 0)
-    result, side = folder.parent / "result.json", folder.parent
-    found = json.loads(result.read_text(encoding="utf-8")) if timeout_s is not None and result.is_file() else None
+    side = folder.parent
+    result = side / "result.json"
+    ended = timeout_s is not None and result.is_file()
+    report = json.loads(result.read_text(encoding="utf-8")) if ended else None
     result.unlink(missing_ok=True)
     for name in ("tmp", "cache"):
         shutil.rmtree(side / name, ignore_errors=True)
-    return found
+    return report
 
 
 def module_of(file: str) -> str:
@@ -198,13 +201,15 @@ def baseline(folder: Path, faults: Sequence[Fault]) -> dict[str, str]:
     files = [test for test in tests if "::" not in test]
     asked = [test for test in tests if test in files or test.split("::")[0] not in files]
     process = run_tests(folder, asked, first_only=False)
-    found = wait(process, folder, TIMEOUT_S * 10)
-    if found is None or found is RUNNING or "broke" in found:
-        raise BadList(f"the named tests cannot be run: {found}; try: python -m pytest {' '.join(asked)}")
+    report = wait(process, folder, TIMEOUT_S * 10)
+    if report is RUNNING:
+        report = wait(process, folder, None)
+    if report is None or "broke" in report:
+        raise BadList(f"the named tests cannot be run: {report}; try: python -m pytest {' '.join(asked)}")
     told: dict[str, str] = {}
     for test in tests:
-        failed = [f"{node}: {_short(message)}" for node, message in found["failed"] if belongs(node, test)]
-        absent = "" if any(belongs(node, test) for node in found["passed"]) else f"{test} is skipped or not there"
+        failed = [f"{node}: {_short(message)}" for node, message in report["failed"] if belongs(node, test)]
+        absent = "" if any(belongs(node, test) for node in report["passed"]) else f"{test} is skipped or not there"
         told[test] = (failed or [absent])[0]
     return told
 

@@ -60,7 +60,7 @@ def test_the_loop_is_shown_the_whole_schema_and_then_the_linked_one(tmp_path: Pa
     things = make_database(tmp_path / "things.sqlite", EIGHT)
     episode, _ = play(things, "link_schema", "link_schema", config=SHORT | {"max_steps": 2})
     head = episode.transcript.split("Observation: ")
-    assert [part.count("colour") for part in head[1:3]] == [8, 6]
+    assert [part.count("colour") for part in head[1:3]] == [8, 6] and "colour0 TEXT" in head[1]
     assert 'Action: link_schema[{"max_tables": 6}]' in episode.transcript
     (linked,) = observations(episode, "link_schema")
     assert linked["changed"] is True and linked["schema_text"].count("colour") == 6

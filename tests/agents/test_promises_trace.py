@@ -199,6 +199,10 @@ def seen(name: str, **observation: Any) -> dict[str, Any]:
             [*(seen(check, valid=True) for check in CHECKS), seen("run_sql", success=False), seen("finish")],
             {"finish_without_run"},
         ),
+        (
+            [*(seen(c, valid=True) for c in CHECKS), seen("run_sql", success=True), seen("run_sql"), seen("finish")],
+            set(),
+        ),
         ([seen("finish")], {"finish_without_run"}),
     ],
 )
