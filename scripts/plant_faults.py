@@ -34,6 +34,7 @@ import hashlib
 import importlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -177,6 +178,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the copies and what runs in them go first
     try:
         if not (options.all or options.list or options.sample is not None or options.only is not None):
             raise BadList("nothing is chosen; give --all, --sample 20, --only PATTERN, or --list")

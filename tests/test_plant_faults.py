@@ -55,8 +55,8 @@ def bed(tmp_path: Path) -> Bed:
     ],
 )
 def test_a_planted_fault_is_noticed_or_it_is_said_why_not(bed: Bed, entry: Fault, verdict: str) -> None:
-    (found,) = plant_all([entry], [bed])
-    assert found[1].verdict == verdict, found
+    (tried,) = plant_all([entry], [bed])
+    assert tried[1].verdict == verdict, tried
     assert (bed.folder / "shop/sums.py").read_text(encoding="utf-8") == CODE
 
 
@@ -111,11 +111,11 @@ def test_the_table_is_written_between_its_marks(tmp_path: Path) -> None:
 
 def test_the_command_plants_one_fault_and_keeps_its_result(tmp_path: Path) -> None:
     rule = "the blocked run names the validation that is missing"
-    command = [sys.executable, str(SCRIPTS / "plant_faults.py"), "--only", rule, "--results", "found.jsonl", "--json"]
+    command = [sys.executable, str(SCRIPTS / "plant_faults.py"), "--only", rule, "--results", "faults.jsonl", "--json"]
     first = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    (found,) = json.loads(first.stdout)
-    assert first.returncode == 0 and found["verdict"] == "noticed", found
+    (result,) = json.loads(first.stdout)
+    assert first.returncode == 0 and result["verdict"] == "noticed", result
     again = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert json.loads(again.stdout) == [found] and again.stderr == ""
+    assert json.loads(again.stdout) == [result] and again.stderr == ""
     wrong = subprocess.run([*command[:2], "--sample", "0"], capture_output=True, text=True, cwd=tmp_path)
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: --jobs 1, --sample 0")

@@ -31,7 +31,19 @@ from nl2sql.errors import Nl2SqlError, UsageError
 FORMAT = 1  # of run folders; another number is another version's
 TICK_S = 10.0
 QuestionKey: TypeAlias = tuple[str, str, str]  # benchmark, database, id
-PREDICTION_KEYS = ("id", "db_id", "question", "sql", "raw_sql", "prefill", "error", "steps", "usage", "seconds", "finish")
+PREDICTION_KEYS = (
+    "id",
+    "db_id",
+    "question",
+    "sql",
+    "raw_sql",
+    "prefill",
+    "error",
+    "steps",
+    "usage",
+    "seconds",
+    "finish",
+)
 
 
 def new_folder(out: str | Path | None, name: str) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from nl2sql.agents.checks.constraints import validate_constraints
 from nl2sql.agents.checks.guardrails import clean_candidate_with_reason
-from nl2sql.agents.reflection.nodes import answer
+from nl2sql.agents.reflection.nodes import ending
 from nl2sql.agents.reflection.quality import quality_score
 
 
@@ -37,7 +37,7 @@ def attempt(sql: str, score: int, **changed: Any) -> dict[str, Any]:
 def test_without_an_accepted_attempt_the_best_that_ran_is_the_answer() -> None:
     attempts = [attempt("good", 80), attempt("poor", 40, iteration=2), attempt("failed", 90, success=False)]
     state: Any = {"reflection_result": {"is_acceptable": False}, "attempts": attempts, "failure": None}
-    assert answer(state) == ("best_so_far", "good")
+    assert ending(state) == ("best_so_far", "good")
 
 
 def test_a_query_that_did_not_run_has_no_quality_whatever_else_it_has() -> None:

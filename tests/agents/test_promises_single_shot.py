@@ -46,9 +46,9 @@ def test_its_call_is_the_loop_s_first_generate_sql(tmp_path: Path, linking: bool
 def test_its_sql_is_guarded_and_its_raw_text_untouched(shop: Path) -> None:
     raw = " COUNT(*) FROM ORDERS LIMIT 5; -- so"
     episode, _ = ask(shop, raw)
-    assert (episode.sql, episode.raw_sql) == ("SELECT COUNT(*) FROM orders;", f"SELECT{raw}")
+    assert (episode.sql, episode.raw_sql, episode.prefill) == ("SELECT COUNT(*) FROM orders;", raw, "SELECT")
     assert (episode.finish, episode.rows, episode.steps, episode.error) == ("answered", ((4,),), 1, None)
-    assert episode.trace == [{"step": 0, "llm": f"SELECT{raw}"}] and episode.controller == "single_shot"
+    assert episode.trace == [{"step": 0, "llm": raw}] and episode.controller == "single_shot"
     (logged,) = episode.decision_log
     assert (logged["reason"], logged["status"], logged["data"]) == ("ok", "accept", {"candidates": 1})
 
@@ -62,7 +62,10 @@ def test_its_guardrails_can_be_left_out(shop: Path) -> None:
 def test_an_output_that_the_guardrails_reject_is_no_answer_and_the_model_s_fault(shop: Path) -> None:
     episode, model = ask(shop, "no idea")
     assert (episode.sql, episode.finish, len(model.asked)) == ("", "empty", 1)
-    assert episode.error == "model: clean_reject:no_select" and episode.raw_sql == "SELECTno idea"
+    assert episode.error == "model: clean_reject:no_select" and (episode.raw_sql, episode.prefill) == (
+        "no idea",
+        "SELECT",
+    )
     (refused,) = episode.flags["rejected"]
     assert refused == {"step": 0, "by": "guardrails", "sql": "SELECTno idea", "reason": "clean_reject:no_select"}
     assert episode.decision_log[0]["status"] == "reject"
@@ -93,4 +96,4 @@ def test_of_several_samples_the_largest_group_with_the_same_rows_wins(shop: Path
     assert episode.sql == f"{wanted};"
     (call,) = model.asked
     assert (call["n"], call["sampling"]) == (3, Sampling(0.9, 0.5))
-    assert [record["llm"] for record in episode.trace if record["llm"].endswith(raws[1])] and len(episode.trace) == 3
+    assert [record["llm"] for record in episode.trace] == raws

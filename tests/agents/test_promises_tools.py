@@ -18,10 +18,11 @@ from loop_steps import (
 )
 from people import make_database
 
-from nl2sql.agents.react import react_sql
+from nl2sql.agents.react import bootstrap, react_sql
+from nl2sql.agents.repairing import mended
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.interfaces import Question, Sampling
+from nl2sql.interfaces import Question, Resources, Sampling
 
 FIRST = ("extract_constraints", "generate_sql")
 CHECKS = ("validate_sql", "validate_constraints")
@@ -109,19 +110,21 @@ def test_get_table_samples_gives_at_most_ten_rows_with_long_texts_cut(tmp_path: 
 
 def test_get_schema_gives_tables_columns_and_foreign_keys(shop: Path) -> None:
     episode, _ = play(shop, "extract_constraints", "get_schema", config=SHORT | {"max_steps": 2})
-    (found,) = observations(episode, "get_schema")
-    customers, orders = found["tables"]
+    (described,) = observations(episode, "get_schema")
+    customers, orders = described["tables"]
     assert customers["columns"][0] == {"name": "customer_id", "type": "INTEGER", "primary_key": True}
     assert orders["name"] == "orders" and [column["name"] for column in orders["columns"]][2:] == ["status", "total"]
     key = {"columns": ["customer_id"], "table": "customers", "ref_columns": ["customer_id"]}
     assert orders["foreign_keys"] == [key] and customers["foreign_keys"] == []
 
 
-def test_validate_sql_gives_its_reason_and_suggestions_only_where_there_are_any(shop: Path) -> None:
+@pytest.mark.parametrize("suggestions", [False, True])
+def test_validate_sql_gives_two_keys_and_suggestions_only_by_a_switch(shop: Path, suggestions: bool) -> None:
     replies = [*FIRST, "SELECT COUNT(*) FROM ordrs", "validate_sql", "repair_sql", RIGHT, "validate_sql"]
-    episode, _ = play(shop, *replies, config=SHORT | {"max_steps": 5})
+    episode, _ = play(shop, *replies, config=SHORT | {"max_steps": 5, "suggestions": suggestions})
+    third = {"suggestions": ["orders"]} if suggestions else {}
     refused, passed = observations(episode, "validate_sql")
-    assert refused == {"valid": False, "reason": "unknown_table:ordrs", "suggestions": ["orders"]}
+    assert refused == {"valid": False, "reason": "unknown_table:ordrs"} | third
     assert passed == {"valid": True, "reason": "ok"}
 
 
@@ -196,3 +199,16 @@ def test_a_tool_of_the_user_with_an_observation_of_another_shape_ends_the_episod
     replies = [*FIRST, RIGHT, *CHECKS, "run_sql"]
     episode, _ = play(shop, *replies, tools={name: lambda state, args: given})
     assert (episode.finish, episode.error) == ("error", f"tool: {name}: its observation lacks {lacks}")
+
+
+def test_a_query_is_not_mended_into_one_that_has_failed_already(shop: Path) -> None:
+    first, repaired = "SELECT nam FROM customers", "SELECT name FROM customers"
+    with SqliteDatabase(shop) as database:
+        config = build_config({"repair": {"deterministic": True}})
+        state = bootstrap(Question("Who are the customers?"), Resources(Listening([]), database), config)
+        state.last_sql = first
+        assert mended(state, "unknown_column:nam") == repaired
+        state.record({"step": 0, "action": "generate_sql", "args": {}, "observation": {"sql": f"{repaired} "}})
+        refused = {"valid": False, "reason": "missing_agg:COUNT"}
+        state.record({"step": 1, "action": "validate_constraints", "args": {}, "observation": refused})
+        assert mended(state, "unknown_column:nam") is None

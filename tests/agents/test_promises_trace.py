@@ -136,7 +136,8 @@ def test_an_exhausted_loop_asks_once_more_with_the_schema_s_summary(shop: Path) 
     summary = "customers: customer_id, name, city\norders: order_id, customer_id, status, total"
     assert f"Schema:\n{summary}\n\nQuestion: {QUESTION}\nSQL:" in model.sql_prompts()[-1]
     assert (episode.finish, episode.sql) == ("vanilla", "SELECT COUNT(*) FROM orders;")
-    assert episode.raw_sql == f"SELECT{vanilla}" and episode.flags["exhausted_after_success"] is False
+    assert (episode.prefill, episode.raw_sql) == ("SELECT", vanilla)
+    assert episode.flags["exhausted_after_success"] is False
 
 
 @pytest.mark.parametrize(("candidate", "finish", "sql"), [(RIGHT, "last_sql", f"{RIGHT};"), ("no idea", "empty", "")])

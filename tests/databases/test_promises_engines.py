@@ -73,8 +73,18 @@ def test_duckdb_takes_one_select(engine: Callable[[str], Database]) -> None:
 def test_duckdb_s_own_settings_hold_without_landlock(engine: Callable[[str], Database]) -> None:
     settings = ("enable_external_access", "lock_configuration", "access_mode")
     asked = ", ".join(f"current_setting('{name}')::VARCHAR" for name in settings)
-    found = engine("duckdb").run(f"SELECT {asked}")
-    assert found.rows == (("false", "true", "read_only"),)
+    result = engine("duckdb").run(f"SELECT {asked}")
+    assert result.rows == (("false", "true", "read_only"),)
+
+
+def test_an_endless_statement_of_duckdb_is_ended_at_its_deadline(engine: Callable[[str], Database]) -> None:
+    database = engine("duckdb")
+    endless = (
+        "SELECT count(*) FROM range(1000000) a, range(1000000) b, range(1000000) c WHERE a.range + b.range > c.range"
+    )
+    stopped = database.run(endless, timeout_s=0.3)
+    assert (stopped.error_kind, stopped.error) == ("timeout", "no result within 0.3 s")
+    assert database.run("SELECT 1").rows == ((1,),)
 
 
 def test_the_process_of_an_engine_is_told_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

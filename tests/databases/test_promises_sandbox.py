@@ -148,5 +148,5 @@ def test_the_worker_s_process_can_grow_no_file_and_has_bounded_memory() -> None:
 
 
 def test_a_statement_that_is_too_long_is_never_sent(shop: Path, pool: QueryPool) -> None:
-    found = pool.run(shop, f"SELECT 1{' ' * 100_000}")
-    assert found.error_kind == "too_large" and "at most 100000 are allowed" in (found.error or "")
+    result = pool.run(shop, f"SELECT 1{' ' * 100_000}")
+    assert result.error_kind == "too_large" and "at most 100000 are allowed" in (result.error or "")

@@ -73,15 +73,15 @@ def test_a_packaged_prompt_that_is_edited_makes_another_run(monkeypatch: pytest.
 
 
 def test_fingerprints_are_of_what_a_database_holds_not_of_its_name(tmp_path: Path) -> None:
-    found = []
+    prints = []
     for folder in ("one", "other"):
         file = make_database(
             tmp_path / folder / "shop.sqlite", f"CREATE TABLE t (x); INSERT INTO t VALUES ('{folder}')"
         )
         with SqliteDatabase(file) as database:
             benchmark: Any = SimpleNamespace(database=lambda db_id, opened=database: opened)
-            found.append(fingerprints(benchmark, [Question("How many?", db_id="shop", id="1")]))
-    assert found[0]["questions"] == found[1]["questions"] and found[0]["shop"] != found[1]["shop"]
+            prints.append(fingerprints(benchmark, [Question("How many?", db_id="shop", id="1")]))
+    assert prints[0]["questions"] == prints[1]["questions"] and prints[0]["shop"] != prints[1]["shop"]
 
 
 def episode(sql: str = "SELECT 1", id: str = "1") -> Episode:
