@@ -58,7 +58,10 @@ def react_sql(
 
 def react(question: Question, resources: Resources, config: Config) -> Episode:
     """``react_sql`` as a registered controller."""
-    state = bootstrap(question, resources, config)
+    try:
+        state = bootstrap(question, resources, config)
+    except EpisodeFailed as broken:  # of a user's link_schema
+        return Episode(question, "react", error=str(broken), finish="error")
     finish, error = "", None
     try:
         for step in range(config.react.max_steps):

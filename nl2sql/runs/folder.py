@@ -32,7 +32,16 @@ FORMAT = 1  # of run folders; another number is another version's
 TICK_S = 10.0
 QuestionKey: TypeAlias = tuple[str, str, str]  # benchmark, database, id
 PREDICTION_KEYS = (
-    *("id", "db_id", "question", "sql", "raw_sql", "prefill", "error", "steps", "usage", "seconds"),
+    "id",
+    "db_id",
+    "question",
+    "sql",
+    "raw_sql",
+    "prefill",
+    "error",
+    "steps",
+    "usage",
+    "seconds",
     "finish",
 )
 

@@ -1,0 +1,211 @@
+"""What trace, decision log, event sink and the fallback promise (react-loop 7.4 and 8), record by record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loop_steps import (
+    FAILS_IN_ITS_RUN,
+    NO_COUNT,
+    QUESTION,
+    RIGHT,
+    UNKNOWN_COLUMN,
+    action,
+    observations,
+    play,
+)
+
+from nl2sql.agents.record import summarize_trace
+
+FIRST = ("extract_constraints", "generate_sql")
+CHECKS = ("validate_sql", "validate_constraints")
+CONSTRAINTS = {"agg": "COUNT", "needs_group_by": False, "needs_order_by": False, "limit": None, "distinct": False}
+
+
+def entry(step: int, decision: str, reason: str, status: str, **data: Any) -> dict[str, Any]:
+    return {"step": step, "decision": decision, "reason": reason, "status": status, "data": data}
+
+
+def test_the_trace_holds_what_the_model_wrote_and_what_was_done_with_which_arguments(shop: Path) -> None:
+    samples = action("get_table_samples", table="orders", n=1)
+    thought = f"Thought: I look first.\n{samples}\n"
+    episode, _ = play(shop, "extract_constraints", thought, "finish", config={"max_steps": 3, "vanilla": False})
+    row = {"order_id": 10, "customer_id": 1, "status": "shipped", "total": 20.0}
+    assert episode.trace == [
+        {"step": 0, "llm": action("extract_constraints")},
+        {"step": 0, "action": "extract_constraints", "args": {}, "observation": CONSTRAINTS},
+        {"step": 1, "llm": thought},
+        {"step": 1, "action": "get_table_samples", "args": {"table": "orders", "n": 1}, "observation": [row]},
+        {"step": 2, "llm": action("finish")},
+        {
+            "step": 2,
+            "action": "finish",
+            "args": {},
+            "observation": {"error": "blocked: finish needs a successful run_sql first"},
+        },
+    ]
+    assert episode.steps == 3
+
+
+def test_an_override_is_recorded_with_what_was_asked_and_why(shop: Path) -> None:
+    replies = ["finish", "generate_sql", "no idea", "finish", UNKNOWN_COLUMN, "validate_sql", "run_sql", RIGHT]
+    episode, _ = play(shop, *replies, config={"max_steps": 5, "vanilla": False})
+    due = [
+        (0, "extract_constraints", "finish", "constraints_missing"),
+        (2, "generate_sql", "finish", "pending_regenerate:clean_reject:no_select"),
+        (4, "repair_sql", "run_sql", "pending_repair:unknown_column:state"),
+    ]
+    assert [record for record in episode.trace if "forced_action" in record] == [
+        {"step": step, "forced_action": forced, "requested_action": asked, "reason": why}
+        for step, forced, asked, why in due
+    ]
+    assert [logged for logged in episode.decision_log if logged["status"] == "forced"] == [
+        entry(step, forced, why, "forced", requested=asked) for step, forced, asked, why in due
+    ]
+
+
+def test_the_decision_log_says_of_every_step_what_came_of_it_and_why(shop: Path) -> None:
+    replies = [*FIRST, "no idea", "generate_sql", UNKNOWN_COLUMN, "run_sql", "validate_sql", "repair_sql", NO_COUNT]
+    more = [*CHECKS, "run_sql", "repair_sql", RIGHT, *CHECKS, "run_sql", "finish"]
+    episode, _ = play(shop, *replies, *more, config={"max_steps": 14})
+    raw, wrong, other = "SELECTno idea", f"{UNKNOWN_COLUMN};", f"{NO_COUNT};"
+    assert episode.decision_log == [
+        entry(0, "extract_constraints", "ok", "accept", **CONSTRAINTS),
+        entry(1, "generate_sql", "clean_reject:no_select", "reject", raw_sql=raw),
+        entry(2, "generate_sql", "ok", "accept", sql=wrong),
+        entry(3, "run_sql", "blocked: run_sql needs validate_sql to pass for the current query first", "blocked"),
+        entry(4, "validate_sql", "unknown_column:state", "reject", sql=wrong),
+        entry(5, "repair_sql", "ok", "accept", sql=other),
+        entry(6, "validate_sql", "ok", "accept", sql=other),
+        entry(7, "validate_constraints", "ok", "accept", sql=other),
+        entry(8, "run_sql", "intent_mismatch:missing_agg:COUNT", "reject", row_count=3),
+        entry(9, "repair_sql", "ok", "accept", sql=f"{RIGHT};"),
+        entry(10, "validate_sql", "ok", "accept", sql=f"{RIGHT};"),
+        entry(11, "validate_constraints", "ok", "accept", sql=f"{RIGHT};"),
+        entry(12, "run_sql", "ok", "accept", row_count=1),
+        entry(13, "finish", "ok", "accept"),
+    ]
+    assert episode.flags["blocked"] == 1
+
+
+def test_a_format_error_and_a_failed_tool_are_logged_with_their_reasons(shop: Path) -> None:
+    replies = ["extract_constraints", "I would run it.", action("get_table_samples", table="x")]
+    episode, _ = play(shop, *replies, config={"max_steps": 3, "vanilla": False})
+    assert episode.decision_log[1:] == [
+        entry(1, "none", "format_error:I would run it.", "blocked"),
+        entry(2, "get_table_samples", "unknown_table:x", "reject"),
+    ]
+    assert episode.flags["format_errors"] == 1
+    assert "Observation: format_error:I would run it." in episode.transcript
+
+
+def test_everything_that_was_refused_is_counted_with_who_refused_it(shop: Path) -> None:
+    replies = [*FIRST, "no idea", "generate_sql", UNKNOWN_COLUMN, "validate_sql", "repair_sql", "SELECT * FROM orders"]
+    more = [*CHECKS, "repair_sql", NO_COUNT, *CHECKS, "run_sql"]
+    episode, _ = play(shop, *replies, *more, config={"max_steps": 11, "vanilla": False})
+    assert [tuple(refused.values()) for refused in episode.flags["rejected"]] == [
+        (1, "guardrails", "SELECTno idea", "clean_reject:no_select"),
+        (3, "validate_sql", f"{UNKNOWN_COLUMN};", "unknown_column:state"),
+        (6, "validate_constraints", "SELECT * FROM orders;", "missing_agg:COUNT"),
+        (10, "intent_constraints", f"{NO_COUNT};", "missing_agg:COUNT"),
+    ]
+
+
+def test_the_sink_is_given_every_record_of_the_trace_with_its_question(shop: Path) -> None:
+    events: list[Any] = []
+    replies = ["finish", "generate_sql", UNKNOWN_COLUMN, "validate_sql", "finish", RIGHT]
+    episode, _ = play(shop, *replies, config={"max_steps": 4, "vanilla": False}, sink=events.append)
+    assert len(episode.trace) == 10 and events == [{"question": QUESTION, **record} for record in episode.trace]
+
+
+def test_finish_gives_the_query_of_the_run_with_its_rows_even_when_a_newer_one_stands(shop: Path) -> None:
+    replies = [*FIRST, RIGHT, *CHECKS, "run_sql", "generate_sql", NO_COUNT, "finish"]
+    episode, _ = play(shop, *replies)
+    (done,) = observations(episode, "finish")
+    provenance = {"row_count": 1, "constraints": CONSTRAINTS}
+    assert done == {"answer": "[[3]]", "sql": f"{RIGHT};", "provenance": provenance}
+    assert (episode.sql, episode.rows, episode.columns) == (f"{RIGHT};", ((3,),), ("COUNT(*)",))
+    assert episode.raw_sql == RIGHT and episode.error is None
+
+
+def test_an_exhausted_loop_asks_once_more_with_the_schema_s_summary(shop: Path) -> None:
+    vanilla = " COUNT(*) FROM ORDERS ORDER BY 1 LIMIT 5"
+    episode, model = play(shop, *FIRST, NO_COUNT, vanilla, config={"max_steps": 2})
+    summary = "customers: customer_id, name, city\norders: order_id, customer_id, status, total"
+    assert f"Schema:\n{summary}\n\nQuestion: {QUESTION}\nSQL:" in model.sql_prompts()[-1]
+    assert (episode.finish, episode.sql) == ("vanilla", "SELECT COUNT(*) FROM orders;")
+    assert (episode.prefill, episode.raw_sql) == ("SELECT", vanilla)
+    assert episode.flags["exhausted_after_success"] is False
+
+
+@pytest.mark.parametrize(("candidate", "finish", "sql"), [(RIGHT, "last_sql", f"{RIGHT};"), ("no idea", "empty", "")])
+def test_a_rejected_fallback_leaves_the_last_query_or_nothing(
+    shop: Path, candidate: str, finish: str, sql: str
+) -> None:
+    episode, _ = play(shop, *FIRST, candidate, "no idea either", config={"max_steps": 2})
+    assert (episode.finish, episode.sql) == (finish, sql)
+    assert episode.error == (None if sql else "controller: no SQL")
+
+
+def test_a_last_query_that_fails_is_an_episode_with_the_engine_s_error(shop: Path) -> None:
+    episode, _ = play(shop, *FIRST, FAILS_IN_ITS_RUN, config={"max_steps": 2, "vanilla": False})
+    assert (episode.finish, episode.error) == ("last_sql", "database: integer overflow")
+
+
+def test_a_model_that_fails_ends_the_episode_with_what_was_recorded(shop: Path) -> None:
+    episode, _ = play(shop, *FIRST, RIGHT, "validate_sql")
+    assert episode.finish == "error" and (episode.error or "").startswith("model: scripted model 'scripted' is")
+    assert episode.sql == f"{RIGHT};" and [record["step"] for record in episode.trace] == [0, 0, 1, 1, 2, 2]
+    assert [call["kind"] for call in episode.calls] == ["act", "act", "sql", "act"]
+    assert [call["text"] for call in episode.calls][2] == RIGHT
+
+
+def seen(name: str, **observation: Any) -> dict[str, Any]:
+    return {"step": 0, "action": name, "args": {}, "observation": observation}
+
+
+@pytest.mark.parametrize(
+    ("trace", "flags"),
+    [
+        ([seen("generate_sql", sql="x")], {"generate_without_constraints"}),
+        ([seen("extract_constraints", error="x"), seen("generate_sql", sql="x")], {"generate_without_constraints"}),
+        ([seen("extract_constraints", agg=None), seen("generate_sql", sql="x")], set()),
+        ([seen("repair_sql", sql="x")], set()),
+        ([seen("validate_sql", valid=True), seen("run_sql", success=True)], {"run_without_validate_constraints"}),
+        ([seen("validate_constraints", valid=True), seen("run_sql", success=True)], {"run_without_validate"}),
+        (
+            [
+                seen("validate_sql", valid=False),
+                seen("validate_constraints", valid=True),
+                seen("run_sql", success=True),
+            ],
+            {"run_without_validate"},
+        ),
+        (
+            [*(seen(check, valid=True) for check in CHECKS), seen("repair_sql", sql="x"), seen("run_sql", error="x")],
+            {"run_without_validate", "run_without_validate_constraints"},
+        ),
+        (
+            [
+                *(seen(check, valid=True) for check in CHECKS),
+                seen("repair_sql", error="x"),
+                seen("run_sql", error=""),
+            ],
+            set(),
+        ),
+        ([*(seen(check, valid=True) for check in CHECKS), seen("run_sql", success=True), seen("finish")], set()),
+        (
+            [*(seen(check, valid=True) for check in CHECKS), seen("run_sql", success=False), seen("finish")],
+            {"finish_without_run"},
+        ),
+        (
+            [*(seen(c, valid=True) for c in CHECKS), seen("run_sql", success=True), seen("run_sql"), seen("finish")],
+            set(),
+        ),
+        ([seen("finish")], {"finish_without_run"}),
+    ],
+)
+def test_the_compliance_summary_flags_each_violation_alone(trace: list[Any], flags: set[str]) -> None:
+    assert {name for name, on in summarize_trace(trace).items() if on} == flags

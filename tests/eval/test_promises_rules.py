@@ -1,0 +1,42 @@
+"""The bag rule where only one of its conditions tells two results apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from nl2sql.eval.rules import get_rule, results_match, suites_match
+from nl2sql.interfaces import Row, RunResult
+
+
+def result(*rows: Row) -> RunResult:
+    return RunResult(True, tuple(f"c{n}" for n in range(len(rows[0]))), rows)
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "same"),
+    [
+        ([(1,), (1,), (2,)], [(1,), (2,), (2,)], False),
+        ([(1,), (1,), (2,)], [(2,), (1,), (1,)], True),
+        ([(10**10,)], [(10**10 + 1,)], False),
+        ([(10.0**10,)], [(10**10,)], True),
+        ([(0.1 + 0.2,)], [(0.3,)], True),
+        ([(0.3,)], [(0.3001,)], False),
+        ([("1",)], [(1,)], False),
+        ([(None,)], [(None,)], True),
+        ([(None,)], [("",)], False),
+    ],
+)
+def test_what_makes_two_results_the_same_answer(gold: list[Row], predicted: list[Row], same: bool) -> None:
+    assert results_match(result(*gold), result(*predicted), ordered=False) is same
+
+
+def test_rows_of_one_database_do_not_stand_for_those_of_another() -> None:
+    golds, predicted = [result((1,)), result((2,))], [result((2,)), result((1,))]
+    assert not suites_match(golds, predicted, ordered=False)
+    assert suites_match(golds, golds, ordered=False)
+
+
+def test_a_tolerance_applies_only_where_the_rule_names_one() -> None:
+    golds, predicted = [result((0.3,))], [result((0.3001,))]
+    assert not get_rule("bag").judge(golds, predicted, gold_sql="SELECT x FROM t")
+    assert get_rule("bag~1e-3").judge(golds, predicted, gold_sql="SELECT x FROM t")
