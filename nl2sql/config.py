@@ -97,6 +97,7 @@ class RepairConfig(_Frozen):
 
     guidance: Literal["none", "error", "patterns", "patterns+corpus"] = "error"
     deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
+    progressive: bool = False  # a repair goes on behind the beginning of the query that compiles; not under a grammar
     corpus: str = ""  # file of fixes for patterns+corpus, and for learn
     search_s: float = Field(0.5, gt=0)  # after so long without similar fixes, guidance is that of the patterns
     milvus: str = ""  # search the corpus's vectors at http://HOST:19530 or in a Milvus Lite file; empty: in memory

@@ -190,6 +190,9 @@ class Database(Protocol):
 # ------------------------------------------------------------------------------------- questions and answers
 
 
+USER = "user"  # the split of a question that somebody asked, and no benchmark holds
+
+
 @dataclass(frozen=True)
 class Question:
     """One question over one database. ``gold`` holds every accepted gold query (the first is the reference)."""
@@ -201,7 +204,7 @@ class Question:
     history: tuple[str, ...] = ()  # earlier turns of a dialogue, oldest first
     gold: tuple[str, ...] = ()
     difficulty: str | None = None  # easy | medium | hard | extra (Spider's hardness)
-    split: str = ""
+    split: str = ""  # of its benchmark; USER outside of any
     meta: Mapping[str, Any] = field(default_factory=dict)  # benchmark flags, e.g. {"gold_error": True}
 
 

@@ -99,7 +99,8 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
         if mended := repairing.mended(state, error):
             return mended
         messages = repairing.messages(state, state.last_sql or "", error) or messages
-    return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling())[0]
+    options = repairing.opening(state)
+    return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling(), **options)[0]
 
 
 def validate_sql(state: State, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from nl2sql.agents.task import EpisodeFailed
 from nl2sql.config import PRESETS, Config, build_config, function_of_file, merge
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
 from nl2sql.interfaces import (
+    USER,
     Completion,
     Controller,
     Database,
@@ -152,7 +153,7 @@ def answer(
     (an empty question, an unknown config) raises UsageError.
     """
     named = controller if isinstance(controller, NamedController) else get_controller(controller)
-    asked = question if isinstance(question, Question) else Question(question, db_id=database.name)
+    asked = question if isinstance(question, Question) else Question(question, db_id=database.name, split=USER)
     mine = episode_model(model, asked, named.name)
     resources = Resources(mine, database, tools or {}, gates or {}, corpus=corpus, sink=sink, cancel=cancel)
     return run_episode(named, asked, lambda: resources, with_preset(named, config), raising=(UsageError,))

@@ -31,7 +31,7 @@ from nl2sql.agents.record import Episode
 from nl2sql.agents.task import EpisodeFailed, State, guard, open_task
 from nl2sql.agents.turns import TEXT, Form, failed, fit_window, parse_action, shown_observation, turn_grammar
 from nl2sql.config import Config
-from nl2sql.interfaces import Database, EventSink, Gate, Model, Question, Resources, Tool, no_sink
+from nl2sql.interfaces import USER, Database, EventSink, Gate, Model, Question, Resources, Tool, no_sink
 
 
 def react_sql(
@@ -53,7 +53,7 @@ def react_sql(
     Raises UsageError for an empty or oversized question or an empty database, Cancelled when ``cancel`` is set.
     """
     resources = Resources(model, database, tools or {}, gates=gates or {}, sink=sink, cancel=cancel)
-    return react(nlq if isinstance(nlq, Question) else Question(nlq), resources, config or Config())
+    return react(nlq if isinstance(nlq, Question) else Question(nlq, split=USER), resources, config or Config())
 
 
 def react(question: Question, resources: Resources, config: Config) -> Episode:

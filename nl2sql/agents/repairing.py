@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import UsageError
+from nl2sql.interfaces import USER
 
 if TYPE_CHECKING:
     from nl2sql.agents.task import State
@@ -68,8 +69,8 @@ def _opened(path: Path, file: int, create: bool, uri: str) -> Corpus:
 
 
 def remember(state: State) -> None:
-    """With ``repair.learn``: store the episode's repair (last failed attempt, success), unless its question is of
-    another than a training or development split: those must not help themselves."""
+    """With ``repair.learn``: store the episode's repair (last failed attempt, success), unless its question is one
+    that a benchmark measures with: those must not help themselves. A user's questions may."""
     from nl2sql.repair.transfer import LEARNING_SPLITS, learn, source_of
 
     task = state.task
@@ -77,11 +78,12 @@ def remember(state: State) -> None:
     repairs = repairs_of_trace(state.trace, question.text)
     if not task.config.repair.learn or not repairs:
         return
-    if question.split not in LEARNING_SPLITS:
+    if question.split not in LEARNING_SPLITS | {USER}:
         task.flags["not_learned"] = f"split {question.split!r}"
         return
-    source, corpus = source_of(question.db_id, question.id), task.resources.corpus
-    task.flags["learned"] = learn(corpus, repairs, dialect=task.resources.database.dialect, source=source)
+    asked_by = f"user:{question.db_id}" if question.split == USER else source_of(question.db_id, question.id)
+    corpus = task.resources.corpus
+    task.flags["learned"] = learn(corpus, repairs, dialect=task.resources.database.dialect, source=asked_by)
 
 
 def mended(state: State, error: str) -> str | None:
@@ -96,6 +98,20 @@ def mended(state: State, error: str) -> str | None:
         return None
     task.count("deterministic_repairs")
     return repaired
+
+
+def opening(state: State) -> dict[str, str]:
+    """With ``repair.progressive``: the prefill of a repair is the part of the query that compiles, and the model adds
+    the rest [the specification's progressive enhancement]; nothing where no part does, and under a grammar."""
+    from nl2sql.repair.valid_part import running_start
+
+    task = state.task
+    if not task.config.repair.progressive or task.config.constrains_sql or not state.last_sql:
+        return {}
+    start = running_start(state.last_sql, task.resources.database)
+    if start:
+        task.count("progressive_repairs")
+    return {"prefill": start} if start else {}
 
 
 def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:

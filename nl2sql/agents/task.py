@@ -103,10 +103,20 @@ class Task:
         return [raw for raw, _ in self.complete_sql(messages, max_new_tokens, **options)]
 
     def complete_sql(
-        self, messages: Sequence[Message], max_new_tokens: int, *, constrained: bool = False, **options: Any
+        self,
+        messages: Sequence[Message],
+        max_new_tokens: int,
+        *,
+        constrained: bool = False,
+        prefill: str | None = None,
+        **options: Any,
     ) -> list[tuple[str, Completion]]:
-        """The same with the completions behind them. constrained: under the schema's grammar in any case."""
-        prefill = prompts.prompt("generate_prefill", self.config.prompts)
+        """The same with the completions behind them. constrained: under the schema's grammar in any case.
+
+        prefill: the beginning of the answer, in place of the prompts' own.
+        """
+        if prefill is None:
+            prefill = prompts.prompt("generate_prefill", self.config.prompts)
         if self.config.constrain == "plain":
             shown = MOST_TABLES if self.schema_text_focus == self.schema_text_full else LINK_MAX_TABLES
             options["grammar"] = plain_grammar(linking.link_schema(self.nlq, self.schema, shown), prefill)

@@ -35,7 +35,7 @@ def bench_repair(
         str,
         typer.Option(
             help="Comma-separated: none, error, patterns, patterns+corpus, deterministic (no model), "
-            "deterministic+LEVEL, foreign-patterns (a control)."
+            "deterministic+LEVEL, progressive, foreign-patterns (a control)."
         ),
     ] = ARMS,
     dialect: Annotated[

@@ -1,23 +1,32 @@
-"""``nl2sql mcp``: one database as an MCP server."""
+"""``nl2sql mcp``: databases as an MCP server."""
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nl2sql.cli.ask import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
-from nl2sql.cli.explain import DatabaseOption
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Model
 
 
+NAMED = re.compile(r"([A-Za-z][\w-]*)=(.+)", re.DOTALL)  # PROFILE=DATABASE
+
+
 def mcp(
-    db: DatabaseOption,
+    db: Annotated[
+        list[str],
+        typer.Option(
+            "--db",
+            help="A database as for nl2sql explain, or PROFILE=DATABASE; may be repeated, the first is the default.",
+        ),
+    ],
     model: ModelOption = "smollm2-135m",
     controller: Annotated[str, typer.Option(help="The loop behind the tool ask.")] = "react",
     http: Annotated[
@@ -33,19 +42,20 @@ def mcp(
     config: ConfigOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Serve one database to MCP clients: list_tables, describe_table, read_query, explain_analyze, ask. Read-only.
+    """Serve databases to MCP clients: list_tables, describe_table, read_query, explain_analyze, ask. Read-only.
 
     \b
     Examples:
       nl2sql mcp --db packaged:scale_models
       nl2sql mcp --db shop.sqlite --corpus fixes.db --corpus-write
+      nl2sql mcp --db shop=shop.sqlite --db logs=duckdb:logs.duckdb
       nl2sql mcp --db duckdb:shop.duckdb --http 127.0.0.1:8765
     """
     if corpus_write and corpus is None:
         raise UsageError("--corpus-write needs the corpus to write: --corpus FILE")
     address = _address(http)
     try:
-        from nl2sql.cli.mcp_server import DatabaseTools, build_server
+        from nl2sql.cli.mcp_server import DatabaseTools, SharedModel, build_server
     except ImportError as error:
         raise UsageError(f"{error}; install it: pip install 'nl2sql-harness[mcp]'") from None
     from nl2sql.agents.controllers import get_controller
@@ -54,6 +64,8 @@ def mcp(
     from nl2sql.repair.corpus import Corpus
 
     settings = load_config(config or (), set_ or (), base=get_controller(controller).preset)
+    if settings.repair.learn and not corpus_write:
+        raise UsageError("repair.learn=true writes a corpus: add --corpus FILE --corpus-write")
 
     def open_model() -> Model:
         from nl2sql.models import load_model
@@ -61,18 +73,33 @@ def mcp(
         return load_model(model, device=device, dtype=dtype, batch_size=1, server=server or ())
 
     with ExitStack() as stack:
-        database = open_database(db)
-        stack.callback(database.close)
         opened = stack.enter_context(Corpus(corpus, create=corpus_write)) if corpus is not None else None
-        tools = DatabaseTools(
-            database, open_model, settings, controller=controller, corpus=opened, corpus_write=corpus_write
-        )
-        stack.callback(tools.close)
-        built = build_server(tools)
+        shared = SharedModel(open_model)
+        stack.callback(shared.close)
+        profiles: dict[str, DatabaseTools] = {}
+        for name, address_of in _profiles(db).items():
+            database = open_database(address_of)
+            stack.callback(database.close)
+            options: dict[str, Any] = {"controller": controller, "corpus": opened, "corpus_write": corpus_write}
+            profiles[name] = DatabaseTools(database, shared, settings, **options)
+            stack.callback(profiles[name].close)
+        built = build_server(profiles)
         if address is None:
             built.run()
         else:
             built.run("streamable-http", host=address[0], port=address[1])
+
+
+def _profiles(addresses: list[str]) -> dict[str, str]:
+    """Profile -> database. A database without a name of its own has that of its file, PostgreSQL's of its address."""
+    profiles: dict[str, str] = {}
+    for text in addresses:
+        named = NAMED.fullmatch(text) if not Path(text).exists() else None
+        name, address = (named[1], named[2]) if named else (Path(text.rpartition(":")[2]).stem or text, text)
+        if name in profiles:
+            raise UsageError(f"--db {text}: a profile {name!r} is there already; name this one, as {name}2={address}")
+        profiles[name] = address
+    return profiles
 
 
 def _address(http: str | None) -> tuple[str, int] | None:

@@ -1,14 +1,16 @@
-"""One database as MCP tools: look at the schema, read, dry-run with repair guidance, ask.
+"""Databases as MCP tools: look at the schema, read, dry-run with repair guidance, ask.
 
 All tools but ``log_successful_query`` only read: their SQL runs in the sandbox of the database's engine, and they are
 annotated as reading. ``log_successful_query`` exists only where a corpus may be written; its SQL is dry-run first.
-What a caller got wrong comes back as the tool's error, never as a crash of the server.
+What a caller got wrong comes back as the tool's error, never as a crash of the server. A server has one database or
+several, each a profile by name; a tool works on ``profile``, which is the first database where it is left out.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -33,19 +35,38 @@ READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hi
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 MAX_ROWS = 1000
 QUERY_S = 30.0
+DEFAULT = "default"  # the specification's name of the profile that is meant where none is given
+
+
+class SharedModel:
+    """The server's one model: opened at the first question, so that a server without questions loads no weights."""
+
+    def __init__(self, open_model: Callable[[], Model]) -> None:
+        self._open, self._model, self._lock = open_model, None, threading.Lock()
+
+    @contextmanager
+    def at_hand(self) -> Iterator[Model]:
+        """The model, for one question at a time. Raises what opening it raises."""
+        with self._lock:
+            if self._model is None:
+                self._model = self._open()  # type: ignore[assignment]
+            yield self._model  # type: ignore[misc]
+
+    def close(self) -> None:
+        if self._model is not None:
+            self._model.close()
 
 
 class DatabaseTools:
     """The tools' plain functions over one database; ``build_server`` puts them behind the protocol.
 
-    open_model: called at the first ``ask``, so that a server without questions loads no weights.
     corpus: for similar fixes; written only where ``corpus_write``.
     """
 
     def __init__(
         self,
         database: Database,
-        open_model: Callable[[], Model],
+        model: SharedModel,
         config: Config,
         *,
         controller: str = "react",
@@ -53,7 +74,7 @@ class DatabaseTools:
         corpus_write: bool = False,
     ) -> None:
         self.database, self.config, self.corpus, self.corpus_write = database, config, corpus, corpus_write
-        self._open_model, self._model, self._one_at_a_time = open_model, None, threading.Lock()
+        self._model = model
         self._controller = get_controller(controller)
         self._analyzer = ErrorAnalyzer(database.dialect, corpus, version=engine_version(database))
 
@@ -98,10 +119,7 @@ class DatabaseTools:
         """Answer a question in plain words with the server's own language model: SQL and rows."""
         if self.database.dialect != "sqlite":
             raise ToolError(f"ask speaks SQLite only, and this database is {self.database.dialect}; use read_query")
-        with self._one_at_a_time:
-            if self._model is None:
-                self._model = self._open_model()  # type: ignore[assignment]
-            model: Model = self._model  # type: ignore[assignment]
+        with self._model.at_hand() as model:
             episode = answer(question.strip(), self.database, model, self._controller, self.config, corpus=self.corpus)
         if not episode.sql:
             raise ToolError(episode.error or "the model wrote no SQL")
@@ -140,43 +158,49 @@ class DatabaseTools:
 
     def close(self) -> None:
         self._analyzer.close()
-        if self._model is not None:
-            self._model.close()
 
 
-def build_server(tools: DatabaseTools) -> MCPServer:
-    """The tools behind the protocol. ``log_successful_query`` is there only where it may write."""
+def build_server(profiles: Mapping[str, DatabaseTools]) -> MCPServer:
+    """The tools of each profile behind the protocol. ``log_successful_query`` is there only where one may write."""
+    first = next(iter(profiles))
+    listed = ", ".join(f"{name} ({tools.database.dialect})" for name, tools in profiles.items())
     server = MCPServer(
         "nl2sql",
         version=__version__,
-        instructions=f"Reads the {tools.database.dialect} database {tools.database.name}. Look at list_tables and "
-        "describe_table, check a query with explain_analyze, then run it with read_query.",
+        instructions=f"Reads the databases {listed}; each is a profile, and without a profile tools read {first}. Look "
+        "at list_tables and describe_table, check a query with explain_analyze, then run it with read_query.",
         log_level="ERROR",
     )
 
-    @server.tool(annotations=READS, description=tools.list_tables.__doc__)
-    async def list_tables() -> dict[str, Any]:
-        return await _outside(tools.list_tables)
+    def of(profile: str) -> DatabaseTools:
+        name = first if profile == DEFAULT and DEFAULT not in profiles else profile
+        if name not in profiles:
+            raise ToolError(f"no profile {profile!r}; there are {', '.join(profiles)}")
+        return profiles[name]
 
-    @server.tool(annotations=READS, description=tools.describe_table.__doc__)
-    async def describe_table(table: str) -> dict[str, Any]:
-        return await _outside(tools.describe_table, table)
+    @server.tool(annotations=READS, description=DatabaseTools.list_tables.__doc__)
+    async def list_tables(profile: str = DEFAULT) -> dict[str, Any]:
+        return await _outside(of(profile).list_tables)
 
-    @server.tool(annotations=READS, description=tools.read_query.__doc__)
-    async def read_query(sql: str, max_rows: int = 100) -> dict[str, Any]:
-        return await _outside(tools.read_query, sql, max_rows)
+    @server.tool(annotations=READS, description=DatabaseTools.describe_table.__doc__)
+    async def describe_table(table: str, profile: str = DEFAULT) -> dict[str, Any]:
+        return await _outside(of(profile).describe_table, table)
+
+    @server.tool(annotations=READS, description=DatabaseTools.read_query.__doc__)
+    async def read_query(sql: str, max_rows: int = 100, profile: str = DEFAULT) -> dict[str, Any]:
+        return await _outside(of(profile).read_query, sql, max_rows)
 
     @server.tool(annotations=READS, description=DatabaseTools.explain_analyze.__doc__)
-    async def explain_analyze(sql: str) -> dict[str, Any]:
-        return await _outside(tools.explain_analyze, sql)
+    async def explain_analyze(sql: str, profile: str = DEFAULT) -> dict[str, Any]:
+        return await _outside(of(profile).explain_analyze, sql)
 
-    @server.tool(annotations=READS, description=tools.ask.__doc__)
-    async def ask(question: str) -> dict[str, Any]:
-        return await _outside(tools.ask, question)
+    @server.tool(annotations=READS, description=DatabaseTools.ask.__doc__)
+    async def ask(question: str, profile: str = DEFAULT) -> dict[str, Any]:
+        return await _outside(of(profile).ask, question)
 
-    if tools.corpus_write:
+    if any(tools.corpus_write for tools in profiles.values()):
 
-        @server.tool(annotations=WRITES, description=tools.log_successful_query.__doc__)
+        @server.tool(annotations=WRITES, description=DatabaseTools.log_successful_query.__doc__)
         async def log_successful_query(
             query_id: str,
             sql: str,
@@ -184,9 +208,10 @@ def build_server(tools: DatabaseTools) -> MCPServer:
             category: str | None = None,
             previous_error: str | None = None,
             previous_sql: str | None = None,
+            profile: str = DEFAULT,
         ) -> dict[str, Any]:
             arguments = (query_id, sql, description, category, previous_error, previous_sql)
-            return await _outside(tools.log_successful_query, *arguments)
+            return await _outside(of(profile).log_successful_query, *arguments)
 
     return server
 

@@ -1,4 +1,4 @@
-"""The part of a failing statement that is sound, so that a repair leaves it alone.
+"""The part of a failing statement that is sound, so that a repair leaves it alone or goes on behind it.
 
 On the packaged ``scale_models`` database, ``SELECT nam FROM customers WHERE country = 'France'`` gives
 ``FROM customers WHERE country = 'France'``.
@@ -8,11 +8,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sqlglot.tokens import TokenType
+
 if TYPE_CHECKING:
     from nl2sql.interfaces import Database
 
 CLAUSES = ("where", "group")
 MAX_CHARS = 600  # in a prompt; a longer part is left out
+STARTS = frozenset(  # of a clause or a join
+    getattr(TokenType, name)
+    for name in [
+        "JOIN",
+        "INNER",
+        "LEFT",
+        "CROSS",
+        "WHERE",
+        "GROUP_BY",
+        "HAVING",
+        "ORDER_BY",
+        "LIMIT",
+        "UNION",
+        "INTERSECT",
+        "EXCEPT",
+    ]
+)
 
 
 def valid_part(sql: str, database: Database) -> str:
@@ -44,3 +63,19 @@ def valid_part(sql: str, database: Database) -> str:
             break
         sound = text.replace("SELECT 1 ", "", 1)
     return sound if len(sound) <= MAX_CHARS else ""
+
+
+def running_start(sql: str, database: Database) -> str:
+    """The longest beginning of a statement that compiles on its own and is cut at a clause or a join; "" where there is
+    none, and where the statement is sound as it is. A repair can go on behind it.
+
+    On ``scale_models``, ``SELECT city FROM offices WHERE land = 'France'`` gives ``SELECT city FROM offices``.
+    """
+    from nl2sql.sql.text import tokens, top_level
+
+    stream = tokens(sql)
+    if not stream or len(sql) > MAX_CHARS or stream[0].text.upper() != "SELECT" or database.explain(sql).success:
+        return ""
+    cuts = [token.start for _, token in top_level(stream) if token.token_type in STARTS]
+    beginnings = (sql[:cut].rstrip() for cut in reversed(cuts))
+    return next((text for text in beginnings if database.explain(text).success), "")

@@ -127,7 +127,7 @@ def test_the_deterministic_stage_needs_no_model(database: Database) -> None:
     assert episode.flags["deterministic_repairs"] == 1 and repair_prompts(episode) == []
 
 
-@pytest.mark.parametrize(("split", "stored"), [("dev", 1), ("train", 1), ("test", 0), ("", 0)])
+@pytest.mark.parametrize(("split", "stored"), [("dev", 1), ("train", 1), ("user", 1), ("test", 0), ("", 0)])
 def test_a_repair_is_remembered_on_training_and_development_splits_only(
     split: str, stored: int, database: Database, tmp_path: Path
 ) -> None:
@@ -141,7 +141,8 @@ def test_a_repair_is_remembered_on_training_and_development_splits_only(
                 "SELECT nam FROM customers",
                 "SELECT name FROM customers",
             )
-            assert (row["source"], row["category"]) == ("shop/q1", "unknown_column")
+            source = "user:shop" if split == "user" else "shop/q1"
+            assert (row["source"], row["category"]) == (source, "unknown_column")
         else:
             assert episode.flags["not_learned"] == f"split {split!r}"
     json.dumps(episode.to_dict())
@@ -193,3 +194,22 @@ def test_the_episodes_on_a_corpus_share_what_was_searched(
             (prompt,) = repair_prompts(play(database, config, [" nam FROM customers", RIGHT], STEPS))
             assert "All names" in prompt
     assert searches == ["no such column: nam"]
+
+
+CONTINUED = [  # (failing query, what the repair's answer opens with)
+    (" name FROM customers WHERE land = 'France'", "SELECT name FROM customers"),
+    (" name FROM customers JOIN orders ON nowhere = 1", "SELECT name FROM customers"),
+    (" nam FROM customers", "SELECT"),  # no part of it compiles: the ordinary repair
+]
+
+
+@pytest.mark.parametrize(("failing", "opened"), CONTINUED)
+def test_a_progressive_repair_goes_on_behind_the_part_that_compiles(
+    failing: str, opened: str, database: Database
+) -> None:
+    rest = RIGHT if opened == "SELECT" else " WHERE city = 'Lima'"
+    episode = play(database, {"repair": {"progressive": True}}, [failing, rest], STEPS)
+    asked = [call for call in episode.calls if call["kind"] == "sql"]
+    assert [call["prefill_characters"] for call in asked] == [len("SELECT"), len(opened)]
+    assert episode.sql == f"{opened}{rest};" and (episode.prefill, episode.raw_sql) == (opened, rest)
+    assert episode.flags.get("progressive_repairs", 0) == (opened != "SELECT")

@@ -180,6 +180,8 @@ def test_the_same_tools_answer_over_http(shop: Path) -> None:
         (["--db", "nowhere.sqlite"], "nowhere.sqlite"),
         (["--db", "ftp://x"], "known forms"),
         (["--db", "SHOP", "--corpus-write"], "--corpus FILE"),
+        (["--db", "SHOP", "--db", "SHOP"], "name this one, as"),
+        (["--db", "SHOP", "-c", "repair.learn=true"], "add --corpus FILE --corpus-write"),
         (["--db", "SHOP", "--http", "8765"], "HOST:PORT"),
     ],
 )
@@ -189,3 +191,44 @@ def test_a_wrong_argument_is_one_line(arguments: list[str], wanted: str, shop: P
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, stdin=subprocess.DEVNULL)
     assert done.returncode == 2 and wanted in done.stderr and len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_a_server_has_databases_by_profile(shop: Path, tmp_path: Path) -> None:
+    arguments = ["--db", f"shop={shop}", "--db", "packaged:scale_models", *shop_with_script(shop, tmp_path)[2:]]
+
+    async def conversation(client: Client) -> list[Any]:
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("list_tables", {}),
+            ("list_tables", {"profile": "default"}),
+            ("list_tables", {"profile": "scale_models"}),
+            ("read_query", {"sql": "SELECT count(*) FROM offices", "profile": "scale_models"}),
+            ("ask", {"question": "How many orders are there?", "profile": "shop"}),
+        ]
+        done = [await client.call_tool(name, given) for name, given in calls]
+        unknown = await client.call_tool("read_query", {"sql": "SELECT 1", "profile": "nowhere"})
+        assert unknown.is_error and "no profile 'nowhere'; there are shop, scale_models" in str(unknown.content)
+        return [result.structured_content for result in done]
+
+    first, default, other, counted, answered = talk(arguments, conversation)
+    assert first == default and [table["name"] for table in first["tables"]] == ["customers", "orders"]
+    assert "offices" in [table["name"] for table in other["tables"]] and counted["rows"][0][0] > 0
+    assert answered["rows"] == [[4]]
+
+
+def test_a_repair_of_a_user_s_question_is_learned_where_the_server_may(shop: Path, tmp_path: Path) -> None:
+    steps = ["extract_constraints", "generate_sql", "validate_sql", "repair_sql", "validate_sql"]
+    steps += ["validate_constraints", "run_sql", "finish"]
+    replies = [f"Action: {step}[{{}}]" for step in steps]
+    replies.insert(2, " nam FROM customers")
+    replies.insert(5, " name FROM customers")
+    script, path = tmp_path / "script.json", tmp_path / "fixes.db"
+    script.write_text(json.dumps({"replies": {"*": replies}}))
+    arguments = ["--db", str(shop), "--model", f"scripted:{script}", "--corpus", str(path), "--corpus-write"]
+
+    async def conversation(client: Client) -> Any:
+        return (await client.call_tool("ask", {"question": "What are the names?"})).structured_content
+
+    assert talk([*arguments, "-c", "repair.learn=true"], conversation)["sql"] == "SELECT name FROM customers;"
+    with Corpus(path) as corpus:
+        (row,) = corpus.rows()
+    assert (row["source"], row["failed_sql"]) == ("user:shop", "SELECT nam FROM customers")

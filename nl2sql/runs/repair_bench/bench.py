@@ -1,7 +1,8 @@
 """The benchmark of repairs: every case under every arm, with up to three attempts, in a folder that can be resumed.
 
 An arm is a guidance level (``none``, ``error``, ``patterns``, ``patterns+corpus``), the stage without a model
-(``deterministic``), that stage before a level (``deterministic+patterns``), or ``foreign-patterns``: the patterns of
+(``deterministic``), that stage before a level (``deterministic+patterns``), ``progressive`` (the repair goes on behind
+the part that compiles), or ``foreign-patterns``: the patterns of
 another dialect, a control that must show as useless. An attempt is the loop's own ``repair_sql`` (prompt, guidance,
 guardrails); it ends when the engine takes the statement, since nothing tells the loop more than that. Success is that
 the statement then gives the gold's rows.
@@ -37,6 +38,7 @@ LEVELS = ("none", "error", "patterns", "patterns+corpus")
 ALONE = "deterministic"  # the stage without a model
 BEFORE = f"{ALONE}+"
 FOREIGN = "foreign-patterns"
+PROGRESSIVE = "progressive"  # level error, going on behind the part of the query that compiles
 ANOTHER = {"sqlite": "clickhouse", "clickhouse": "mysql"}  # whose patterns FOREIGN shows
 ENGINES = {"sqlite": "SQLite", "clickhouse": "ClickHouse"}
 SEARCH_S = 60.0  # a busy machine must not decide which fixes are shown
@@ -52,6 +54,7 @@ class Arm:
     level: str | None
     deterministic: bool = False
     foreign: bool = False
+    progressive: bool = False
 
     @property
     def needs_corpus(self) -> bool:
@@ -62,7 +65,7 @@ class Arm:
         repair = RepairConfig(
             **base.repair.model_dump()
             | {"guidance": self.level or "error", "deterministic": self.deterministic, "search_s": SEARCH_S}
-            | {"patterns": ANOTHER[dialect] if self.foreign else ""}
+            | {"patterns": ANOTHER[dialect] if self.foreign else "", "progressive": self.progressive}
         )
         written = prompts.prompt("generate_system", base.prompts).replace(ENGINES["sqlite"], ENGINES[dialect])
         texts = base.prompts if dialect == "sqlite" else {**base.prompts, "generate_system": written}
@@ -75,9 +78,11 @@ def arm(name: str) -> Arm:
         return Arm(name, None, deterministic=True)
     if name == FOREIGN:
         return Arm(name, "patterns", foreign=True)
+    if name == PROGRESSIVE:
+        return Arm(name, "error", progressive=True)
     level = name.removeprefix(BEFORE)
     if level not in LEVELS:
-        known = ", ".join([*LEVELS, ALONE, FOREIGN])
+        known = ", ".join([*LEVELS, ALONE, FOREIGN, PROGRESSIVE])
         raise UsageError(f"no arm {name!r}; known: {known}, and {BEFORE} before one of the first four")
     return Arm(name, level, deterministic=name != level)
 
