@@ -2,9 +2,9 @@
 
 An arm is a guidance level (``none``, ``error``, ``patterns``, ``patterns+corpus``), the stage without a model
 (``deterministic``), that stage before a level (``deterministic+patterns``), ``progressive`` (the repair goes on behind
-the part that compiles), or ``foreign-patterns``: the patterns of another dialect, a control that must show as useless. An attempt is the loop's own ``repair_sql`` (prompt, guidance,
-guardrails); it ends when the engine takes the statement, since nothing tells the loop more than that. Success is that
-the statement then gives the gold's rows.
+the part that compiles), or ``foreign-patterns``: the patterns of another dialect, a control that must show as useless.
+An attempt is the loop's own ``repair_sql`` (prompt, guidance, guardrails); it ends when the engine takes the statement,
+since nothing tells the loop more than that. Success is that the statement then gives the gold's rows.
 """
 
 from __future__ import annotations
