@@ -72,6 +72,7 @@ class ReactConfig(_Frozen):
     keep_order: bool = False  # an unasked ORDER BY without LIMIT stays: it changes no rows
     explain: bool = False  # validate_sql also asks the engine to compile the query; always on other engines than SQLite
     suggestions: bool = False  # the observation of validate_sql names what may have been meant
+    suspicion_repair: bool = False  # a suspicion about a query that ran forces a repair, each one once
     best_so_far: bool = False  # at exhaustion, before vanilla: the SQL that ran, or that runs and was not refused
     repeat_hint: bool = False  # a hint line after a repeated identical action
     skip_forced_calls: bool = False  # do not ask the model for an action that will be overridden
@@ -173,6 +174,19 @@ class ExecutionConfig(_Frozen):
     max_rows: int = Field(10_000, ge=1)
 
 
+class SuspicionsConfig(_Frozen):
+    """Checks of a query that ran: what is odd about it is said beside the answer (docs/suspicions.md)."""
+
+    unknown_literal: bool = True  # no cell holds a text that a column is compared with
+    type_mismatch: bool = True  # numbers are compared with texts
+    join_beside_key: bool = True  # two tables are joined by other columns than their declared key
+    fan_out: bool = True  # a join repeats the rows that a sum or mean is taken over
+    empty_result: bool = True  # no row
+    null_aggregate: bool = True  # the only values are NULL
+    unused_value: bool = True  # the question names a value that the query does not hold
+    unused_column: bool = True  # the question names a column that the query does not use
+
+
 class EvalConfig(_Frozen):
     """Scoring, wherever it happens: what decides a verdict (docs/evaluation.md)."""
 
@@ -213,6 +227,7 @@ class Config(_Frozen):
     candidates: CandidatesConfig = CandidatesConfig()
     few_shot: FewShotConfig = FewShotConfig()
     reflect: ReflectConfig = ReflectConfig()
+    suspicions: SuspicionsConfig = SuspicionsConfig()
     execution: ExecutionConfig = ExecutionConfig()
     eval: EvalConfig = EvalConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one

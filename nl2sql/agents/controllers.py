@@ -34,6 +34,7 @@ from nl2sql.interfaces import (
     Model,
     Question,
     Resources,
+    RunResult,
     Tool,
     Usage,
     no_sink,
@@ -183,6 +184,7 @@ def run_episode(
         episode.usage = meter.usage
         episode.seconds = episode.seconds or time.perf_counter() - started
         episode.finish = episode.finish or ("answered" if episode.sql else "empty")
+        suspect(episode, opened.database, config)
         return episode
     except EpisodeFailed as broken:
         text = str(broken)
@@ -195,6 +197,17 @@ def run_episode(
         text = f"controller: {type(error).__name__}: {error}"
     usage, seconds = meter.usage if meter else Usage(), time.perf_counter() - started
     return Episode(question, controller.name, error=text, finish="error", usage=usage, seconds=seconds)
+
+
+def suspect(episode: Episode, database: Database, config: Config) -> None:
+    """Note what is suspicious about an answer that ran, as ``flags["suspicions"]``."""
+    if episode.error or not episode.sql:
+        return
+    from nl2sql.agents.checks.suspicions import suspicions
+
+    result = RunResult(True, columns=episode.columns, rows=episode.rows)
+    if noted := suspicions(episode.question.text, episode.sql, database, result, config.suspicions):
+        episode.flags["suspicions"] = [suspicion.to_dict() for suspicion in noted]
 
 
 _WHERE = ((Cancelled, "model"), (ModelError, "model"), (UsageError, "question"), (DatabaseError, "database"))

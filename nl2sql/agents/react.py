@@ -329,6 +329,10 @@ def after_run(state: State, step: int, action: str, observation: Any) -> Any:
         reason = f"intent_mismatch:{mismatch}"
         observation = {**observation, "success": False, "error": reason}
         state.refuse(step, "intent_constraints", state.last_sql or "", mismatch)
+    elif observation["success"] and (suspected := state.task.suspicion(state.last_sql or "")):  # react_plus
+        reason = f"suspicious:{suspected}"
+        observation = {**observation, "success": False, "error": reason}
+        state.refuse(step, "suspicions", state.last_sql or "", suspected)
     state.last_run = observation
     if observation["success"]:
         state.task.best_sql = state.last_sql

@@ -188,6 +188,8 @@ def episode_to_html(episode: Episode, max_rows: int = 10) -> str:
         parts.append(f"<div class='bad'>{e(episode.error)}</div>")
     if episode.columns:
         parts.append(_rows_html(episode.columns, episode.rows, max_rows))
+    for item in episode.flags.get("suspicions", ()):
+        parts.append(f"<div class='forced'>suspicious, {e(item['check'])}: {e(item['text'])}</div>")
     parts.append(f"<details><summary>trace ({len(episode.trace)} records)</summary>")
     parts += [_record_html(record) for record in episode.trace]
     violated = [name for name, on in episode.compliance.items() if on]

@@ -68,6 +68,7 @@ class Task:
     vanilla_raw: str = ""
     bootstrap_lines: int = 0  # history lines before step 0, which are never elided
     results: dict[str, RunResult] = field(default_factory=dict)
+    suspected: set[str] = field(default_factory=set)  # suspicions that have forced a repair
 
     def count(self, flag: str, by: int = 1) -> None:
         self.flags[flag] = self.flags.get(flag, 0) + by
@@ -180,6 +181,20 @@ class Task:
             return ""
         fits, reason = constraints.intent_constraints(self.question.text, sql, self.schema)
         return "" if fits else reason
+
+    def suspicion(self, sql: str) -> str:
+        """With ``react.suspicion_repair``: the first suspicion about a query that ran, "" without one. Each is told
+        once: a model that answers with the same query again keeps it."""
+        if not self.config.react.suspicion_repair:
+            return ""
+        from nl2sql.agents.checks.suspicions import suspicions
+
+        result, database = self.result_of(sql), self.resources.database
+        for item in suspicions(self.question.text, sql, database, result, self.config.suspicions):
+            if item.text not in self.suspected:
+                self.suspected.add(item.text)
+                return f"{item.check}: {item.text}"
+        return ""
 
     def episode(
         self,

@@ -156,6 +156,7 @@ def _print_json(event: Mapping[str, Any]) -> None:
 
 
 def _as_text(episode: Episode, shown: int = 20) -> str:
+    from nl2sql.agents.checks.suspicions import texts
     from nl2sql.agents.record import json_value
     from nl2sql.agents.transcript import printable
     from nl2sql.eval.tables import records_text
@@ -169,6 +170,7 @@ def _as_text(episode: Episode, shown: int = 20) -> str:
         lines += records_text(table)
         if len(episode.rows) > shown:
             lines.append(f"... {len(episode.rows) - shown} more rows")
+    lines += [f"-- suspicious, {line}" for line in texts(episode.flags.get("suspicions", ()))]
     usage = episode.usage
     lines.append(
         f"-- {episode.controller}: {episode.finish} after {episode.steps} steps, {usage.model_calls} model calls, "

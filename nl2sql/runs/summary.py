@@ -75,6 +75,7 @@ def summarise(
     report["flips"] = {"guardrails_final": _flips((_right(scored["run, raw"]), right))}
     report["flips"] |= _gate_flips(refused, verdicts, right)
     report["counts"] = counts_of(rows, traces)
+    report["suspicions"] = suspicions_of(traces, right)
     report["by_hardness"] = _by_hardness(scores)
     report["failures"] = scores.failures()
     report["left_out"] = left_out_counts(benchmark.questions)
@@ -84,6 +85,18 @@ def summarise(
     ex = {control.item: _right(scored[control.label]) for control in present}
     report["items"] = [item | {name: ex[name][item["id"]] for name in ex} for item in scores.to_dict()["items"]]
     return report
+
+
+def suspicions_of(traces: Iterable[Mapping[str, Any]], right: Mapping[str, bool]) -> dict[str, dict[str, int]]:
+    """Check -> answers that it was suspicious of, and how many of them are wrong; ``any`` counts each answer once."""
+    table: dict[str, dict[str, int]] = {}
+    for trace in traces:
+        checks = dict.fromkeys(item["check"] for item in trace["flags"].get("suspicions", ()))
+        for name in [*checks, *(["any"] if checks else [])]:
+            counts = table.setdefault(name, {"answers": 0, "wrong": 0})
+            counts["answers"] += 1
+            counts["wrong"] += not right[trace["id"]]
+    return table
 
 
 def alarms(scores: Scores) -> list[str]:
@@ -262,6 +275,9 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
         )
     if any(counts.get(name) for name in REPAIRS):
         lines.append(repairs_line(counts))
+    if suspected := report.get("suspicions"):
+        shown = (f"{name} {c['answers']} ({c['wrong']} wrong)" for name, c in suspected.items())
+        lines.append(f"suspicious answers: {', '.join(shown)}")
     for name, flips in report["flips"].items():
         if flips.get("refused") or flips["right_to_wrong"] or flips["wrong_to_right"]:
             of = f" of {flips['refused']} refused" if "refused" in flips else ""

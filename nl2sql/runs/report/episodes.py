@@ -15,6 +15,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from nl2sql.agents.checks.suspicions import texts
 from nl2sql.agents.record import json_text, json_value
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Benchmark, Question, RunResult
@@ -206,6 +207,7 @@ def _episode(
         "golds": [_cut(sql, long) for sql in question.gold[:3]] if question else [],
         "gold_error": item.get("gold_error"),
         "control": control,
+        "suspicions": [_cut(line, SHORT) for line in texts(trace["flags"].get("suspicions", ()))],
         "finish": trace["finish"],
         "steps": trace["steps"],
         "seconds": round(trace["seconds"], 2),

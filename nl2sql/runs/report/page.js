@@ -248,6 +248,7 @@ function drawSql(episode) {
   const right = make("div", "", make("div", "dim", alike ? "predicted, differences from gold marked" : "predicted"),
     alike ? compared.block : make("pre", "", episode.sql || "(no SQL)"));
   right.append(...asWritten(episode.raw_sql, episode.sql));
+  for (const line of episode.suspicions || []) right.append(make("p", "dim", `suspicious, ${line}`));
   const parts = [gold ? make("div", "sides", left, right) : right];
   const control = episode.control;
   if (control) {
