@@ -1,8 +1,10 @@
-"""Fuzz the sandbox: mutated hostile statements through ``run``, ``explain`` and what ``nl2sql score`` does to them.
+"""Fuzz the sandbox: kinds of hostile database files, or mutated statements for as long as you say.
 
-    python scripts/fuzz_sandbox.py --seconds 60
+    python scripts/fuzz_sandbox.py [--json] [--only NAME]   # every kind of file, read or refused within 5 s
+    python scripts/fuzz_sandbox.py --seconds 60             # statements
     python scripts/fuzz_sandbox.py --seconds 600 --seed 7 --engine atheris   # pip install atheris
 
+The files are in ``fuzz_files.py``. Statements go through ``run``, ``explain`` and what ``nl2sql score`` does to them.
 Engines: ``mutator`` (default; our own, by a small grammar, seeded) and ``atheris`` (coverage of the Python side guides
 the choice of input; SQLite itself runs in child processes that it does not see). Held after every statement: no file
 created or changed in the folder of the database, the working directory or the temporary folder; an answer within the
@@ -350,16 +352,35 @@ class Fuzz:
                 os._exit(2)
 
 
+def _files(options: argparse.Namespace) -> int:
+    """Walk through the kinds of files, with a cache of their own; the exit code."""
+    import fuzz_files
+
+    logging.getLogger("nl2sql").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="fuzz-sandbox-") as folder:
+        os.environ["NL2SQL_CACHE"] = folder
+        limit_s = fuzz_files.LIMIT_S * (options.slack or 1.0)
+        lines = fuzz_files.walk(options.only, limit_s, show=(lambda line: None) if options.json else print)
+    if not lines:
+        print(f"error: no kind of file has {options.only!r} in its name; leave --only out to see all", file=sys.stderr)
+        return 2
+    return fuzz_files.report(lines, options.json)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, help="fuzz statements for so long; default: walk through the files")
+    parser.add_argument("--only", default="", metavar="NAME", help="kinds of files with this in their name")
+    parser.add_argument("--json", action="store_true", help="of the files, one JSON object")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--slack", type=float, default=4.0, help="factor on the 0.5 s, for busy machines")
+    parser.add_argument("--slack", type=float, help="factor on what is allowed, for busy machines (statements: 4)")
     parser.add_argument("--engine", choices=("mutator", "atheris"), default="mutator")
     options = parser.parse_args(arguments)
+    if options.seconds is None:
+        return _files(options)
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="fuzz-sandbox-") as folder:
-        lab = Lab(Path(folder) / "lab", slack=options.slack)
+        lab = Lab(Path(folder) / "lab", slack=options.slack or 4.0)
         corpus = [expand(row[2], lab.data) for row in read_corpus()]
         with lab.open():
             fuzz = Fuzz(lab, corpus, time.monotonic() + options.seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ import typer
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
-    from nl2sql.agents.record import Episode
+    pass
 
 ModelOption = Annotated[
     str,
@@ -64,7 +65,12 @@ ConstrainOption = Annotated[
 def ask(
     question: Annotated[str | None, typer.Argument(help="The question; left out or '-': read from stdin.")] = None,
     db: Annotated[
-        Path | None, typer.Option("--db", help="The SQLite file, or packaged:NAME (scale_models, ...).")
+        str | None,
+        typer.Option(
+            "--db",
+            help="A SQLite file, packaged:NAME (scale_models, ...), a CSV, Parquet, JSON or Excel file or a folder of "
+            "them, duckdb:FILE, postgresql://USER@HOST/NAME, mysql://USER@HOST/NAME.",
+        ),
     ] = None,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[
@@ -89,6 +95,7 @@ def ask(
     Examples:
       nl2sql ask "How many orders were shipped?" --db packaged:scale_models
       nl2sql ask "How many orders were shipped?" --db shop.sqlite
+      nl2sql ask "How many people are older than 40?" --db people.csv
       echo "Which city has most customers?" | nl2sql ask --db shop.sqlite --json
       nl2sql ask "..." --db shop.sqlite --controller react_plus -c react.max_steps=4 --trace
     """
@@ -99,8 +106,10 @@ def ask(
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
 
     from nl2sql.agents.controllers import answer, get_controller
+    from nl2sql.agents.record import json_text
+    from nl2sql.cli.answer_text import answer_text
     from nl2sql.config import load_config
-    from nl2sql.databases.sqlite.database import SqliteDatabase
+    from nl2sql.databases.engines import open_database
     from nl2sql.interfaces import no_sink
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
@@ -108,30 +117,17 @@ def ask(
     named = get_controller(controller)
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
     settings = load_config(config or (), overrides, base=named.preset)
-    with SqliteDatabase(_file(db)) as database:
+    with closing(open_database(db)) as database:
         where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
         loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
         check_config(loaded, settings)
         sink = (_print_json if as_json else _print_step) if trace else no_sink
         episode = answer(text, database, loaded, named, settings, sink=sink)
         loaded.close()
-    if as_json:
-        from nl2sql.agents.record import json_text
-
-        print(json_text(episode.to_dict(), indent=2))
-    else:
-        print(_as_text(episode))
+        shown = json_text(episode.to_dict(), indent=2) if as_json else answer_text(episode, database)
+    print(shown)
     if episode.error:
         raise typer.Exit(1)
-
-
-def _file(db: Path) -> Path:
-    prefix, sep, name = str(db).partition("packaged:")
-    if not sep or prefix:
-        return db
-    from nl2sql.databases.packaged import database_path
-
-    return database_path(name)
 
 
 def _question(argument: str | None) -> str:
@@ -153,29 +149,3 @@ def _print_json(event: Mapping[str, Any]) -> None:
     from nl2sql.agents.record import json_text
 
     print(json_text(event), file=sys.stderr)
-
-
-def _as_text(episode: Episode, shown: int = 20) -> str:
-    from nl2sql.agents.checks.suspicions import texts
-    from nl2sql.agents.record import json_value
-    from nl2sql.agents.transcript import printable
-    from nl2sql.eval.tables import records_text
-
-    lines = [episode.sql or "(no SQL)"]
-    if episode.error:
-        lines.append(f"-- {episode.error}")
-    if episode.columns:
-        table = [[str(c) for c in episode.columns]]
-        table += [["NULL" if v is None else printable(str(json_value(v))) for v in row] for row in episode.rows[:shown]]
-        lines += records_text(table)
-        if len(episode.rows) > shown:
-            lines.append(f"... {len(episode.rows) - shown} more rows")
-    lines += [f"-- suspicious, {line}" for line in texts(episode.flags.get("suspicions", ()))]
-    usage = episode.usage
-    lines.append(
-        f"-- {episode.controller}: {episode.finish} after {episode.steps} steps, {usage.model_calls} model calls, "
-        f"{usage.completion_tokens} tokens, {episode.seconds:.1f} s"
-        + (f", {usage.cached_calls} calls from the response cache" if usage.cached_calls else "")
-        + (f", cost {usage.cost:.6g}" if usage.cost else "")
-    )
-    return "\n".join(lines)

@@ -36,37 +36,20 @@ def explain(
       nl2sql explain "SELECT LAG(x) FROM t" --db duckdb:shop.duckdb --json
     """
     from nl2sql.databases.engines import open_database
-    from nl2sql.repair.analyzer import ErrorAnalyzer
     from nl2sql.repair.corpus import Corpus
-    from nl2sql.repair.deterministic import mend as repaired
-    from nl2sql.repair.dry_run import engine_version, explain_analyze
+    from nl2sql.repair.explanation import explanation
 
     text = sys.stdin.read() if sql == "-" else sql
     with ExitStack() as stack:
         database = open_database(db)
         stack.callback(database.close)
         opened = stack.enter_context(Corpus(corpus)) if corpus is not None else None
-        version = engine_version(database)
-        analyzer = ErrorAnalyzer(database.dialect, opened, threshold=threshold, version=version)
-        stack.callback(analyzer.close)
-        response = explain_analyze(text, database, analyzer=analyzer)
-        better = (
-            repaired(text, response.error or "", database, database.schema()) if mend and not response.valid else None
-        )
+        known = explanation(text, database, corpus=opened, threshold=threshold, mending=mend)
     if as_json:
-        print(response.model_dump_json(indent=2))
-    elif response.valid:
-        print("valid")
+        print(known.response.model_dump_json(indent=2))
     else:
-        guidance = response.repair_guidance
-        print(f"error: {response.error}")
-        if guidance is not None:
-            print(f"category: {guidance.category}")
-            print(f"violated constraint: {guidance.violated_constraint or 'N/A'}")
-            print(f"alternative approach: {guidance.alternative_approach or 'N/A'}")
-            for fix in guidance.similar_fixes:
-                print(f"similar fix ({fix.similarity_score:.3f}): {' '.join(fix.sql.split())}")
-    if mend and not response.valid and not as_json:
-        print(f"mended: {better or 'no repair without a model'}")
-    if not response.valid:
+        print("\n".join(known.lines()))
+        if mend and not known.response.valid:
+            print(f"mended: {known.mended or 'no repair without a model'}")
+    if not known.response.valid:
         raise typer.Exit(1)

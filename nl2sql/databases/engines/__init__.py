@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from nl2sql.interfaces import Database
 
 FORMS = (
-    "FILE.sqlite, packaged:NAME, duckdb:FILE, clickhouse:FOLDER, postgresql://USER@HOST/NAME, mysql://USER@HOST/NAME"
+    "FILE.sqlite, packaged:NAME, a CSV, Parquet, JSON or Excel file or a folder of them, duckdb:FILE, "
+    "clickhouse:FOLDER, postgresql://USER@HOST/NAME, mysql://USER@HOST/NAME"
 )
 SERVERS = {"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql"}
 
@@ -45,6 +46,7 @@ def open_database(spec: str | Path) -> Database:
                 f"{form} database {path} does not exist; expected a {form} {'file' if form == 'duckdb' else 'folder'}"
             )
         return EngineDatabase(form, str(path.resolve()), path.stem)
+    from nl2sql.databases.data_files import as_sqlite, identifier, is_data
     from nl2sql.databases.sqlite.database import SqliteDatabase
 
     if form == "packaged" and colon:
@@ -53,4 +55,7 @@ def open_database(spec: str | Path) -> Database:
         return SqliteDatabase(database_path(rest))
     if "://" in text:
         raise UsageError(f"no database for {form}://; known forms: {FORMS}")
+    path = Path(text).expanduser()
+    if path.exists() and is_data(path):
+        return SqliteDatabase(as_sqlite(path), name=identifier(path.stem))
     return SqliteDatabase(spec)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.databases.sqlite.files import reason
+from nl2sql.databases.sqlite.files import reason, shown_path
 from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, reported
 from nl2sql.databases.sqlite.process import WorkerGone
 from nl2sql.databases.sqlite.worker_batch import ORDERED, ROWS, ROWS_IF_WRONG
@@ -122,7 +122,7 @@ class _Conversation:
         try:
             return self.pool.readable(os.fspath(path))
         except (OSError, sqlite3.Error) as error:
-            why = ("other", f"database {path} cannot be read: {reason(error)}")
+            why = ("other", f"database {shown_path(path)} cannot be read: {reason(error)}")
             self.failed.update({(number, index): why for index in range(statements)})
             return "", ""
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.databases.schema import Schema, introspect, quote_always
-from nl2sql.databases.sqlite.files import check_is_file, fingerprint_sqlite, read_only, unusable
+from nl2sql.databases.sqlite.files import check_is_file, fingerprint_sqlite, read_only, shown_path, unusable
 from nl2sql.databases.sqlite.pool import QueryPool, default_pool
+from nl2sql.databases.sqlite.vetting import OPEN_S
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import RunResult
 
@@ -37,7 +38,7 @@ class SqliteDatabase:
     def _check(self) -> None:
         check_is_file(self.path)
         if not self.schema().tables:
-            raise DatabaseError(f"database {self.path} has no tables")
+            raise DatabaseError(f"database {shown_path(self.path)} has no tables")
 
     def __enter__(self) -> SqliteDatabase:
         return self
@@ -71,9 +72,9 @@ class SqliteDatabase:
         if described is None:
             names = ", ".join(t.name for t in self.schema().tables[:20])
             raise UsageError(f"no table {table!r} in {self.name}; its tables: {names}")
-        result = self.run(f"SELECT * FROM {quote_always(described.name)} LIMIT {n}", timeout_s=10.0, max_rows=n)
+        result = self.run(f"SELECT * FROM {quote_always(described.name)} LIMIT {n}", timeout_s=OPEN_S, max_rows=n)
         if not result.success:
-            raise DatabaseError(f"table {described.name!r} of {self.path} cannot be read: {result.error}")
+            raise DatabaseError(f"table {described.name!r} of {shown_path(self.path)} cannot be read: {result.error}")
         return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
 
     def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:

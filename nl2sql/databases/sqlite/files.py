@@ -6,7 +6,6 @@ The SQL executed here is the package's own; what models and users write goes thr
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -21,7 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nl2sql.databases.sqlite.vetting import Unreadable, bound, content_digest, rows_deadline, vet
+from nl2sql.databases.sqlite.disk import (
+    copy_stored,
+    read_head,
+    resolved,
+    sidecar,
+    stored_bytes,
+)
+from nl2sql.databases.sqlite.vetting import BUSY_S, Unreadable, bound, content_digest, rows_deadline, vet
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.machine import cache_dir
 
@@ -70,16 +76,13 @@ class WalCopies:
         return known.uri, known.version
 
     def _open(self, path: Path) -> _Opened:
-        file = path.resolve(strict=True)
-        if not (file.is_file() or file.is_dir()):  # opening a pipe would wait for its writer; a folder fails below
-            raise OSError(errno.EINVAL, "not a regular file")
-        with file.open("rb") as stream:
-            header = stream.read(20)
+        file = resolved(path)
+        header = read_head(file, 20)
         if header and not header.startswith(b"SQLite format 3\0"):
             raise sqlite3.DatabaseError("file is not a database")
         wal_mode = header[18:20] == b"\x02\x02"
         version = _version(path, file if wal_mode else None)
-        served = _sidecar(file, "-wal").exists() and _sidecar(file, "-shm").exists()
+        served = sidecar(file, "-wal").exists() and sidecar(file, "-shm").exists()
         if not wal_mode:
             return _Opened(path, file, False, version, file.as_uri() + "?mode=ro")
         # readonly_shm: take part in the writer's locks without touching its -shm file
@@ -91,11 +94,13 @@ class WalCopies:
             self._folder = Path(tempfile.mkdtemp(prefix="nl2sql-wal-"))
             weakref.finalize(self, _remove_folder, self._folder, os.getpid())
         copy = self._folder / hashlib.sha256(os.fsencode(file)).hexdigest()[:16]
-        for suffix in ("", "-wal"):
-            source, target = _sidecar(file, suffix), _sidecar(copy, suffix)
+        parts = [(file, copy), (sidecar(file, "-wal"), sidecar(copy, "-wal"))]
+        stored = sum(stored_bytes(source) for source, _ in parts if source.exists())
+        deadline = time.monotonic() + rows_deadline(stored)
+        for source, target in parts:
             target.unlink(missing_ok=True)
             if source.exists():
-                shutil.copyfile(source, target)
+                copy_stored(source, target, deadline)
         with contextlib.closing(sqlite3.connect(copy)) as connection:
             connection.execute("PRAGMA journal_mode=delete").fetchall()
         return copy
@@ -114,10 +119,6 @@ def _remove_folder(folder: Path, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sidecar(file: Path, suffix: str) -> Path:
-    return file.with_name(file.name + suffix)
-
-
 def _version(path: Path, wal_of: Path | None) -> str:
     """Size, time and inode of the file, and of its ``-wal`` where the mode asks for one."""
     stat = path.stat()
@@ -126,7 +127,7 @@ def _version(path: Path, wal_of: Path | None) -> str:
         return version
     for suffix in ("-wal", "-shm"):
         try:
-            stat = _sidecar(wal_of, suffix).stat()
+            stat = sidecar(wal_of, suffix).stat()
             version += f":{stat.st_mtime_ns}:{stat.st_size}" if suffix == "-wal" else ":served"
         except FileNotFoundError:
             version += ":none"
@@ -145,9 +146,9 @@ def read_only(path: str | Path) -> Iterator[sqlite3.Connection]:
     try:
         uri, version = copies.readable(path)
         vet(uri, version)
-        seconds = rows_deadline(Path(path).stat().st_size)
+        seconds = rows_deadline(stored_bytes(Path(path)))
         deadline = time.monotonic() + seconds
-        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S)) as connection:
             connection.execute("PRAGMA query_only=on")
             bound(connection)
             connection.set_progress_handler(lambda: int(time.monotonic() > deadline), 100_000)
@@ -173,18 +174,26 @@ def check_is_file(path: Path) -> None:
         exists, regular = path.exists(), path.is_file()
     except OSError as error:
         raise unusable(path, error) from None
+    name = shown_path(path)
     if not exists:
-        raise UsageError(f"database file {path} does not exist; give the path of a SQLite file")
+        raise UsageError(f"database file {name} does not exist; give the path of a SQLite file")
     if not regular:
         what = "a directory" if path.is_dir() else "not a regular file"
-        raise UsageError(f"{path} is {what}; give the path of a SQLite file")
+        raise UsageError(f"{name} is {what}; give the path of a SQLite file")
 
 
 def unusable(path: Path, error: BaseException) -> DatabaseError:
     """The error to raise when SQLite or the system refused ``path``."""
+    name = shown_path(path)
     if "not a database" in str(error):
-        return DatabaseError(f"{path} is not a SQLite database; expected a file that sqlite3 can open")
-    return DatabaseError(f"database {path} cannot be read: {reason(error)}")
+        return DatabaseError(f"{name} is not a SQLite database; expected a file that sqlite3 can open")
+    return DatabaseError(f"database {name} cannot be read: {reason(error)}")
+
+
+def shown_path(path: str | Path) -> str:
+    """A path as one line of an error may show it: quoted where it holds what does not print."""
+    text = os.fspath(path)
+    return text if text.isprintable() else ascii(text)
 
 
 def fingerprint_sqlite(path: str | Path) -> str:
@@ -206,7 +215,7 @@ def fingerprint_sqlite(path: str | Path) -> str:
     try:
         copies = WalCopies()
         try:
-            digest = content_digest(copies.readable(real)[0], real.stat().st_size)
+            digest = content_digest(copies.readable(real)[0], stored_bytes(real))
         finally:
             copies.close()
     except (OSError, sqlite3.Error) as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.databases.sqlite import batch
-from nl2sql.databases.sqlite.files import WalCopies, reason
+from nl2sql.databases.sqlite.files import WalCopies, reason, shown_path
 from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, MAX_TIMEOUT_S, SEND_S, failed_run, run_result
 from nl2sql.databases.sqlite.process import Worker, WorkerGone
 from nl2sql.errors import DatabaseError, UsageError
@@ -130,7 +130,7 @@ class QueryPool:
         try:
             uri, version = self._copies.readable(path)
         except (OSError, sqlite3.Error) as error:
-            return failed_run("other", f"database {path} cannot be read: {reason(error)}")
+            return failed_run("other", f"database {shown_path(path)} cannot be read: {reason(error)}")
         worker = self._take(uri)
         started = time.monotonic()
         healthy = False

@@ -10,22 +10,20 @@ Runs as a child too (``main``).
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import math
 import signal
 import sqlite3
-import threading
 from functools import lru_cache
 
 from nl2sql.databases.schema import introspect
 from nl2sql.databases.sqlite.content import content_hash
-from nl2sql.databases.sqlite.framed_child import FramedChild, reply, requests
+from nl2sql.databases.sqlite.framed_child import PATIENCE, Children, reply, requests
 from nl2sql.databases.sqlite.worker import restrict_process
 
-SCHEMA_S = 20.0  # to describe all tables and views
-ROWS_S = 30.0  # to read all rows, and another second for every ...
-BYTES_PER_S = 5 * 2**20  # ... so many bytes of the file
+OPEN_S = 4.0  # for whatever opens a file: to copy, describe or read it, and another second for every ...
+BYTES_PER_S = 5 * 2**20  # ... so many bytes that lie on the disk, where rows are read or copied
+BUSY_S = 1.0  # to wait for another process that has locked the file
 MAX_TABLES = 10_000  # tables and views
 MAX_SCHEMA_CHARS = 20_000_000  # of all CREATE statements together
 MAX_VALUE_BYTES = 64 * 2**20  # of one text or blob
@@ -39,7 +37,7 @@ class Unreadable(sqlite3.DatabaseError):
 @lru_cache(maxsize=4096)
 def vet(uri: str, version: str) -> None:
     """Have the schema read elsewhere first. Raises sqlite3.Error with one line. Asked once for a ``version``."""
-    _ask({"what": "schema", "uri": uri}, SCHEMA_S, "its tables and views were not described")
+    _ask({"what": "schema", "uri": uri}, OPEN_S, "its tables and views were not described")
 
 
 def content_digest(uri: str, size: int) -> str:
@@ -49,46 +47,28 @@ def content_digest(uri: str, size: int) -> str:
 
 
 def rows_deadline(size: int) -> float:
-    """The seconds that reading a file of ``size`` bytes as a whole may take."""
-    return ROWS_S + size / BYTES_PER_S
+    """The seconds that reading or copying a file with ``size`` bytes on the disk may take."""
+    return OPEN_S + size / BYTES_PER_S
 
 
 # ------------------------------------------------------------------------------------------------------ the parent
 
 
-_idle: list[FramedChild] = []
-_lock = threading.Lock()
+_readers = Children("nl2sql.databases.sqlite.vetting")
 
 
 def _ask(request: dict[str, str], seconds: float, what: str) -> str:
-    with _lock:
-        reader = _idle.pop() if _idle else None
-    if reader is None:
-        reader = FramedChild("nl2sql.databases.sqlite.vetting")
     try:
-        answer = reader.ask(request | {"seconds": str(seconds)}, seconds)
+        with _readers.lent() as reader:
+            answer = reader.ask(request | {"seconds": str(seconds)}, seconds, patience=PATIENCE)
     except TimeoutError:
-        reader.close()
         raise Unreadable(f"{what} within {seconds:.0f} s") from None
     except ConnectionError:
-        reader.close()
         raise Unreadable(f"{what}: the process that reads it died, most likely of too much memory") from None
-    except BaseException:
-        reader.close()
-        raise
-    with _lock:
-        _idle.append(reader)
     if "error" in answer:
         raise (Unreadable if answer["bound"] else sqlite3.DatabaseError)(answer["error"])
     digest: str = answer["digest"]  # empty for a schema, which is only looked at
     return digest
-
-
-@atexit.register
-def _close_all() -> None:
-    while _idle:
-        with contextlib.suppress(OSError):
-            _idle.pop().close()
 
 
 # ------------------------------------------------------------------------------------------------------- the child
@@ -98,7 +78,7 @@ def main() -> None:
     """Answer requests until the socket closes."""
     restrict_process()
     for request in requests():
-        signal.alarm(math.ceil(float(request["seconds"])) + 5)  # the end of an orphan
+        signal.alarm(math.ceil(float(request["seconds"]) * PATIENCE) + 5)  # the end of an orphan
         try:
             answer = {"digest": _read(request)}
         except MemoryError:
@@ -113,7 +93,7 @@ def main() -> None:
 
 
 def _read(request: dict[str, str]) -> str:
-    with contextlib.closing(sqlite3.connect(request["uri"], uri=True)) as connection:
+    with contextlib.closing(sqlite3.connect(request["uri"], uri=True, timeout=BUSY_S)) as connection:
         connection.execute("PRAGMA query_only=on")
         connection.execute("PRAGMA temp_store=memory")  # this process cannot write a file
         connection.execute(f"PRAGMA hard_heap_limit={HEAP_BYTES}").fetchall()

@@ -59,11 +59,14 @@ PLACE = struct.Struct("<qq")  # file and index of the statement that is being ex
 GARBAGE = 50_000
 
 
-def restrict_process() -> None:
-    """Limits of the whole process; where a platform lacks one, the other layers remain."""
+def restrict_process(file_bytes: int = 0) -> None:
+    """Limits of the whole process; where a platform lacks one, the other layers remain.
+
+    file_bytes: the size up to which it may grow a file.
+    """
     if resource is None:
         return
-    for name, value in (("RLIMIT_CORE", 0), ("RLIMIT_FSIZE", 0), ("RLIMIT_AS", PROCESS_BYTES)):
+    for name, value in (("RLIMIT_CORE", 0), ("RLIMIT_FSIZE", file_bytes), ("RLIMIT_AS", PROCESS_BYTES)):
         try:
             resource.setrlimit(getattr(resource, name), (value, value))
         except (AttributeError, OSError, ValueError):

@@ -9,19 +9,26 @@ sampled down. Files are built once and kept in the cache, under the content of t
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
-from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.databases.sqlite.disk import stored_bytes
+from nl2sql.databases.sqlite.files import shown_path, unusable
+from nl2sql.databases.sqlite.framed_child import PATIENCE, Children
+from nl2sql.databases.sqlite.vetting import rows_deadline
+from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.machine import cache_dir
 
 METHOD = "perturb-2"  # part of every cache key: change it whenever the same input is to give other replicas
 SHUFFLE_METHOD = "shuffle-2"
+ROWS_PER_S = 1000  # rows that are written at least, whatever the constraints that they are checked against
+
+log = logging.getLogger(__name__)
 
 __all__ = ["METHOD", "perturbed_replicas", "shuffled_copies"]
 
@@ -32,7 +39,7 @@ def perturbed_replicas(path: str | Path, n: int, *, seed: int = 0) -> list[Path]
     Raises UsageError for a negative ``n`` and DatabaseError where the original cannot be read. Safe to call from
     several threads and processes: a file appears in the cache only when it is complete.
     """
-    from nl2sql.eval.replicas.perturb import Perturber
+    from nl2sql.eval.replicas import perturb
 
     if n < 0:
         raise UsageError(f"{n} replicas asked for; expected 0 or more")
@@ -42,10 +49,10 @@ def perturbed_replicas(path: str | Path, n: int, *, seed: int = 0) -> list[Path]
     present = set(folder.iterdir())
     wanted = [number for number, target in enumerate(targets) if target not in present]
     if wanted:
-        with _reading(path):
-            perturber = Perturber(path, seed=str(seed))
+        with _Writer(path) as writer:
+            rows = writer.ask("read", seed=str(seed), table_rows=perturb.TABLE_ROWS)["rows"]
             for number in wanted:
-                _build(targets[number], partial(perturber.write, number=number))
+                _build(targets[number], partial(writer.ask, "write", rows, number=number))
     return targets
 
 
@@ -57,23 +64,24 @@ def shuffled_copies(path: str | Path, seeds: Sequence[int | None]) -> list[Path]
     Keys and constraints are left out of the copies (an INTEGER PRIMARY KEY would fix the order again); types,
     collations, indexes and views are kept. Raises DatabaseError where the original cannot be read.
     """
-    from nl2sql.eval.replicas.shuffle import write_shuffled
-
     path = Path(path)
     folder = _folder(path, SHUFFLE_METHOD)
     targets = {seed: folder / f"{'reversed' if seed is None else seed}.sqlite" for seed in seeds}
     present = set(folder.iterdir())
     for seed, target in targets.items():
         if target not in present:
-            with _reading(path):
-                _build(target, partial(write_shuffled, path, seed=seed))
+            with _Writer(path) as writer:
+                _build(target, partial(writer.ask, "shuffle", seed=seed))
     return [targets[seed] for seed in seeds]
 
 
 def _folder(path: Path, method: str) -> Path:
-    if not path.is_file():
-        raise DatabaseError(f"database file {path} does not exist")
-    stat = path.stat()
+    try:
+        if not path.is_file():
+            raise DatabaseError(f"database file {shown_path(path)} does not exist")
+        stat = path.stat()
+    except OSError as error:
+        raise unusable(path, error) from None
     content = _fingerprint(path.resolve(), stat.st_mtime_ns, stat.st_size)
     key = hashlib.sha256(f"{content}|{method}".encode()).hexdigest()
     return cache_dir("replicas", key[:24])
@@ -87,22 +95,52 @@ def _fingerprint(path: Path, modified_ns: int, size: int) -> str:
     return fingerprint_sqlite(path)
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns errors of reading the original or writing the copy into one line that names the file."""
-    try:
-        yield
-    except (OSError, sqlite3.Error) as error:
-        raise DatabaseError(f"no replica of {path} could be built: {error}") from error
+_children = Children("nl2sql.eval.replicas.child")
 
 
-def _build(target: Path, write: Callable[[Path], None]) -> None:
+class _Writer:
+    """The process that writes copies of one database. Raises DatabaseError with one line that names the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lent = _children.lent()
+
+    def __enter__(self) -> _Writer:
+        self._child = self._lent.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._lent.__exit__(*raised)
+
+    def ask(self, task: str, rows: int = 0, **options: Any) -> dict[str, Any]:
+        """The reply to a request; it may take as long as reading the file and writing ``rows`` rows."""
+        seconds = rows_deadline(stored_bytes(self.path)) + rows / ROWS_PER_S
+        try:
+            request = {"task": task, "path": str(self.path), "seconds": seconds, **options}
+            answer = self._child.ask(request, seconds, patience=PATIENCE)
+        except TimeoutError:
+            self._child.close()
+            raise self._error(f"it took more than {seconds:.0f} s") from None
+        except ConnectionError:
+            self._child.close()
+            raise self._error("the process that writes it died, most likely of too much memory") from None
+        for line in answer["log"]:
+            log.warning("%s", line)
+        if "error" in answer:
+            raise self._error(answer["error"])
+        return answer
+
+    def _error(self, why: str) -> DatabaseError:
+        return DatabaseError(f"no replica of {shown_path(self.path)} could be built: {one_line(why)}")
+
+
+def _build(target: Path, write: Callable[..., object]) -> None:
     """Write into a temporary file beside ``target`` and move it there when it is complete."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=".tmp")
     os.close(handle)
     temporary = Path(name)
     try:
-        write(temporary)
+        write(target=name)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

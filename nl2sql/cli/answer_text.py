@@ -1,0 +1,59 @@
+"""An answer as a terminal shows it: query, rows, what is suspicious, why it failed, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nl2sql.agents.checks.suspicions import texts
+from nl2sql.agents.record import json_value
+from nl2sql.agents.transcript import printable
+from nl2sql.eval.tables import records_text
+
+if TYPE_CHECKING:
+    from nl2sql.agents.record import Episode
+    from nl2sql.interfaces import Database
+
+MOST_ROWS = 20
+MENDED = "-- mended without the model; it runs, and may still not be what was asked:"
+
+
+def answer_text(episode: Episode, database: Database) -> str:
+    """The whole answer; a query that failed comes with what is known about it, and mended where that runs."""
+    lines = [episode.sql or "(no SQL)"]
+    if episode.error:
+        lines.append(f"-- {printable(episode.error)}")
+    if episode.columns:
+        lines += _rows(episode.columns, episode.rows)
+    lines += [f"-- suspicious, {printable(line)}" for line in texts(episode.flags.get("suspicions", ()))]
+    lines += _explained(episode, database)
+    usage = episode.usage
+    lines.append(
+        f"-- {episode.controller}: {episode.finish} after {episode.steps} steps, {usage.model_calls} model calls, "
+        f"{usage.completion_tokens} tokens, {episode.seconds:.1f} s"
+        + (f", {usage.cached_calls} calls from the response cache" if usage.cached_calls else "")
+        + (f", cost {usage.cost:.6g}" if usage.cost else "")
+    )
+    return "\n".join(lines)
+
+
+def _explained(episode: Episode, database: Database) -> list[str]:
+    if not episode.sql or not (episode.error or "").startswith("database:"):
+        return []
+    from nl2sql.repair.explanation import explanation
+
+    known = explanation(episode.sql, database)
+    lines = [f"-- {printable(line)}" for line in known.lines()[1:] if not line.endswith(": N/A")]
+    if not known.mended:
+        return lines
+    result = database.run(known.mended, timeout_s=10.0, max_rows=MOST_ROWS + 1)
+    shown = _rows(result.columns, result.rows) if result.success else [f"-- {printable(str(result.error))}"]
+    return [*lines, MENDED, printable(known.mended), *shown]
+
+
+def _rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    table = [[printable(str(column)) for column in columns]]
+    for row in rows[:MOST_ROWS]:
+        table.append(["NULL" if value is None else printable(str(json_value(value))) for value in row])
+    more = [f"... {len(rows) - MOST_ROWS} more rows"] if len(rows) > MOST_ROWS else []
+    return [*records_text(table), *more]

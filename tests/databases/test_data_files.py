@@ -1,0 +1,115 @@
+"""CSV, Parquet, JSON and Excel files, and folders of them, as databases."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from nl2sql.databases.data_files import READERS, as_sqlite, identifier, is_data
+from nl2sql.databases.engines import open_database
+from nl2sql.errors import UsageError
+
+ROWS = [["Ada", 36, 1.5, True], ["Bo, Jr.", 41, None, False]]
+FRAME = pd.DataFrame(ROWS, columns=["First Name", "Age", "Score (%)", "Member?"])
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+
+
+def write(file: Path) -> Path:
+    if file.suffix == ".csv":
+        FRAME.to_csv(file, index=False)
+    elif file.suffix == ".tsv":
+        FRAME.to_csv(file, index=False, sep="\t")
+    elif file.suffix == ".parquet":
+        FRAME.to_parquet(file)
+    elif file.suffix == ".xlsx":
+        pytest.importorskip("openpyxl")
+        FRAME.to_excel(file, index=False)
+    else:
+        FRAME.to_json(file, orient="records", lines=file.suffix != ".json")
+    return file
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_a_file_is_a_table_with_its_rows(suffix: str, tmp_path: Path) -> None:
+    database = open_database(str(write(tmp_path / f"My People{suffix}")))
+    (table,) = database.schema().tables
+    assert (database.name, table.name) == ("my_people", "my_people")
+    assert [(c.name, c.type) for c in table.columns] == [
+        ("first_name", "TEXT"),
+        ("age", "INTEGER"),
+        ("score", "REAL"),
+        ("member", "INTEGER"),
+    ]
+    result = database.run("SELECT * FROM my_people WHERE age > 40 ORDER BY age")
+    assert result.rows == (("Bo, Jr.", 41, None, 0),)
+
+
+def test_a_folder_has_a_table_per_file_and_its_keys(tmp_path: Path) -> None:
+    (tmp_path / "customers.csv").write_text("id;name\n1;Ada\n2;Bé\n", encoding="cp1252")
+    (tmp_path / "orders.jsonl").write_text('{"order_id": 7, "customer_id": 2}\n{"order_id": 8, "customer_id": 2}\n')
+    (tmp_path / "notes.csv").write_text("customer_id,text\n9,no such customer\n")
+    (tmp_path / "readme.txt").write_text("no data")
+    database = open_database(tmp_path)
+    tables = {table.name: table for table in database.schema().tables}
+    assert sorted(tables) == ["customers", "notes", "orders"]
+    assert [c.name for t in tables.values() for c in t.columns if c.primary_key] == ["id", "order_id"]
+    (key,) = tables["orders"].foreign_keys
+    assert (key.columns, key.ref_table, key.ref_columns) == (("customer_id",), "customers", ("id",))
+    assert tables["notes"].foreign_keys == ()  # a value that is no customer's
+    joined = database.run("SELECT name FROM orders o JOIN customers c ON c.id = o.customer_id")
+    assert joined.rows == (("Bé",), ("Bé",))
+
+
+def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a\n1\n")
+    first = as_sqlite(file)
+    assert as_sqlite(file) == first
+    file.write_text("a\n1\n2\n")
+    assert as_sqlite(file) != first and len(list(first.parent.glob("*.sqlite"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.csv", b"", "cannot be read"),
+        ("garbage.parquet", b"\x00garbage", "cannot be read"),
+        ("broken.json", b"{", "cannot be read"),
+        ("broken.xlsx", b"PK", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_none_of_its_kind_is_one_line(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    if name.endswith(".xlsx"):
+        pytest.importorskip("openpyxl")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=rf"{name}.*{said}") as caught:
+        open_database(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
+def test_names_are_identifiers() -> None:
+    assert [identifier(name) for name in ("First Name (%)", "2020", "Größe", "", "a-b")] == [
+        "first_name",
+        "n_2020",
+        "größe",
+        "column",
+        "a_b",
+    ]
+    assert not is_data(Path("shop.sqlite"))
+
+
+def test_the_command_line_answers_over_a_file(tmp_path: Path) -> None:
+    (tmp_path / "script.json").write_text('{"replies": {"*": ["SELECT count(*) FROM people WHERE age > 40"]}}')
+    file = write(tmp_path / "people.csv")
+    command = [sys.executable, "-m", "nl2sql.cli", "ask", "How many people are older than 40?", "--db", str(file)]
+    command += ["--model", f"scripted:{tmp_path / 'script.json'}", "--controller", "single_shot"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines()[1:3] == ["count(*)", "1"], done.stdout + done.stderr
