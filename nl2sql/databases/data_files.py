@@ -37,8 +37,13 @@ ENCODINGS = ("utf-8-sig", "cp1252")  # tried in this order
 def is_data(path: Path) -> bool:
     """Whether a path is a data file, or a folder with any."""
     if path.is_dir():
-        return any(file.suffix.lower() in READERS for file in path.iterdir())
+        return any(_in_folder(file) for file in path.iterdir())
     return path.suffix.lower() in READERS
+
+
+def _in_folder(file: Path) -> bool:
+    """Whether a file is a table of its folder; a lone ``.json`` is as often a setting as data."""
+    return file.suffix.lower() in READERS and file.suffix.lower() != ".json"
 
 
 def as_sqlite(path: Path) -> Path:
@@ -46,7 +51,7 @@ def as_sqlite(path: Path) -> Path:
 
     Raises UsageError for a file that cannot be read, or holds no rows and columns; the message names the file.
     """
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS) if path.is_dir() else [path]
+    files = sorted(filter(_in_folder, path.iterdir())) if path.is_dir() else [path]
     digest = hashlib.sha256(str(FORMAT).encode())
     for file in files:
         try:
@@ -131,7 +136,7 @@ def _json(file: Path) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
     lines = file.suffix.lower() != ".json"
-    return {"": pd.read_json(file, lines=lines, dtype_backend="numpy_nullable", convert_dates=False)}
+    return {"": pd.read_json(file, lines=lines, dtype_backend="numpy_nullable")}
 
 
 def _excel(file: Path) -> dict[str, pd.DataFrame]:
