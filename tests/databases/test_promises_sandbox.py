@@ -76,6 +76,8 @@ def test_the_authorizer_holds_back_alone_what_does_not_only_read(box: Sandbox, s
 def test_a_new_connection_has_its_authorizer(box: Sandbox) -> None:
     with pytest.raises(Rejected, match="not allowed: DELETE"):
         box.rows("DELETE FROM orders", NEVER, 10)
+    with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+        box.connection.execute("PRAGMA table_info(orders)")
 
 
 @pytest.mark.parametrize("name", ["load_extension", "LOAD_Extension", "fts3_tokenizer", "readfile", "writefile"])
