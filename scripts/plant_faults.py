@@ -199,6 +199,10 @@ def main() -> int:
     except BadList as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        kept = f"{options.results} keeps what is done; " if options.results else "with --results FILE it goes on; "
+        print(f"interrupted; {kept}type the same command again", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 from planting.entries import BadList, Fault, planted
 
 SCRIPTS = Path(__file__).resolve().parent.parent
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 # A name that is missing says that an entry is written badly, not that a test noticed what it breaks.
 BROKEN_CODE = re.compile(r"\b(?:NameError|UnboundLocalError|IndentationError)\b")
 EXPLAINED = 160  # characters of a failure that a result keeps

@@ -113,11 +113,14 @@ def test_everything_that_was_refused_is_counted_with_who_refused_it(shop: Path) 
     ]
 
 
-def test_the_sink_is_given_every_record_of_the_trace_with_its_question(shop: Path) -> None:
+def test_the_sink_is_given_every_record_and_every_decision_with_its_question(shop: Path) -> None:
     events: list[Any] = []
     replies = ["finish", "generate_sql", UNKNOWN_COLUMN, "validate_sql", "finish", RIGHT]
     episode, _ = play(shop, *replies, config={"max_steps": 4, "vanilla": False}, sink=events.append)
-    assert len(episode.trace) == 10 and events == [{"question": QUESTION, **record} for record in episode.trace]
+    records = [event for event in events if "decision" not in event]
+    assert len(episode.trace) == 10 and records == [{"question": QUESTION, **record} for record in episode.trace]
+    decisions = [event for event in events if "decision" in event]
+    assert decisions == [{"question": QUESTION, **logged} for logged in episode.decision_log]
 
 
 def test_finish_gives_the_query_of_the_run_with_its_rows_even_when_a_newer_one_stands(shop: Path) -> None:

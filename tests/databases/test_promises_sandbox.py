@@ -73,6 +73,13 @@ def test_the_authorizer_holds_back_alone_what_does_not_only_read(box: Sandbox, s
     assert refused.value.kind == "denied" and orders(box) == 4
 
 
+def test_a_new_connection_has_its_authorizer(box: Sandbox) -> None:
+    with pytest.raises(Rejected, match="not allowed: DELETE"):
+        box.rows("DELETE FROM orders", NEVER, 10)
+    with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+        box.connection.execute("PRAGMA table_info(orders)")
+
+
 @pytest.mark.parametrize("name", ["load_extension", "LOAD_Extension", "fts3_tokenizer", "readfile", "writefile"])
 def test_functions_that_leave_the_database_are_denied_in_any_case(box: Sandbox, name: str) -> None:
     assert box._authorize(sqlite3.SQLITE_FUNCTION, None, name, None, None) == sqlite3.SQLITE_DENY

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from nl2sql.benchmarks.layouts import FolderBenchmark
 from nl2sql.eval.rules import get_rule, results_match, suites_match
-from nl2sql.interfaces import Row, RunResult
+from nl2sql.eval.scoring import score
+from nl2sql.interfaces import Question, Row, RunResult
 
 
 def result(*rows: Row) -> RunResult:
@@ -18,7 +22,10 @@ def result(*rows: Row) -> RunResult:
         ([(1,), (1,), (2,)], [(1,), (2,), (2,)], False),
         ([(1,), (1,), (2,)], [(2,), (1,), (1,)], True),
         ([(10**10,)], [(10**10 + 1,)], False),
+        ([(1e10,)], [(1e10 + 1,)], False),
         ([(10.0**10,)], [(10**10,)], True),
+        ([(1, 2, 1), (2, 3, 3), (3, 1, 2)], [(2, 1, 1), (3, 2, 3), (1, 3, 2)], True),  # all columns hold 1, 2, 3
+        ([(1, 2, 1), (2, 3, 3), (3, 1, 2)], [(1, 2, 1), (2, 3, 2), (3, 1, 3)], False),
         ([(0.1 + 0.2,)], [(0.3,)], True),
         ([(0.3,)], [(0.3001,)], False),
         ([("1",)], [(1,)], False),
@@ -40,3 +47,16 @@ def test_a_tolerance_applies_only_where_the_rule_names_one() -> None:
     golds, predicted = [result((0.3,))], [result((0.3001,))]
     assert not get_rule("bag").judge(golds, predicted, gold_sql="SELECT x FROM t")
     assert get_rule("bag~1e-3").judge(golds, predicted, gold_sql="SELECT x FROM t")
+
+
+def test_a_prediction_that_runs_is_executable_right_or_wrong_and_one_that_fails_is_not(shop: Path) -> None:
+    gold = "SELECT COUNT(*) FROM orders"
+    questions = [Question("How many?", id=id, db_id="shop", gold=(gold,)) for id in ("right", "wrong", "broken")]
+    benchmark = FolderBenchmark("toy", questions, {}, {"shop": shop}, "here")
+    predictions = {"right": gold, "wrong": "SELECT COUNT(*) FROM customers", "broken": "SELECT COUNT(*) FROM order"}
+    scores = score(benchmark, questions, predictions, replicas=0)
+    assert {item.id: (item.va, item.ex) for item in scores.items} == {
+        "right": (True, True),
+        "wrong": (True, False),
+        "broken": (False, False),
+    }

@@ -22,8 +22,8 @@ from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Question
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.controls import FOLDERS
-from nl2sql.runs.evaluate import evaluate
-from nl2sql.runs.folder import RunFolder, read_jsonl
+from nl2sql.runs.evaluate import evaluate, resume
+from nl2sql.runs.folder import RunFolder, cut_torn_ends, read_jsonl
 from nl2sql.runs.plan import fingerprints, run_key
 
 MODEL = {"name": "m", "revision": "r1", "dtype": "float32", "device": "cpu"}
@@ -108,6 +108,18 @@ def test_what_stops_between_two_lines_leaves_a_trace_without_a_prediction(tmp_pa
     assert [row["id"] for row in read_jsonl(tmp_path / "traces.jsonl")] == ["1"]
 
 
+def test_a_torn_last_line_is_cut_so_that_the_next_one_stands_alone(tmp_path: Path) -> None:
+    store = RunFolder(tmp_path, "mine", tmp_path)
+    store.add(episode())
+    store.close()
+    with (tmp_path / "predictions.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"id": "2", "sql": "SEL')
+    cut_torn_ends(tmp_path)
+    store.add(episode(id="3"))
+    store.close()
+    assert [row["id"] for row in read_jsonl(tmp_path / "predictions.jsonl")] == ["1", "3"]
+
+
 def test_the_last_line_of_a_question_counts(tmp_path: Path) -> None:
     store = RunFolder(tmp_path, "mine", tmp_path)
     for sql in ("SELECT 1", "SELECT 2"):
@@ -157,3 +169,13 @@ def test_the_control_is_one_greedy_call_within_the_loop_s_own_limit(tmp_path: Pa
     (call,) = row["calls"]
     assert (len(call["text"].split()), call["finish_reason"]) == (7, "length")
     assert row["sql"] == "" and row["flags"]["rejected"][0]["by"] == "guardrails"
+
+
+def test_what_is_finished_is_not_asked_again(tmp_path: Path) -> None:
+    settings = build_config({"react": {"max_steps": 1, "vanilla": False}, "eval": {"replicas": 0}})
+    model = ScriptedModel({"*": {"*": ["no"]}})
+    run = evaluate(model=model, split="quick", limit=3, config=settings, out=tmp_path / "run", progress=False)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.jsonl") if path.name != "phases.jsonl"}
+    again = resume(tmp_path / "run", model=model, progress=False)
+    assert {path: path.read_bytes() for path in before} == before and len(before) == 4
+    assert again.report["n"] == run.report["n"] == 3
