@@ -8,7 +8,8 @@ Two sides of the same gates. *Right SQL*: every gold that runs is sent through t
 of the outermost query is removed (aggregate, GROUP BY, ORDER BY/LIMIT, DISTINCT); where what is left still executes and
 returns other rows it should be rejected. Two denominators: ``all`` such queries, and ``asked``, those whose question
 has one of the words of ``ASKED_FOR``: a crude and generous rule, kept apart from the gates' own cues.
-Exit code 1 when a bound of ``BOUNDS`` is missed.
+Guardrails and validation are those with ``keep_order`` and ``explain``, as ``reflect`` and ``candidates`` have them;
+``--letter`` takes those of ``react``. Exit code 1 when a bound of ``BOUNDS`` is missed.
 """
 
 from __future__ import annotations
@@ -87,13 +88,13 @@ class Item:
     removals: list[Removal] = field(default_factory=list)
 
 
-def judge(sql: str, question: Question, database: Database) -> tuple[str, str, str]:
+def judge(sql: str, question: Question, database: Database, letter: bool) -> tuple[str, str, str]:
     """(who rejected, reason, guarded SQL) of a query on its way through the loop's gates, in their order."""
     schema = database.schema()
-    guarded, reject = apply_guardrails(sql, question.text, schema)
+    guarded, reject = apply_guardrails(sql, question.text, schema, keep_order=not letter)
     if reject is not None:
         return "guardrails", reject, guarded
-    checked = validate_sql(guarded, schema, database)
+    checked = validate_sql(guarded, schema, None if letter else database)
     if not checked["valid"]:
         return "validate_sql", checked["reason"], guarded
     checked = validate_constraints(guarded, extract_constraints(question.text), schema)
@@ -118,7 +119,7 @@ def effect_of(structure: str, gold: RunResult, left: RunResult) -> str:
     return "same" if Counter(map(repr, rows)) == Counter(map(repr, left.rows)) else "changed"
 
 
-def examine(question: Question, database: Database) -> Item:
+def examine(question: Question, database: Database, letter: bool = False) -> Item:
     """Send one gold, and the gold less each structure, through the gates."""
     item = Item(question)
     gold_sql = question.gold[0]
@@ -126,12 +127,12 @@ def examine(question: Question, database: Database) -> Item:
     if not gold.success:
         item.left_out = f"gold does not run: {gold.error_kind}"
         return item
-    item.rejected_by, item.reason, item.guarded = judge(gold_sql, question, database)
+    item.rejected_by, item.reason, item.guarded = judge(gold_sql, question, database, letter)
     if scorable(question) and not gold.truncated:
         result = database.run(item.guarded, timeout_s=TIMEOUT_S, max_rows=SCORED_ROWS) if item.guarded else None
         item.ex = result is not None and results_match(gold, result, ordered=order_matters(gold_sql))
         if item.ex is False:
-            item.changed_by = guardrail_at_fault(question, gold, database)
+            item.changed_by = guardrail_at_fault(question, gold, database, letter)
     for structure in STRUCTURES:
         sql = remove_structure(gold_sql, structure)
         if sql is None:
@@ -139,17 +140,17 @@ def examine(question: Question, database: Database) -> Item:
         effect = effect_of(structure, gold, database.run(sql, timeout_s=TIMEOUT_S, max_rows=COMPARED_ROWS))
         removal = Removal(structure, sql, asked_for(structure, question.text), effect)
         if effect == "changed":
-            removal.rejected_by, removal.reason, _ = judge(sql, question, database)
+            removal.rejected_by, removal.reason, _ = judge(sql, question, database, letter)
         item.removals.append(removal)
     return item
 
 
-def guardrail_at_fault(question: Question, gold: RunResult, database: Database) -> str:
+def guardrail_at_fault(question: Question, gold: RunResult, database: Database, letter: bool) -> str:
     """The first guardrail after which the gold's result is another."""
     sql, schema = question.gold[0], database.schema()
     for name, step in (
         ("clean_candidate_with_reason", lambda text: clean_candidate_with_reason(text)[0] or ""),
-        ("guarded_postprocess", lambda text: guarded_postprocess(text, question.text)),
+        ("guarded_postprocess", lambda text: guarded_postprocess(text, question.text, keep_order=not letter)),
         ("enforce_projection_contract", lambda text: enforce_projection_contract(text, question.text)),
         ("canonicalize_table_casing", lambda text: canonicalize_table_casing(text, schema)),
     ):
@@ -160,7 +161,7 @@ def guardrail_at_fault(question: Question, gold: RunResult, database: Database) 
     return "together"
 
 
-def run_benchmark(name: str, limit: int | None, seed: int) -> list[Item]:
+def run_benchmark(name: str, limit: int | None, seed: int, letter: bool = False) -> list[Item]:
     """All items of one benchmark, in the order of its questions."""
     benchmark = load_benchmark(name, split="all")
     questions = draw_sample(benchmark.questions, limit, seed)
@@ -171,7 +172,7 @@ def run_benchmark(name: str, limit: int | None, seed: int) -> list[Item]:
         if not question.gold or question.meta.get("db_missing"):
             items[index] = Item(question, left_out="no gold" if not question.gold else "database missing")
         else:
-            items[index] = examine(question, benchmark.database(question.db_id))  # type: ignore[arg-type]
+            items[index] = examine(question, benchmark.database(question.db_id), letter)  # type: ignore[arg-type]
 
     with ThreadPoolExecutor(3) as pool:
         for _ in tqdm(pool.map(work, range(len(questions))), total=len(questions), desc=name, unit="gold"):
@@ -287,6 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, help="a seeded sample of so many golds per benchmark")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--halves", action="store_true", help="also each half of the databases (even, odd by hash)")
+    parser.add_argument("--letter", action="store_true", help="as react has them: without keep_order and explain")
     parser.add_argument("--exceptions", action="store_true", help="list every gold that was rejected or changed")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     args = parser.parse_args(argv)
@@ -296,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.limit is not None and args.limit < 1:
             raise UsageError(f"--limit {args.limit}: expected a positive number of golds")
         for name in names:
-            items = run_benchmark(name, args.limit, args.seed)
+            items = run_benchmark(name, args.limit, args.seed, args.letter)
             parts = {name: items}
             if args.halves:
                 parts |= {f"{name} ({h})": [i for i in items if half(i.question.db_id) == h] for h in ("even", "odd")}

@@ -13,7 +13,6 @@ them (Llama, Mistral).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from nl2sql.agents.grammars import select
 from nl2sql.agents.task import State, Task
 from nl2sql.agents.turns import Form, Prompt, parse_action
 from nl2sql.interfaces import ToolDefinition
+from nl2sql.sql.bounds import decode_json, load_json, past_limits
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 STOPS = ("<tool_response>", "Observation:")  # an answer that the model makes up itself
@@ -83,8 +83,10 @@ def _exchange(turn: str, answer: str, number: int) -> list[dict[str, Any]]:
 def as_action(text: str) -> tuple[str, int]:
     """A reply as the transcript writes it, and how many calls behind the first one were dropped.
 
-    A reply without a well-formed call stays as it is.
+    A reply without a well-formed call stays as it is, and so does one past the limits (``sql.bounds``).
     """
+    if past_limits(text):
+        return text, 0
     said, written = _calls(text)
     calls = [call for call in map(_call, written) if call is not None]
     if not calls:
@@ -99,14 +101,14 @@ def _calls(text: str) -> tuple[str, list[Any]]:
     calls: list[Any] = []
     if not marked:
         try:
-            whole = json.loads(text)
-        except (ValueError, RecursionError):
+            whole = load_json(text)
+        except ValueError:
             return text, []
         return "", whole if isinstance(whole, list) else [whole]
     for part in marked:
         try:
-            calls.append(json.JSONDecoder().raw_decode(part.lstrip())[0])
-        except (ValueError, RecursionError):
+            calls.append(decode_json(part.lstrip())[0])
+        except ValueError:
             continue
     return said, calls
 
@@ -117,8 +119,8 @@ def _call(call: Any) -> tuple[str, dict[str, Any]] | None:
     args = call.get("arguments", call.get("parameters"))
     if isinstance(args, str):
         try:
-            args = json.loads(args or "{}")
-        except (ValueError, RecursionError):
+            args = load_json(args or "{}")
+        except ValueError:
             return None
     args = {} if args is None else args
     return (call["name"], args) if isinstance(args, dict) else None

@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -28,8 +28,10 @@ from nl2sql.config import Config
 from nl2sql.databases import schema
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult, Sampling, Usage
+from nl2sql.sql.bounds import REFUSED, bounded
 
 LINK_MAX_TABLES = 6  # the specification's number
+BEGAN_CHARS = 500  # shown of a text past the limits
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
 NO_SCHEMA = "(the schema is not shown)"
 
@@ -150,14 +152,22 @@ class Task:
         return self.ask_many(messages, "act", sampling=self.sampling(), n=1, **options)[0]
 
     def ask_many(self, messages: Sequence[Message], kind: str, **options: Any) -> list[Completion]:
-        """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeFailed("model", ...)."""
+        """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeFailed("model", ...).
+
+        Every text of a model comes in here. One past the limits (``sql.bounds``) is replaced by a line that says so,
+        which is neither an action nor SQL, and counted in ``flags["past_limits"]``; its call shows how it ``began``.
+        """
         seed = self.config.seed * 1_000_003 + len(self.calls) if options.get("sampling") else None
         began = time.perf_counter()
         try:
             completions = self.resources.model.generate(messages, seed=seed, cancel=self.resources.cancel, **options)
         except ModelError as error:
             raise EpisodeFailed("model", str(error)) from error
-        for completion in completions:
+        admitted = [replace(completion, text=bounded(completion.text)) for completion in completions]
+        for written, completion in zip(completions, admitted, strict=True):
+            refused = completion.text != written.text
+            if refused:
+                self.count("past_limits")
             self.calls.append(
                 {
                     "kind": kind,
@@ -168,12 +178,13 @@ class Task:
                     "finish_reason": completion.finish_reason,
                     "usage": completion.usage.to_dict(),
                     "started": round(began - self.began, 4),
+                    **({"began": written.text[:BEGAN_CHARS]} if refused else {}),
                 }
             )
             self.usage = self.usage + completion.usage
             if completion.finish_reason == "length":
                 self.count("truncated")
-        return completions
+        return admitted
 
     def intent_mismatch(self, sql: str) -> str:
         """Why a query that ran is no answer to the question; "" where it may be one, or the intent gate is off."""
@@ -246,7 +257,8 @@ class Task:
 
 def join_prefill(prefill: str, text: str) -> str:
     """The raw SQL behind a prefilled turn; a model that starts over (a server without prefill) is not doubled."""
-    return text if re.match(r"\s*(?:(?:SELECT|WITH)\b|```)", text, re.IGNORECASE) else prefill + text
+    whole = text.startswith(REFUSED) or re.match(r"\s*(?:(?:SELECT|WITH)\b|```)", text, re.IGNORECASE)
+    return text if whole else prefill + text
 
 
 @dataclass

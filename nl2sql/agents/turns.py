@@ -13,7 +13,6 @@ fitting the window are the same for both, since a native call is turned into the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +24,12 @@ from nl2sql.agents.grammars import select
 from nl2sql.agents.task import EpisodeFailed, State, Task
 from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar
+from nl2sql.sql.bounds import decode_json, past_limits
 
 SHOWN_ROWS = 5  # of a result as the model reads it; the trace keeps KEPT_ROWS
+TRIED_CHARS = 10_000_000  # read as JSON for one text, all tries together: a hundredth of a second
+ACTION = re.compile(r"Action:\s*+([A-Za-z_]\w*+)\s*+\[\s*+")
+CLOSED = re.compile(r"\s*+\]")
 Prompt = tuple[list[dict[str, Any]], dict[str, Any]]  # messages, and the open turn or the tools beside them
 TurnGrammar = Callable[[tuple[tuple[str, str], ...], int], Grammar]
 
@@ -78,16 +81,25 @@ def turn_grammar(task: Task, form: Form) -> Grammar | None:
 
 
 def parse_action(text: str) -> tuple[str, dict[str, Any], str]:
-    """The last well-formed ``Action: tool[json]`` of ``text`` as ``(tool, args, "")``; else ``("", {}, excerpt)``."""
-    for match in reversed(list(re.finditer(r"Action:\s*([A-Za-z_]\w*)\s*\[", text))):
-        rest = text[match.end() :].lstrip()
-        if rest.startswith("]"):
+    """The last well-formed ``Action: tool[json]`` of ``text`` as ``(tool, args, "")``; else ``("", {}, excerpt)``.
+
+    The excerpt of a text past the limits (``sql.bounds``) says which limit. Of very many actions the last are tried.
+    """
+    if reason := past_limits(text):
+        return "", {}, f"past_limits: {reason}"
+    left = TRIED_CHARS
+    for match in reversed(list(ACTION.finditer(text))):
+        start = match.end()
+        if text.startswith("]", start):
             return match[1], {}, ""
+        left -= len(text) - start
+        if left < 0:
+            break
         try:
-            args, end = json.JSONDecoder().raw_decode(rest)
-        except (ValueError, RecursionError):  # ValueError: not JSON, or a number of thousands of digits
+            args, end = decode_json(text, start)
+        except ValueError:
             continue
-        if isinstance(args, dict) and rest[end:].lstrip().startswith("]"):
+        if isinstance(args, dict) and CLOSED.match(text, end):
             return match[1], args, ""
     at = text.rfind("Action:")
     return "", {}, one_line(text[at:] if at >= 0 else text, 120) or "nothing"

@@ -19,6 +19,7 @@ from nl2sql.errors import Nl2SqlError
 from nl2sql.repair import registry
 from nl2sql.repair.guidance import RepairGuidance, SimilarFix
 from nl2sql.repair.schema_advice import schema_advice
+from nl2sql.sql.bounds import past_limits
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
@@ -69,6 +70,8 @@ class ErrorAnalyzer:
 
         exclude: the source (see ``Corpus``) whose fixes are left out. Never raises for what is in the arguments.
         """
+        if past_limits(failed_sql):
+            failed_sql = ""
         guidance = self._match_pattern(error_msg, failed_sql, schema)
         if self.corpus is not None:
             guidance.similar_fixes = self._search_similar_fixes(error_msg, failed_sql, exclude)

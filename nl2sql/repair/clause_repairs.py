@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 ORDER = ("WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT")
 ENDS = ("UNION", "EXCEPT", "INTERSECT", "WINDOW", "QUALIFY")
-CLAUSE = re.compile(r"\s+(?:FROM|WHERE|GROUP\s+BY|HAVING|ORDER\s+BY|LIMIT)\b", re.IGNORECASE)
-SIGN = re.compile(r"\s*(?:,|[<>=]+)|\s+(?:AS|AND|OR|THEN|DESC|ASC)\b", re.IGNORECASE)
-DOUBLED = re.compile(r"\b(SELECT|FROM|WHERE|BY|JOIN|ON|AND|OR|HAVING|LIMIT)(?:\s+\1\b)+", re.IGNORECASE)
+# White space is read once: possessive, and from the beginning of a run. A model may write megabytes of it.
+CLAUSE = re.compile(r"(?<!\s)\s++(?:FROM|WHERE|GROUP\s++BY|HAVING|ORDER\s++BY|LIMIT)\b", re.IGNORECASE)
+SIGN = re.compile(r"(?<!\s)\s*+(?:,|[<>=]+)|(?<!\s)\s++(?:AS|AND|OR|THEN|DESC|ASC)\b", re.IGNORECASE)
+DOUBLED = re.compile(r"\b(SELECT|FROM|WHERE|BY|JOIN|ON|AND|OR|HAVING|LIMIT)(?:\s++\1\b)+", re.IGNORECASE)
 # The empty group: what matched is replaced by \1, which is nothing here.
-DANGLING = re.compile(r"()(?:\s+(?:AND|OR|WHERE|ON|HAVING)|,)\s*;?\s*$", re.IGNORECASE)
-COMMA_BEFORE_CLAUSE = re.compile(r",(\s*)(?=(?:FROM|WHERE|GROUP|ORDER|HAVING|LIMIT)\b)", re.IGNORECASE)
+DANGLING = re.compile(r"()(?:(?<!\s)\s++(?:AND|OR|WHERE|ON|HAVING)|,)\s*+;?\s*+$", re.IGNORECASE)
+COMMA_BEFORE_CLAUSE = re.compile(r",(\s*+)(?=(?:FROM|WHERE|GROUP|ORDER|HAVING|LIMIT)\b)", re.IGNORECASE)
 
 
 def moved_conditions(sql: str, names: SchemaNames) -> Iterator[str]:

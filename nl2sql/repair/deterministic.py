@@ -26,6 +26,7 @@ from nl2sql.repair.schema_names import (
     similar_names,
     spelled_with_table,
 )
+from nl2sql.sql.bounds import past_limits
 from nl2sql.sql.words import statement_words
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def mend(sql: str, error: str, database: Database, schema: Schema) -> str | None
 
     Deterministic. Asks the engine to compile candidates (``explain``), and runs nothing.
     """
-    if WRONG_SHAPE.search(error):
+    if WRONG_SHAPE.search(error) or past_limits(sql):
         return None
     current = sql
     for _ in range(MAX_STEPS):

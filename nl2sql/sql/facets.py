@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from nl2sql.sql.bounds import remember_short
 from nl2sql.sql.canonical import MAX_DEPTH, STAR, Canonical, branches, conjuncts, is_aggregate
 from nl2sql.sql.parse import parse_bounded
 
@@ -78,7 +78,7 @@ def differing(gold_sql: str, predicted_sql: str, schema: Schema | None = None) -
     return frozenset(names)
 
 
-@lru_cache(maxsize=1024)
+@remember_short(1024)
 def _parsed(sql: str) -> exp.Query | None:
     try:
         tree = parse_bounded(sql)

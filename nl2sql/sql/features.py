@@ -10,10 +10,10 @@ set operations included, except for ``ordering``, which is that of the outermost
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from nl2sql.sql.bounds import remember_short
 from nl2sql.sql.parse import parse_bounded
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-@lru_cache(maxsize=8192)
+@remember_short(8192)
 def _features(sql: str, dialect: str) -> tuple[tuple[str, str], ...]:
     from sqlglot import expressions as exp
     from sqlglot.errors import SqlglotError

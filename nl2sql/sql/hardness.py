@@ -13,9 +13,9 @@ the SELECT list or in ORDER BY, counts as one nested query.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from nl2sql.sql.bounds import remember_short
 from nl2sql.sql.parse import parse_bounded
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Hardness: TypeAlias = Literal["easy", "medium", "hard", "extra"]
 LEVELS: tuple[Hardness, ...] = ("easy", "medium", "hard", "extra")
 
 
-@lru_cache(maxsize=8192)
+@remember_short(8192)
 def hardness(sql: str, dialect: str = "sqlite") -> Hardness | None:
     """The level of one query, or None where it cannot be parsed as a query."""
     from sqlglot import expressions as exp

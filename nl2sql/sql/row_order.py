@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.sql.bounds import remember_short
 from nl2sql.sql.parse import parse_bounded
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SUSPECT = re.compile(
 )
 
 
-@lru_cache(maxsize=8192)
+@remember_short(8192)
 def order_free(sql: str, dialect: str = "sqlite") -> bool:
     """True only where the multiset of result rows (and, with an outermost ORDER BY, their order but for ties whose
     keys the result shows) is the same in whatever order the rows of the tables lie. False says nothing.

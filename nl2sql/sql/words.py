@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from nl2sql.sql.bounds import past_limits
+
 _PIECE = re.compile(r"[^\W_]+")
 _JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\D)(?=\d)|(?<=\d)(?=\D)")
 
@@ -23,7 +25,12 @@ def letter_words(name: str) -> list[str]:
 
 
 def statement_words(sql: str, dialect: str) -> list[str]:
-    """Words and signs of a statement without texts and comments; what does not lex is split at its words."""
+    """Words and signs of a statement without texts and comments; what does not lex is split at its words.
+
+    A text past the limits (``sql.bounds``) is one word.
+    """
+    if past_limits(sql):
+        return [sql]
     import sqlglot
     from sqlglot.errors import SqlglotError
     from sqlglot.tokens import TokenType

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import html
 import itertools
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
+from nl2sql.sql.bounds import REFUSED, decode_json, past_limits
 from nl2sql.sql.same import same_tokens
 from nl2sql.sql.text import edited, parse, syntax_error, tokens
 
@@ -77,7 +77,7 @@ def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
 
     Returns ``(sql, "ok")`` with ``sql`` the model's own text from its first to its last token and one ``;`` at the
     end, or ``(None, reason)`` with reason one of ``empty``, ``prompt_echo``, ``multi_statement``, ``not_select``,
-    ``no_select``, ``no_from``, ``syntax:<what SQLite says>`` or ``junk``.
+    ``no_select``, ``no_from``, ``syntax:<what SQLite says>`` or ``junk`` (also of a text past ``sql.bounds``).
 
     WITH ... SELECT, set operations and a parenthesised SELECT pass. A FROM anywhere in the statement will do
     (``SELECT (SELECT count(*) FROM a) - (SELECT count(*) FROM b)``); a SELECT that reads no table at all is rejected
@@ -86,6 +86,8 @@ def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
     tell the model what SQLite has against it. The same statement said twice is one statement; prose after it is
     dropped. Source: the specification's 4.1.1.
     """
+    if past_limits(raw_sql) or raw_sql.startswith(REFUSED):
+        return None, "junk"
     text = _THINKING.sub(" ", raw_sql) if "<think>" in raw_sql.lower() else raw_sql
     if not text.strip(" \t\r\n;`"):
         return None, "empty"
@@ -137,8 +139,8 @@ def _from_json(text: str) -> Iterator[str]:
     if at < 0:
         return
     try:
-        value, _ = json.JSONDecoder().raw_decode(text, at)
-    except (ValueError, RecursionError):
+        value, _ = decode_json(text, at)
+    except ValueError:
         return
     for key in ("sql", "query", "SQL"):
         if isinstance(value, dict) and isinstance(value.get(key), str):

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from nl2sql.interfaces import RunResult
+from nl2sql.sql.bounds import past_limits, remember_short
 from nl2sql.sql.parse import parse_bounded
 
-QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
+QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 ORDER_BY = re.compile(r"\border\s+by\b", re.IGNORECASE)
 
 
 def order_matters(sql: str, dialect: str = "sqlite") -> bool:
     """Whether the outermost query of ``sql`` has an ORDER BY (one in a subquery or a window does not count)."""
+    if past_limits(sql):
+        return False
     text = QUOTED.sub(" ", sql)
     if not ORDER_BY.search(text):
         return False
@@ -37,7 +39,7 @@ def order_keys(sql: str, columns: Sequence[str], dialect: str = "sqlite") -> tup
     return _order_keys(sql, tuple(columns), dialect)
 
 
-@lru_cache(maxsize=8192)
+@remember_short(8192)
 def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, ...] | None:
     from sqlglot import expressions as exp
 
@@ -74,7 +76,7 @@ def gold_order(sql: str, result: RunResult) -> dict[str, Any]:
     return {"ordered": ordered, "keys": order_keys(sql, result.columns) if ordered else None}
 
 
-@lru_cache(maxsize=8192)
+@remember_short(8192)
 def _outermost(sql: str, dialect: str) -> Any:
     from sqlglot import expressions as exp
     from sqlglot.errors import SqlglotError
@@ -90,7 +92,7 @@ def _outermost(sql: str, dialect: str) -> Any:
 
 def _orders_textually(sql: str) -> bool:
     """For SQL that sqlglot cannot parse: ORDER BY outside brackets, strings and comments."""
-    text = re.sub(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", " ", sql, flags=re.DOTALL)
+    text = re.sub(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?(?:\*/|\Z)", " ", sql, flags=re.DOTALL)
     shorter = re.sub(r"\([^()]*\)", " ", text)
     while shorter != text:
         text, shorter = shorter, re.sub(r"\([^()]*\)", " ", shorter)

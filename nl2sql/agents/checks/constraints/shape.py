@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from nl2sql.sql.bounds import remember_short
 from nl2sql.sql.words import letter_words
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def read_shape(sql: str, schema: Schema | None = None) -> QueryShape | None:
     return _shape(tree, schema)
 
 
-@lru_cache(maxsize=256)
+@remember_short(256)
 def _parse(sql: str) -> exp.Expr | None:
     import sqlglot
     from sqlglot import exp

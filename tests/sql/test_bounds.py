@@ -1,0 +1,124 @@
+"""The door for a model's texts: what it lets through, what it refuses, and that no reader crashes or hangs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sqlglot.errors import SqlglotError
+
+from nl2sql.agents.checks.guardrails import clean_candidate_with_reason
+from nl2sql.agents.native_tools import as_action
+from nl2sql.agents.turns import parse_action
+from nl2sql.eval.rules import order_matters
+from nl2sql.repair.clause_repairs import DANGLING, DOUBLED, SIGN
+from nl2sql.sql.bounds import MAX_CHARS, MAX_NESTING, REFUSED, bounded, decode_json, load_json, past_limits
+from nl2sql.sql.features import features
+from nl2sql.sql.parse import parse_bounded
+from nl2sql.sql.same import exact_match, same_text
+from nl2sql.sql.text import syntax_error
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_model_text.py"
+CRASHES = {
+    "brackets": "SELECT " + "(" * 6000,
+    "closed brackets": "SELECT * FROM " + "(" * 24_000 + "t" + ")" * 24_000,
+    "types": "SELECT cast(1 AS " + "array<" * 14_000 + "int" + ">" * 14_000,
+    "words": "SELECT " + "CASE " * 19_000,
+    "not": "SELECT " + "NOT " * 24_000 + "1",
+    "joins": "SELECT * FROM " + "(a JOIN " * 12_000,
+}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "SELECT 1", "Action: x[{}]" * 50, "(" * MAX_NESTING, "()" * 40_000, "a" * MAX_CHARS]
+)
+def test_what_is_within_the_limits_stays_as_it_is(text: str) -> None:
+    assert past_limits(text) == "" and bounded(text) is text
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * (MAX_CHARS + 1), *("x" + sign * (MAX_NESTING + 1) for sign in "([{"), "(]" * 300]
+)
+def test_what_is_past_the_limits_is_one_short_line(text: str) -> None:
+    assert past_limits(text) and bounded(text).startswith(REFUSED) and len(bounded(text)) < 100
+    assert past_limits(bounded(text)) == "" and parse_action(bounded(text))[0] == ""
+
+
+@pytest.mark.parametrize("text", CRASHES.values(), ids=CRASHES)
+def test_no_text_ends_the_process(text: str) -> None:
+    """In a child, under the recursion limit that a host program may have set."""
+    code = "import sys; sys.setrecursionlimit(10**6); from nl2sql.sql import parse, text, features, same\n"
+    code += "t = sys.stdin.read(); print(text.parse(t), features.features(t)['joins'], same.exact_match('SELECT 1', t))"
+    done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["None", "unknown", "False"]), done.stderr[-300:]
+
+
+def test_the_parser_itself_counts_what_nests() -> None:
+    with pytest.raises(SqlglotError, match="brackets or"):
+        parse_bounded("SELECT ')' || (" + "'(' || (" * 300 + "1" + ")" * 301)
+    with pytest.raises(SqlglotError, match="words that may nest"):
+        parse_bounded("SELECT " + "NOT " * 2000 + "1")
+    with pytest.raises(SqlglotError, match="tokens; at most"):
+        parse_bounded("SELECT 1" + ", 1" * 20_000)
+    assert len(parse_bounded("SELECT 1" + ", '('" * 900).expressions) == 901
+
+
+def test_many_broken_actions_take_linear_time() -> None:
+    started = time.thread_time()
+    for text in ("Action: x[" * 9000, "Action: x[[" * 190, 'Action: x["' * 9000, "Action:" + " " * 90_000, "x" * 2**23):
+        assert parse_action(text)[0] == "" and as_action(text) == (text, 0)
+    assert time.thread_time() - started < 2
+    assert parse_action("Action: x[" * 150 + '{"a": 1}]') == ("x", {"a": 1}, "")
+    assert parse_action("[" * 300)[2].startswith("past_limits: 300 [ open at once")
+
+
+def test_json_is_counted_as_json_counts() -> None:
+    deep = "[" * 201 + "]" * 201
+    for text in (deep, '["]",' * 201 + "1" + "]" * 201, '{"a":' * 201 + "1" + "}" * 201):
+        with pytest.raises(ValueError, match="more than 200"):
+            decode_json(text)
+    wide = [["["] * 300, '"\\"['] * 3
+    assert load_json(f" {json.dumps(wide)}\n") == wide
+    with pytest.raises(ValueError, match="behind"):
+        load_json("{} {}")
+
+
+def test_a_query_that_doubles_is_read_and_not_planned() -> None:
+    ctes = ", ".join(f"c{n + 1} AS (SELECT 1 FROM c{n} UNION ALL SELECT 1 FROM c{n})" for n in range(40))
+    started = time.thread_time()
+    assert syntax_error(f"WITH c0 AS (SELECT 1), {ctes} SELECT * FROM c40") is None
+    assert syntax_error("SELECT * FORM t") == 'near "FORM": syntax error'
+    assert time.thread_time() - started < 1
+
+
+def test_scoring_reads_hostile_texts_as_other_texts() -> None:
+    started = time.thread_time()
+    for text in ("[" * 90_000, "/*" * 45_000, "(" * 45_000 + ")" * 45_000, "a " * 2**21):
+        assert not exact_match("SELECT 1", text) and not same_text("SELECT 1", text)
+        order_matters("SELECT ORDER BY " + text)  # in time
+        assert features(text)["joins"] == "unknown"
+    assert time.thread_time() - started < 4
+
+
+def test_guardrails_call_it_junk() -> None:
+    assert clean_candidate_with_reason("SELECT " + "(" * 300 + "1 FROM t") == (None, "junk")
+    assert clean_candidate_with_reason(bounded("x" * 2**23)) == (None, "junk")
+
+
+def test_blanks_do_not_slow_repairs_down() -> None:
+    started = time.thread_time()
+    for form in (SIGN, DOUBLED, DANGLING):
+        assert form.search("SELECT a" + " " * 20_000 + "b") is None
+    assert time.thread_time() - started < 1
+    assert SIGN.findall("a , b  AS c") == [" ,", "  AS"]
+
+
+def test_five_hundred_texts_crash_nothing() -> None:
+    command = [sys.executable, str(SCRIPT), "--cases", "500", "--seed", "3", "--slack", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
+    assert "500 cases, 0 violations" in done.stdout
