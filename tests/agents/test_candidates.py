@@ -252,7 +252,7 @@ def test_duplicates_are_executed_once_and_vote_as_often_as_they_were_written(sho
 def test_the_trace_has_the_three_record_shapes_and_all_scores(shop: Path) -> None:
     episode = ask(shop, [FAILS, "no idea", RIGHT], n=3)
     assert {tuple(record) for record in episode.trace} == {("step", "llm"), ("step", "action", "args", "observation")}
-    assert [record["llm"] for record in episode.trace if "llm" in record] == [FAILS, "SELECTno idea", RIGHT]
+    assert [record["llm"] for record in episode.trace if "llm" in record] == [FAILS, "no idea", RIGHT]
     assert all(set(one["parts"]) == set(PARTS) for one in ranking(episode))
     assert [one["sql"] for one in ranking(episode)] == [RIGHT, FAILS, ""]
     json.dumps(episode.to_dict())

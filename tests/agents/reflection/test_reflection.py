@@ -225,7 +225,7 @@ def test_stream_gives_an_event_for_every_node_and_the_episode_last(shop: Path) -
     reset = events[9].update
     assert [reset[name] for name in ("sql_query", "execution_result", "validation_result")] == [None] * 3
     episode = events[-1].episode
-    assert episode is not None and len(seen) == len(episode.trace)
+    assert episode is not None and len(seen) == len(episode.trace) + len(episode.decision_log)
     json.dumps(episode.to_dict())
 
 
