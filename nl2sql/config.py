@@ -136,6 +136,10 @@ class CandidatesConfig(_Frozen):
     question_adapter: str = "smollm2-135m-question"  # a packaged one, a folder, or none
     question_weight: float = Field(2.0, ge=0)  # of the question's log-probability beside the query's
     weights: ScoreWeights = ScoreWeights()
+    agree: float = Field(
+        0.0, ge=0, le=1
+    )  # no further view is asked where so large a share gives the same rows; 0: never
+    seconds: float = Field(0.0, ge=0)  # no further view is asked after so long; 0: no limit
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
     reflection: bool = False  # one repair, where the best candidate runs and a gate refuses it
 
@@ -232,7 +236,8 @@ class Config(_Frozen):
     eval: EvalConfig = EvalConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one
     # grammars, each level within the one before: the loop's turns, the SQL, SQL in one plain style (docs/grammars.md)
-    constrain: Literal["none", "action", "sql", "plain"] = "none"
+    # auto: plain on SQLite where the model takes grammars, none elsewhere
+    constrain: Literal["none", "action", "sql", "plain", "auto"] = "none"
     seed: int = 0
 
     @property
@@ -263,6 +268,20 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
     },
     "reflect": {"react": CHECKS},
     "candidates": {"react": CHECKS},
+    "best": {  # the best that this machine can: what `ask` does where nothing else is asked for (docs/candidates.md)
+        "constrain": "auto",
+        "react": {**CHECKS, "max_new_tokens": 128},
+        "schema_text": {"values": 4},
+        "repair": {"deterministic": True},
+        "candidates": {
+            "n": 24,
+            "views": 4,
+            "choose": "question",
+            "length_penalty": 0.0,
+            "agree": 0.8,
+            "seconds": 5.0,
+        },
+    },
 }
 
 

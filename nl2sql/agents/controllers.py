@@ -46,8 +46,9 @@ _HOMES = {
     "react_plus": "nl2sql.agents.react:react",
     "reflect": "nl2sql.agents.reflection:reflect",
     "candidates": "nl2sql.agents.candidates.agent:candidates",
+    "best": "nl2sql.agents.candidates.agent:candidates",
 }
-SAMPLERS = ("single_shot", "candidates")  # draw samples whatever react.do_sample says
+SAMPLERS = ("single_shot", "candidates", "best")  # draw samples whatever react.do_sample says
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def episode_model(model: Model, question: Question, controller: str) -> Model:
 def check_model_abilities(model: Model, config: Config) -> None:
     """Raises ModelError before a run that needs what the model cannot do: grammars, native tool calls."""
     check = getattr(model, "check", None)
-    grammar, tools = config.constrain != "none", config.react.native_tools
+    grammar, tools = config.constrain not in ("none", "auto"), config.react.native_tools
     if check is not None and (grammar or tools):
         check(grammar=grammar, tools=tools)
 
@@ -177,7 +178,7 @@ def run_episode(
     try:
         opened = resources()
         meter = Meter(opened.model)
-        episode = controller.run(question, replace(opened, model=meter), config)
+        episode = controller.run(question, replace(opened, model=meter), fitted(config, opened))
         if not isinstance(episode, Episode):
             raise TypeError(f"a controller returns an Episode, not {type(episode).__name__}")
         episode.question, episode.controller = question, controller.name  # whatever a loop made of the question's text
@@ -197,6 +198,20 @@ def run_episode(
         text = f"controller: {type(error).__name__}: {error}"
     usage, seconds = meter.usage if meter else Usage(), time.perf_counter() - started
     return Episode(question, controller.name, error=text, finish="error", usage=usage, seconds=seconds)
+
+
+def fitted(config: Config, resources: Resources) -> Config:
+    """``config`` with what it leaves to the model and the database decided: ``constrain: auto``."""
+    if config.constrain != "auto":
+        return config
+    check = getattr(resources.model, "check", None)
+    level = "plain" if resources.database.dialect == "sqlite" else "none"
+    try:
+        if check is not None:
+            check(grammar=True, tools=False)
+    except ModelError:
+        level = "none"
+    return config.model_copy(update={"constrain": level})
 
 
 def suspect(episode: Episode, database: Database, config: Config) -> None:

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nl2sql.agents.candidates.agent import PARTS, ReactSqlAgent, candidates, weighted_score
+from nl2sql.agents.controllers import answer, fitted, get_controller, with_preset
 from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import ScoreWeights, build_config
@@ -349,3 +350,36 @@ def test_the_choice_is_an_axis_whose_effect_shows(tmp_path: Path) -> None:
     done = ablate(expand(grid), tmp_path / "out", progress=False)
     assert [round(run.report["metrics"]["EX[bag]"]["value"], 2) for run in done.runs.values()] == [1.0, 0.0]
     assert done.tests()["choose=first_executable"].losses == 6
+
+
+VIEWS = {"candidates": {"n": 8, "views": 2, "choose": "logprob", "constrained": False, "agree": 0.8}}
+
+
+@pytest.mark.parametrize(("differ", "written", "why"), [(False, 4, "candidates agree"), (True, 8, None)])
+def test_further_views_are_asked_only_where_candidates_differ(
+    differ: bool, written: int, why: str | None, shop: Path
+) -> None:
+    other = "SELECT name FROM customers" if differ else "SELECT city, city FROM customers LIMIT 0"
+    database = SqliteDatabase(shop)
+    texts = [RIGHT, other, other, RIGHT] if differ else [RIGHT] * 4
+    model = ScriptedModel([*texts, *texts])
+    episode = answer(QUESTION, database, model, "candidates", build_config(VIEWS))
+    assert sum("llm" in record for record in episode.trace) == written
+    assert episode.flags.get("views") == why
+
+
+def test_no_further_view_is_asked_when_the_time_is_over(shop: Path) -> None:
+    config = build_config({"candidates": {**VIEWS["candidates"], "agree": 0.0, "seconds": 1e-9}})
+    episode = answer(QUESTION, SqliteDatabase(shop), ScriptedModel([RIGHT] * 8), "candidates", config)
+    assert sum("llm" in record for record in episode.trace) == 4 and episode.flags["views"] == "time is over"
+
+
+def test_best_takes_a_grammar_where_there_is_one_and_runs_without(shop: Path) -> None:
+    class Plain(ScriptedModel):
+        def check(self, *, grammar: bool = False, tools: bool = False) -> None:
+            raise ModelError("this model takes no grammar")
+
+    best = with_preset(get_controller("best"), None)
+    assert best.constrain == "auto" and best.candidates.views == 4
+    for model, level in ((ScriptedModel([]), "plain"), (Plain([]), "none")):
+        assert fitted(best, Resources(model, SqliteDatabase(shop))).constrain == level

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import duckdb
 import pytest
 import yaml
 
 from nl2sql.agents.context.grounding import ground, share_used, values_line, with_values
 from nl2sql.agents.single_shot import single_shot
 from nl2sql.config import Config, SchemaConfig
+from nl2sql.databases.engines import open_database
 from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 
@@ -91,7 +93,11 @@ def test_a_query_uses_the_values_that_the_question_names_or_not(harbour):
     assert share_used("SELECT * FROM ship", ()) is None
 
 
-def test_another_dialect_is_refused(harbour):
-    harbour.dialect = "mysql"
-    with pytest.raises(UsageError, match=r"schema_text\.values knows SQLite only"):
-        with_values("ships", harbour, 4)
+def test_values_are_found_on_another_engine(tmp_path, monkeypatch):
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    with duckdb.connect(str(tmp_path / "harbour.duckdb")) as connection:
+        connection.execute("CREATE TABLE port (id INTEGER, city VARCHAR, berths INTEGER)")
+        connection.execute("INSERT INTO port VALUES (1, 'New York', 40), (2, 'Oslo', 7)")
+    with closing(open_database(f"duckdb:{tmp_path / 'harbour.duckdb'}")) as database:
+        nlq, (match,) = with_values("How many berths has New York?", database, 4)
+    assert nlq.endswith("Values: port.city = 'New York'") and match.column == "city"

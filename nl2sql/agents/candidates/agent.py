@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,8 +138,12 @@ class Search:
     def read_back(self) -> None:
         """With ``choose: question``: how likely the question is after each query that was not asked about yet."""
         waiting = [candidate for candidate in self.candidates if candidate.sql and candidate.question is None]
-        if self.settings.choose != "question" or not waiting:
-            return
+        if (
+            self.settings.choose != "question"
+            or not waiting
+            or self.state.task.flags.get("views") == "candidates agree"
+        ):
+            return  # or all say the same
         task = self.state.task
         try:
             assert task.resources.question_model is not None, "open_task completes the resources"
@@ -163,6 +168,8 @@ class Search:
         texts = other_orders(task, settings.views - 1)
         views = [self.messages, *(task.sql_messages(self.state.constraints, text) for text in texts)]
         for view, messages in enumerate(views):
+            if view and self.settled():
+                break
             left = settings.n - constrained - view  # shared out evenly, the first views take what is over
             share = -(-left // len(views))
             greedy = int(settings.greedy and share > 0)
@@ -180,6 +187,22 @@ class Search:
                 task.flags["unconstrained"] = str(failure)
             else:
                 yield ("constrained", *answer)
+
+    def settled(self) -> bool:
+        """Whether what was written so far is enough: ``agree`` of it gives the same rows, or the time is over."""
+        settings, task = self.settings, self.state.task
+        if settings.seconds and time.perf_counter() - task.began > settings.seconds:
+            task.flags["views"] = "time is over"
+            return True
+        if not settings.agree:
+            return False
+        copies = [len(candidate.steps) for candidate in self.candidates]
+        votes = agreement([task.result_of(candidate.sql) for candidate in self.candidates], copies)
+        telling = [v for v, c in zip(votes, self.candidates, strict=True) if c.parts["rows"]]
+        agreed = max(telling, default=0) >= settings.agree * sum(copies)
+        if agreed:
+            task.flags["views"] = "candidates agree"
+        return agreed
 
     def take(self, action: str, origin: str, raw_sql: str, likely: float | None) -> None:
         """A text as a candidate: through the guardrails, and where its query is new, through the tools."""

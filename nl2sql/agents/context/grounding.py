@@ -8,7 +8,7 @@ which column it lies. ``ground`` finds values whose words the question holds, an
 question. Off by default (``schema_text.values``).
 
 Not covered: numbers and dates in columns that are not text, synonyms ("female" for ``'F'``), typing errors, texts of
-more than 60 characters, more than 5,000 distinct texts of one column, databases other than SQLite.
+more than 60 characters, more than 5,000 distinct texts of one column.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlglot import exp
+
 from nl2sql.agents.context.linking import NAME_WEIGHT, STOP_WORDS, question_stems, rank_tables, stem
-from nl2sql.databases.schema import Schema, quote_always, quote_name
-from nl2sql.errors import UsageError
+from nl2sql.databases.schema import Column, Schema, quote_always, quote_name
 from nl2sql.interfaces import Database
 from nl2sql.machine import cache_dir
 from nl2sql.sql.words import words
@@ -34,6 +35,7 @@ MOST_VALUES = 5_000  # distinct values of a column
 CANDIDATES = 300  # values that are compared with the question
 ENOUGH = 0.7  # share of a value's letters that the question must hold, word by word
 _WORD = re.compile(r"[^\W_]+")
+_TEXTUAL = re.compile(r"CHAR|TEXT|STRING|CLOB|ENUM|SYMBOL", re.IGNORECASE)
 _COUNTS = frozenset(words("one two three four five six seven eight nine ten first second third last"))
 
 
@@ -73,9 +75,7 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
 
 
 def with_values(nlq: str, database: Database, k: int) -> tuple[str, list[Match]]:
-    """``nlq`` with a line of the values that it names, and these. Raises UsageError for a database not of SQLite."""
-    if database.dialect != "sqlite":
-        raise UsageError(f"schema_text.values knows SQLite only, and {database.name!r} is {database.dialect}; use 0")
+    """``nlq`` with a line of the values that it names, and these."""
     matches = ground(nlq, database, k)
     return "\n".join(filter(None, (nlq, values_line(matches)))), matches
 
@@ -207,6 +207,9 @@ def _texts(database: Database, schema: Schema) -> Iterator[tuple[str, str, str]]
     """(value, table, column) of every short text."""
     for table in schema.tables:
         for column in table.columns:
+            if database.dialect != "sqlite":
+                yield from _texts_of(database, table.name, column)
+                continue
             name = quote_always(column.name)
             sql = (
                 f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {quote_always(table.name)} LIMIT 100000) "
@@ -215,3 +218,15 @@ def _texts(database: Database, schema: Schema) -> Iterator[tuple[str, str, str]]
             result = database.run(sql, timeout_s=5.0, max_rows=MOST_VALUES)
             for (value,) in result.rows if result.success else ():
                 yield str(value), table.name, column.name
+
+
+def _texts_of(database: Database, table: str, column: Column) -> Iterator[tuple[str, str, str]]:
+    """The short texts of one column on another engine than SQLite, whose columns hold values of their type only."""
+    if not _TEXTUAL.search(column.type or "TEXT"):
+        return
+    name = exp.column(column.name, quoted=True)
+    query = exp.select(name).distinct().from_(exp.table_(table, quoted=True)).limit(MOST_VALUES)
+    result = database.run(query.sql(dialect=database.dialect), timeout_s=5.0, max_rows=MOST_VALUES)
+    for (value,) in result.rows if result.success else ():
+        if isinstance(value, str) and 1 <= len(value) <= LONGEST:
+            yield value, table, column.name
