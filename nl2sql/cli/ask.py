@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from nl2sql.errors import UsageError
+from nl2sql.errors import UsageError, printable
+from nl2sql.machine import masked
 
 if TYPE_CHECKING:
     from nl2sql.agents.record import Episode
@@ -117,7 +118,7 @@ def ask(
 
         print(json_text(episode.to_dict(), indent=2))
     else:
-        print(_as_text(episode))
+        print(masked(printable(_as_text(episode))))
     if episode.error:
         raise typer.Exit(1)
 
