@@ -6,8 +6,11 @@ Failures *inside* an episode are data (``Episode.error``), not these exceptions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # not tabs and line ends
 
 
 class Nl2SqlError(Exception):
@@ -50,5 +53,10 @@ def interruptible(message: str) -> Iterator[None]:
 
 
 def one_line(error: object, limit: int | None = None) -> str:
-    """The words of an error or a text, on one line of at most ``limit`` characters."""
-    return " ".join(str(error).split())[:limit]
+    """The words of an error or a text, on one line of at most ``limit`` characters, without control characters."""
+    return printable(" ".join(str(error).split()))[:limit]
+
+
+def printable(text: str) -> str:
+    """``text`` as a terminal may be given it: ``?`` for what would move its cursor, colour it or name its window."""
+    return CONTROL.sub("?", text)

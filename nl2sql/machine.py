@@ -6,11 +6,45 @@ The cache folder (converted weights, built databases, replicas) is ``NL2SQL_CACH
 from __future__ import annotations
 
 import os
+import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from nl2sql.errors import Nl2SqlError
 
+KEY_VARIABLE = "NL2SQL_API_KEY"
+SHORTEST_KEY = 8  # characters; shorter ones ("EMPTY") are no secret, and their letters occur everywhere
 _DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
+
+
+def api_key() -> str:
+    """The key of the model's server; "" without one."""
+    return os.environ.get(KEY_VARIABLE, "").strip()
+
+
+def masked(text: str, key: str | None = None) -> str:
+    """``text`` without the server's key, or any end of it of eight characters or more. key: default, ``api_key()``."""
+    key = api_key() if key is None else key
+    if len(key) < SHORTEST_KEY or key[-SHORTEST_KEY:] not in text:
+        return text
+    return _ends(key).sub("***", text)
+
+
+def masked_data(value: Any, key: str) -> Any:
+    """What was read from JSON, with every text in it ``masked``."""
+    if isinstance(value, str):
+        return masked(value, key)
+    if isinstance(value, list):
+        return [masked_data(item, key) for item in value]
+    if isinstance(value, dict):
+        return {masked(name, key): masked_data(item, key) for name, item in value.items()}
+    return value
+
+
+@cache
+def _ends(key: str) -> re.Pattern[str]:
+    return re.compile("|".join(re.escape(key[at:]) for at in range(len(key) - SHORTEST_KEY + 1)))
 
 
 def cores() -> int:

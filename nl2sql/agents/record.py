@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nl2sql.interfaces import Question, Row, Usage
+from nl2sql.machine import masked
 
 TRACE_FORMAT = 1
 COMPLIANCE_FLAGS = (
@@ -154,9 +155,12 @@ def json_tree(value: Any) -> Any:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Strict JSON in UTF-8: no Infinity, no NaN, and a lone surrogate (a model can write one) as its escape."""
+    """Strict JSON in UTF-8: no Infinity, no NaN, and a lone surrogate (a model can write one) as its escape.
+
+    Whatever is written down goes through here, so that the server's key is in none of it.
+    """
     text = json.dumps(json_tree(value), ensure_ascii=False, indent=indent, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return masked(text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 def json_value(value: Any) -> Any:

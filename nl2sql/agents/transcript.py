@@ -47,7 +47,7 @@ def episode_text(episode: Episode) -> str:
     return "\n".join(lines)
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """The text on one line, control characters as escapes: nobody's data drives a terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -58,4 +58,4 @@ def _lines(event: Mapping[str, Any], head: str, text: str) -> str:
         lines = [*lines[:MOST_LINES], f"... {len(lines) - MOST_LINES} more lines (all of them: --json)"]
     start = f"step {event.get('step', '?')}".ljust(8)
     heads = [f"{start}| {head.ljust(WIDTH)}", *[f"{' ' * 8}| {' ' * WIDTH}"] * (len(lines) - 1)]
-    return "\n".join(f"{left} {printable(line)}".rstrip() for left, line in zip(heads, lines, strict=True))
+    return "\n".join(f"{left} {escaped(line)}".rstrip() for left, line in zip(heads, lines, strict=True))

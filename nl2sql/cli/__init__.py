@@ -33,6 +33,7 @@ from nl2sql.cli import (
     score,
 )
 from nl2sql.errors import Nl2SqlError, one_line
+from nl2sql.machine import masked
 
 app = typer.Typer(
     name="nl2sql",
@@ -96,7 +97,7 @@ def main() -> None:
     except Nl2SqlError as error:
         if debug:
             raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        print(f"error: {masked(one_line(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if debug:
@@ -108,6 +109,6 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        text = one_line(f"{type(error).__name__}: {error}", 300)
+        text = masked(one_line(f"{type(error).__name__}: {error}", 300))
         print(f"error: {text} (a bug; NL2SQL_DEBUG=1 shows the traceback)", file=sys.stderr)
         sys.exit(1)

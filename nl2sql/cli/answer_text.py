@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from nl2sql.agents.checks.suspicions import texts
 from nl2sql.agents.record import json_value
-from nl2sql.agents.transcript import printable
+from nl2sql.agents.transcript import escaped
+from nl2sql.errors import printable
 from nl2sql.eval.tables import records_text
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ MENDED = "-- mended without the model; it runs, and may still not be what was as
 
 def answer_text(episode: Episode, database: Database) -> str:
     """The whole answer; a query that failed comes with what is known about it, and mended where that runs."""
-    lines = [episode.sql or "(no SQL)"]
+    lines = [printable(episode.sql) or "(no SQL)"]
     if episode.error:
-        lines.append(f"-- {printable(episode.error)}")
+        lines.append(f"-- {escaped(episode.error)}")
     if episode.columns:
         lines += _rows(episode.columns, episode.rows)
-    lines += [f"-- suspicious, {printable(line)}" for line in texts(episode.flags.get("suspicions", ()))]
+    lines += [f"-- suspicious, {escaped(line)}" for line in texts(episode.flags.get("suspicions", ()))]
     lines += _explained(episode, database)
     usage = episode.usage
     lines.append(
@@ -43,17 +44,17 @@ def _explained(episode: Episode, database: Database) -> list[str]:
     from nl2sql.repair.explanation import explanation
 
     known = explanation(episode.sql, database)
-    lines = [f"-- {printable(line)}" for line in known.lines()[1:] if not line.endswith(": N/A")]
+    lines = [f"-- {escaped(line)}" for line in known.lines()[1:] if not line.endswith(": N/A")]
     if not known.mended:
         return lines
     result = database.run(known.mended, timeout_s=10.0, max_rows=MOST_ROWS + 1)
-    shown = _rows(result.columns, result.rows) if result.success else [f"-- {printable(str(result.error))}"]
-    return [*lines, MENDED, printable(known.mended), *shown]
+    shown = _rows(result.columns, result.rows) if result.success else [f"-- {escaped(str(result.error))}"]
+    return [*lines, MENDED, escaped(known.mended), *shown]
 
 
 def _rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    table = [[printable(str(column)) for column in columns]]
+    table = [[escaped(str(column)) for column in columns]]
     for row in rows[:MOST_ROWS]:
-        table.append(["NULL" if value is None else printable(str(json_value(value))) for value in row])
+        table.append(["NULL" if value is None else escaped(str(json_value(value))) for value in row])
     more = [f"... {len(rows) - MOST_ROWS} more rows"] if len(rows) > MOST_ROWS else []
     return [*records_text(table), *more]

@@ -6,14 +6,12 @@ import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from nl2sql.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
+from nl2sql.machine import masked
 
 ModelOption = Annotated[
     str,
@@ -125,7 +123,7 @@ def ask(
         episode = answer(text, database, loaded, named, settings, sink=sink)
         loaded.close()
         shown = json_text(episode.to_dict(), indent=2) if as_json else answer_text(episode, database)
-    print(shown)
+    print(masked(shown))
     if episode.error:
         raise typer.Exit(1)
 
@@ -142,10 +140,10 @@ def _print_step(event: Mapping[str, Any]) -> None:
     from nl2sql.agents.transcript import event_text
 
     if event.get("status") != "forced":  # the override itself was shown
-        print(event_text(event), file=sys.stderr)
+        print(masked(event_text(event)), file=sys.stderr)
 
 
 def _print_json(event: Mapping[str, Any]) -> None:
     from nl2sql.agents.record import json_text
 
-    print(json_text(event), file=sys.stderr)
+    print(masked(json_text(event)), file=sys.stderr)

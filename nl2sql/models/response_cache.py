@@ -28,7 +28,7 @@ from typing import Any
 
 from nl2sql.errors import Cancelled
 from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, ToolDefinition, Usage
-from nl2sql.machine import cache_dir
+from nl2sql.machine import cache_dir, masked
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class ResponseCache:
         return entries
 
     def put(self, key: bytes, answer: list[dict[str, Any]]) -> None:
-        packed = zlib.compress(json.dumps(answer, separators=(",", ":")).encode())
+        packed = zlib.compress(masked(json.dumps(answer, separators=(",", ":"))).encode())
         self._run("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (key, packed, time.time()))
         self._puts += 1
         if self._puts % _CHECK_EVERY == 0:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nl2sql.interfaces import RunResult
+from nl2sql.sql.bounds import MAX_CHARS
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -20,7 +21,7 @@ BLANK = re.compile(r"\s+|--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
 def prepare(sql: str) -> str:
     """The statement itself, but one that ends in two semicolons becomes two: to BIRD's driver that is an error."""
-    if sql.count(";") < 2:
+    if sql.count(";") < 2 or len(sql) > MAX_CHARS:  # the sandbox refuses longer ones
         return sql
     rest = BLANK.sub("", QUOTED.sub("x", sql)).lstrip(";")
     return f"{sql}\nSELECT" if rest.endswith(";;") else sql

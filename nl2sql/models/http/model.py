@@ -8,17 +8,17 @@ more than one server behind one model.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nl2sql.errors import ModelError, UsageError
+from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
+from nl2sql.machine import api_key
 from nl2sql.models.http.grammar import TRIAL_TOKENS, GrammarCheck, fields_for, find_form, refusal
-from nl2sql.models.http.options import KEY_VARIABLE, ServerOptions, load_tokenizer, split_address, window_of
+from nl2sql.models.http.options import ServerOptions, load_tokenizer, split_address, window_of
 from nl2sql.models.http.probe import CONTINUE, count_remotely, for_chat, probe, rendered, served_models
 from nl2sql.models.http.prompts import CountedPrompts, quoting, without_echo
 from nl2sql.models.http.transport import Reply, RequestRefused, Transport
@@ -32,6 +32,7 @@ _WEATHER: ToolDefinition = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
+MAX_SAID = 600  # characters of an error about an answer
 _STORY = ({"role": "user", "content": "Tell me a story."},)
 
 
@@ -46,7 +47,7 @@ class HttpModel:
         self.url, self.name = split_address(spec)
         self.batch_size = batch_size
         self.options = options or ServerOptions()
-        key = os.environ.get(KEY_VARIABLE, "").strip() or None
+        key = api_key() or None
         self._transport = Transport(
             self.url,
             key=key,
@@ -211,7 +212,7 @@ class HttpModel:
             try:
                 answers, counts = _read(reply, stream, size, stop, echo)
             except ModelError as error:
-                raise ModelError(f"{self.url}: {error}") from None
+                raise ModelError(one_line(f"{self.url}: {error}", MAX_SAID)) from None
             self._counted.remember(messages, prefill, counts.prompt, tools)
             if counts.prompt is None:
                 counts = replace(counts, prompt=self.count_tokens(messages, prefill, tools))
@@ -264,7 +265,8 @@ class HttpModel:
                 compute_seconds=counts.compute_seconds / n,
                 cost=paid / n,
             )
-            completions.append(Completion(answer.text, answer.finish, usage, answer.logprob))
+            text = self._transport.without_key(answer.text)  # it may come in pieces of a stream
+            completions.append(Completion(text, answer.finish, usage, answer.logprob))
         return completions
 
     # ----------------------------------------------------------------------------------------------- counting

@@ -14,11 +14,10 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nl2sql.errors import ModelError, UsageError, one_line
+from nl2sql.machine import KEY_VARIABLE
 from nl2sql.models.chat import Chat
 from nl2sql.models.embedded import pull
 from nl2sql.models.spec import resolve_spec
-
-KEY_VARIABLE = "NL2SQL_API_KEY"
 
 
 class ServerOptions(BaseModel):

@@ -20,7 +20,7 @@ from nl2sql.errors import ModelError
 from nl2sql.interfaces import Message, ToolDefinition
 from nl2sql.models.chat import Chat, plain_prompt, without_system
 from nl2sql.models.http.transport import RequestRefused, Transport
-from nl2sql.models.http.wire import read_answers, read_counts
+from nl2sql.models.http.wire import MOST, read_answers, read_counts
 
 logger = logging.getLogger(__name__)
 
@@ -305,7 +305,7 @@ def count_remotely(
         data = transport.send("POST", f"{root}/tokenize", whole, retries=1).data
         tokens = data.get("tokens") if isinstance(data, Mapping) else None
         count = len(tokens) if isinstance(tokens, list) else None
-    if not isinstance(count, int) or isinstance(count, bool):
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST:
         raise ModelError(f"{transport.base}: /tokenize gives no count")
     return count
 
@@ -316,7 +316,11 @@ def _about(transport: Transport, entry: Mapping[str, Any]) -> dict[str, Any]:
     described = entry.get("meta")
     meta: Mapping[str, Any] = described if isinstance(described, Mapping) else {}
     about: dict[str, Any] = {key: entry[key] for key in ("owned_by", "root") if isinstance(entry.get(key), str)}
-    about |= {key: meta[key] for key in ("n_params", "size", "n_vocab") if isinstance(meta.get(key), int)}
+    about |= {
+        key: meta[key]
+        for key in ("n_params", "size", "n_vocab")
+        if isinstance(meta.get(key), int) and abs(meta[key]) < MOST**2
+    }
     window = entry.get("max_model_len")
     version = _ask(transport, f"{root}/version").get("version")
     props = _ask(transport, f"{root}/props") if not isinstance(version, str) else {}
@@ -327,7 +331,7 @@ def _about(transport: Transport, entry: Mapping[str, Any]) -> dict[str, Any]:
     settings = props.get("default_generation_settings")
     if window is None and isinstance(settings, Mapping):
         window = settings.get("n_ctx")
-    if isinstance(window, int) and not isinstance(window, bool) and window > 0:
+    if isinstance(window, int) and not isinstance(window, bool) and 0 < window <= MOST:
         about["window"] = window
     return about
 

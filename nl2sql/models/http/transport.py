@@ -21,8 +21,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 from nl2sql.errors import Cancelled, ModelError, one_line
+from nl2sql.machine import masked, masked_data
+from nl2sql.sql.bounds import load_json
 
 logger = logging.getLogger(__name__)
+logging.getLogger("httpcore2").setLevel(logging.INFO)  # DEBUG shows headers, and a server may quote the key in one
 
 CONNECT_S = 10.0
 MAX_BODY_BYTES = 8 * 2**20  # a server that sends without end must not fill the memory
@@ -174,7 +177,7 @@ class Transport:
                     stream = "text/event-stream" in response.headers.get("content-type", "")
                     if response.status_code == 200 and stream and lines is not None:
                         lines.restart()
-                        await _read_lines(response, lines)
+                        await self._stream(response, lines)
                         return None
                     raw = b"".join([part async for part in _parts(response)])
                     return self._checked(response.status_code, response.headers, raw)
@@ -185,32 +188,45 @@ class Transport:
         except _TooLarge:
             raise ModelError(f"{self.base}: the answer is longer than {MAX_BODY_BYTES // 2**20} MiB") from None
         except httpx.TransportError as error:
-            what = one_line(error) or type(error).__name__
+            what = self._clean(str(error)) or type(error).__name__
             raise _Again(f"cannot be reached ({what})", unreachable=True) from None
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise ModelError(f"{self.base}: {type(error).__name__}: {self._clean(str(error))}") from None
+
+    async def _stream(self, response: Any, lines: LineSink) -> None:
+        try:
+            await _read_lines(response, lines)
+        except RequestRefused:
+            raise
+        except ModelError as error:
+            raise ModelError(f"{self.base}: {self._clean(str(error))}") from None
 
     def _checked(self, status: int, headers: Mapping[str, str], raw: bytes) -> Any:
         """The parsed body of a 200; else the fitting exception."""
         if status == 200:
             try:
-                return json.loads(raw)
-            except (ValueError, RecursionError):
+                return masked_data(_parsed(raw), self._key or "")
+            except ValueError:
                 raise ModelError(f"{self.base}: the answer is not JSON: {self._clean(_text(raw))!r}") from None
         said = self._clean(_said(raw))
         if status in _RETRIED:
             raise _Again(f"HTTP {status}: {said}", after_s=_retry_after(headers.get("retry-after")))
         if 300 <= status < 400:
-            said = f"redirects to {headers.get('location', 'nowhere')}; give that address instead"
+            said = f"redirects to {self._clean(headers.get('location', 'nowhere'))}; give that address instead"
         elif status in (401, 403):
             said += "; set NL2SQL_API_KEY to a key of this server"
         raise RequestRefused(f"{self.base}: HTTP {status}: {said}", status, said)
 
     def _clean(self, text: str) -> str:
-        line = one_line(text)
+        """What a server says, as an error shows it: one line, without the key."""
+        line = one_line(self.without_key(text))
         if self._key:
             line = line.replace(self._key, "***")
         return "".join(c if c.isprintable() else "?" for c in line)[:300]
+
+    def without_key(self, text: str) -> str:
+        """``text`` without the key, or a long end of it."""
+        return masked(text, self._key or "")
 
 
 class _TooLarge(Exception):
@@ -238,6 +254,11 @@ async def _read_lines(response: Any, lines: LineSink) -> None:
         raise _Again("the stream ended in the middle", unreachable=True)
 
 
+def _parsed(raw: bytes) -> Any:
+    """The JSON of a body. Raises ValueError for what is none, or nests too deep."""
+    return load_json(raw.decode(json.detect_encoding(raw), "surrogatepass"))
+
+
 def _text(raw: bytes) -> str:
     return raw[:2000].decode("utf-8", "replace")
 
@@ -245,8 +266,8 @@ def _text(raw: bytes) -> str:
 def _said(raw: bytes) -> str:
     """The message in an error body of any of the usual shapes; else the body's beginning."""
     try:
-        data = json.loads(raw)
-    except (ValueError, RecursionError):
+        data = _parsed(raw)
+    except ValueError:
         return _text(raw) or "(no text)"
     while isinstance(data, Mapping):
         inner = next((data[key] for key in ("error", "message", "detail") if data.get(key)), None)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from nl2sql.errors import ModelError, one_line
+from nl2sql.sql.bounds import load_json
 
+MOST = 10**9  # tokens or milliseconds that a server may report for one answer
+ABSURD = "the server counts more tokens in one answer than a number can hold"
 Finish = Literal["stop", "length", "cancelled"]
 
 
@@ -80,8 +82,8 @@ def _calls(calls: Any) -> list[str]:
             raise ModelError("the server's answer has a tool call without a function's name")
         arguments = function.get("arguments")
         if isinstance(arguments, str):
-            with contextlib.suppress(ValueError, RecursionError):  # no JSON: the loop's to judge
-                arguments = json.loads(arguments or "{}")
+            with contextlib.suppress(ValueError):  # no JSON: the loop's to judge
+                arguments = load_json(arguments or "{}")
         call = {"name": function["name"], "arguments": {} if arguments is None else arguments}
         texts.append(f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>")
     return texts
@@ -95,7 +97,7 @@ def finish_of(reason: Any) -> Finish:
 
 
 def read_counts(data: Any) -> Counts:
-    """The token counts of an answer, as far as they are there and plausible."""
+    """The token counts of an answer, as far as they are there and numbers. Raises ModelError for absurd ones."""
     usage = data.get("usage") if isinstance(data, Mapping) else None
     if not isinstance(usage, Mapping):
         return Counts()
@@ -107,7 +109,7 @@ def read_counts(data: Any) -> Counts:
     if isinstance(timings, Mapping):
         reused = _count(timings.get("cache_n")) if reused is None else reused
         parts = [timings.get(name) for name in ("prompt_ms", "predicted_ms")]
-        seconds = sum(p for p in parts if isinstance(p, int | float) and math.isfinite(p) and p > 0) / 1000
+        seconds = sum(p for p in parts if _is_number(p) and 0 < p < MOST) / 1000
     return Counts(prompt, completion, min(reused or 0, prompt or 0), seconds)
 
 
@@ -146,8 +148,8 @@ class Stream:
 
     def _take(self, payload: str) -> None:
         try:
-            data = json.loads(payload)
-        except (ValueError, RecursionError):
+            data = load_json(payload)
+        except ValueError:
             raise ModelError(f"the server's stream holds a line that is not JSON: {payload[:200]!r}") from None
         if not isinstance(data, Mapping):
             raise ModelError(f"the server's stream holds a {type(data).__name__}; expected an object")
@@ -197,7 +199,15 @@ def _field(data: Any, name: str, kind: type) -> Any:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return None
+    if value > MOST:
+        raise ModelError(f"the server counts {value:.1e} tokens in one answer" if value < 1e300 else ABSURD)
+    return value
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _logprob(logprobs: Any) -> float | None:
@@ -209,5 +219,5 @@ def _logprob(logprobs: Any) -> float | None:
         values = [item.get("logprob") if isinstance(item, Mapping) else None for item in logprobs["content"]]
     if not isinstance(values, list) or not values:
         return None
-    good = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
+    good = [v for v in values if _is_number(v) and -MOST < v < MOST]
     return float(sum(good)) if len(good) == len(values) else None
