@@ -18,6 +18,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from nl2sql.documents import from_yaml
 from nl2sql.errors import UsageError
 
 PROMPT_NAMES = (  # their texts are in agents/prompts.py
@@ -350,14 +351,14 @@ def _value(key: str, value: str) -> Any:
     if not value.strip() or key.strip().startswith("prompts."):  # a prompt is text, whatever it looks like
         return value
     try:
-        return yaml.safe_load(value)
+        return from_yaml(value)
     except yaml.YAMLError:
         raise UsageError(f"config override {key}={value!r} is not YAML; example: -c react.max_steps=4") from None
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = from_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"config file {path} does not exist") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -10,13 +10,13 @@ every folder of ``DATABASE_FOLDERS`` as ``DB/DB.sqlite`` and the other forms of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.documents import from_json
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question
 from nl2sql.sql.hardness import LEVELS, hardness
@@ -110,10 +110,10 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".jsonl":
-            records = [json.loads(line) for line in text.splitlines() if line.strip()]
+            records = [from_json(line) for line in text.splitlines() if line.strip()]
         else:
-            records = json.loads(text)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            records = from_json(text)
+    except (OSError, ValueError) as error:
         raise BenchmarkError(f"{path} cannot be read: {error}") from None
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise BenchmarkError(f"{path} is not a list of questions; expected [{{'question', 'query', 'db_id'}}, ...]")
@@ -216,8 +216,8 @@ def _splits(questions: Sequence[Question], folder: Path | None) -> dict[str, lis
     if path is None or not path.is_file():
         return splits
     try:
-        declared = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        declared = from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise BenchmarkError(f"{path} cannot be read: {error}") from None
     if not isinstance(declared, dict):
         raise BenchmarkError(f"{path} is a {type(declared).__name__}; expected {{'split name': [database ids], ...}}")

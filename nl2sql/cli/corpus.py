@@ -132,6 +132,7 @@ def export_command(
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Write the corpus as JSON lines, without its vectors."""
+    from nl2sql.documents import write_whole
     from nl2sql.repair.corpus import Corpus
     from nl2sql.repair.transfer import export_lines
 
@@ -141,7 +142,10 @@ def export_command(
             return
         if out.exists():
             raise UsageError(f"{out} exists; name a new file")
-        out.write_text("".join(f"{line}\n" for line in export_lines(opened)), encoding="utf-8")
+        try:
+            write_whole(out, (f"{line}\n" for line in export_lines(opened)), new=True)
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written: {error.strerror}; name another file") from None
 
 
 @app.command("import")

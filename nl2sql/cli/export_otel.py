@@ -34,11 +34,12 @@ def export_otel_command(
     from nl2sql.runs.run import Run
 
     loaded = Run.load(run)
+    options = {"content": content, "progress": not quiet}
     if file is not None:
-        send, where = to_file(file), str(file)
+        with to_file(file) as send:
+            sent = export_spans(loaded, send, **options)
     elif endpoint:
-        send, where = to_collector(endpoint), endpoint
+        sent = export_spans(loaded, to_collector(endpoint), **options)
     else:
         raise UsageError("where to? add --endpoint http://localhost:4318, or --file spans.jsonl")
-    sent = export_spans(loaded, send, content=content, progress=not quiet)
-    print(f"exported {sent} episodes of {run} to {where}")
+    print(f"exported {sent} episodes of {run} to {file or endpoint}")

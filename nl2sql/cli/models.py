@@ -130,10 +130,12 @@ def _files(value: str) -> dict[str, Any]:
         "disk_bytes": sum(file.stat().st_size for file in files),
         "revision": weights_revision(files),
     }
+    from nl2sql.documents import from_json
+
     config = path / "config.json"
     if config.is_file():
         try:
-            loaded = json.loads(config.read_text(encoding="utf-8"))
+            loaded = from_json(config.read_text(encoding="utf-8"))
         except ValueError:
             raise UsageError(f"{config} is not JSON; expected a transformers model folder") from None
         for key in ("model_type", "max_position_embeddings", "vocab_size"):

@@ -19,6 +19,9 @@ def replay_command(
         list[str] | None,
         typer.Option("-c", "--set", help="Scoring setting, e.g. -c eval.replicas=10; may be repeated."),
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Make it the run's report.json, whatever its settings.")
+    ] = False,
     partial: Annotated[
         bool, typer.Option("--partial", help="Score what is finished of a run that is not; writes nothing.")
     ] = False,
@@ -29,11 +32,14 @@ def replay_command(
 ) -> None:
     """Score a run folder again without a model, and write its report.json anew.
 
+    With -c the scoring is another than the run's own: it goes to a file beside report.json, which is named at the end.
+    nl2sql report reads report.json; --replace writes that.
+
     \b
     Examples:
       nl2sql replay runs/dev
       nl2sql replay runs/dev -c eval.replicas=20
-      nl2sql replay runs/dev -c eval.rule=bird-set
+      nl2sql replay runs/dev -c eval.rule=bird-set --replace
       nl2sql replay runs/tonight --partial
     """
     import sys
@@ -44,11 +50,15 @@ def replay_command(
 
     progress = not quiet and sys.stderr.isatty()
     with open_executor(executor, address) as worker:
-        report = replay(run, overrides=set_ or (), partial=partial, progress=progress, executor=worker).report
+        report = replay(
+            run, overrides=set_ or (), replace=replace, partial=partial, progress=progress, executor=worker
+        ).report
     if as_json:
         print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
     else:
         print(summary_text(report))
+        if name := report.get("file"):
+            print(f"\nanother scoring than the run's own: written to {run / name}")
 
 
 def check_run_command(

@@ -8,7 +8,6 @@ agreement with those is counted.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
 from nl2sql.eval.rules import RULES, Rule
 from nl2sql.interfaces import RunResult
@@ -55,10 +55,10 @@ def run_cases(path: str | Path, *, timeout_s: float = 10.0, pool: QueryPool | No
 
 def _read(path: Path) -> list[Case]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = from_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"case file {path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"case file {path} is not JSON: {error}") from None
     cases = data.get("cases") if isinstance(data, dict) else data
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question
 
@@ -154,8 +155,8 @@ def _kind(path: Path, text: str) -> str:
 
 def _is_record_line(line: str) -> bool:
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError:
+        record = from_json(line)
+    except ValueError:
         return False
     return isinstance(record, dict) and _key(record, ID_KEYS) is not None and _key(record, SQL_KEYS) is not None
 
@@ -207,12 +208,12 @@ def _read_jsonl(reading: _Reading, text: str, questions: Sequence[Question]) -> 
         if not line.strip():
             continue
         try:
-            record: Any = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+            record: Any = from_json(line)
+        except ValueError as error:
             if number == len(lines):  # a run that was killed while it wrote: no newline after the torn line
                 reading.remarks.append(f"{reading.path}: the last line is torn and was ignored")
                 continue
-            reason = getattr(error, "msg", "nested too deeply")
+            reason = getattr(error, "msg", error)
             raise UsageError(
                 f"{reading.path} line {number} is not JSON ({reason}); expected an object per line"
             ) from None
@@ -288,8 +289,8 @@ def _fitting(
 
 def _load(path: Path, text: str, *, pairs: bool = False) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=list if pairs else None)
-    except (json.JSONDecodeError, RecursionError) as error:
+        return from_json(text, pairs=pairs)
+    except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}") from None
 
 

@@ -33,8 +33,8 @@ _SAME_SHARE = 0.7  # a slot that agrees this far is the same conversation; one t
 class BatchWorker:
     """Runs rows in batches of at most ``batch_size`` on its own daemon thread.
 
-    decode: token ids to text. max_cache_bytes: of keys and values, at most. threads: torch's, for this worker's
-    operations; None leaves them as they are.
+    decode: token ids to text. max_cache_bytes: of keys and values, at most. room: how many of them may be taken now,
+    where that changes. threads: torch's, for this worker's operations; None leaves them as they are.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class BatchWorker:
         *,
         batch_size: int,
         max_cache_bytes: int,
+        room: Callable[[], int] | None = None,
         threads: int | None = None,
         name: str = "nl2sql-model",
     ) -> None:
@@ -51,6 +52,7 @@ class BatchWorker:
         self._decode = decode
         self.batch_size = batch_size
         self._max_cache_bytes = max_cache_bytes
+        self._room = room or (lambda: max_cache_bytes)
         self._threads = threads
         self._waiting: deque[Row] = deque()
         self._changed = threading.Condition()
@@ -86,6 +88,11 @@ class BatchWorker:
     def cache_bytes(self) -> int:
         """Memory that all slots take now."""
         return sum(slot.capacity for slot in self._slots()) * self.decoder.token_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Memory of slots that was written to: what the system counts of them."""
+        return sum(slot.written for slot in self._slots()) * self.decoder.token_bytes
 
     def _run(self) -> None:
         if self._threads is not None:
@@ -189,12 +196,14 @@ class BatchWorker:
         return slot
 
     def _make_room(self, size: int, grown: Slot | None, keep: Slot | None) -> bool:
-        """Forget idle slots, the longest unused first, until one of ``size`` bytes (or ``grown``, that long) fits.
+        """Forget idle slots, the longest unused first, until ``size`` bytes more (or ``grown``, that long) fit in.
 
         ``keep`` goes last. Nothing is forgotten where that would not be enough.
         """
         per_token = self.decoder.token_bytes
-        free = self._max_cache_bytes - self.cache_bytes + (grown.capacity * per_token if grown is not None else 0)
+        others = any(row.slot is not None for row in self._active)
+        most = self._room() if others else self._max_cache_bytes  # nobody is left to wait for
+        free = most - self.cache_bytes + (grown.capacity * per_token if grown is not None else 0)
         spare = sorted((idle for idle in self._idle if idle is not grown), key=lambda idle: (idle is keep, idle.used))
         if free + sum(idle.capacity for idle in spare) * per_token < size:
             return False
@@ -208,12 +217,18 @@ class BatchWorker:
         if row.slot is not None:
             self._tick += 1
             row.slot.used = self._tick
-            if error is None or isinstance(error, Cancelled):
+            known = error is None or isinstance(error, Cancelled)
+            if known and (row.alone or not self._held_elsewhere(row)):
                 self._idle.append(row.slot)  # after a failure nobody knows what it holds
                 if not self.decoder.token_bytes and len(self._idle) > self.batch_size:  # of unknown size: by number
                     self._idle.remove(min(self._idle, key=lambda idle: idle.used))
             row.slot = None
         self._finish(row, error)
+
+    def _held_elsewhere(self, row: Row) -> bool:
+        """Whether another slot has all of a row's prompt that a new row can use."""
+        prompt = row.array[:-1]
+        return any(slot is not row.slot and slot.shared(prompt) == len(prompt) for slot in self._slots())
 
     def _finish(self, row: Row, error: Exception | None = None) -> None:
         if error is not None and not isinstance(error, Nl2SqlError):

@@ -52,7 +52,8 @@ class ContinuousWorker:
         self._names = itertools.count()
         self._lock = threading.Lock()
         self._closed = False
-        self.forward_seconds = self.busy_seconds = 0.0  # not told by the library
+        self.forward_seconds = self.busy_seconds = 0.0  # not told by the library, which
+        self.cache_bytes = settings.num_blocks * PAGE * token_bytes  # takes its whole cache at once
         self._thread = threading.Thread(target=self._run, name="nl2sql-model", daemon=True)
         self._thread.start()
 

@@ -24,6 +24,7 @@ from nl2sql.models.spread import computing_devices, places
 if TYPE_CHECKING:
     from nl2sql.models.batching import BatchWorker
     from nl2sql.models.continuous import ContinuousWorker
+    from nl2sql.models.memory import EngineMemory
     from nl2sql.models.routing import Router
     from nl2sql.models.rows import Row
 
@@ -35,7 +36,8 @@ class LocalModel:
     """A transformers causal LM behind the ``Model`` protocol. Use ``load``, or ``load_model``.
 
     model, tokenizer: loaded transformers objects (the model in eval mode, on its device). revision: content hash.
-    batch_size: rows decoded at once. max_cache_bytes: keys and values at most; default half of the free memory.
+    batch_size: rows decoded at once. max_cache_bytes: of keys and values alone; by default ``memory_limit`` bounds them
+    together with all else that the process takes.
     engine: one of ENGINES; ``auto`` is our slots on every device, until transformers' continuous batching is measured.
     """
 
@@ -52,7 +54,7 @@ class LocalModel:
     ) -> None:
         from nl2sql.models.chat import Chat
         from nl2sql.models.constrained import Constrainer
-        from nl2sql.models.slots import default_cache_bytes
+        from nl2sql.models.memory import EngineMemory, memory_limit
 
         self.name = name
         self.revision = revision
@@ -63,9 +65,10 @@ class LocalModel:
         self._places = places(model)
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
-        self._max_cache_bytes = max_cache_bytes or default_cache_bytes(model)
+        measured = max_cache_bytes is None and self._device == "cpu"
+        self.memory = EngineMemory(max_cache_bytes or memory_limit(model), measured=measured)
         self._engine, self._worker = open_engine(
-            _pick_engine(engine), model, self._chat.decode, batch_size, self._max_cache_bytes
+            _pick_engine(engine), model, self._chat.decode, batch_size, self.memory
         )
         # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
         self._at_exit = weakref.finalize(self, self._worker.close)
@@ -132,6 +135,7 @@ class LocalModel:
                 seed=_row_seed(base, index),
                 cancel=cancel,
                 grammar=self._constrainer.start(grammar) if grammar is not None else None,
+                alone=n == 1,
             )
             for index in range(n)
         ]
@@ -220,6 +224,11 @@ class LocalModel:
             "transformers": transformers.__version__,
         }
 
+    @property
+    def cache_bytes(self) -> int:
+        """Memory that the engine's keys and values take now."""
+        return self._worker.cache_bytes
+
     def worker_seconds(self) -> tuple[float, float]:
         """Seconds since loading in which there was work, and of these inside the model's forward passes."""
         return self._worker.busy_seconds, self._worker.forward_seconds
@@ -242,7 +251,7 @@ def _pick_engine(engine: str) -> str:
 
 
 def open_engine(
-    engine: str, model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, max_cache_bytes: int
+    engine: str, model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, memory: EngineMemory
 ) -> tuple[str, BatchWorker | Router | ContinuousWorker]:
     """The decoder, and its name for the manifest: slots, continuous, or sequential where neither fits the model."""
     import torch
@@ -259,15 +268,24 @@ def open_engine(
         from nl2sql.models.continuous import ContinuousWorker
 
         model.set_attn_implementation("sdpa")
-        limits = {"batch_size": batch_size, "max_cache_bytes": max_cache_bytes, "token_bytes": decoder.token_bytes}
+        limits = {"batch_size": batch_size, "max_cache_bytes": memory.limit, "token_bytes": decoder.token_bytes}
         return engine, ContinuousWorker(model, decode, **limits)
     # accelerate puts a spread model's weights in place for one forward at a time
     alone = spread or model.device.type != "cpu"
     workers = 1 if alone else min(2, batch_size, torch.get_num_threads())
     if workers == 1 or not isinstance(decoder, SlotDecoder):
-        worker = BatchWorker(decoder, decode, batch_size=batch_size, max_cache_bytes=max_cache_bytes)
+        worker = BatchWorker(
+            decoder, decode, batch_size=batch_size, max_cache_bytes=memory.limit, room=memory.for_cache
+        )
+        memory.count(lambda: worker.written_bytes)
         return "slots" if isinstance(decoder, SlotDecoder) else "sequential", worker
     decoders = [decoder, *(SlotDecoder(model, decoder.token_bytes) for _ in range(workers - 1))]
-    each = {"max_cache_bytes": max_cache_bytes // workers, "threads": torch.get_num_threads() // workers}
+    each = {
+        "max_cache_bytes": memory.limit // workers,
+        "room": lambda: memory.for_cache() // workers,
+        "threads": torch.get_num_threads() // workers,
+    }
     sizes = [(batch_size + n) // workers for n in range(workers)]
-    return "slots", Router([BatchWorker(d, decode, batch_size=n, **each) for d, n in zip(decoders, sizes, strict=True)])
+    router = Router([BatchWorker(d, decode, batch_size=n, **each) for d, n in zip(decoders, sizes, strict=True)])
+    memory.count(lambda: router.written_bytes)
+    return "slots", router

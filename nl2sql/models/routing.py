@@ -71,3 +71,7 @@ class Router:
     @property
     def cache_bytes(self) -> int:
         return sum(worker.cache_bytes for worker in self.workers)
+
+    @property
+    def written_bytes(self) -> int:
+        return sum(worker.written_bytes for worker in self.workers)

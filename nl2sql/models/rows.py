@@ -33,6 +33,7 @@ class Row:
     seed: int = 0
     cancel: threading.Event | None = None
     grammar: GrammarState | None = None
+    alone: bool = True  # else one of several completions of a prompt: no conversation goes on behind it
     text: str = ""
     finish: Literal["stop", "length"] = "stop"
     logprob: float | None = 0.0  # None: the engine does not know

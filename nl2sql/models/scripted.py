@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from nl2sql.documents import from_json, from_yaml
 from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 
@@ -258,7 +259,7 @@ def _read_script(path: Path) -> dict[str, Any]:
 
     try:
         text = path.read_text(encoding="utf-8")
-        data = json.loads(text) if path.suffix.lower() == ".json" else yaml.safe_load(text)
+        data = from_json(text) if path.suffix.lower() == ".json" else from_yaml(text)
     except FileNotFoundError:
         raise UsageError(
             f"script {str(path)!r} does not exist; give a YAML or JSON file: --model scripted:FILE"

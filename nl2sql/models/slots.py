@@ -23,8 +23,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.cache_utils import DynamicCache
 
-from nl2sql.machine import free_bytes
-from nl2sql.models.spread import computing_devices, input_device
+from nl2sql.models.memory import Slab
+from nl2sql.models.spread import input_device
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,10 @@ class Slot:
     def __init__(self) -> None:
         self.tokens = array("q")
         self.capacity = 0
+        self.written = 0  # tokens that it held at most: so far its memory is the system's no more
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.used = 0  # when it was last in use, in the owner's ticks
+        self.slab: Slab | None = None  # where the layers lie
         self.own_cache: Any = None  # SequentialDecoder's
 
     def shared(self, wanted: np.ndarray) -> int:
@@ -123,6 +125,7 @@ class SlotDecoder:
         )
         for slot, new, _ in segments:
             slot.tokens.extend(new)
+            slot.written = max(slot.written, len(slot.tokens))
         wanted_logits: torch.Tensor = out.logits[0].float().cpu()
         return wanted_logits
 
@@ -136,6 +139,7 @@ class SlotDecoder:
             own[0][:, :, :length] = keys[:, :, :length]
             own[1][:, :, :length] = values[:, :, :length]
         target.tokens = source.tokens[:length]
+        target.written = max(target.written, length)
 
     def crop(self, slot: Slot, length: int) -> None:
         """Forget what ``slot`` holds past ``length`` tokens."""
@@ -157,7 +161,9 @@ class SlotDecoder:
         self, slot: Slot, index: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Empty keys and values of one layer, of the slot's capacity, shaped like those given."""
-        made = _lazy_zeros(keys, slot.capacity), _lazy_zeros(values, slot.capacity)
+        if slot.slab is None or slot.slab.capacity != slot.capacity:
+            slot.slab = Slab(self.token_bytes, slot.capacity)
+        made = slot.slab.zeros(keys), slot.slab.zeros(values)
         slot.layers[index] = made
         return made
 
@@ -371,26 +377,3 @@ def _agrees(decoder: SlotDecoder, rows: list[list[int]], plain: list[torch.Tenso
         if not float((expected - logits).abs().max()) <= relative * float(expected.abs().max()):
             return False
     return True
-
-
-def default_cache_bytes(model: Any) -> int:
-    """Bytes for keys and values: half of what is free now on the device that computes (2 GB where nobody says).
-
-    Of several devices the fullest counts: which layers lie on it is not looked at.
-    """
-    return min(_free_on(device) for device in computing_devices(model)) // 2
-
-
-def _free_on(device: str) -> int:
-    if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(torch.device(device))[0])
-    return free_bytes() or 4 * 10**9
-
-
-def _lazy_zeros(like: torch.Tensor, capacity: int) -> torch.Tensor:
-    """``[1, heads, capacity, dim]`` whose memory the system hands out when it is first written."""
-    shape = (1, like.shape[1], capacity, like.shape[3])
-    if like.device.type != "cpu":
-        return torch.zeros(shape, dtype=like.dtype, device=like.device)
-    count = int(np.prod(shape)) * like.itemsize
-    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(like.dtype).view(shape)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from nl2sql.documents import from_yaml
 from nl2sql.errors import UsageError
 from nl2sql.repair.guidance import RepairGuidance
 from nl2sql.repair.schema_names import FACTS, SchemaNames
@@ -190,7 +191,7 @@ def packaged(dialect: str) -> Registry:
 def read_registry(file: Path) -> Registry:
     """The patterns of a file. Raises UsageError that names the entry and what is wrong with it."""
     try:
-        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+        loaded = from_yaml(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"pattern file {file} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(loaded, dict) or not {"dialect", "patterns"} <= set(loaded):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.store import History
@@ -82,7 +83,7 @@ def import_lines(corpus: Corpus, file: Path) -> tuple[int, int]:
     with corpus.batch():
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = from_json(line)
                 if number == 1:
                     if row.get("format") != FORMAT:
                         raise ValueError(f"no {FORMAT!r} header")

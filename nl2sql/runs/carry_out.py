@@ -23,7 +23,7 @@ from nl2sql.config import Config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval.settings import Settings
 from nl2sql.runs.controls import FOLDERS, control_stores
-from nl2sql.runs.folder import FORMAT, RunFolder, environment, exclusive, iter_jsonl, write_json
+from nl2sql.runs.folder import FORMAT, RunFolder, environment, exclusive, iter_jsonl, read_manifest, write_json
 from nl2sql.runs.job import Cell, Executor, Job, no_bar
 from nl2sql.runs.opened import Opened
 from nl2sql.runs.plan import Plan, fingerprints, run_key
@@ -147,7 +147,7 @@ def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     if not path.exists():
         write_json(path, manifest)
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
+    before = read_manifest(folder)
     if before.get("key") == manifest["key"]:
         return
     parts = ("config", "controller", "model", "prompts")

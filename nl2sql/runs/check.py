@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from nl2sql.documents import from_json
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest
 from nl2sql.runs.plan import open_benchmark, read_plan
@@ -114,7 +114,7 @@ def _report(folder: Path, main: RunFolder) -> Finding:
     if not path.exists():
         return Finding("report", "warn", f"none yet; nl2sql eval --resume {folder}")
     try:
-        items = {item["id"]: item["sql"] for item in json.loads(path.read_text(encoding="utf-8"))["items"]}
+        items = {item["id"]: item["sql"] for item in from_json(path.read_text(encoding="utf-8"))["items"]}
     except (ValueError, KeyError, TypeError):
         return Finding("report", "fail", f"not a report; write it anew with: nl2sql replay {folder}")
     stale = [row["id"] for row in main.predictions() if items.get(row["id"]) != row["sql"]]

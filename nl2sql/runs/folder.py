@@ -26,6 +26,7 @@ from typing import IO, Any, TypeAlias
 
 from nl2sql import __version__
 from nl2sql.agents.record import TRACE_FORMAT, Episode, episode_to_dict, json_text
+from nl2sql.documents import from_json
 from nl2sql.errors import Nl2SqlError, UsageError
 
 FORMAT = 1  # of run folders; another number is another version's
@@ -95,7 +96,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """``manifest.json`` of a run folder. Raises UsageError where there is none, or that of another version."""
     path = folder / "manifest.json"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = from_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         new = "" if folder.is_dir() and any(folder.iterdir()) else f"; start one with: nl2sql eval --out {folder}"
         raise UsageError(f"{folder} holds no run (no manifest.json){new}") from None
@@ -143,7 +144,7 @@ def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                row = json.loads(line)
+                row = from_json(line)
             except ValueError:
                 row = None
             if not isinstance(row, dict):

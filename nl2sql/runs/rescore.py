@@ -1,17 +1,19 @@
 """Scoring a run folder again, without a model: after a change of the scoring, of golds, or of the number of replicas.
 
-``nl2sql replay`` and ``replay`` read the predictions that are there and write ``report.json`` anew.
+``nl2sql replay`` and ``replay`` read the predictions that are there and write ``report.json`` anew; another scoring
+than the run's own goes beside it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from nl2sql.config import Config, build_config, config_keys, load_config
+from nl2sql.config import Config, EvalConfig, build_config, config_keys, load_config
 from nl2sql.errors import UsageError, interruptible
 from nl2sql.eval.settings import Settings
-from nl2sql.interfaces import Benchmark, Question
+from nl2sql.interfaces import Benchmark, Question, content_key
 from nl2sql.runs.controls import FOLDERS
 from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest, write_json
 from nl2sql.runs.job import Executor
@@ -27,30 +29,42 @@ def replay(
     *,
     benchmark: Benchmark | None = None,
     overrides: Iterable[str] = (),
+    replace: bool = False,
     partial: bool = False,
     progress: bool = True,
     executor: Executor = LOCAL,
 ) -> Run:
     """Score the predictions of ``folder`` again and write its ``report.json``; returns the Run.
 
+    With other settings than the run's own it is a file beside that (``report_name``), which ``report["file"]`` names.
     benchmark: for a run that was given one as an object. overrides: ``eval.KEY=VALUE``, in place of the run's own
-    scoring. partial: score the questions that are finished, in a run that owes others; nothing is written. executor:
-    scores.
+    scoring. replace: make another scoring the run's ``report.json`` all the same. partial: score the questions that are
+    finished, in a run that owes others; nothing is written. executor: scores.
     Raises UsageError when questions are owed, or when the benchmark no longer has them.
     """
     path = Path(folder)
     plan, config = read_plan(path)
     if "benchmark" in plan.objects and benchmark is None:
         raise UsageError(f"{path} was given a benchmark object; nl2sql.replay({str(path)!r}, benchmark=...)")
-    settings = Settings(_rescored(config, overrides).eval, executor=executor, progress=progress)
+    wanted = _rescored(config, overrides).eval
+    name = "report.json" if replace else report_name(config.eval, wanted)
+    settings = Settings(wanted, executor=executor, progress=progress)
     opened = open_benchmark(plan, {"benchmark": benchmark})
     with interruptible(f"interrupted; score it again with: nl2sql replay {path}"):
         parts = parts_of(path, plan.seeds)
-        runs = {name: _score(part, opened, settings, partial=partial) for name, part in parts.items()}
+        runs = {part_name: _score(part, opened, settings, "" if partial else name) for part_name, part in parts.items()}
     run = pooled(path, plan, config, runs)
     if plan.seeds and not partial:
-        write_json(path / "report.json", run.report)
+        write_json(path / name, run.report)
     return run
+
+
+def report_name(own: EvalConfig, wanted: EvalConfig) -> str:
+    """The file of a scoring: ``report.json`` of the run's own, else one named after the rule and all settings."""
+    if wanted == own:
+        return "report.json"
+    rule = re.sub(r"[^\w~-]+", "_", wanted.rule)[-40:]  # a rule of one's own is a path
+    return f"report.{rule}-{content_key(wanted.model_dump())[:8]}.json"
 
 
 def stores_of(folder: Path) -> tuple[RunFolder, dict[str, RunFolder]]:
@@ -94,7 +108,9 @@ def changed_since(folder: Path, benchmark: Benchmark, questions: list[Question])
     return [name for name in {**then, **now} if then.get(name) != now.get(name)]
 
 
-def _score(folder: Path, benchmark: Benchmark, settings: Settings, *, partial: bool) -> Run:
+def _score(folder: Path, benchmark: Benchmark, settings: Settings, name: str) -> Run:
+    """Score one run and write ``name`` in its folder; "": score what is finished, and write nothing."""
+    partial = not name
     manifest = read_manifest(folder)
     questions = questions_of(folder, benchmark)
     main, controls = stores_of(folder)
@@ -116,8 +132,10 @@ def _score(folder: Path, benchmark: Benchmark, settings: Settings, *, partial: b
     changed = changed_since(folder, benchmark, questions) if not partial else []
     report = summarise(manifest, benchmark, questions, main, controls, settings)
     report["warnings"] += [f"{name} changed since the run was made" for name in changed]
+    if name not in ("", "report.json"):
+        report["file"] = name
     if not partial:
-        write_json(folder / "report.json", report)
+        write_json(folder / name, report)
     return Run(folder, manifest, report)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.stats import mcnemar
@@ -32,7 +32,7 @@ class Run:
         path = Path(folder)
         manifest = read_manifest(path)
         try:
-            report = json.loads((path / "report.json").read_text(encoding="utf-8"))
+            report = from_json((path / "report.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UsageError(
                 f"{path} holds no finished run (report.json is missing); continue it with: nl2sql eval --resume {path}"
@@ -102,6 +102,6 @@ def shared_ex(runs: Sequence[Run]) -> str:
         rule = names[0].removeprefix("EX[").removesuffix("]")
         raise UsageError(
             f"the runs were scored by different rules ({', '.join(sorted(set(names)))}); "
-            f"score them by one: nl2sql replay {other.folder} -c eval.rule={rule}"
+            f"score them by one: nl2sql replay {other.folder} -c eval.rule={rule} --replace"
         )
     return names[0]

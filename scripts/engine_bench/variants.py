@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from engine_bench.transcripts import Call, Episode
 from nl2sql.models.batching import BatchWorker
 from nl2sql.models.local import open_engine
+from nl2sql.models.memory import EngineMemory
 from nl2sql.models.rows import Row
 from nl2sql.models.slots import Segment, Slot, SlotDecoder, make_decoder
 
@@ -71,7 +72,9 @@ def _generate(model: Any, prompts: list[list[int]], new: int) -> None:
 
 def continuous(model: Any, episodes: Sequence[Episode], batch_size: int, cache_bytes: int) -> Result:
     """(c) transformers' continuous batching, prefix sharing on."""
-    opened, worker = open_engine("continuous", model, lambda ids: "", batch_size, cache_bytes)
+    opened, worker = open_engine(
+        "continuous", model, lambda ids: "", batch_size, EngineMemory(cache_bytes, measured=False)
+    )
     assert opened == "continuous", opened
     try:
         return _replay(worker, episodes)
@@ -93,7 +96,7 @@ def engine(
     if one:
         worker = BatchWorker(make_decoder(model), lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
     else:
-        _, worker = open_engine("slots", model, lambda ids: "", batch_size, cache_bytes)
+        _, worker = open_engine("slots", model, lambda ids: "", batch_size, EngineMemory(cache_bytes, measured=False))
     for each in getattr(worker, "workers", [worker]):
         each.decoder.drafts = drafts
     try:

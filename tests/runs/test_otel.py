@@ -145,7 +145,9 @@ def test_a_collector_gets_every_span_of_every_episode(run: Run, collector: tuple
 def test_a_file_holds_the_same_spans_as_otlp_json(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=INSTALL)
     file = tmp_path / "spans.jsonl"
-    assert export_spans(run, to_file(file), progress=False) == 12
+    with to_file(file) as send:
+        assert export_spans(run, send, progress=False) == 12
+        assert not file.exists()
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     spans = [s for line in lines for r in line["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]]
     wanted = [
@@ -153,8 +155,8 @@ def test_a_file_holds_the_same_spans_as_otlp_json(run: Run, tmp_path: Path) -> N
     ]
     assert [(span["traceId"], span["spanId"]) for span in spans] == wanted
     assert {span["kind"] for span in spans} == {1, 3}  # internal, client: numbers, as OTLP's JSON wants them
-    with pytest.raises(UsageError, match="exists; name another file"):
-        to_file(file)
+    with pytest.raises(UsageError, match="exists; name another file"), to_file(file):
+        pass
 
 
 def test_a_collector_that_is_not_there_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +176,7 @@ def test_without_opentelemetry_the_error_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.common.trace_encoder", None)
     for what in (
         lambda: to_collector("http://localhost:4318"),
-        lambda: to_file(tmp_path / "f"),
+        lambda: to_file(tmp_path / "f").__enter__(),
         lambda: export_spans(run, list, progress=False),
     ):
         with pytest.raises(UsageError, match=r"pip install 'nl2sql-harness\[otel\]'"):

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -197,6 +198,24 @@ def test_replay_scores_with_other_settings_of_the_scoring_only(folder: Path) -> 
         replay(folder, overrides=["react.max_steps=3"])
 
 
+def test_another_scoring_goes_beside_the_runs_own(folder: Path) -> None:
+    own = (folder / "report.json").read_bytes()
+    report = replay(folder, overrides=["eval.replicas=1"], progress=False).report
+    beside = folder / report["file"]
+    assert re.fullmatch(r"report\.bag-[0-9a-f]{8}\.json", beside.name)
+    assert json.loads(beside.read_text(encoding="utf-8"))["eval"]["replicas"] == 1
+    other = replay(folder, overrides=["eval.rule=spider", "eval.replicas=1"], progress=False).report["file"]
+    assert other.startswith("report.spider-")
+    assert replay(folder, overrides=["eval.replicas=1"], progress=False).report["file"] == beside.name
+    assert (folder / "report.json").read_bytes() == own
+    assert Run.load(folder).report["eval"] == json.loads(own)["eval"]
+    settings = json.loads(own)["eval"]
+    same = replay(folder, overrides=[f"eval.replicas={settings['replicas']}"], progress=False).report
+    assert "file" not in same
+    replaced = replay(folder, overrides=["eval.replicas=1"], replace=True, progress=False).report
+    assert "file" not in replaced and Run.load(folder).report["eval"]["replicas"] == 1
+
+
 @pytest.mark.parametrize(
     ("field", "metrics"),
     [
@@ -221,7 +240,7 @@ def test_replay_by_another_rule_names_it_everywhere(folder: Path) -> None:
     edit(folder / "predictions.jsonl", doubled)
     assert replay(folder, progress=False).report["metrics"]["EX[bag]"]["value"] == 0.0
     chosen = ["eval.rule=bird-set", "eval.method=suite", "eval.replicas=2"]
-    report = replay(folder, overrides=chosen, progress=False).report
+    report = replay(folder, overrides=chosen, replace=True, progress=False).report
     assert list(report["metrics"]) == ["VA", "EM", "EX[bird-set]", "TS[bird-set,suite,N=2]"]
     assert report["eval"] == {
         "timeout_s": 30.0,
@@ -257,12 +276,12 @@ def test_an_unknown_rule_is_refused_before_anything_runs(folder: Path, tmp_path:
 
 
 def test_a_report_over_two_rules_says_what_to_type(folder: Path, finished: Path, tmp_path: Path) -> None:
-    replay(folder, overrides=["eval.rule=spider"], progress=False)
+    replay(folder, overrides=["eval.rule=spider"], replace=True, progress=False)
     with pytest.raises(UsageError, match=r"different rules \(EX\[bag\], EX\[spider\]\)") as refused:
         write_report([finished, folder], tmp_path / "both.html")
     command = str(refused.value).rpartition("nl2sql replay ")[2].split()
-    assert command == [str(folder), "-c", "eval.rule=bag"]
-    replay(command[0], overrides=[command[2]], progress=False)
+    assert command == [str(folder), "-c", "eval.rule=bag", "--replace"]
+    replay(command[0], overrides=[command[2]], replace=True, progress=False)
     assert write_report([finished, folder], tmp_path / "both.html").exists()
 
 

@@ -14,7 +14,6 @@ Not covered: a twin in other words and with another query over a database that i
 from __future__ import annotations
 
 import functools
-import json
 import random
 import re
 import threading
@@ -28,6 +27,7 @@ from tqdm.auto import tqdm
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, FewShotConfig
+from nl2sql.documents import from_json
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Benchmark, Database, Question, content_key
 from nl2sql.repair.embeddings import HashedNgrams, Vectors
@@ -212,7 +212,7 @@ _EXPECTED = '{"question": TEXT, "sql": TEXT, "db_id": TEXT}'
 
 def _item(line: str, where: str) -> Question:
     try:
-        row = json.loads(line)
+        row = from_json(line)
         values = [row[key] for key in ("question", "sql", "db_id")]
     except (ValueError, KeyError, TypeError):
         raise UsageError(f"few-shot pool {where} is {line[:80]!r}; expected {_EXPECTED}") from None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nl2sql.documents import from_json, write_whole
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.suites import SuiteOrder, build_suites
 from nl2sql.interfaces import Question
@@ -72,7 +73,7 @@ def suites_of(
 def write_index(folder: Path, files: dict[str, list[Path]]) -> None:
     """Say which databases under ``folder`` belong to which question."""
     names = {id_: [file.relative_to(folder).as_posix() for file in databases] for id_, databases in files.items()}
-    (folder / INDEX).write_text(json.dumps(names, indent=1, ensure_ascii=False), encoding="utf-8")
+    write_whole(folder / INDEX, json.dumps(names, indent=1, ensure_ascii=False))
 
 
 def read_index(folder: Path) -> dict[str, list[Path] | None] | None:
@@ -84,7 +85,7 @@ def read_index(folder: Path) -> dict[str, list[Path] | None] | None:
     if not file.is_file():
         return None
     try:
-        names: Any = json.loads(file.read_text(encoding="utf-8"))
+        names: Any = from_json(file.read_text(encoding="utf-8"))
         index: dict[str, list[Path] | None] = {
             str(id_): [folder / name for name in databases] for id_, databases in names.items()
         }

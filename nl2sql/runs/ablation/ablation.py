@@ -6,7 +6,6 @@ again: carrying the same grid out again does what is owed. Cells are compared wi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from tqdm.auto import tqdm
 from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.prompts import prompt_hashes
+from nl2sql.documents import from_json
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
@@ -134,7 +134,7 @@ def _open(folder: Path) -> Path:
         raise UsageError(f"--out {folder} holds a run of nl2sql eval; name another folder for the ablation")
     if path.exists():
         try:
-            begun = json.loads(path.read_text(encoding="utf-8"))
+            begun = from_json(path.read_text(encoding="utf-8"))
             format_, writer = begun["format"], begun["nl2sql"]
         except (ValueError, KeyError, TypeError):
             raise UsageError(f"{path} is not an ablation's; name another --out") from None

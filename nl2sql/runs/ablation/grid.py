@@ -32,6 +32,7 @@ import yaml
 
 from nl2sql.agents.controllers import get_controller
 from nl2sql.config import build_config, config_keys, known_keys, merge, read_override
+from nl2sql.documents import from_yaml
 from nl2sql.errors import UsageError
 from nl2sql.runs.job import Cell
 from nl2sql.runs.plan import Plan, absolute, default_split
@@ -64,7 +65,7 @@ def grid_data(path: str | Path) -> dict[str, Any]:
 def _read(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, Any], list[Cell]]:
     file = Path(path)
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        data = from_yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"grid {file} does not exist; an example: scripts/ablation.yaml") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.record import json_text
+from nl2sql.documents import write_whole
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.interfaces import Benchmark
@@ -63,8 +64,7 @@ def write_failures(rows: list[dict[str, Any]], path: Path) -> None:
         raise UsageError(f"--out {path}: expected a name that ends in .csv or .jsonl")
     text = _csv(rows) if path.suffix == ".csv" else "".join(json_text(row) + "\n" for row in rows)
     try:
-        with path.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
+        write_whole(path, text, new=True)
     except FileExistsError:
         raise UsageError(f"--out {path} exists; name another file, annotations are not overwritten") from None
     except OSError as error:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from tqdm.auto import tqdm
 
 from nl2sql import __version__
+from nl2sql.documents import written_whole
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.runs.export.spans import Span, Trace, trace_of
 from nl2sql.runs.folder import iter_jsonl
@@ -122,30 +124,34 @@ def to_collector(endpoint: str) -> Send:
     return send
 
 
-def to_file(path: Path) -> Send:
-    """Appends to ``path``, which must not exist: one OTLP JSON object a line, as collectors' file receivers read it."""
+@contextmanager
+def to_file(path: Path) -> Iterator[Send]:
+    """Writes ``path``, which must not exist: one OTLP JSON object a line, as collectors' file receivers read it.
+
+    The file appears when the block has ended well. Raises UsageError where it is there or cannot be written.
+    """
     try:
         from google.protobuf.json_format import MessageToDict
         from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     except ImportError:
         raise UsageError(INSTALL) from None
     try:
-        path.touch(exist_ok=False)
+        with written_whole(path, new=True) as file:
+            yield lambda spans: _write(file, encode_spans(spans), MessageToDict)
     except FileExistsError:
         raise UsageError(f"--file {path} exists; name another file") from None
+    except OSError as error:
+        raise UsageError(f"--file {path} cannot be written: {error.strerror}; name another file") from None
 
-    def send(spans: Sequence[ReadableSpan]) -> None:
-        request = encode_spans(spans)
-        data = MessageToDict(request, use_integers_for_enums=True)
-        for sent, span in zip(_spans_in(request), _spans_in_json(data), strict=True):
-            for name, value in (("traceId", sent.trace_id), ("spanId", sent.span_id)):
-                span[name] = value.hex()  # OTLP's own rule; Protobuf's JSON has base64
-            if sent.parent_span_id:
-                span["parentSpanId"] = sent.parent_span_id.hex()
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(data, ensure_ascii=False) + "\n")
 
-    return send
+def _write(file: IO[str], request: Any, as_dict: Callable[..., dict[str, Any]]) -> None:
+    data = as_dict(request, use_integers_for_enums=True)
+    for sent, span in zip(_spans_in(request), _spans_in_json(data), strict=True):
+        for name, value in (("traceId", sent.trace_id), ("spanId", sent.span_id)):
+            span[name] = value.hex()  # OTLP's own rule; Protobuf's JSON has base64
+        if sent.parent_span_id:
+            span["parentSpanId"] = sent.parent_span_id.hex()
+    file.write(json.dumps(data, ensure_ascii=False) + "\n")
 
 
 def _spans_in(request: Any) -> Iterator[Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test
 from nl2sql.runs.ablation.grid import TABLE
@@ -85,7 +85,7 @@ def _cells_of(folder: Path) -> list[Path]:
     if not path.exists():
         return [folder]
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = from_json(path.read_text(encoding="utf-8"))
         cells = [folder / cell["name"] for cell in data["cells"]]
         command = data.get("command") or f"nl2sql ablate GRID --out {folder}"
     except (ValueError, KeyError, TypeError, AttributeError):

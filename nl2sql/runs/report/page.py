@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql import __version__
+from nl2sql.documents import write_whole
 from nl2sql.errors import UsageError
 from nl2sql.runs.report.collect import Collected, collect
 from nl2sql.runs.report.episodes import pack
@@ -67,7 +68,7 @@ def write_report(
         raise UsageError(f"--out {path}: the folder {path.parent} does not exist")
     text = report_html(runs, golds=golds, progress=progress)
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise UsageError(f"--out {path} cannot be written: {error.strerror}") from None
     return path
