@@ -34,6 +34,8 @@ install-dev: $(VENV)/.dev
 eval: $(VENV)/.core
 	$(BIN)/nl2sql models pull $(MODEL)
 	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype $(DTYPE) --constrain plain
+	@echo; echo "The same without a grammar, where gates, overrides and repairs have work:"
+	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype $(DTYPE)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
