@@ -56,12 +56,12 @@ def test_a_sample_holds_rows_whose_parents_are_in_it(original: Path, monkeypatch
 
 
 def test_a_replica_whose_writing_fails_is_not_there(tmp_path: Path) -> None:
-    target = tmp_path / "000.sqlite"
+    whole = tmp_path / "000.sqlite"
 
-    def half(path: Path) -> None:
-        path.write_bytes(b"half of it")
+    def half(target: str) -> None:
+        Path(target).write_bytes(b"half of it")
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        _build(target, half)
+        _build(whole, half)
     assert list(tmp_path.iterdir()) == []

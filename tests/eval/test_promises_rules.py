@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from people import make_database
 
 from nl2sql.benchmarks.layouts import FolderBenchmark
 from nl2sql.eval.rules import get_rule, results_match, suites_match
@@ -60,3 +61,24 @@ def test_a_prediction_that_runs_is_executable_right_or_wrong_and_one_that_fails_
         "wrong": (True, False),
         "broken": (False, False),
     }
+
+
+@pytest.mark.parametrize(
+    ("prediction", "robust"),
+    [
+        ("SELECT name, id FROM people ORDER BY size, id DESC", True),  # another order of those of one size
+        ("SELECT id, name FROM people ORDER BY size, id DESC", True),
+        ("SELECT id, coalesce(name, 'x') FROM people ORDER BY size", False),  # other rows where a name is missing
+    ],
+)
+def test_ties_that_nobody_ordered_excuse_another_order_and_no_other_rows(
+    tmp_path: Path, prediction: str, robust: bool
+) -> None:
+    rows = ", ".join(f"({n}, 'name {n}', 'size {n + 10}')" for n in range(20))
+    script = f"CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, size TEXT); INSERT INTO people VALUES {rows};"
+    people = make_database(tmp_path / "people.sqlite", script)
+    gold = "SELECT name, id FROM people ORDER BY size"  # all sizes differ here, and not on replicas
+    question = Question("Who?", id="1", db_id="people", gold=(gold,))
+    benchmark = FolderBenchmark("toy", [question], {}, {"people": people}, "here")
+    (item,) = score(benchmark, [question], {"1": prediction}, replicas=10).items
+    assert (item.ex, item.ts) == (True, robust)

@@ -114,10 +114,22 @@ def test_a_torn_last_line_is_cut_so_that_the_next_one_stands_alone(tmp_path: Pat
     store.close()
     with (tmp_path / "predictions.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"id": "2", "sql": "SEL')
+    assert [row["id"] for row in read_jsonl(tmp_path / "predictions.jsonl")] == ["1"]
     cut_torn_ends(tmp_path)
     store.add(episode(id="3"))
     store.close()
     assert [row["id"] for row in read_jsonl(tmp_path / "predictions.jsonl")] == ["1", "3"]
+
+
+def test_a_trace_whose_prediction_was_not_written_is_cut(tmp_path: Path) -> None:
+    store = RunFolder(tmp_path, "mine", tmp_path)
+    for id in ("1", "2"):
+        store.add(episode(id=id))
+    store.close()
+    first = (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[0]
+    (tmp_path / "predictions.jsonl").write_text(first, encoding="utf-8")
+    cut_torn_ends(tmp_path)
+    assert [row["id"] for row in read_jsonl(tmp_path / "traces.jsonl")] == ["1"]
 
 
 def test_the_last_line_of_a_question_counts(tmp_path: Path) -> None:
