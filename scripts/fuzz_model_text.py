@@ -31,7 +31,7 @@ from typing import Any
 
 LIMIT_S = 2.0  # of computing, for one text in one reader
 LIMIT_MB = 100.0  # of memory above the start
-STUCK_S = 20.0  # of waiting for the child
+STUCK_S = 60.0  # of waiting for the child
 LARGEST = 8 * 2**20
 RECURSION = (1000, 50_000)
 QUESTION = "How many customers of each city ordered more than 3 times, and which are the top 2?"
@@ -216,7 +216,9 @@ def model_text(seed: int, number: int) -> str:
     text = query(rng, rng.choice((2, 4, 8, 14))) if kind is None else kind(rng, size)
     if rng.random() < 0.15:
         text += decoded(rng.choice(AFTER)) + rng.choice(SOUND)
-    return text[:LARGEST] or "("
+    if len(text.encode("utf-8", "surrogatepass")) > LARGEST:
+        text = text[: LARGEST // 4]
+    return text or "("
 
 
 # ----------------------------------------------------------------------------------------------------- readers
@@ -300,16 +302,17 @@ def read_text(text: str, start_mb: float) -> dict[str, Any]:
     return {"characters": len(text), "seconds": seconds, "raised": raised, "mb": round(memory_mb("VmHWM") - start_mb)}
 
 
-def child(seed: int) -> int:
-    """Read the cases whose numbers come on stdin; one line of JSON for each, ``> reader`` before each reader."""
+def child() -> int:
+    """Read the texts that come on stdin; one line of JSON for each, ``> reader`` before each reader."""
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     read_text("SELECT 1", 0.0)
     start_mb = memory_mb("VmRSS")
     print("ready", flush=True)
-    for line in sys.stdin:
-        number = int(line)
+    while header := sys.stdin.buffer.readline():
+        number, size = map(int, header.split())
         sys.setrecursionlimit(RECURSION[number % len(RECURSION)])
-        print(json.dumps(read_text(model_text(seed, number), start_mb)), flush=True)
+        text = sys.stdin.buffer.read(size).decode("utf-8", "surrogatepass")
+        print(json.dumps(read_text(text, start_mb)), flush=True)
     return 0
 
 
@@ -326,7 +329,7 @@ class Fuzz:
     slowest: tuple[float, str, int] = (0.0, "", -1)
     most_mb: float = 0.0
     sizes: Counter[str] = field(default_factory=Counter)
-    _child: subprocess.Popen[str] | None = None
+    _child: subprocess.Popen[bytes] | None = None
     _held: str = ""  # what the child has written of its next lines
 
     def read(self, number: int) -> None:
@@ -361,14 +364,15 @@ class Fuzz:
 
     def _ask(self, number: int) -> dict[str, Any] | str:
         if self._child is None:
-            command = [sys.executable, __file__, "--child", "--seed", str(self.seed)]
-            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            command = [sys.executable, __file__, "--child"]
+            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             while self._line() not in ("ready", None):
                 pass
         assert self._child.stdin is not None
-        reading = "the generator"
+        reading = "the pipe"
+        content = model_text(self.seed, number).encode("utf-8", "surrogatepass")
         try:
-            self._child.stdin.write(f"{number}\n")
+            self._child.stdin.write(f"{number} {len(content)}\n".encode() + content)
             self._child.stdin.flush()
             while (line := self._line()) is not None:
                 if not line.startswith("> "):
@@ -429,7 +433,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
-        return child(options.seed)
+        return child()
     if options.case is not None:
         text = model_text(options.seed, options.case)
         sys.setrecursionlimit(RECURSION[options.case % len(RECURSION)])
