@@ -296,8 +296,9 @@ def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[
         state.pending_force_generate = reason
     elif failing:
         demand_repair(state, failing)
-    state.decide(step, action, reason, "reject", {"raw_sql": str(raw_sql)[:500]})
-    return {"error": reason, "raw_sql": state.task.own_text(str(raw_sql))}
+    own = state.task.own_text(str(raw_sql))
+    state.decide(step, action, reason, "reject", {"raw_sql": own[:500]})
+    return {"error": reason, "raw_sql": own}
 
 
 def after_extract(state: State, step: int, action: str, observation: Any) -> Any:
