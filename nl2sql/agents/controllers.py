@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.identity import code_identity
+from nl2sql.agents.prompts import for_engine
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import EpisodeFailed
 from nl2sql.config import PRESETS, Config, build_config, function_of_file, merge
@@ -201,11 +202,14 @@ def run_episode(
 
 
 def fitted(config: Config, resources: Resources) -> Config:
-    """``config`` with what it leaves to the model and the database decided: ``constrain: auto``."""
+    """``config`` with what it leaves to the model and the database decided: ``constrain: auto``, the engine's name."""
+    dialect = resources.database.dialect
+    if dialect != "sqlite":
+        config = config.model_copy(update={"prompts": for_engine(config.prompts, dialect)})
     if config.constrain != "auto":
         return config
     check = getattr(resources.model, "check", None)
-    level = "plain" if resources.database.dialect == "sqlite" else "none"
+    level = "plain" if dialect == "sqlite" else "none"
     try:
         if check is not None:
             check(grammar=True, tools=False)

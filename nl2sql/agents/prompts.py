@@ -199,10 +199,29 @@ PROMPTS: dict[str, str] = {
 }
 
 
+ENGINES = {"postgres": "PostgreSQL", "mysql": "MySQL", "duckdb": "DuckDB", "clickhouse": "ClickHouse"}
+NAMING_THE_ENGINE = ("react_system", "react_native_system", "generate_system")
+
+
 def prompt(name: str, overrides: Mapping[str, str] | None = None, /, **fields: str) -> str:
     """The prompt ``name`` with its ``{fields}`` filled in; ``overrides`` replaces packaged texts by name."""
     text = (overrides or {}).get(name, PROMPTS[name])
     return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), text)
+
+
+def for_engine(overrides: Mapping[str, str], dialect: str) -> dict[str, str]:
+    """``overrides`` with the texts that name SQLite naming the engine of ``dialect`` instead.
+
+    >>> for_engine({}, "duckdb")["generate_system"].partition(" queries")[0]
+    'You write DuckDB'
+    """
+    if dialect == "sqlite":
+        return dict(overrides)
+    texts = {name: prompt(name, overrides) for name in NAMING_THE_ENGINE}
+    return {
+        **overrides,
+        **{name: text.replace("SQLite", ENGINES.get(dialect, dialect)) for name, text in texts.items()},
+    }
 
 
 def prompt_hashes(overrides: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -18,11 +18,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
+from nl2sql.errors import one_line
 from nl2sql.sql.bounds import REFUSED, decode_json, past_limits
+from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import same_tokens
-from nl2sql.sql.text import edited, parse, syntax_error, tokens
+from nl2sql.sql.text import Tree, edited, parse, syntax_error, tokens
 
 _MAX_CHARS = 20_000  # longer output is no answer to "write one query"
 _MAX_SNIPPETS = 8  # code blocks and labelled texts tried in one output
@@ -72,7 +75,7 @@ _QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN})
 _TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "；": ";", "，": ",", "（": "(", "）": ")"})
 
 
-def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
+def clean_candidate_with_reason(raw_sql: str, dialect: str = "sqlite") -> tuple[str | None, str]:
     """Keep a single executable ``SELECT ... FROM ...;`` of a model's output.
 
     Returns ``(sql, "ok")`` with ``sql`` the model's own text from its first to its last token and one ``;`` at the
@@ -84,7 +87,7 @@ def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
     as ``no_from``. A statement that sqlglot cannot parse passes when SQLite's own parser accepts its syntax. One that
     only sqlglot accepts (another dialect's ILIKE) passes as well unless it is cut short, so that ``validate_sql`` can
     tell the model what SQLite has against it. The same statement said twice is one statement; prose after it is
-    dropped. Source: the specification's 4.1.1.
+    dropped. On another ``dialect`` sqlglot's parser for it decides. Source: the specification's 4.1.1.
     """
     if past_limits(raw_sql) or raw_sql.startswith(REFUSED):
         return None, "junk"
@@ -94,7 +97,7 @@ def clean_candidate_with_reason(raw_sql: str) -> tuple[str | None, str]:
     if len(text) > _MAX_CHARS:
         return None, "junk"
     reasons: list[str] = []
-    budget = _Budget(_PARSED_CHARS)
+    budget = _Budget(_PARSED_CHARS, dialect)
     for snippet in itertools.islice(_snippets(text), _MAX_SNIPPETS):
         sql, reason = _first_statement(snippet, budget)
         if sql is not None:
@@ -111,6 +114,7 @@ class _Budget:
     """The characters that may still be lexed or parsed for one output."""
 
     left: int
+    dialect: str = "sqlite"
 
     def allows(self, text: str) -> bool:
         self.left -= len(text)
@@ -268,15 +272,15 @@ def _checked(body: str, budget: _Budget) -> tuple[str | None, str]:
     """
     if not budget.allows(body):
         return None, "junk"
-    sql, reason = _select_of(body)
+    sql, reason = _select_of(body, budget.dialect)
     if reason.startswith("syntax"):
         plain = body.replace("\\_", "_").replace("\\*", "*")  # as Markdown escapes them
         if plain != body:
-            sql, reason = _select_of(plain)
+            sql, reason = _select_of(plain, budget.dialect)
     return sql, reason
 
 
-def _select_of(body: str) -> tuple[str | None, str]:
+def _select_of(body: str, dialect: str) -> tuple[str | None, str]:
     stream = tokens(body)
     if stream is None or any(t.token_type == TokenType.VAR and t.text[0] in "‘’“”" for t in stream):
         body = body.translate(_TYPOGRAPHIC)  # quotes that are no quotes to SQL; inside a string they lex as part of it
@@ -292,7 +296,7 @@ def _select_of(body: str) -> tuple[str | None, str]:
     sql = body[stream[0].start : stream[-1].end + 1]
     if any(token.token_type == TokenType.SEMICOLON for token in stream):
         return None, "multi_statement"
-    tree, error = parse(sql), syntax_error(sql)
+    tree, error = _read(sql, dialect)
     if error is not None and (tree is None or error == "incomplete input"):
         return None, _syntax_reason(sql, error)
     if tree is not None and not isinstance(tree, exp.Query):
@@ -300,10 +304,20 @@ def _select_of(body: str) -> tuple[str | None, str]:
     reads = tree.find(exp.From) if tree is not None else any(t.token_type == TokenType.FROM for t in stream)
     if not reads:
         return None, "no_from"
-    if error is not None and isinstance(tree, exp.SetOperation):
+    if error is not None and isinstance(tree, exp.SetOperation) and dialect == "sqlite":
         sql = _bare_operands(sql)
         error = syntax_error(sql)
     return sql, "ok" if error is None else "not_sqlite"
+
+
+def _read(sql: str, dialect: str) -> tuple[Tree | None, str | None]:
+    """The tree of a statement, and what its dialect has against its syntax."""
+    if dialect == "sqlite":
+        return parse(sql), syntax_error(sql)
+    try:
+        return parse_bounded(sql, dialect), None
+    except SqlglotError as error:
+        return None, one_line(error, 80)
 
 
 def _bare_operands(sql: str) -> str:

@@ -42,7 +42,7 @@ def apply_guardrails(
 
     cut: those of ``CUTTABLE`` that are left out. keep_order: see ``guarded_postprocess``.
     """
-    sql, reason = clean_candidate_with_reason(raw_sql)
+    sql, reason = clean_candidate_with_reason(raw_sql, schema.dialect)
     if sql is None:
         return "", f"clean_reject:{reason}"
     if "postprocess" not in cut:

@@ -39,7 +39,6 @@ BEFORE = f"{ALONE}+"
 FOREIGN = "foreign-patterns"
 PROGRESSIVE = "progressive"  # level error, going on behind the part of the query that compiles
 ANOTHER = {"sqlite": "clickhouse", "clickhouse": "mysql"}  # whose patterns FOREIGN shows
-ENGINES = {"sqlite": "SQLite", "clickhouse": "ClickHouse"}
 SEARCH_S = 60.0  # a busy machine must not decide which fixes are shown
 RESULTS = "results.jsonl"
 FENCED = re.compile(r"```(?:\w+\n)?(.*?)(?:```|$)", re.DOTALL)
@@ -66,9 +65,7 @@ class Arm:
             | {"guidance": self.level or "error", "deterministic": self.deterministic, "search_s": SEARCH_S}
             | {"patterns": ANOTHER[dialect] if self.foreign else "", "progressive": self.progressive}
         )
-        written = prompts.prompt("generate_system", base.prompts).replace(ENGINES["sqlite"], ENGINES[dialect])
-        texts = base.prompts if dialect == "sqlite" else {**base.prompts, "generate_system": written}
-        return base.model_copy(update={"repair": repair, "prompts": texts})
+        return base.model_copy(update={"repair": repair, "prompts": prompts.for_engine(base.prompts, dialect)})
 
 
 def arm(name: str) -> Arm:
