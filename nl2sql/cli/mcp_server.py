@@ -117,8 +117,6 @@ class DatabaseTools:
 
     def ask(self, question: str) -> dict[str, Any]:
         """Answer a question in plain words with the server's own language model: SQL and rows."""
-        if self.database.dialect != "sqlite":
-            raise ToolError(f"ask speaks SQLite only, and this database is {self.database.dialect}; use read_query")
         with self._model.at_hand() as model:
             episode = answer(question.strip(), self.database, model, self._controller, self.config, corpus=self.corpus)
         if not episode.sql:

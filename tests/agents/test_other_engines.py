@@ -35,7 +35,7 @@ def test_the_loop_speaks_the_engine_s_dialect(dialect: str, engine: Callable[[st
 
 @pytest.mark.parametrize("dialect", ENGINES)
 def test_an_answer_is_suspicious_on_any_engine(dialect: str, engine: Callable[[str], Database]) -> None:
-    sql = "SELECT count(*) FROM customers WHERE name = 'ada moss'"
+    sql = "SELECT count(*) FROM customers WHERE name = 'Ada Mos'"
     model = ScriptedModel([sql] * 3)
     episode = answer("How many customers are called Ada Moss?", engine(dialect), model, "single_shot")
     assert [item["check"] for item in episode.flags["suspicions"]][:1] == ["unknown_literal"]
