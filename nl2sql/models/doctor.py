@@ -17,6 +17,7 @@ from nl2sql.errors import one_line
 from nl2sql.interfaces import Grammar
 from nl2sql.models.load import load_parts
 from nl2sql.models.local import LocalModel
+from nl2sql.models.memory import VARIABLE
 from nl2sql.models.spec import Source
 from nl2sql.models.spread import input_device, places
 
@@ -60,6 +61,7 @@ def check_model(source: Source, *, device: str = "auto", dtype: str | None = Non
         yield _batches(mine, conversations, kind)
         yield _grammar(mine)
         yield _speed(mine, conversations)
+        yield _memory(mine)
     finally:
         mine.close()
 
@@ -153,6 +155,17 @@ def _grammar(model: LocalModel) -> Check:
         return Check("grammars", "warn", str(error))
     held = text in ("Action: run_sql[{}]", "Action: finish[{}]")
     return Check("grammars", "ok" if held else "fail", f"constrained text: {text!r}")
+
+
+def _memory(model: LocalModel) -> Check:
+    """What the checks above have left: all of it counts against the limit."""
+    limit = f"of {model.memory.limit / 1e9:.1f} GB allowed beside the weights ({VARIABLE} sets it)"
+    cache = f"{model.cache_bytes / 1e6:.0f} MB of keys and values"
+    held = model.memory.held
+    if held is None:
+        return Check("memory", "ok", f"{cache} {limit}")
+    over = held > model.memory.limit
+    return Check("memory", "warn" if over else "ok", f"{held / 1e6:.0f} MB held, {cache} among them, {limit}")
 
 
 def _speed(model: LocalModel, conversations: Sequence[Conversation]) -> Check:

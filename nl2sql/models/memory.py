@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import UsageError
 from nl2sql.machine import free_bytes
 from nl2sql.models.spread import computing_devices
+
+if TYPE_CHECKING:
+    import torch
 
 MOST_BYTES = 4 * 10**9  # by default
 VARIABLE = "NL2SQL_MEMORY_GB"
@@ -84,6 +84,9 @@ class Slab:
 
     def zeros(self, like: torch.Tensor) -> torch.Tensor:
         """``[1, heads, capacity, dim]``, of the kind of ``like``."""
+        import numpy as np
+        import torch
+
         shape = (1, like.shape[1], self.capacity, like.shape[3])
         if like.device.type != "cpu":
             return torch.zeros(shape, dtype=like.dtype, device=like.device)
@@ -119,6 +122,8 @@ def _variable(text: str) -> int:
 
 def _share_of(device: str) -> int:
     if device.startswith("cuda"):
+        import torch
+
         return int(torch.cuda.mem_get_info(torch.device(device))[0]) // 2
     return min((free_bytes() or MOST_BYTES) // 4, MOST_BYTES)
 

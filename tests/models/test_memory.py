@@ -1,0 +1,155 @@
+"""What the engine holds: given back when it is done with, and counted as a whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import mmap
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models.tiny import tiny_model, tiny_tokenizer
+
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Sampling
+from nl2sql.models import memory
+from nl2sql.models.batching import BatchWorker
+from nl2sql.models.doctor import _memory
+from nl2sql.models.local import LocalModel
+from nl2sql.models.memory import EngineMemory, Slab, memory_limit, resident_bytes
+from nl2sql.models.routing import Router
+from nl2sql.models.rows import Row
+from nl2sql.models.slots import make_decoder
+
+MB = 2**20
+
+
+def local(**options: Any) -> LocalModel:
+    return LocalModel(tiny_model(), tiny_tokenizer(), name="x", revision="t", **options)
+
+
+def chat(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def slots_of(model: LocalModel) -> int:
+    worker = model._worker
+    workers = worker.workers if isinstance(worker, Router) else [worker]
+    return sum(len(each._slots()) for each in workers if isinstance(each, BatchWorker))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_the_slots_of_further_completions_are_given_back_and_the_prompt_stays(batch_size: int) -> None:
+    model = local(batch_size=batch_size)
+    sampling = Sampling(temperature=1.0, top_p=1.0)
+    answers = model.generate(chat("one prompt"), max_new_tokens=8, n=12, sampling=sampling, seed=1)
+    assert slots_of(model) <= 2  # a worker may hold the prompt, and there are two
+    again = model.generate(chat("one prompt"), max_new_tokens=8, n=12, sampling=sampling, seed=1)
+    assert [answer.text for answer in again] == [answer.text for answer in answers]
+    assert sum(answer.usage.prefill_tokens for answer in again) == 12  # the last token of each: the rest was held
+    model.close()
+
+
+def test_a_conversation_of_its_own_keeps_its_slot() -> None:
+    model = local(batch_size=1)
+    first = model.generate(chat("hello"), max_new_tokens=8)[0]
+    longer = model.generate(chat("hello"), prefill=first.text, max_new_tokens=8)[0]
+    assert longer.usage.prefill_tokens < first.usage.completion_tokens + 2
+    model.close()
+
+
+def test_a_slabs_memory_is_the_systems_until_written_and_again_when_it_is_let_go() -> None:
+    before = resident_bytes()
+    assert before is not None
+    like = torch.zeros(1, 4, 1, 64)
+    slab = Slab(2 * 4 * 64 * 4 * 8, 16384)  # eight layers, 256 MB
+    tensors = [slab.zeros(like) for _ in range(16)]
+    assert all(tensor.shape == (1, 4, 16384, 64) and not tensor[0, 0, -1].any() for tensor in tensors)
+    assert abs((resident_bytes() or 0) - before) < 40 * MB
+    tensors[0].fill_(1.0)
+    tensors[-1].fill_(2.0)
+    assert float(tensors[0].max()) == 1.0 and float(tensors[1].max()) == 0.0
+    assert 20 * MB < (resident_bytes() or 0) - before < 80 * MB
+    extra = slab.zeros(like)  # more than it has: elsewhere
+    assert extra.shape == tensors[0].shape and isinstance(slab._memory, mmap.mmap)
+    del tensors, slab, extra
+    assert (resident_bytes() or 0) - before < 20 * MB
+
+
+def test_what_else_is_held_takes_its_part_of_the_limit_and_never_more_than_half() -> None:
+    held = EngineMemory(1000 * MB, measured=True)
+    written = 0
+    held.count(lambda: written)
+    whole = held.for_cache()
+    assert whole > 900 * MB
+    block = bytearray(300 * MB)
+    block[::4096] = b"\1" * len(block[::4096])
+    assert 600 * MB < held.for_cache() < 750 * MB
+    written = 300 * MB  # the same bytes, when they are the cache's own
+    assert held.for_cache() > 900 * MB
+    written = 0
+    held.limit = 400 * MB
+    assert held.for_cache() == 200 * MB
+    del block
+    assert EngineMemory(1000, measured=False).for_cache() == 1000
+
+
+def test_free_memory_is_given_back_before_slots_have_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    trims: list[int] = []
+    monkeypatch.setattr(memory, "give_back_free_memory", lambda: trims.append(1))
+    held = EngineMemory(100 * MB, measured=True)
+    held._before = (resident_bytes() or 0) - 80 * MB
+    held.for_cache()
+    held.for_cache()
+    assert trims == [1]  # not with every row
+
+
+def test_the_limit_is_a_quarter_of_what_is_free_and_at_most_four_gb(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    for free, limit in ((8 * 10**9, 2 * 10**9), (100 * 10**9, 4 * 10**9), (None, 10**9)):
+        monkeypatch.setattr(memory, "free_bytes", lambda free=free: free)
+        assert memory_limit(model) == limit
+    monkeypatch.setenv("NL2SQL_MEMORY_GB", "1.5")
+    assert memory_limit(model) == 1_500_000_000
+    for wrong in ("four", "0", "-1", "nan", "inf"):
+        monkeypatch.setenv("NL2SQL_MEMORY_GB", wrong)
+        with pytest.raises(UsageError, match=r"NL2SQL_MEMORY_GB=.* is not a size in GB; example: NL2SQL_MEMORY_GB=4"):
+            memory_limit(model)
+
+
+@pytest.mark.timeout(60)
+def test_a_row_alone_is_computed_whatever_else_holds_memory() -> None:
+    decoder = make_decoder(tiny_model())
+    most = 4 * 512 * decoder.token_bytes
+    worker = BatchWorker(decoder, lambda ids: "", batch_size=4, max_cache_bytes=most, room=lambda: 0)
+    rows = [Row(prompt=[5 + n] * 40, max_new_tokens=4, stop_ids=frozenset()) for n in range(6)]
+    worker.submit(rows)
+    assert all(row.done.wait(30) and row.error is None for row in rows)
+    worker.close()
+
+
+def test_doctor_tells_what_is_held_and_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = local(batch_size=1)
+    model.generate(chat("hello"), max_new_tokens=4)
+    check = _memory(model)
+    assert check.status == "ok" and "MB held, " in check.detail and "GB allowed beside the weights" in check.detail
+    model.memory.limit = 1
+    monkeypatch.setattr(model.memory, "_before", 0)
+    assert _memory(model).status == "warn"
+    model.close()
+
+
+def test_the_measurement_makes_a_line_for_every_ten_questions() -> None:
+    path = Path(__file__).parents[2] / "scripts" / "bench_memory.py"
+    spec = importlib.util.spec_from_file_location("bench_memory", path)
+    assert spec and spec.loader
+    script = importlib.util.module_from_spec(spec)
+    sys.modules["bench_memory"] = script
+    spec.loader.exec_module(script)
+    samples = [script.Sample(float(n), n, 100.0 + n, 10.0, 0.0) for n in range(26)]
+    assert script.table(samples) == [
+        {"questions": 10, "seconds": 1.0, "rss": 110, "engine": 10, "kept": 0},
+        {"questions": 20, "seconds": 1.0, "rss": 120, "engine": 10, "kept": 0},
+    ]
