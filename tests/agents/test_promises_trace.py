@@ -70,7 +70,7 @@ def test_the_decision_log_says_of_every_step_what_came_of_it_and_why(shop: Path)
     replies = [*FIRST, "no idea", "generate_sql", UNKNOWN_COLUMN, "run_sql", "validate_sql", "repair_sql", NO_COUNT]
     more = [*CHECKS, "run_sql", "repair_sql", RIGHT, *CHECKS, "run_sql", "finish"]
     episode, _ = play(shop, *replies, *more, config={"max_steps": 14})
-    raw, wrong, other = "SELECTno idea", f"{UNKNOWN_COLUMN};", f"{NO_COUNT};"
+    raw, wrong, other = "no idea", f"{UNKNOWN_COLUMN};", f"{NO_COUNT};"
     assert episode.decision_log == [
         entry(0, "extract_constraints", "ok", "accept", **CONSTRAINTS),
         entry(1, "generate_sql", "clean_reject:no_select", "reject", raw_sql=raw),
