@@ -106,20 +106,22 @@ def ask(
     from nl2sql.agents.controllers import answer, get_controller
     from nl2sql.agents.record import json_text
     from nl2sql.cli.answer_text import answer_text
+    from nl2sql.cli.status import StatusLine
     from nl2sql.config import load_config
     from nl2sql.databases.engines import open_database
-    from nl2sql.interfaces import no_sink
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
 
     named = get_controller(controller)
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
     settings = load_config(config or (), overrides, base=named.preset)
-    with closing(open_database(db)) as database:
+    with StatusLine() as status, closing(open_database(db)) as database:
+        status.say(f"loading {model} ...")
         where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
         loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
         check_config(loaded, settings)
-        sink = (_print_json if as_json else _print_step) if trace else no_sink
+        status.say("reading the schema ...")
+        sink = (_print_json if as_json else _print_step) if trace else status.event
         episode = answer(text, database, loaded, named, settings, sink=sink)
         loaded.close()
         shown = json_text(episode.to_dict(), indent=2) if as_json else answer_text(episode, database)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import shutil
 import signal
 import sqlite3
@@ -253,3 +255,18 @@ print([name for name in heavy if name in sys.modules])
 def test_help_loads_no_heavy_library() -> None:
     done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_terminal_sees_what_is_being_done_and_a_pipe_does_not(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"replies": {"*": ["SELECT count(*) FROM offices"]}}')
+    command = [sys.executable, "-m", "nl2sql.cli", "ask", "How many offices?", "--db", "packaged:scale_models"]
+    command += ["--model", f"scripted:{tmp_path / 's.json'}", "--controller", "single_shot"]
+    ours, theirs = pty.openpty()
+    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    with contextlib.suppress(OSError):  # the end of a terminal that nobody writes to
+        terminal = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "loading scripted:" in terminal and "step 0:" in terminal and terminal.endswith("\x1b[K")
+    piped = subprocess.run(command, capture_output=True, text=True)
+    assert piped.stderr == "" and piped.stdout.splitlines()[:2] == shown.stdout.splitlines()[:2]
