@@ -15,7 +15,7 @@ from __future__ import annotations
 from nl2sql.agents.candidates.voting import agreement
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.record import Episode
-from nl2sql.agents.task import EpisodeFailed, Task, guard, link, open_task
+from nl2sql.agents.task import EpisodeFailed, State, Task, guard, link, open_task
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources, Sampling
 
@@ -35,16 +35,13 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
         error = str(broken)
     candidates = [(raw, *guard(task, raw, enabled=shot.guardrails)) for raw in raws]
     raw_sql, sql, reason = vote(task, candidates) if candidates else ("", "", None)
-    trace = [{"step": i, "llm": task.own_text(raw)} for i, raw in enumerate(raws)]
+    state = State(task)
+    for step, raw in enumerate(raws):
+        state.record({"step": step, "llm": task.own_text(raw)})
     if reason is not None:
-        task.rejected.append({"step": 0, "by": "guardrails", "sql": raw_sql, "reason": reason})
-    decision = {
-        "step": 0,
-        "decision": "generate_sql",
-        "reason": reason or "ok",
-        "status": "reject" if reason else "accept",
-        "data": {"candidates": len(candidates)},
-    }
+        state.refuse(0, "guardrails", raw_sql, reason)
+    status = "reject" if reason else "accept"
+    state.decide(0, "generate_sql", reason or "ok", status, {"candidates": len(candidates)})
     return task.episode(
         "single_shot",
         sql,
@@ -53,8 +50,8 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
         error=error,
         why_none=f"model: {reason}",
         steps=1,
-        trace=trace,
-        decision_log=[decision],
+        trace=state.trace,
+        decision_log=state.decision_log,
         messages=messages,
         transcript=raw_sql,
     )
