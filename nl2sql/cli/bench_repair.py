@@ -129,9 +129,12 @@ def bench_repair(
             attempts=attempts,
             corpus=_corpus(stack, fixes),
         )
-        asked = any(one.level is not None for one in chosen)
+        asked = any(arm_of.level is not None for arm_of in chosen)
         results = run_arms(bench, chosen, _model(stack, plan) if asked else None, out, progress=not quiet)
-        summary = summarise_repairs(made, results) | {"folder": str(out), "arms_run": [one.name for one in chosen]}
+        summary = summarise_repairs(made, results) | {
+            "folder": str(out),
+            "arms_run": [arm_of.name for arm_of in chosen],
+        }
     print(json_text(summary, indent=2) if as_json else f"{repairs_text(summary)}\n\nfolder: {out}")
 
 

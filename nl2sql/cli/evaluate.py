@@ -23,7 +23,9 @@ from nl2sql.cli.ask import (
     SetOption,
 )
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
-from nl2sql.errors import UsageError
+from nl2sql.errors import Nl2SqlError, UsageError
+
+MOST_WITH_GOLDS = 300  # a run of more questions gets a page without the rows of the golds, which have to be executed
 
 
 def evaluate_command(
@@ -100,8 +102,8 @@ def evaluate_command(
         from nl2sql.config import load_config
         from nl2sql.runs.plan import Plan, absolute, default_split
 
-        given = {"eval.replicas": replicas, "constrain": constrain}
-        overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+        named = {"eval.replicas": replicas, "constrain": constrain}
+        overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in named.items() if value is not None)]
         base = {**get_controller(controller).preset, **({"eval": {"replicas": 0}} if engine_url else {})}
         settings = load_config(config or (), overrides, base=base)
         plan = Plan(
@@ -128,8 +130,8 @@ def evaluate_command(
             from nl2sql.runs.estimate import estimate
 
             print("loading the model and timing one call ...", file=sys.stderr)
-            found = estimate(plan, settings)
-            print(json.dumps(found, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in found.items()))
+            costs = estimate(plan, settings)
+            print(json.dumps(costs, indent=2) if as_json else "\n".join(f"{k}: {v}" for k, v in costs.items()))
             return
         with redirect_stdout(sys.stderr), open_executor(executor, address) as worker:  # what a loop prints is no report
             report = evaluate.start(plan, settings, out=out, progress=progress, executor=worker).report
@@ -142,8 +144,20 @@ def evaluate_command(
 
         print(summary_text(report))
         print(f"\nrun folder: {report['run']}")
+        print(f"report:     {_page(Path(report['run']), report['n'], progress)}")
     if report["counts"]["finish"].get("error") == report["n"]:
         raise typer.Exit(1)  # every single episode failed: nothing was measured
+
+
+def _page(folder: Path, questions: int, progress: bool) -> str:
+    """The report of a run, written into its folder, or why it could not be and the command that writes it."""
+    from nl2sql.runs.report.page import write_report
+
+    try:
+        golds = questions <= MOST_WITH_GOLDS
+        return str(write_report([folder], folder / "report.html", golds=golds, progress=progress, force=True))
+    except Nl2SqlError as error:
+        return f"not written ({error}); nl2sql report {folder} --out report.html"
 
 
 def _was_given(context: typer.Context, name: str) -> bool:
