@@ -74,6 +74,8 @@ def same_sql(left: str, right: str) -> bool:
     """Whether two statements have the same tokens, a last semicolon aside; text that does not lex is itself only."""
     from nl2sql.sql.text import tokens
 
+    if past_limits(left) or past_limits(right):
+        return left == right
     left, right = left.strip().rstrip("; \n"), right.strip().rstrip("; \n")
     if left == right:
         return True
@@ -118,6 +120,8 @@ def query_key(sql: str, dialect: str = "sqlite") -> str:
 def tree_key(sql: str, dialect: str = "sqlite") -> str:
     """A text for all ways to write a statement: layout, comments, the case and the quotes of names differ; names of
     aliases stay. What cannot be parsed: its words."""
+    if past_limits(sql):
+        return sql
     text = _as_tree(sql, dialect, _unquote_names)
     return " ".join(statement_words(sql, dialect)).lower() if text is None else text
 
