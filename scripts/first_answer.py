@@ -313,7 +313,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--adapter", default="auto")
     pairs: dict[str, Any] = {"action": "append", "default": [], "metavar": "KEY=VALUE"}
     parser.add_argument("--server", **pairs, help="of an HTTP model")
-    parser.add_argument("--batch-size", type=int, default=1, help="rows decoded at once; ask: 1")
+    parser.add_argument("--batch-size", type=int, default=8, help="rows decoded at once; ask: 1")
     parser.add_argument("--config", type=Path, action="append", default=[], help="YAML config file")
     parser.add_argument("-c", "--set", **pairs, help="config override")
     parser.add_argument(

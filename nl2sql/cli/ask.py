@@ -118,7 +118,7 @@ def ask(
     with StatusLine() as status, closing(open_database(db)) as database:
         status.say(f"loading {model} ...")
         where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
-        loaded = load_model(model, **where, batch_size=1, server=server or (), cache=not no_cache)
+        loaded = load_model(model, **where, batch_size=8, server=server or (), cache=not no_cache)
         check_config(loaded, settings)
         status.say("reading the schema ...")
         sink = (_print_json if as_json else _print_step) if trace else status.event

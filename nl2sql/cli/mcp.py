@@ -70,7 +70,7 @@ def mcp(
     def open_model() -> Model:
         from nl2sql.models import load_model
 
-        return load_model(model, device=device, dtype=dtype, batch_size=1, server=server or ())
+        return load_model(model, device=device, dtype=dtype, batch_size=8, server=server or ())
 
     with ExitStack() as stack:
         opened = stack.enter_context(Corpus(corpus, create=corpus_write)) if corpus is not None else None
