@@ -22,7 +22,7 @@ from nl2sql.sql.bounds import MAX_CHARS, MAX_NESTING, REFUSED, bounded, decode_j
 from nl2sql.sql.features import features
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import exact_match, same_text
-from nl2sql.sql.text import syntax_error
+from nl2sql.sql.text import parse, syntax_error
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_model_text.py"
 CRASHES = {
@@ -132,3 +132,14 @@ def test_a_long_text_is_not_mended() -> None:
     for text in ("SELECT " + ":a" * 45_000, "SELECT a" + " a=b" * 22_000):
         assert mend(text, "no such column: a", database, database.schema()) is None
     assert time.thread_time() - started < 0.5
+
+
+@pytest.mark.parametrize("unit", ["DATE(", "CHAR(a, ", "STRUCT(a, ", "a -> ENUM(", "INT (", "TIME/**/("])
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres", "clickhouse"])
+def test_calls_of_types_in_one_another_are_counted(unit: str, dialect: str) -> None:
+    started = time.thread_time()
+    with pytest.raises(SqlglotError, match="calls of types"):
+        parse_bounded("SELECT " + unit * 40 + "1" + ")" * 40, dialect)
+    assert parse("SELECT " + unit * 40 + "1" + ")" * 40) is None
+    assert time.thread_time() - started < 1
+    assert parse_bounded("SELECT " + ", ".join(["DATE(DATE(a))"] * 40), dialect)
