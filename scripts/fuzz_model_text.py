@@ -48,6 +48,7 @@ group_concat(DISTINCT· INTERVAL· COLLATE·a· LIKE·1·ESCAPE· a·->· x[ :a 
 é 🎉 · \n \t ＿ [table [column ... insert·or·a· drop·temp· create·table· <|a </s> </think> ]} )) select``
 select·* from· a=b· x'00 %s \u0041 WITH·RECURSIVE·c·AS·(SELECT·1·UNION·ALL· ROW( VALUES( (VALUES· DISTINCT·
 EXPLAIN· IF( ANY· PIVOT( UNNEST( trim(
+DATE( CHAR(a, STRUCT( a·->·ENUM( INT· ARRAY( json(
 """
 OPENERS = tuple(_OPENERS.split())
 _BEFORE = r"""

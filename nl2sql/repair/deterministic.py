@@ -38,6 +38,7 @@ TEXT_IN_DOUBLE_QUOTES = frozenset(("mysql", "bigquery"))
 CLAUSES = frozenset(("select", "from", "join", "on", "where", "group by", "having", "order by", "limit"))
 # Signs between two columns; between a column and itself they say nothing.
 BESIDE = frozenset(("=", "==", "<>", "!=", "<", ">", "<=", ">=", "-", ","))
+MAX_MENDED = 20_000  # characters; guardrails let no longer query pass
 MAX_STEPS = 4  # faults of one statement that are repaired in turn
 MAX_TRIED = 12  # candidates that the engine is asked about in one step
 FOREIGN = ("mysql", "postgres", "tsql", "bigquery", "snowflake", "oracle", "duckdb", "clickhouse", "sqlite")
@@ -49,7 +50,7 @@ def mend(sql: str, error: str, database: Database, schema: Schema) -> str | None
 
     Deterministic. Asks the engine to compile candidates (``explain``), and runs nothing.
     """
-    if WRONG_SHAPE.search(error) or past_limits(sql):
+    if WRONG_SHAPE.search(error) or len(sql) > MAX_MENDED or past_limits(sql):
         return None
     current = sql
     for _ in range(MAX_STEPS):

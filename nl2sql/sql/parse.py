@@ -7,8 +7,9 @@ sqlglot.errors.ParseError: more than 10 joins without ON or USING
 
 The parser runs in our own process and has no deadline. Its time grows as 2^n with n joins that have no ON or USING of
 their own (``a JOIN b JOIN c ...``: 18 take two seconds, 30 hours), which is what a small model writes when it repeats
-itself. It recurses in compiled code that never looks at its stack: a few thousand open brackets, or NOT or CASE as
-often, end the process. On malformed text it may also raise what it was never meant to raise (TypeError for ``->> 1``).
+itself, and with n calls of what has the name of a type in one another (``date(date(...))``). It recurses in compiled
+code that never looks at its stack: a few thousand open brackets, or NOT or CASE as often, end the process. On malformed
+text it may also raise what it was never meant to raise (TypeError for ``->> 1``).
 A tree that is parsed may still be too deep for whoever walks it or writes it as SQL again.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sqlglot.tokens import Token, TokenType
 
 MAX_BARE_JOINS = 10  # a few milliseconds
+MAX_TYPE_CALLS = 8  # such as date(date(...)): time doubles with each; 30 ms
 MAX_DEPTH = 120  # nodes within nodes, chains of AND and OR left out; writing SQL takes several frames for each
 MAX_NESTED_WORDS = 1000  # that may open something without a bracket, such as NOT and CASE, in one text
 MAX_TOKENS = 20_000
@@ -65,8 +67,9 @@ def refuse_unparsable(sql: str, dialect: str = "sqlite") -> None:
     """Raises sqlglot's ParseError (TokenError where the text does not lex) for text that no parser should be given.
 
     That is what would take too long, and what would overflow its stack. Counted are joins up to the next of which no
-    ON or USING comes (CROSS and NATURAL joins do no harm), and what may nest: brackets, and words that open something.
-    A sound query is refused if it has more than ten such joins, 200 brackets in one another or a thousand such words.
+    ON or USING comes (CROSS and NATURAL joins do no harm), and what may nest: brackets, words that open something, and
+    calls of what has the name of a type. A sound query is refused if it has more than ten such joins, 200 brackets or
+    eight such calls in one another, or a thousand such words.
     """
     from sqlglot import tokenize
     from sqlglot.errors import ParseError
@@ -75,7 +78,8 @@ def refuse_unparsable(sql: str, dialect: str = "sqlite") -> None:
         raise ParseError(f"{len(sql)} characters; at most {MAX_CHARS} are parsed")
     joins = sql.lower().count("join") > MAX_BARE_JOINS
     nests = len(sql) > SHORT or sum(map(sql.count, "([{<")) > MAX_NESTING
-    if not joins and not nests:
+    calls = sql.count("(") > MAX_TYPE_CALLS
+    if not (joins or nests or calls):
         return
     try:
         stream = tokenize(sql, dialect=dialect)
@@ -85,6 +89,8 @@ def refuse_unparsable(sql: str, dialect: str = "sqlite") -> None:
         _refuse_bare_joins(stream)
     if nests:
         _refuse_nested(stream)
+    if calls:
+        _refuse_type_calls(stream, dialect)
 
 
 def _refuse_bare_joins(stream: Sequence[Token]) -> None:
@@ -122,6 +128,31 @@ def _refuse_nested(stream: Sequence[Token]) -> None:
             words += 1
         if depth > MAX_NESTING or words > MAX_NESTED_WORDS:
             raise ParseError(f"more than {MAX_NESTING} brackets or {MAX_NESTED_WORDS} words that may nest")
+
+
+def _refuse_type_calls(stream: Sequence[Token], dialect: str) -> None:
+    """What is called and has the name of a type, ``date(date(...))``, is read as a type, then as a function."""
+    from sqlglot.errors import ParseError
+    from sqlglot.tokens import TokenType
+
+    types = _type_tokens(dialect)
+    open_calls: list[bool] = []
+    previous = TokenType.SEMICOLON
+    for token in stream:
+        if token.token_type is TokenType.L_PAREN:
+            open_calls.append(previous in types)
+            if sum(open_calls) > MAX_TYPE_CALLS:
+                raise ParseError(f"more than {MAX_TYPE_CALLS} calls of types in one another")
+        elif token.token_type is TokenType.R_PAREN and open_calls:
+            open_calls.pop()
+        previous = token.token_type
+
+
+@cache
+def _type_tokens(dialect: str) -> frozenset[TokenType]:
+    from sqlglot.dialects.dialect import Dialect
+
+    return frozenset(Dialect.get_or_raise(dialect).parser_class.TYPE_TOKENS)
 
 
 @cache

@@ -14,13 +14,15 @@ from sqlglot.errors import SqlglotError
 from nl2sql.agents.checks.guardrails import clean_candidate_with_reason
 from nl2sql.agents.native_tools import as_action
 from nl2sql.agents.turns import parse_action
+from nl2sql.benchmarks import load_benchmark
 from nl2sql.eval.rules import order_matters
 from nl2sql.repair.clause_repairs import DANGLING, DOUBLED, SIGN
+from nl2sql.repair.deterministic import mend
 from nl2sql.sql.bounds import MAX_CHARS, MAX_NESTING, REFUSED, bounded, decode_json, load_json, past_limits
 from nl2sql.sql.features import features
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import exact_match, same_text
-from nl2sql.sql.text import syntax_error
+from nl2sql.sql.text import parse, syntax_error
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fuzz_model_text.py"
 CRASHES = {
@@ -122,3 +124,22 @@ def test_five_hundred_texts_crash_nothing() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
     assert "500 cases, 0 violations" in done.stdout
+
+
+def test_a_long_text_is_not_mended() -> None:
+    database = load_benchmark("packaged").database("chess_league")
+    started = time.thread_time()
+    for text in ("SELECT " + ":a" * 45_000, "SELECT a" + " a=b" * 22_000):
+        assert mend(text, "no such column: a", database, database.schema()) is None
+    assert time.thread_time() - started < 0.5
+
+
+@pytest.mark.parametrize("unit", ["DATE(", "CHAR(a, ", "STRUCT(a, ", "a -> ENUM(", "INT (", "TIME/**/("])
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres", "clickhouse"])
+def test_calls_of_types_in_one_another_are_counted(unit: str, dialect: str) -> None:
+    started = time.thread_time()
+    with pytest.raises(SqlglotError, match="calls of types"):
+        parse_bounded("SELECT " + unit * 40 + "1" + ")" * 40, dialect)
+    assert parse("SELECT " + unit * 40 + "1" + ")" * 40) is None
+    assert time.thread_time() - started < 1
+    assert parse_bounded("SELECT " + ", ".join(["DATE(DATE(a))"] * 40), dialect)

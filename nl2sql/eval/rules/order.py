@@ -18,6 +18,7 @@ QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^
 ORDER_BY = re.compile(r"\border\s+by\b", re.IGNORECASE)
 
 
+@remember_short(8192)
 def order_matters(sql: str, dialect: str = "sqlite") -> bool:
     """Whether the outermost query of ``sql`` has an ORDER BY (one in a subquery or a window does not count)."""
     if past_limits(sql):
@@ -76,7 +77,7 @@ def gold_order(sql: str, result: RunResult) -> dict[str, Any]:
     return {"ordered": ordered, "keys": order_keys(sql, result.columns) if ordered else None}
 
 
-@remember_short(8192)
+@remember_short(256)  # whole trees: what is read off them is kept above
 def _outermost(sql: str, dialect: str) -> Any:
     from sqlglot import expressions as exp
     from sqlglot.errors import SqlglotError
