@@ -18,8 +18,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from nl2sql.documents import from_yaml
 from nl2sql.errors import UsageError
+from nl2sql.machine import from_yaml
 
 PROMPT_NAMES = (  # their texts are in agents/prompts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),

@@ -1,20 +1,28 @@
-"""The resources that this machine lets the process use: processor cores, memory, and the cache folder.
+"""The machine the process runs on: its cores, its memory, its cache folder, and users' files on its disk.
 
 The cache folder (converted weights, built databases, replicas) is ``NL2SQL_CACHE``, else ``~/.cache/nl2sql``.
+Users' JSON and YAML are read with every error a plain one: Python's own readers have more than one way to fail, since
+a number of ten thousand digits, ten thousand brackets, and a date that is none raise what no caller expects.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nl2sql.errors import Nl2SqlError
 
 KEY_VARIABLE = "NL2SQL_API_KEY"
 SHORTEST_KEY = 8  # characters; shorter ones ("EMPTY") are no secret, and their letters occur everywhere
+MOST_DIGITS = 300  # of a whole number: longer ones are no float's, and no count of anything
+_DEEP = "it is nested too deeply"
 _DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
 
 
@@ -102,3 +110,70 @@ def cache_dir(*parts: str) -> Path:
 def is_disk_full(text: str) -> bool:
     """Does the text of an error, a program's or an exception's, say that a disk is full?"""
     return any(sign in text.lower() for sign in _DISK_FULL)
+
+
+def from_json(text: str | bytes, *, pairs: bool = False) -> Any:
+    """What ``text`` holds; ``pairs``: objects as lists of pairs. Raises ValueError, with one line, and nothing else."""
+    try:
+        return json.loads(text, parse_int=_whole_number, object_pairs_hook=list if pairs else None)
+    except RecursionError:
+        raise ValueError(_DEEP) from None
+
+
+def from_yaml(text: str) -> Any:
+    """What ``text`` holds. Raises yaml.YAMLError and nothing else."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise yaml.YAMLError(_DEEP) from None
+    except ValueError as error:  # a date such as 2020-99-99, or a number that is too long
+        long = "integer string conversion" in str(error)
+        raise yaml.YAMLError("a number is too long" if long else str(error)) from None
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number has {len(digits):,} digits; expected at most {MOST_DIGITS}")
+    return int(digits)
+
+
+def write_whole(path: Path, parts: str | Iterable[str], *, new: bool = False) -> None:
+    """Write a text file as a whole or not at all: beside its place first. ``new``: never over one that is there.
+
+    Raises OSError (FileExistsError among them); what was at ``path`` is there then as it was.
+    """
+    with written_whole(path, new=new) as file:
+        for part in [parts] if isinstance(parts, str) else parts:
+            file.write(part)
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, *, new: bool = False) -> Iterator[IO[str]]:
+    """A file to write to that appears at ``path`` when the block has ended well; see ``write_whole``."""
+    if not new and path.exists() and not path.is_file():  # /dev/stdout, a pipe: there is nothing to replace
+        with path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        return
+    if new and os.path.lexists(path):
+        raise FileExistsError(f"{path} exists")
+    real = path.resolve()  # a link stays one
+    beside = real.with_name(f".{real.name[:100]}.{os.getpid()}.{threading.get_ident()}.tmp")
+    place: Callable[[Path, Path], object] = _place_new if new else Path.replace
+    try:
+        with beside.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        place(beside, real)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _place_new(beside: Path, path: Path) -> None:
+    """Give a file its name where nobody else has taken it meanwhile."""
+    try:
+        path.hardlink_to(beside)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        beside.replace(path)

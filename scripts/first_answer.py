@@ -42,14 +42,13 @@ from nl2sql.benchmarks import draw_sample
 from nl2sql.benchmarks.check import check_questions
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import Config, load_config
-from nl2sql.documents import from_yaml
 from nl2sql.errors import BenchmarkError, Nl2SqlError, UsageError
 from nl2sql.eval import score_many
 from nl2sql.eval.scores import ItemScore, Scores
 from nl2sql.eval.stats import clustered_interval, percent
 from nl2sql.eval.tables import table_markdown
 from nl2sql.interfaces import Model, Question, question_key
-from nl2sql.machine import cache_dir
+from nl2sql.machine import cache_dir, from_yaml
 from nl2sql.models import load_model
 from nl2sql.runs.folder import exclusive, iter_jsonl
 from nl2sql.runs.plan import check_config, run_key

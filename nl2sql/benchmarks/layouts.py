@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.benchmarks.core import FolderBenchmark
-from nl2sql.documents import from_json
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question
+from nl2sql.machine import from_json
 from nl2sql.sql.hardness import LEVELS, hardness
 
 DATABASE_FOLDERS = (

@@ -132,7 +132,7 @@ def export_command(
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Write the corpus as JSON lines, without its vectors."""
-    from nl2sql.documents import write_whole
+    from nl2sql.machine import write_whole
     from nl2sql.repair.corpus import Corpus
     from nl2sql.repair.transfer import export_lines
 

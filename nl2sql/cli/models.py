@@ -130,7 +130,7 @@ def _files(value: str) -> dict[str, Any]:
         "disk_bytes": sum(file.stat().st_size for file in files),
         "revision": weights_revision(files),
     }
-    from nl2sql.documents import from_json
+    from nl2sql.machine import from_json
 
     config = path / "config.json"
     if config.is_file():

@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
 from nl2sql.eval.rules import RULES, Rule
 from nl2sql.interfaces import RunResult
+from nl2sql.machine import from_json
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question
+from nl2sql.machine import from_json
 
 ID_KEYS = ("id", "question_id", "qid", "instance_id")
 SQL_KEYS = (  # what is surely a prediction comes before what may be the gold beside it

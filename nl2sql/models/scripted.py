@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from nl2sql.documents import from_json, from_yaml
 from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
+from nl2sql.machine import from_json, from_yaml
 
 Reply: TypeAlias = str | Mapping[str, Any]  # text, or {text | error, finish_reason?, delay_s?}
 OnExhausted: TypeAlias = Literal["error", "repeat"]

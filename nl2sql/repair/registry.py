@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from nl2sql.documents import from_yaml
 from nl2sql.errors import UsageError
+from nl2sql.machine import from_yaml
 from nl2sql.repair.guidance import RepairGuidance
 from nl2sql.repair.schema_names import FACTS, SchemaNames
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
+from nl2sql.machine import from_json
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.store import History
 from nl2sql.sql.same import same_words

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nl2sql.documents import from_json
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.machine import from_json
 from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest
 from nl2sql.runs.plan import open_benchmark, read_plan
 from nl2sql.runs.rescore import changed_since, owed_of, questions_of, stores_of

@@ -26,8 +26,8 @@ from typing import IO, Any, TypeAlias
 
 from nl2sql import __version__
 from nl2sql.agents.record import TRACE_FORMAT, Episode, episode_to_dict, json_text
-from nl2sql.documents import from_json
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.machine import from_json
 
 FORMAT = 1  # of run folders; another number is another version's
 TICK_S = 10.0

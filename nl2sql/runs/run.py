@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.stats import mcnemar
+from nl2sql.machine import from_json
 from nl2sql.runs.folder import QuestionKey, RunFolder, parts_of, read_manifest
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from tqdm.auto import tqdm
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, FewShotConfig
-from nl2sql.documents import from_json
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Benchmark, Database, Question, content_key
+from nl2sql.machine import from_json
 from nl2sql.repair.embeddings import HashedNgrams, Vectors
 from nl2sql.sql.same import normalise_sql
 from nl2sql.sql.words import words

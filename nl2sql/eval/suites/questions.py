@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nl2sql.documents import from_json, write_whole
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.suites import SuiteOrder, build_suites
 from nl2sql.interfaces import Question
+from nl2sql.machine import from_json, write_whole
 
 INDEX = "index.json"
 

@@ -17,12 +17,12 @@ from tqdm.auto import tqdm
 from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.prompts import prompt_hashes
-from nl2sql.documents import from_json
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
 from nl2sql.eval.tables import table_html, table_text
+from nl2sql.machine import from_json
 from nl2sql.models.spec import resolve_spec
 from nl2sql.runs.ablation.grid import BASE, TABLE
 from nl2sql.runs.carry_out import carry_out

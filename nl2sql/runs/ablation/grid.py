@@ -32,8 +32,8 @@ import yaml
 
 from nl2sql.agents.controllers import get_controller
 from nl2sql.config import build_config, config_keys, known_keys, merge, read_override
-from nl2sql.documents import from_yaml
 from nl2sql.errors import UsageError
+from nl2sql.machine import from_yaml
 from nl2sql.runs.job import Cell
 from nl2sql.runs.plan import Plan, absolute, default_split
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.record import json_text
-from nl2sql.documents import write_whole
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.interfaces import Benchmark
+from nl2sql.machine import write_whole
 from nl2sql.runs.plan import open_benchmark, read_plan
 from nl2sql.runs.rescore import questions_of
 from nl2sql.runs.run import Run, shared_ex

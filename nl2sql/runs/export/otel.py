@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from tqdm.auto import tqdm
 
 from nl2sql import __version__
-from nl2sql.documents import written_whole
 from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.machine import written_whole
 from nl2sql.runs.export.spans import Span, Trace, trace_of
 from nl2sql.runs.folder import iter_jsonl
 from nl2sql.runs.run import Run

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nl2sql.documents import from_json
 from nl2sql.errors import UsageError
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test
+from nl2sql.machine import from_json
 from nl2sql.runs.ablation.grid import TABLE
 from nl2sql.runs.controls import systems_of
 from nl2sql.runs.folder import QuestionKey

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql import __version__
-from nl2sql.documents import write_whole
 from nl2sql.errors import UsageError
+from nl2sql.machine import write_whole
 from nl2sql.runs.report.collect import Collected, collect
 from nl2sql.runs.report.episodes import pack
 from nl2sql.runs.report.plots import MOST_RUNS, SERIES, css, figures

@@ -1,0 +1,1 @@
+"""VizQL structured queries: their language, data sources, validation, refinement and compilation to SQL."""
