@@ -194,6 +194,17 @@ USER = "user"  # the split of a question that somebody asked, and no benchmark h
 
 
 @dataclass(frozen=True)
+class Turn:
+    """One exchange of a conversation, as a session keeps it: the specification's five fields."""
+
+    user_query: str
+    resolved_query: str = ""  # the question that the controller got; empty: the user's own
+    sql: str = ""
+    results_summary: str = ""  # "10 rows, columns: a, b, c"; never a value of the database
+    timestamp: str = ""  # ISO 8601, UTC
+
+
+@dataclass(frozen=True)
 class Question:
     """One question over one database. ``gold`` holds every accepted gold query (the first is the reference)."""
 
@@ -201,7 +212,8 @@ class Question:
     db_id: str = ""
     id: str = ""
     evidence: str = ""
-    history: tuple[str, ...] = ()  # earlier turns of a dialogue, oldest first
+    history: tuple[Turn, ...] = ()  # earlier turns of a dialogue, oldest first
+    previous_sql: str = ""  # the query that a follow-up question speaks of, where it could not be made whole
     gold: tuple[str, ...] = ()
     difficulty: str | None = None  # easy | medium | hard | extra (Spider's hardness)
     split: str = ""  # of its benchmark; USER outside of any
@@ -266,4 +278,6 @@ def content_key(*parts: Any) -> str:
 
 def question_key(question: Question) -> str:
     """The key of all that a question says; golds and benchmark flags are left out."""
-    return content_key(question.id, question.db_id, question.text, question.evidence, list(question.history))
+    earlier = [[turn.user_query, turn.resolved_query, turn.sql] for turn in question.history]
+    previous = [question.previous_sql] if question.previous_sql else []
+    return content_key(question.id, question.db_id, question.text, question.evidence, earlier, *previous)

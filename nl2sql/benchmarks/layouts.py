@@ -17,7 +17,7 @@ from typing import Any
 
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.errors import BenchmarkError
-from nl2sql.interfaces import Question
+from nl2sql.interfaces import Question, Turn
 from nl2sql.machine import from_json
 from nl2sql.sql.hardness import LEVELS, hardness
 
@@ -150,7 +150,7 @@ def _question(record: Mapping[str, Any], fallback_id: str, split: str, bird: boo
         db_id=str(_first(record, DB_KEYS) or ""),
         id=str(id_) if id_ is not None else fallback_id,
         evidence=str(record.get("evidence") or ""),
-        history=_texts(record, "history", fallback_id),
+        history=tuple(map(Turn, _texts(record, "history", fallback_id))),
         gold=gold,
         difficulty=level,
         split=str(record.get("split") or split),

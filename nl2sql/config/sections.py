@@ -1,25 +1,15 @@
-"""Configuration: one frozen pydantic model per component; YAML files and ``key=value`` overrides merge.
+"""The sections of a configuration: one frozen record per component, and the presets that controllers start from.
 
-The resolved configuration is written into every run's manifest. An unknown key is an error that lists the
-known ones.
+>>> Config().react.max_steps, sorted(PRESETS["react_plus"]["react"])[0]
+(8, 'auto_finish')
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import sys
-from collections.abc import Iterable, Sequence
-from copy import deepcopy
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-
-from nl2sql.errors import UsageError
-from nl2sql.machine import from_yaml
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 PROMPT_NAMES = (  # their texts are in agents/prompts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
@@ -192,6 +182,21 @@ class SuspicionsConfig(_Frozen):
     unused_column: bool = True  # the question names a column that the query does not use
 
 
+class SessionConfig(_Frozen):
+    """Conversations: what a follow-up question becomes before a controller sees it (docs/sessions.md)."""
+
+    resolve: Literal["none", "concat", "rewrite", "edit", "oracle"] = (
+        "edit"  # oracle: the dialogue's own, of benchmarks
+    )
+    shown: int = Field(3, ge=1, le=10)  # earlier exchanges that a prompt shows
+
+
+class VizqlConfig(_Frozen):
+    """Structured queries: how strictly they are checked (docs/vizql.md)."""
+
+    strict: bool = False  # the letter of the specification: no function on a dimension at all
+
+
 class EvalConfig(_Frozen):
     """Scoring, wherever it happens: what decides a verdict (docs/evaluation.md)."""
 
@@ -234,6 +239,8 @@ class Config(_Frozen):
     reflect: ReflectConfig = ReflectConfig()
     suspicions: SuspicionsConfig = SuspicionsConfig()
     execution: ExecutionConfig = ExecutionConfig()
+    session: SessionConfig = SessionConfig()
+    vizql: VizqlConfig = VizqlConfig()
     eval: EvalConfig = EvalConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one
     # grammars, each level within the one before: the loop's turns, the SQL, SQL in one plain style (docs/grammars.md)
@@ -284,118 +291,3 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
         },
     },
 }
-
-
-def load_config(
-    files: Iterable[str | Path] = (), overrides: Iterable[str] = (), *, base: dict[str, Any] | None = None
-) -> Config:
-    """Merge ``base``, then YAML ``files`` in order, then ``key.sub=value`` overrides (values read as YAML).
-
-    Raises UsageError for a missing or malformed file, an unknown key, or a value of the wrong kind.
-    """
-    data: dict[str, Any] = json.loads(json.dumps(base or {}))
-    for file in files:
-        merge(data, _read_yaml(Path(file)))
-    for item in overrides:
-        merge(data, read_override(item))
-    return build_config(data)
-
-
-def read_override(item: str) -> dict[str, Any]:
-    """``key.sub=value`` as nested data. Raises UsageError for another form, or a value that is not YAML."""
-    key, sep, value = item.partition("=")
-    if not sep or not key.strip():
-        raise UsageError(f"config override {item!r} is not key=value; example: -c react.max_steps=4")
-    node: Any = _value(key, value)
-    for part in reversed(key.strip().split(".")):
-        node = {part: node}
-    return dict(node)
-
-
-def build_config(data: dict[str, Any]) -> Config:
-    """Validate a plain dict; errors name the key, the value and what was expected."""
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise UsageError(f"unknown config key {where!r}{known_keys(where, config_keys())}") from None
-        raise UsageError(f"config {where}={first.get('input')!r}: {first['msg']}") from None
-
-
-def known_keys(key: str, known: Sequence[str]) -> str:
-    """The keys to type instead of ``key``: the nearest of ``known``, and its section's keys or all sections."""
-    close = get_close_matches(key, known, 1)
-    section = key.partition(".")[0]
-    siblings = [other for other in known if other.startswith(f"{section}.")]
-    shown = siblings or dict.fromkeys(
-        f"{head}.*" if rest else head for head, _, rest in (k.partition(".") for k in known)
-    )
-    return f"{f' (did you mean {close[0]!r}?)' if close else ''}; known: {', '.join(shown)}"
-
-
-def config_keys(model: type[BaseModel] = Config, prefix: str = "") -> list[str]:
-    """Every dotted key that a config accepts."""
-    keys: list[str] = []
-    for name, info in model.model_fields.items():
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            keys += config_keys(kind, f"{prefix}{name}.")
-        else:
-            keys.append(f"{prefix}{name}")
-    return keys
-
-
-def _value(key: str, value: str) -> Any:
-    if not value.strip() or key.strip().startswith("prompts."):  # a prompt is text, whatever it looks like
-        return value
-    try:
-        return from_yaml(value)
-    except yaml.YAMLError:
-        raise UsageError(f"config override {key}={value!r} is not YAML; example: -c react.max_steps=4") from None
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        loaded = from_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"config file {path} does not exist") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"config file {path} cannot be read: {str(error).splitlines()[0]}") from None
-    if not isinstance(loaded or {}, dict):
-        raise UsageError(f"config file {path} holds a {type(loaded).__name__}; expected a mapping")
-    return loaded or {}
-
-
-def merge(into: dict[str, Any], other: dict[str, Any]) -> None:
-    """Lay ``other`` over ``into``, key by key, in place; ``other`` is copied, and stays as it is."""
-    for key, value in other.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            merge(into[key], value)
-        else:
-            into[key] = deepcopy(value)
-
-
-def function_of_file(spec: str, what: str) -> Any:
-    """The function that ``FILE.py:function`` names. what: what it is to be, for messages.
-
-    Raises UsageError where there is no such file or function, or the file fails on import.
-    """
-    name, _, function = spec.rpartition(":")
-    path = Path(name).expanduser().resolve()
-    if not path.is_file():
-        raise UsageError(f"{what} file {path} does not exist")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    if module_spec is None or module_spec.loader is None:
-        raise UsageError(f"{what} file {path} cannot be loaded as Python")
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules.setdefault(path.stem, module)
-    try:
-        module_spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"{what} file {path} failed on import: {type(error).__name__}: {error}") from error
-    own = getattr(module, function, None)
-    if not callable(own):
-        raise UsageError(f"{what} file {path} has no function {function!r}")
-    return own
