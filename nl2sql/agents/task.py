@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.checks import constraints, guardrails
@@ -29,6 +29,9 @@ from nl2sql.databases import schema
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult, Sampling, Usage
 from nl2sql.sql.bounds import REFUSED, bounded
+
+if TYPE_CHECKING:
+    from nl2sql.agents.checks.suspicions import Suspicion
 
 LINK_MAX_TABLES = 6  # the specification's number
 BEGAN_CHARS = 500  # shown of a text past the limits
@@ -198,14 +201,21 @@ class Task:
         once: a model that answers with the same query again keeps it."""
         if not self.config.react.suspicion_repair:
             return ""
-        from nl2sql.agents.checks.suspicions import suspicions
-
-        result, database = self.result_of(sql), self.resources.database
-        for item in suspicions(self.question.text, sql, database, result, self.config.suspicions):
+        for item in self._suspicions(sql):
             if item.text not in self.suspected:
                 self.suspected.add(item.text)
                 return f"{item.check}: {item.text}"
         return ""
+
+    def suspected_by(self, sql: str) -> tuple[str, ...]:
+        """The names of the checks that find a query that ran suspicious."""
+        return tuple(dict.fromkeys(item.check for item in self._suspicions(sql)))
+
+    def _suspicions(self, sql: str) -> list[Suspicion]:
+        from nl2sql.agents.checks.suspicions import suspicions
+
+        result, database = self.result_of(sql), self.resources.database
+        return suspicions(self.question.text, sql, database, result, self.config.suspicions)
 
     def episode(
         self,

@@ -126,6 +126,8 @@ class CandidatesConfig(_Frozen):
     question_model: str = "smollm2-135m"  # of choose question: a local model
     question_adapter: str = "smollm2-135m-question"  # a packaged one, a folder, or none
     question_weight: float = Field(2.0, ge=0)  # of the question's log-probability beside the query's
+    vote_weight: float = Field(0.0, ge=0)  # of log(share of the candidates with the same rows), beside them
+    suspicion_weight: float = Field(0.0, ge=0)  # taken off a suspicious candidate; 0: not looked at
     weights: ScoreWeights = ScoreWeights()
     agree: float = Field(
         0.0, ge=0, le=1

@@ -20,7 +20,8 @@ from fixture_lines import read_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nl2sql.agents.candidates.agent import PARTS, ReactSqlAgent, candidates, weighted_score
+from nl2sql.agents.candidates.agent import ReactSqlAgent, candidates
+from nl2sql.agents.candidates.ranking import PARTS, weighted_score
 from nl2sql.agents.controllers import answer, fitted, get_controller, with_preset
 from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark

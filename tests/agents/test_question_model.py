@@ -11,7 +11,8 @@ from training import lora
 from training.lora import Recipe
 
 from nl2sql.agents import prompts
-from nl2sql.agents.candidates.agent import Candidate, candidates, rank
+from nl2sql.agents.candidates.agent import candidates
+from nl2sql.agents.candidates.ranking import Candidate, rank
 from nl2sql.agents.controllers import get_controller, run_episode
 from nl2sql.agents.question_model import ROWS, QuestionModel, question_model_print
 from nl2sql.agents.resources import members
@@ -84,6 +85,41 @@ def test_both_directions_decide_among_those_that_run_and_give_rows():
     assert order(1.0) == [better, likelier, unknown, empty, fails]
     assert order(0.0) == [likelier, better, unknown, empty, fails]
     assert [order(weight)[0] for weight in (0.05, 0.06)] == [likelier, better]  # they meet at log(0.9 / 0.5) / 10
+
+
+def test_rows_that_many_agree_on_and_suspicions_weigh_beside_both_directions():
+    def made(sql: str, times: int, *suspected: str) -> Candidate:
+        parts = {"executes": 1.0, "rows": 1.0, "probability": 0.5}
+        steps = list(range(times))
+        return Candidate(sql, "", "sampled", sql, steps, parts=parts, question=-9.0, suspected=suspected)
+
+    often, suspicious = made("SELECT 1", 3, "unused_value", "fan_out"), made("SELECT 2", 6, "unknown_literal")
+    rare = made("SELECT 3", 1)
+    written = [suspicious, often, rare]
+    results = [RunResult(True, rows=((entry.sql,),)) for entry in written]
+
+    def order(**weights: float) -> list[Candidate]:
+        config = build_config({"candidates": {"choose": "question", **weights}})
+        return rank(written, results, config.candidates)
+
+    assert order() == written, "as likely: in the order of writing"
+    assert order(vote_weight=1.0) == [suspicious, often, rare]
+    assert order(suspicion_weight=1.0) == [rare, suspicious, often], "two suspicions weigh as one"
+    assert order(vote_weight=1.0, suspicion_weight=1.0)[0] is suspicious, "log 6 - 1 is more than log 1"
+    assert order(vote_weight=1.0, suspicion_weight=1.8) == [rare, suspicious, often], "log 6 is 1.79"
+
+
+def test_a_suspicious_candidate_gives_way_to_one_that_is_not(shop, folder):
+    script = ["SELECT name FROM customers WHERE city = 'oslo' OR 1 = 1;", QUERIES[0]]
+    seen = {}
+    with SqliteDatabase(shop) as database:
+        for weight in (0.0, 1000.0):
+            config = settings(folder, n=2, suspicion_weight=weight)
+            seen[weight] = candidates(Question(ASKED), Resources(ScriptedModel(script), database), config)
+    kinds = {entry["sql"]: entry.get("suspected", []) for entry in seen[1000.0].trace[-1]["observation"]["ranking"]}
+    assert "unknown_literal" in kinds[script[0]] and not kinds[script[1]]
+    assert seen[1000.0].sql == script[1]
+    assert not any("suspected" in entry for entry in seen[0.0].trace[-1]["observation"]["ranking"])
 
 
 def test_the_candidate_after_which_the_question_is_likelier_is_the_answer(shop, folder):

@@ -1,8 +1,5 @@
 """The candidate-driven agent: several queries for one question, executed, scored, ranked; the best is the answer.
 
->>> weighted_score({"vote": 0.5, "constraints": None}, ScoreWeights())
-0.5
-
 The candidates come from ``generate_sql``'s own prompt: the control's greedy answer, sampled ones, and one under the
 schema's grammar. Each distinct query goes through the loop's own tools (validate_sql, validate_constraints, run_sql)
 once. Where none runs, the best of the rest is repaired with its error; with ``reflection`` also one that runs and that
@@ -13,19 +10,19 @@ a gate refuses. What the score is made of is in docs/candidates.md. For ablation
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
+from nl2sql.agents.candidates.ranking import Candidate, probability, rank, tells
 from nl2sql.agents.candidates.voting import agreement
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.task import EpisodeFailed, State, guard, link, open_task, other_orders
-from nl2sql.config import CandidatesConfig, Config, ScoreWeights
+from nl2sql.config import CandidatesConfig, Config
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import (
     Completion,
@@ -34,46 +31,11 @@ from nl2sql.interfaces import (
     Model,
     Question,
     Resources,
-    RunResult,
     Sampling,
     Tool,
     no_sink,
 )
 from nl2sql.sql.same import query_key
-
-PARTS = tuple(ScoreWeights.model_fields)
-_LEAST = 1e-300  # a probability whose logarithm can be taken, for those that are not known
-
-
-@dataclass
-class Candidate:
-    """One distinct query, or (``sql`` empty) all that the guardrails refused.
-
-    steps: where it was written. parts: each from 0 to 1, None where it is not known; ``vote`` is set by ``rank``.
-    refusal: why it failed, or the first gate's reason against one that runs. question: log-probability of the question
-    after this query, where the question model was asked.
-    """
-
-    sql: str
-    raw_sql: str
-    origin: str  # of its first writing: greedy, sampled, constrained, repaired
-    key: str
-    steps: list[int]
-    refusal: str | None = None
-    parts: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    score: float = 0.0
-    question: float | None = None
-    repaired: bool = False  # a repair of it was tried
-
-    @property
-    def runs(self) -> bool:
-        return self.parts["executes"] == 1.0
-
-    def to_dict(self) -> dict[str, Any]:
-        parts = {name: value if value is None else round(value, 4) for name, value in self.parts.items()}
-        about = {"sql": self.sql, "origin": self.origin, "steps": self.steps, "refusal": self.refusal}
-        read_back = {} if self.question is None else {"question": round(self.question, 2)}
-        return {**about, "score": round(self.score, 4), **read_back, "parts": parts}
 
 
 class ReactSqlAgent:
@@ -247,6 +209,8 @@ class Search:
         candidate.parts |= {name: float(reason is None) for name, reason in reasons.items()}
         candidate.parts |= {"rows": float(tells(task.result_of(candidate.sql))), "probability": likely}
         candidate.parts["values"] = share_used(candidate.sql, task.values)
+        if self.settings.suspicion_weight and candidate.runs:
+            candidate.suspected = task.suspected_by(candidate.sql)
 
     def ranking(self) -> list[Candidate]:
         """The candidates, best first, each with its score; ties go to the one that was written first."""
@@ -305,56 +269,3 @@ class Search:
             transcript=best.raw_sql,
             flags={"distinct": sum(bool(candidate.sql) for candidate in self.candidates)},
         )
-
-
-# ------------------------------------------------------------------------------------------------------- scores
-
-
-def rank(entries: Sequence[Candidate], results: Sequence[RunResult], settings: CandidatesConfig) -> list[Candidate]:
-    """``entries`` (in the order of writing, each with its result), best first by ``settings.choose``.
-
-    Sets each one's ``vote`` (the share of all writings whose queries give its rows) and ``score``.
-    """
-    copies = [len(candidate.steps) for candidate in entries]
-    votes = agreement(results, copies)
-    for candidate, count in zip(entries, votes, strict=True):
-        candidate.parts["vote"] = count / sum(copies)
-        candidate.score = weighted_score(candidate.parts, settings.weights)
-    return sorted(entries, key=lambda candidate: (not candidate.sql, *_place(candidate, settings)))
-
-
-def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...]:
-    """The sort key that decides between candidates; the smallest is the best."""
-    parts = {name: value or 0.0 for name, value in candidate.parts.items()}
-    if settings.choose == "score":
-        return (-candidate.score,)
-    if settings.choose == "vote":
-        return (not candidate.runs, -parts["vote"])
-    if settings.choose == "first_executable":
-        return (not candidate.runs,)
-    likely = parts["probability"]
-    if settings.choose == "question":  # both directions [45]
-        likely = math.log(max(likely, _LEAST)) + settings.question_weight * (candidate.question or 0.0)
-    return (not candidate.runs, -parts["rows"], -likely)  # what fails and what gives nothing comes last [42]
-
-
-def weighted_score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:
-    """The weighted mean of the parts that are known, from 0 to 1."""
-    known = {name: value for name, value in parts.items() if value is not None}
-    total = sum(getattr(weights, name) for name in known)
-    return sum(getattr(weights, name) * value for name, value in known.items()) / total if total else 0.0
-
-
-def probability(completion: Completion, length_penalty: float) -> float | None:
-    """exp(log-probability / tokens ** length_penalty), from 0 to 1; None where the back end does not know it.
-
-    length_penalty: 1 for the geometric mean of the tokens' probabilities, 0 for the probability of the whole text.
-    """
-    if completion.logprob is None:
-        return None
-    return math.exp(min(0.0, completion.logprob / max(1, completion.usage.completion_tokens) ** length_penalty))
-
-
-def tells(result: RunResult) -> bool:
-    """Whether a result says anything: it has a row with a value that is not NULL."""
-    return any(value is not None for row in result.rows for value in row)
