@@ -28,6 +28,8 @@ def answer_text(episode: Episode, database: Database) -> str:
         lines += _rows(episode.columns, episode.rows)
     lines += [f"-- suspicious, {escaped(line)}" for line in texts(episode.flags.get("suspicions", ()))]
     lines += _explained(episode, database)
+    if "confidence" in episode.flags:
+        lines.append(f"-- confidence {episode.flags['confidence']:.2f}")
     usage = episode.usage
     lines.append(
         f"-- {episode.controller}: {episode.finish} after {episode.steps} steps, {usage.model_calls} model calls, "

@@ -72,8 +72,8 @@ def ask(
     ] = None,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[
-        str, typer.Option(help="react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
-    ] = "react",
+        str, typer.Option(help="best, react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
+    ] = "best",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     adapter: AdapterOption = "auto",
@@ -82,6 +82,10 @@ def ask(
     config: ConfigOption = None,
     set_: SetOption = None,
     constrain: ConstrainOption = None,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Give no answer that is held for less likely right (best, candidates)."),
+    ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Print every step as it happens to stderr; with --json as JSON lines.")
     ] = False,
@@ -95,6 +99,7 @@ def ask(
       nl2sql ask "How many orders were shipped?" --db shop.sqlite
       nl2sql ask "How many people are older than 40?" --db people.csv
       echo "Which city has most customers?" | nl2sql ask --db shop.sqlite --json
+      nl2sql ask "How many orders are late?" --db shop.sqlite --min-confidence 0.5
       nl2sql ask "..." --db shop.sqlite --controller react_plus -c react.max_steps=4 --trace
     """
     if db is None:
@@ -114,6 +119,10 @@ def ask(
 
     named = get_controller(controller)
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
+    if min_confidence is not None:
+        overrides.append(f"candidates.min_confidence={min_confidence}")
+        if named.name not in ("best", "candidates"):
+            raise UsageError(f"--min-confidence needs --controller best or candidates, not {named.name}")
     settings = load_config(config or (), overrides, base=named.preset)
     with StatusLine() as status, closing(open_database(db)) as database:
         status.say(f"loading {model} ...")

@@ -28,7 +28,7 @@ def mcp(
         ),
     ],
     model: ModelOption = "smollm2-135m",
-    controller: Annotated[str, typer.Option(help="The loop behind the tool ask.")] = "react",
+    controller: Annotated[str, typer.Option(help="The controller behind the tool ask.")] = "best",
     http: Annotated[
         str | None, typer.Option(help="HOST:PORT: streamable HTTP at /mcp; left out: standard input and output.")
     ] = None,

@@ -69,7 +69,7 @@ class DatabaseTools:
         model: SharedModel,
         config: Config,
         *,
-        controller: str = "react",
+        controller: str = "best",
         corpus: Corpus | None = None,
         corpus_write: bool = False,
     ) -> None:

@@ -133,6 +133,7 @@ class CandidatesConfig(_Frozen):
         0.0, ge=0, le=1
     )  # no further view is asked where so large a share gives the same rows; 0: never
     seconds: float = Field(0.0, ge=0)  # no further view is asked after so long; 0: no limit
+    min_confidence: float = Field(0.0, ge=0, le=1)  # with choose question: no answer below it (docs/candidates.md)
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
     reflection: bool = False  # one repair, where the best candidate runs and a gate refuses it
 
@@ -288,6 +289,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "views": 4,
             "choose": "question",
             "length_penalty": 0.0,
+            "suspicion_weight": 2.0,
             "agree": 0.8,
             "seconds": 5.0,
         },

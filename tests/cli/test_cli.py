@@ -67,6 +67,8 @@ CASES = [
     (1, ["eval", "--benchmark", "wrong_types", "--model", "scripted:script.json"], "expected a list of texts"),
     (2, [*EVAL, "--resume", "run", "--limit", "3"], "leave out"),
     (2, ["ask", "", "--db", "shop.sqlite"], "question is empty"),
+    (2, [*ASK, "--db", "shop.sqlite", "--controller", "react", "--min-confidence", "0.5"], "best or candidates"),
+    (2, [*ASK, "--db", "shop.sqlite", "--min-confidence", "2"], "Invalid value"),
     (2, ["ask", "   ", "--db", "shop.sqlite"], "question is empty"),
     (2, ["ask", "why " * 12_500, "--db", "shop.sqlite", "--model", "scripted:script.json"], "shorten it"),
     (2, ["ask", "How many?", "--db", "shop.sqlite", "--model", "smolm2"], "did you mean 'smollm2-135m'"),
@@ -123,6 +125,8 @@ def test_ask_answers_with_sql_rows_and_trace(place: Path) -> None:
         "shop.sqlite",
         "--model",
         "scripted:good.json",
+        "--controller",
+        "react",
         "--json",
         cwd=place,
     )
@@ -130,6 +134,19 @@ def test_ask_answers_with_sql_rows_and_trace(place: Path) -> None:
     assert done.returncode == 0
     assert answer["rows"] == [[3]] and answer["finish"] == "finish"
     assert answer["sql"].startswith("SELECT COUNT(*)") and len(answer["trace"]) == 12
+
+
+@pytest.mark.model
+def test_ask_gives_the_best_answer_and_how_sure_it_is(place: Path) -> None:
+    asked = ["ask", "How many orders were shipped?", "--db", "shop.sqlite", "--json"]
+    done = nl2sql(*asked, cwd=place)
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0 and answer["controller"] == "best" and answer["rows"] == [[3]]
+    assert 0.5 < answer["flags"]["confidence"] < 1
+    refused = nl2sql(*asked, "--min-confidence", "1", cwd=place)
+    answer = json.loads(refused.stdout)
+    assert refused.returncode == 1 and (answer["sql"], answer["finish"]) == ("", "abstained")
+    assert answer["error"].startswith("abstained: confidence 0.") and "SELECT" in answer["error"]
 
 
 def processor_time(pid: int) -> int:
@@ -172,7 +189,7 @@ def test_ask_counts_the_calls_of_ones_own_loop_and_its_exception_is_its_own(plac
 
 
 def test_ask_reads_the_question_from_standard_input(place: Path) -> None:
-    arguments = ["ask", "--db", "shop.sqlite", "--model", "scripted:good.json", "--json"]
+    arguments = ["ask", "--db", "shop.sqlite", "--model", "scripted:good.json", "--json", "--controller", "react"]
     for extra in ([], ["-"]):
         done = nl2sql(*arguments, *extra, stdin="How many orders were shipped?\n", cwd=place)
         assert json.loads(done.stdout)["question"] == "How many orders were shipped?"
@@ -188,9 +205,8 @@ def test_tables_whose_names_need_quotes_can_be_asked(place: Path, table: str) ->
     connection.close()
     replies = [reply.replace("orders WHERE status = 'shipped'", name) for reply in GOOD]
     (place / "odd.json").write_text(json.dumps({"replies": {"*": replies}}), encoding="utf-8")
-    done = nl2sql(
-        "ask", "How many rows are there?", "--db", "odd.sqlite", "--model", "scripted:odd.json", "--json", cwd=place
-    )
+    arguments = ["--db", "odd.sqlite", "--model", "scripted:odd.json", "--controller", "react", "--json"]
+    done = nl2sql("ask", "How many rows are there?", *arguments, cwd=place)
     assert json.loads(done.stdout)["rows"] == [[2]], done.stdout
 
 

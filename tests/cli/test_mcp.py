@@ -39,7 +39,7 @@ def shop_with_script(shop: Path, tmp_path: Path) -> list[str]:
     replies.insert(2, " COUNT(*) FROM orders")
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": {"*": replies}}))
-    return ["--db", str(shop), "--model", f"scripted:{script}"]
+    return ["--db", str(shop), "--model", f"scripted:{script}", "--controller", "react"]
 
 
 def test_every_tool_answers_over_stdio(shop: Path, tmp_path: Path) -> None:
@@ -223,7 +223,8 @@ def test_a_repair_of_a_user_s_question_is_learned_where_the_server_may(shop: Pat
     replies.insert(5, " name FROM customers")
     script, path = tmp_path / "script.json", tmp_path / "fixes.db"
     script.write_text(json.dumps({"replies": {"*": replies}}))
-    arguments = ["--db", str(shop), "--model", f"scripted:{script}", "--corpus", str(path), "--corpus-write"]
+    arguments = ["--db", str(shop), "--model", f"scripted:{script}", "--controller", "react"]
+    arguments += ["--corpus", str(path), "--corpus-write"]
 
     async def conversation(client: Client) -> Any:
         return (await client.call_tool("ask", {"question": "What are the names?"})).structured_content

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
+from nl2sql.agents.candidates.confidence import confidence, signals, uncovered_share
 from nl2sql.agents.candidates.ranking import Candidate, probability, rank, tells
-from nl2sql.agents.candidates.voting import agreement
+from nl2sql.agents.candidates.voting import agreement, same_rows
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.task import EpisodeFailed, State, guard, link, open_task, other_orders
@@ -241,6 +242,15 @@ class Search:
         self.take("repair_sql", "repaired", str(dispatch(state, "repair_sql", {})), None)
         self.read_back()
 
+    def confidence(self, recorded: Sequence[Mapping[str, Any]], ranking: Sequence[Candidate]) -> float | None:
+        """How likely the first is right; None where nothing was read back, or the likelihoods are not known."""
+        best, task = ranking[0], self.state.task
+        if self.settings.choose != "question" or not best.sql or best.parts["probability"] is None:
+            return None
+        groups = same_rows([task.result_of(candidate.sql) for candidate in ranking])
+        uncovered = uncovered_share(task.question.text, best.sql, task.schema)
+        return round(confidence(signals(recorded, groups, self.settings, uncovered=uncovered)), 3)
+
     def note(self, action: str, observation: Any, step: int | None = None) -> None:
         at = self.step if step is None else step
         self.state.record({"step": at, "action": action, "args": {}, "observation": observation})
@@ -250,17 +260,27 @@ class Search:
         state, task = self.state, self.state.task
         ranking = self.ranking()
         best = ranking[0] if ranking else Candidate("", "", "", "", [])
+        sure, why_none = None, f"model: {best.refusal}"
         if ranking:
-            listed = {"choose": self.settings.choose, "ranking": [candidate.to_dict() for candidate in ranking]}
-            self.note("rank_candidates", listed)
-            state.decide(self.step, "rank_candidates", self.settings.choose, "accept", {"sql": best.sql})
+            recorded = [candidate.to_dict() for candidate in ranking]
+            self.note("rank_candidates", {"choose": self.settings.choose, "ranking": recorded})
+            sure = self.confidence(recorded, ranking)
+            abstains = sure is not None and not error and sure < self.settings.min_confidence
+            doing = "abstain" if abstains else "accept"
+            state.decide(self.step, "rank_candidates", self.settings.choose, doing, {"sql": best.sql})
+            if abstains:
+                why_none = f"abstained: confidence {sure} is below {self.settings.min_confidence:g}; best: {best.sql}"
+                best, task.flags["abstained"] = replace(best, sql=""), True
+        if sure is not None:
+            task.flags["confidence"] = sure
+        finish = "abstained" if "abstained" in task.flags else "answered" if best.sql else "empty"
         return task.episode(
             "candidates",
             best.sql,
             raw_sql=best.raw_sql,
-            finish="error" if error else "answered" if best.sql else "empty",
+            finish="error" if error else finish,
             error=error,
-            why_none=f"model: {best.refusal}",
+            why_none=why_none,
             steps=self.step + 1,
             trace=state.trace,
             decision_log=state.decision_log,

@@ -76,14 +76,16 @@ def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...
     if settings.choose == "first_executable":
         return (not candidate.runs,)
     likely = parts["probability"]
-    if settings.choose == "question":  # both directions [45], and what the rows say
-        likely = (
-            math.log(max(likely, _LEAST))
-            + settings.question_weight * (candidate.question or 0.0)
-            + settings.vote_weight * math.log(max(parts["vote"], _LEAST))
-            - settings.suspicion_weight * bool(candidate.suspected)
-        )
+    if settings.choose == "question":
+        likely = log_likelihood(parts, candidate.question, settings)
+        likely += settings.vote_weight * math.log(max(parts["vote"], _LEAST))
+        likely -= settings.suspicion_weight * bool(candidate.suspected)
     return (not candidate.runs, -parts["rows"], -likely)  # what fails and what gives nothing comes last [42]
+
+
+def log_likelihood(parts: Mapping[str, float | None], question: float | None, settings: CandidatesConfig) -> float:
+    """log P(query | question) + weight * log P(question | query) [45]; what is not known counts nothing."""
+    return math.log(max(parts["probability"] or 0.0, _LEAST)) + settings.question_weight * (question or 0.0)
 
 
 def weighted_score(parts: Mapping[str, float | None], weights: ScoreWeights) -> float:

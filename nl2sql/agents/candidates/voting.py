@@ -19,8 +19,15 @@ def agreement(results: Sequence[RunResult], weights: Sequence[int] | None = None
     weights: how often each counts (default: once).
     """
     counts = weights or [1] * len(results)
+    groups = same_rows(results)
+    votes: Counter[int] = Counter()
+    for group, count in zip(groups, counts, strict=True):
+        votes[group] += count
+    return [votes[group] if result.success else 0 for group, result in zip(groups, results, strict=True)]
+
+
+def same_rows(results: Sequence[RunResult]) -> list[int]:
+    """A number for each result, equal for those with the same rows; the failed ones share one."""
+    numbers: dict[object, int] = {}
     kinds = [frozenset(Counter(map(repr, result.rows)).items()) if result.success else None for result in results]
-    votes: Counter[object] = Counter()
-    for kind, count in zip(kinds, counts, strict=True):
-        votes[kind] += count
-    return [0 if kind is None else votes[kind] for kind in kinds]
+    return [numbers.setdefault(kind, len(numbers)) for kind in kinds]

@@ -1,0 +1,90 @@
+"""The confidence in the best of several candidates: a probability that it is right, fitted on other questions.
+
+>>> likely = {"parts": {"executes": 1.0, "rows": 1.0, "vote": 0.9, "probability": 0.5}, "question": -9.0}
+>>> rival = {"parts": {"executes": 1.0, "rows": 1.0, "vote": 0.1, "probability": 0.1}, "question": -20.0}
+>>> sure = signals([likely, rival], [0, 1], CandidatesConfig(choose="question"), uncovered=0.0)
+>>> sure["agreed"], round(sure["mass"], 2)
+(0.9, 1.0)
+
+A logistic regression over a few signals of the ranking: how many of the writings give the same
+rows, how far the best is ahead of those that give others, what the checks say, and how many of the
+question's words nothing in the schema or the query stands for. ``scripts/fit_confidence.py`` fits
+the weights (``confidence.yaml``) on questions over databases that the model has not trained on,
+and draws how well the probabilities hold. Not covered: the probability is calibrated for the
+embedded model; with another one only the order of answers by confidence says something.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from nl2sql.agents.candidates.ranking import log_likelihood
+from nl2sql.agents.context.linking import STOP_WORDS, similarity, stem
+from nl2sql.config import CandidatesConfig
+from nl2sql.databases.schema import Schema
+from nl2sql.machine import from_yaml
+from nl2sql.sql.words import words
+
+WEIGHTS_FILE = Path(__file__).with_name("confidence.yaml")
+_STRUCTURE = """total sum average mean maximum minimum max min highest lowest largest smallest biggest greatest best
+worst longest shortest oldest youngest latest earliest newest count number different distinct unique common frequent
+order ordered sort sorted alphabetical alphabetically descending ascending top first last least most fewer greater less
+higher lower older younger after before since until than without together"""
+STRUCTURE = frozenset(_STRUCTURE.split())  # words that ask for a form of the query, and name nothing in a database
+LEAST = 1e-4  # no answer is held for less likely right, and none for likelier than one minus this
+
+
+def confidence(seen: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:
+    """The probability, from 0 to 1, that an answer with these ``signals`` is right."""
+    known = _packaged() if weights is None else weights
+    at = known["constant"] + sum(known.get(name, 0.0) * value for name, value in seen.items())
+    return min(max(1 / (1 + math.exp(-max(min(at, 50.0), -50.0))), LEAST), 1 - LEAST)
+
+
+def signals(
+    ranking: Sequence[Mapping[str, Any]], groups: Sequence[int], settings: CandidatesConfig, *, uncovered: float
+) -> dict[str, float]:
+    """What a ranking says about its first entry.
+
+    ranking: candidates as the trace records them, best first. groups: a number per candidate, the same for those with
+    the same rows. uncovered: see ``uncovered_share``.
+    """
+    best = ranking[0]
+    likely = [log_likelihood(entry["parts"], entry.get("question"), settings) for entry in ranking]
+    alive = [bool(entry["parts"]["executes"]) for entry in ranking]
+    highest = max((value for value, runs in zip(likely, alive, strict=True) if runs), default=0.0)
+    beside = zip(likely, alive, strict=True)
+    weight = [math.exp(max(value - highest, -700.0)) if runs else 0.0 for value, runs in beside]
+    same = sum(value for value, group in zip(weight, groups, strict=True) if group == groups[0])
+    return {
+        "agreed": best["parts"]["vote"] or 0.0,
+        "mass": same / (sum(weight) or 1.0),
+        "likely": max(likely[0], -60.0),
+        "runs": float(best["parts"]["executes"] or 0.0),
+        "rows": float(best["parts"]["rows"] or 0.0),
+        "suspected": float(bool(best.get("suspected"))),
+        "refused": float(best.get("refusal") is not None),
+        "uncovered": uncovered,
+    }
+
+
+def uncovered_share(question: str, sql: str, schema: Schema) -> float:
+    """The share of a question's telling words that neither a name of the schema nor the query stands for."""
+    telling = [word for word in words(question) if word not in STOP_WORDS and word not in STRUCTURE]
+    asked = list(dict.fromkeys(stem(word) for word in telling))
+    if not asked:
+        return 0.0
+    named = {stem(word) for word in words(sql)}
+    for table in schema.tables:
+        named |= {stem(word) for name in (table.name, *(c.name for c in table.columns)) for word in words(name)}
+    return sum(not any(similarity(word, other) for other in named) for word in asked) / len(asked)
+
+
+@cache
+def _packaged() -> dict[str, float]:
+    weights = from_yaml(WEIGHTS_FILE.read_text(encoding="utf-8"))["weights"]
+    return {name: float(value) for name, value in weights.items()}
