@@ -35,11 +35,11 @@ from nl2sql.interfaces import Database, Turn
 from nl2sql.sql.words import words
 
 LONGEST = 2_000  # characters that are read: a longer question is none that leans on another
-_TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[,;:?!.()]")
+_TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[,;:?!.()]|(?<=\s)[-–—](?=\s)")
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
 _DEMONSTRATIVES = frozenset(["that", "this", "those", "these"])
 _WH = frozenset(["which", "what", "who", "whose", "whom", "how", "where"])
-_ENDS = frozenset(",;:.?!")
+_ENDS = frozenset(",;:.?!-–—")
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class Sentence:
         if any(sign.text.split()[0] in ("of", "among", "out", "in", "one", "each", "all") for sign in found):
             found = [sign for sign in found if not self._named_before(sign.text)]
         for ending in cue_words()["endings"]:
-            last = re.search(rf" {ending} (?:[?.!,:;-]|$)", f" {self.text} ")
+            last = re.search(rf" {ending} (?:[?.!,:;–—-]|$)", f" {self.text} ")
             if last and (ending in ("again", "instead") or not self._is_whole(self.rest)):
                 found.append(Evidence("cue", ending))
         return found

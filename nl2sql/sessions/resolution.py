@@ -24,12 +24,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nl2sql.agents import prompts
+from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.agents.task import call_record
 from nl2sql.config import Config
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Question, Resources, Turn
 from nl2sql.sessions.detection import Evidence, evidence_of
 from nl2sql.sessions.keeping import lost_words
+from nl2sql.sql.words import words
 
 logger = logging.getLogger(__name__)
 
@@ -159,3 +161,28 @@ STRATEGIES: dict[str, Strategy] = {
     "edit": as_asked,
     "oracle": as_asked,
 }
+
+
+def turn_meant(
+    question: str, history: Sequence[Turn], evidence: Sequence[Evidence]
+) -> tuple[Turn, bool]:
+    """The turn that a follow-up speaks of, and whether it reaches back behind the last one.
+
+    That is the last turn, unless the question reaches back ("back to the stations", "those low stations again") and
+    words of it name a table, column or value of an earlier turn's query that the last one's lacks.
+    """
+    back = any(sign.kind == "cue" and sign.text in REACHING for sign in evidence)
+    pointing = [sign.text for sign in evidence if sign.kind == "pronoun" and sign.text.startswith(("th", "of th"))]
+    asked = {stem(word) for word in words(question) if word not in STOP_WORDS}
+    scores = [2 * len(asked & _stems_of(turn.sql)) + len(asked & _stems_of(turn.user_query)) for turn in history]
+    if not (back or pointing) or scores[-1] >= max(scores):
+        return history[-1], False
+    best = max(range(len(history)), key=lambda at: (scores[at], at))
+    return history[best], True
+
+
+def _stems_of(text: str) -> set[str]:
+    return {stem(word) for word in words(text) if word not in STOP_WORDS}
+
+
+REACHING = frozenset(["back to", "going back", "go back", "getting back", "from before", "from earlier", "again"])
