@@ -94,7 +94,8 @@ class Conditions:
         or as the cell that is exactly so."""
         for match in _CODE.finditer(self.question):
             if self._is_used(*match.span()) or any(
-                c.start <= match.start() < c.end and c.kind in ("day", "month") for c in self.reading.comparisons
+                c.start <= match.start() < c.end and (c.kind in ("day", "month") or c.operator not in ("", "="))
+                for c in self.reading.comparisons
             ):
                 continue
             if self._same_shape(match[0]) or self._exact_cell(match[0]):
@@ -160,11 +161,19 @@ class Conditions:
         text = self.question[match.start : match.end].lower()
         if any(start <= match.start and match.end <= end for start, end in _cue_places(self.reading.text)):
             return False
-        if text.islower() and match.value[:1].isupper() and self._writes_names() and text == self.question[match.start:match.end]:
+        if (
+            text.islower()
+            and match.value[:1].isupper()
+            and self._writes_names()
+            and text == self.question[match.start : match.end]
+        ):
             return False  # "single" beside "Greywater"
         if text in adjectives() or text in edit_words()["months"] or text in STOP_WORDS:
             return False
-        if any(c.start <= match.start and match.end <= c.end and c.kind in ("year", "month") for c in self.reading.comparisons):
+        if any(
+            c.start <= match.start and match.end <= c.end and c.kind in ("year", "month")
+            for c in self.reading.comparisons
+        ):
             return bool(self.statement.conditions_on(match.table, match.column))
         grouped = {stem(word) for phrase in self.reading.groupings for word in phrase}
         return not {stem(word) for word in words(text)} <= grouped
@@ -182,7 +191,9 @@ class Conditions:
         table = self.statement.schema.table(match.table)
         label = table is not None and label_column(table) == match.column
         exact = self.question[match.start : match.end] == match.value
-        return 2.0 * there + match.score + 0.6 * said + 0.2 * exact + 0.3 * label - 0.5 * self.statement.distance(match.table), 0.0
+        return 2.0 * there + match.score + 0.6 * said + 0.2 * exact + 0.3 * label - 0.5 * self.statement.distance(
+            match.table
+        ), 0.0
 
     # --------------------------------------------------------------------------------------- numbers and dates
 
@@ -266,7 +277,9 @@ class Conditions:
             parts = [stem(part) for part in words(column) if part not in ("is", "has", "flag")]
             if kind != "flag" or not parts or not set(parts) <= set(asked) or self.statement.distance(table) > 1:
                 continue
-            start = self.reading.text.find(words(column)[0] if words(column)[0] not in ("is", "has") else words(column)[1])
+            start = self.reading.text.find(
+                words(column)[0] if words(column)[0] not in ("is", "has") else words(column)[1]
+            )
             value = 0 if is_negated(self.reading.text, max(start, 0)) else 1
             name = next(t for t in self.statement.schema.tables if t.name.lower() == table)
             spelled = next(c.name for c in name.columns if c.name.lower() == column)
@@ -305,18 +318,17 @@ def _parts(phrase: Phrase) -> Iterator[Phrase]:
 
 def _kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
     """The kinds of columns that a number or date is compared with, the likelier first."""
-    return {
+    kinds: dict[str, list[tuple[str, ...]]] = {
         "number": [("number", "year")],
         "year": [("date", "datetime", "year"), ("number",)],
         "month": [_DATES],
         "day": [_DATES],
         "time": [("time", "datetime")],
-    }[comparison.kind]
+    }
+    return kinds[comparison.kind]
 
 
-def _condition(
-    comparison: Comparison, column: exp.Expr, kind: str, existing: Sequence[exp.Expr]
-) -> exp.Expr | None:
+def _condition(comparison: Comparison, column: exp.Expr, kind: str, existing: Sequence[exp.Expr]) -> exp.Expr | None:
     """The comparison in the form of the column's kind; None where they do not go together."""
     sign = comparison.operator or _sign_of(existing) or "="
     if sign == "between":

@@ -139,7 +139,8 @@ class Sentence:
             return True
         if len(content) == 3 and content[0] == content[2]:
             return False  # line by line
-        if self.opening.split()[-1:] and self.opening.split()[-1] in cue_words()["prepositions"]:
+        last = self.opening.split()[-1:]
+        if last and last[0] in cue_words()["prepositions"] and last[0] != "about":
             return False
         if self.opening and content[0] not in cue_words()["keyword_openings"]:
             following = content[1] if content[0] in ("the", "a", "all") and len(content) > 1 else ""

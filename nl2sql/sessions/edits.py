@@ -29,7 +29,9 @@ from nl2sql.sql.words import words
 
 Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
 _UNITS = {"day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
-_ENTITY = re.compile(r"\b(?:that|this|those|these|the same|back to the|back to that|of the) (?P<what>[a-z_]+(?: [a-z_]+)?)")
+_ENTITY = re.compile(
+    r"\b(?:that|this|those|these|the same|back to the|back to that|of the) (?P<what>[a-z_]+(?: [a-z_]+)?)"
+)
 _BEFORE = re.compile(r"\b(?:the|that|those) (?P<what>[a-z_]+) (?:from before|again|from earlier|from the beginning)\b")
 _EACH = re.compile(r"\bhow many (?P<what>[a-z_ ]+?) (?:does|do|did|has|have|are|is|were|was)\b(?P<rest>[^.;?!]*)")
 
@@ -164,8 +166,11 @@ class Editor:
         table = self.statement.schema.table(named.table)
         main = self.statement.main.name.lower() == named.table.lower()
         keys = key_columns(table) if table and not main else []
-        if table and len(keys) == 1 and named.column not in keys and label_of(table, self.statement) == Named(
-            table.name, named.column
+        if (
+            table
+            and len(keys) == 1
+            and named.column not in keys
+            and label_of(table, self.statement) == Named(table.name, named.column)
         ):
             return [self.statement.column(table.name, keys[0]), column]
         return [column]
@@ -185,9 +190,9 @@ class Editor:
             return None
         exact = named_column(phrase, self.statement)
         conditions = Conditions(self.question, self.reading, self.statement, self.database)
-        if exact and conditions.kinds[exact.table.lower(), exact.column.lower()] not in ("date", "datetime"):
-            if self.statement.distance(exact.table) == 0:
-                return None
+        kind = conditions.kinds[exact.table.lower(), exact.column.lower()] if exact else ""
+        if exact and kind not in ("date", "datetime") and self.statement.distance(exact.table) == 0:
+            return None
         named = conditions._compared_before(("date", "datetime")) or conditions._only_one(("date", "datetime"))
         if named is None:
             return None
@@ -281,7 +286,9 @@ class Editor:
         said = [match for word in listed for match in [re.search(rf"\b{word}\b", self.reading.text)] if match]
         behind = words(re.split(r"[,.;?!]", self.reading.text[said[0].end() :])[0])[:4] if said else []
         conditions = Conditions(self.question, self.reading, self.statement, self.database)
-        wanted = ("number", "year", "date", "datetime") if self.reading.aggregate in ("MAX", "MIN") else ("number", "year")
+        wanted = (
+            ("number", "year", "date", "datetime") if self.reading.aggregate in ("MAX", "MIN") else ("number", "year")
+        )
         for phrase in (behind[:n] for n in range(len(behind), 0, -1)):
             if named := named_column(phrase, self.statement, conditions.kinds, wanted):
                 return self.statement.column(named.table, named.column)
@@ -382,7 +389,10 @@ class Editor:
         behind = words(self.reading.text.partition(adjective[0])[2])[:3]
         conditions = Conditions(self.question, self.reading, self.statement, self.database)
         phrases = [behind[:n] for n in range(len(behind), 0, -1)]
-        fits = [named_column(phrase, self.statement, conditions.kinds, ("number", "year", "date", "datetime")) for phrase in phrases]
+        fits = [
+            named_column(phrase, self.statement, conditions.kinds, ("number", "year", "date", "datetime"))
+            for phrase in phrases
+        ]
         named = next(filter(None, fits), None) or self._adjective_column(adjective[2])
         if named is None or not column_of_schema(self.statement, named):
             return
@@ -394,7 +404,7 @@ class Editor:
         self.operations += ["order", "limit"]
 
 
-_DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "highest", "lowest", *STOP_WORDS] )
+_DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "highest", "lowest", *STOP_WORDS])
 
 
 def column_of_schema(statement: Statement, named: Named) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
@@ -158,7 +159,7 @@ def _score(asked: Sequence[str], table: Table, column: Column) -> float:
 def named_table(phrase: Sequence[str], schema: Schema) -> Table | None:
     """The table whose whole name the words hold; the longest such name where several do."""
     stems = {stem(word) for word in phrase}
-    joined = {stem("".join(pair)) for pair in zip(phrase, phrase[1:], strict=False)}
+    joined = {stem("".join(pair)) for pair in pairwise(phrase)}
     fits = [t for t in schema.tables if {stem(w) for w in words(t.name)} <= stems or stem(t.name.lower()) in joined]
     return max(fits, key=lambda table: len(words(table.name)), default=None)
 

@@ -34,12 +34,19 @@ _SORT = re.compile(
     r"(?: (?:by|on|from|in order of|according to))(?: the| their| its)? (?P<what>[^,.;:?!()]+)"
 )
 _FIRST = re.compile(r"\b(?P<what>(?:most |least )?[a-z]+(?: [a-z]+)?) (?:first|last|on top|at the top)\b")
-_TOP = re.compile(r"\b(?:top|first|bottom|last|best|only the|just the|the|limit(?: \w+)? to|no more than|just|only) "
-                  r"(?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b(?! (?:percent|%))")
+_TOP = re.compile(
+    r"\b(?:top|first|bottom|last|best|only the|just the|the|limit(?: \w+)? to|no more than|just|only) "
+    r"(?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b(?! (?:percent|%))"
+)
 _WHICH_N = re.compile(r"\bwhich (?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b")
-_ONCE = re.compile(r"\b(?:each (?:\w+ )?(?:only )?once|every \w+ once|no duplicates|without duplicates|distinct|unique|"
-                   r"different)\b")
-_COUNT = re.compile(r"\bhow many\b|\b(?:number|count) of\b|^(?:and |just |now )*count\b|\bjust the (?:number|count)\b|\bcount (?:them|those|these|it)\b")
+_ONCE = re.compile(
+    r"\b(?:each (?:\w+ )?(?:only )?once|every \w+ once|no duplicates|without duplicates|distinct|unique|"
+    r"different)\b"
+)
+_COUNT = re.compile(
+    r"\bhow many\b|\b(?:number|count) of\b|^(?:and |just |now )*count\b"
+    r"|\bjust the (?:number|count)\b|\bcount (?:them|those|these|it)\b"
+)
 _TIES = re.compile(r"\b(?:equal|same|ties?|tied|then)\b[^,.;?!]*? by (?P<what>[^,.;?!]+)")
 _NO_GROUP = re.compile(_TIES.pattern + r"|\bby the way\b|\bby far\b|\bby any chance\b")
 _NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\w:/]|[-.]\d)")
@@ -49,12 +56,21 @@ _AT_ANY = re.compile(
     r"\b(?:at any|any|regardless of(?: the)?|whatever(?: the)?|ignor(?:e|ing)(?: the)?|drop(?: the)?|without the|"
     r"forget(?: about)?(?: the)?|remove(?: the)?|irrespective of(?: the)?|not just(?: the)?) (?P<what>[^,.;:?!()]+)"
 )
-_ABSENT = re.compile(r"\b(?:(?:have|has|had|with|having|without|lack|lacks|lacking|missing) )(?P<no>no |an? |any )?"
-                     r"(?P<what>[a-z_]+(?: [a-z_]+)?)")
-_MISSING = re.compile(r"\b(?P<what>[a-z_]+(?: [a-z_]+)?) (?:is|are) (?P<no>missing|unknown|empty|not known|not set|known|set)\b")
-_ADD = re.compile(r"^(?:and |also |please |now |then )*(?:add|include|also show|show also|with|plus|together with|along with"
-                  r"|also give|also list)\b(?P<what>[^.;?!]*)")
-_NEGATED = re.compile(r"\b(?:not|except|excluding|without|but not|other than|apart from|outside|no longer)(?: for| in| at| from| of| the)*\s*$")
+_ABSENT = re.compile(
+    r"\b(?:(?:have|has|had|with|having|without|lack|lacks|lacking|missing) )(?P<no>no |an? |any )?"
+    r"(?P<what>[a-z_]+(?: [a-z_]+)?)"
+)
+_MISSING = re.compile(
+    r"\b(?P<what>[a-z_]+(?: [a-z_]+)?) (?:is|are) (?P<no>missing|unknown|empty|not known|not set|known|set)\b"
+)
+_ADD = re.compile(
+    r"^(?:and |also |please |now |then )*(?:add|include|also show|show also|with|plus|together with|along with"
+    r"|also give|also list)\b(?P<what>[^.;?!]*)"
+)
+_NEGATED = re.compile(
+    r"\b(?:not|except|excluding|without|but not|other than|apart from|outside|no longer)"
+    r"(?: for| in| at| from| of| the)*\s*$"
+)
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,21 @@ def _groupings(text: str) -> Iterator[Phrase]:
         for part in re.split(r" and (?:by |per )?| as well as ", match["what"]):
             phrase = [word for word in words(part) if word not in ("please", "instead", "now", "then", "only", "too")]
             for at, word in enumerate(phrase):
-                if word in ("how", "which", "what", "does", "do", "is", "are", "that", "with", "in", "one", "who", "whom"):
+                if word in (
+                    "how",
+                    "which",
+                    "what",
+                    "does",
+                    "do",
+                    "is",
+                    "are",
+                    "that",
+                    "with",
+                    "in",
+                    "one",
+                    "who",
+                    "whom",
+                ):
                     phrase = phrase[:at]
                     break
             if phrase and not any(word.isdigit() for word in phrase):
@@ -216,7 +246,9 @@ def _aggregate(text: str) -> str:
 
 def _comparisons(text: str) -> list[Comparison]:
     """Numbers, times, days, years and months with the operators before or behind them, none of a limit."""
-    taken = [match.span("count") for match in (*_TOP.finditer(text), *_WHICH_N.finditer(text)) if _is_limit(match, text)]
+    taken = [
+        match.span("count") for match in (*_TOP.finditer(text), *_WHICH_N.finditer(text)) if _is_limit(match, text)
+    ]
     found: list[Comparison] = []
 
     def free(start: int, end: int) -> bool:
@@ -229,7 +261,11 @@ def _comparisons(text: str) -> list[Comparison]:
         found.append(Comparison("between", low, *between.span(), _kind_of(low), high=high))
     months = "|".join(edit_words()["months"])
     for match in re.finditer(rf"\b(?P<month>{months})(?: (?P<year>\d{{4}}))?\b", text):
-        if match["month"] == "may" and not match["year"] and not re.search(r"\b(?:in|of|during|for|about|and|since|before|after)(?: about)? may\b", text):
+        if (
+            match["month"] == "may"
+            and not match["year"]
+            and not re.search(r"\b(?:in|of|during|for|about|and|since|before|after)(?: about)? may\b", text)
+        ):
             continue
         number = edit_words()["months"].index(match["month"]) + 1
         found.append(Comparison(_operator(text, *match.span()), match["year"] or "", *match.span(), "month", number))

@@ -27,10 +27,12 @@ from nl2sql.agents import prompts
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.agents.task import call_record
 from nl2sql.config import Config
-from nl2sql.errors import ModelError
+from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources, Turn
 from nl2sql.sessions.detection import Evidence, evidence_of
+from nl2sql.sessions.edits import edited
 from nl2sql.sessions.keeping import lost_words
+from nl2sql.sessions.saying import said_by_adapter, with_new_values
 from nl2sql.sql.words import words
 
 logger = logging.getLogger(__name__)
@@ -130,26 +132,61 @@ def _exchange(turn: Turn, shows: str) -> str:
     return f"Q: {asked}\nSQL: {turn.sql}"
 
 
+def edited_and_said(
+    question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]
+) -> Resolution:
+    """Strategy edit: the SQL of the turn that is meant, edited, in words."""
+    turn, reaching_back = turn_meant(question.text, question.history, evidence)
+    edits = edited(question.text, turn, resources.database, reaching_back=reaching_back)
+    if not edits:
+        return fallen_back(question, evidence, "edit", "no edit", turn=turn)
+    sql, operations = edits[0]
+    parts: dict[str, Any] = {"edited_sql": sql, "operations": operations}
+    text = with_new_values(turn.resolved_query or turn.user_query, turn.sql, sql)
+    if text and not lost_words(question.text, text, resources.database.schema()):
+        return Resolution(replace(question, text=text), True, evidence, "edit", **parts)
+    began = time.perf_counter()
+    try:
+        completion = said_by_adapter(sql, resources, config)
+    except (ModelError, UsageError) as error:
+        return fallen_back(question, evidence, "edit", f"model: {error}", turn=turn, **parts)
+    messages = prompts.question_messages(sql, config.prompts)
+    calls = (call_record("resolve", messages, completion, round(time.perf_counter() - began, 4)),)
+    return _checked(question, resources, evidence, "edit", completion.text, turn=turn, calls=calls, **parts)
+
+
 def _checked(
-    question: Question, resources: Resources, evidence: tuple[Evidence, ...], strategy: str, text: str, **parts: Any
+    question: Question,
+    resources: Resources,
+    evidence: tuple[Evidence, ...],
+    strategy: str,
+    text: str,
+    turn: Turn | None = None,
+    **parts: Any,
 ) -> Resolution:
     """``text`` as the resolved question, where it keeps what must be kept; else the fallback."""
     last = question.history[-1]
+    parts_of_fallback = {**parts, "turn": turn}
     if text.casefold() in (last.user_query.casefold(), last.resolved_query.casefold()):
-        return fallen_back(question, evidence, strategy, "the previous question again", **parts)
+        return fallen_back(question, evidence, strategy, "the previous question again", **parts_of_fallback)
     if not text:
-        return fallen_back(question, evidence, strategy, "an empty text", **parts)
+        return fallen_back(question, evidence, strategy, "an empty text", **parts_of_fallback)
     if lost := lost_words(question.text, text, resources.database.schema()):
-        return fallen_back(question, evidence, strategy, f"lost: {', '.join(lost)}", **parts)
+        return fallen_back(question, evidence, strategy, f"lost: {', '.join(lost)}", **parts_of_fallback)
     return Resolution(replace(question, text=text), True, evidence, strategy, **parts)
 
 
 def fallen_back(
-    question: Question, evidence: tuple[Evidence, ...], strategy: str, why: str, **parts: Any
+    question: Question,
+    evidence: tuple[Evidence, ...],
+    strategy: str,
+    why: str,
+    turn: Turn | None = None,
+    **parts: Any,
 ) -> Resolution:
-    """The question as it was asked, beside the SQL of the last turn."""
+    """The question as it was asked, beside the SQL of the turn that it speaks of (the last one)."""
     logger.warning("the question %r is handed on as asked: %s", question.text, why)
-    beside = replace(question, previous_sql=question.history[-1].sql)
+    beside = replace(question, previous_sql=(turn or question.history[-1]).sql)
     return Resolution(beside, True, evidence, strategy, why, **parts)
 
 
@@ -158,14 +195,12 @@ STRATEGIES: dict[str, Strategy] = {
     "none": as_asked,
     "concat": concatenated,
     "rewrite": rewritten,
-    "edit": as_asked,
+    "edit": edited_and_said,
     "oracle": as_asked,
 }
 
 
-def turn_meant(
-    question: str, history: Sequence[Turn], evidence: Sequence[Evidence]
-) -> tuple[Turn, bool]:
+def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Evidence]) -> tuple[Turn, bool]:
     """The turn that a follow-up speaks of, and whether it reaches back behind the last one.
 
     That is the last turn, unless the question reaches back ("back to the stations", "those low stations again") and

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from nl2sql.agents.context.linking import STOP_WORDS
+from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Kinds, Named, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, listed_phrases
 from nl2sql.sessions.statement import Statement
@@ -25,16 +27,20 @@ _OBJECT = re.compile(
     r"\b(?:what|which|whose) (?P<what>[a-z_ ]+?) (?:do|does|did|are|is|were|was|have|has|had|can|will)\b"
     r"(?: it| they| these| those| he| she| there| this| that| each of them)\b"
 )
-_BARE = re.compile(r"^(?:and |so )?(?:of|in|for|from|by|to|at|on|with|under)? ?(?:what|which|whose) (?P<what>[a-z_]+(?: [a-z_]+)?)$")
+_BARE = re.compile(
+    r"^(?:and |so )?(?:of|in|for|from|by|to|at|on|with|under)? ?(?:what|which|whose) (?P<what>[a-z_]+(?: [a-z_]+)?)$"
+)
 _OWN = re.compile(
     r"\b(?:what|who|which)(?: is| are| was| were|s)(?: the| their| its| his| her)+ (?P<what>[a-z_ ]+?)"
     r"(?: of (?:that|those|these|them|this|it|the|each)\b.*)?$"
 )
-_WHO = re.compile(r"\bwho\b|\bby whom\b|\bcalled\b|\bwhich (?:ones|one|are they)\b|\bwhich (?:\w+ ){1,2}ones\b|\bthe ones\b"
-                  r"|\b(?:list|show|name|see) (?:me )?(?:them|those|these|all of them)\b|\bwhat are they\b")
+_WHO = re.compile(
+    r"\bwho\b|\bby whom\b|\bcalled\b|\bwhich (?:ones|one|are they)\b|\bwhich (?:\w+ ){1,2}ones\b|\bthe ones\b"
+    r"|\b(?:list|show|name|see) (?:me )?(?:them|those|these|all of them)\b|\bwhat are they\b"
+)
 _WHICH_OF = re.compile(r"\bwhich (?:of|ones|one)\b|^(?:and )?which\b")
-_VERBS = frozenset("is are was were do does did has have had can will of one ones".split())
-_FILLER = frozenset("please only just too also instead with together and then thanks as well their its his her all".split())
+_FILLER_WORDS = """please only just too also instead with together and then thanks as well their its his her all"""
+_FILLER = frozenset(_FILLER_WORDS.split())
 _END = re.compile(r"\b(?:of (?:the|those|these|them|that|all)|for|that|which|who|with|where|whose|in|on|at|from)\b")
 
 
@@ -47,9 +53,7 @@ class Shown:
     distinct: bool = False
 
 
-def what_is_shown(
-    reading: Reading, statement: Statement, used: Sequence[tuple[int, int]], kinds: Kinds
-) -> Shown:
+def what_is_shown(reading: Reading, statement: Statement, used: Sequence[tuple[int, int]], kinds: Kinds) -> Shown:
     """What the follow-up wants to see; no columns where it leaves them as they are."""
     for columns in _listed_columns(reading, statement, used, kinds):
         return Shown(columns, explicit=True)
@@ -59,7 +63,7 @@ def what_is_shown(
     clauses = [reading.text[start:end].strip() for start, end in reading.clauses]
     for clause in clauses:
         match = _OBJECT.search(clause) or _BARE.search(clause)
-        if match and not _VERBS & set(words(match["what"])):
+        if match and not _verbs() & set(words(match["what"])):
             named = named_group(tuple(words(match["what"])), statement)
             if named:
                 return Shown((named,), explicit=True, distinct=_repeats(named, statement))
@@ -75,6 +79,12 @@ def what_is_shown(
         label = label_of(target, statement)
         return Shown((label,)) if label else Shown()
     return Shown()
+
+
+@cache
+def _verbs() -> frozenset[str]:
+    """Words that are no name of what is shown."""
+    return frozenset([*cue_words()["auxiliaries"], "of", "one", "ones"])
 
 
 def _repeats(named: Named, statement: Statement) -> bool:
@@ -106,7 +116,9 @@ def _listed_columns(
             columns = _all_named(reading.text[offset:end], statement, kinds)
             if columns and not _overlaps(offset, end, used):
                 yield columns
-        only = re.match(r"^(?:and |just |only |now |please )*(?:the |their |its )(?P<what>[a-z_, ]+?)(?: only| please| too)*$", text)
+        only = re.match(
+            r"^(?:and |just |only |now |please )*(?:the |their |its )(?P<what>[a-z_, ]+?)(?: only| please| too)*$", text
+        )
         if number == 0 and only and (re.match(r"^(?:and )?(?:just|only)? ?(?:their|its)\b", text)):
             columns = _all_named(only["what"], statement, kinds)
             if columns:
@@ -126,7 +138,9 @@ def _all_named(text: str, statement: Statement, kinds: Kinds) -> tuple[Named, ..
 
 
 def _content(phrase: Phrase) -> Phrase:
-    return tuple(word for word in phrase if word not in _FILLER and (word not in STOP_WORDS or word in ("no", "number")))
+    return tuple(
+        word for word in phrase if word not in _FILLER and (word not in STOP_WORDS or word in ("no", "number"))
+    )
 
 
 def _one(phrase: Phrase, statement: Statement, kinds: Kinds) -> Named | None:
