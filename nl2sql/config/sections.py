@@ -193,6 +193,7 @@ class SessionConfig(_Frozen):
         "edit"  # oracle: of benchmarks, the dialogue's own
     )
     answer: Literal["ask", "edited"] = "ask"  # edited: the edited SQL is the answer, where there is one that runs
+    draft: bool = True  # ask: the edited SQL stands in the prompt as the previous query, beside the resolved question
     shown: int = Field(3, ge=1, le=10)  # earlier exchanges that concat and rewrite show
     shows: Literal["resolved_query", "user_query"] = "resolved_query"  # the question that rewrite shows of each
     max_tokens: int = Field(200, ge=1)  # of a rewritten question, and of one that says an edited query

@@ -142,17 +142,19 @@ def edited_and_said(
         return fallen_back(question, evidence, "edit", "no edit", turn=turn)
     sql, operations = edits[0]
     parts: dict[str, Any] = {"edited_sql": sql, "operations": operations}
+    draft = sql if config.session.draft else ""
     text = with_new_values(turn.resolved_query or turn.user_query, turn.sql, sql)
     if text and not lost_words(question.text, text, resources.database.schema()):
-        return Resolution(replace(question, text=text), True, evidence, "edit", **parts)
+        return Resolution(replace(question, text=text, previous_sql=draft), True, evidence, "edit", **parts)
     began = time.perf_counter()
     try:
         completion = said_by_adapter(sql, resources, config)
     except (ModelError, UsageError) as error:
-        return fallen_back(question, evidence, "edit", f"model: {error}", turn=turn, **parts)
+        return fallen_back(question, evidence, "edit", f"model: {error}", turn=turn, draft=draft, **parts)
     messages = prompts.question_messages(sql, config.prompts)
     calls = (call_record("resolve", messages, completion, round(time.perf_counter() - began, 4)),)
-    return _checked(question, resources, evidence, "edit", completion.text, turn=turn, calls=calls, **parts)
+    parts |= {"turn": turn, "calls": calls}
+    return _checked(question, resources, evidence, "edit", completion.text, draft=draft, **parts)
 
 
 def _checked(
@@ -162,18 +164,20 @@ def _checked(
     strategy: str,
     text: str,
     turn: Turn | None = None,
+    draft: str = "",
     **parts: Any,
 ) -> Resolution:
     """``text`` as the resolved question, where it keeps what must be kept; else the fallback."""
     last = question.history[-1]
-    parts_of_fallback = {**parts, "turn": turn}
+    parts_of_fallback = {**parts, "turn": turn, "draft": draft}
     if text.casefold() in (last.user_query.casefold(), last.resolved_query.casefold()):
         return fallen_back(question, evidence, strategy, "the previous question again", **parts_of_fallback)
     if not text:
         return fallen_back(question, evidence, strategy, "an empty text", **parts_of_fallback)
     if lost := lost_words(question.text, text, resources.database.schema()):
         return fallen_back(question, evidence, strategy, f"lost: {', '.join(lost)}", **parts_of_fallback)
-    return Resolution(replace(question, text=text), True, evidence, strategy, **parts)
+    handed_on = replace(question, text=text, previous_sql=draft)
+    return Resolution(handed_on, True, evidence, strategy, **parts)
 
 
 def fallen_back(
@@ -182,11 +186,12 @@ def fallen_back(
     strategy: str,
     why: str,
     turn: Turn | None = None,
+    draft: str = "",
     **parts: Any,
 ) -> Resolution:
-    """The question as it was asked, beside the SQL of the turn that it speaks of (the last one)."""
+    """The question as it was asked, beside the draft or the SQL of the turn that it speaks of (the last one)."""
     logger.warning("the question %r is handed on as asked: %s", question.text, why)
-    beside = replace(question, previous_sql=(turn or question.history[-1]).sql)
+    beside = replace(question, previous_sql=draft or (turn or question.history[-1]).sql)
     return Resolution(beside, True, evidence, strategy, why, **parts)
 
 
