@@ -25,6 +25,7 @@ from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, na
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
 from nl2sql.sessions.shown import Shown, what_is_shown
 from nl2sql.sessions.statement import Statement, column_of, key_columns, read_statement
+from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
 Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
@@ -48,8 +49,10 @@ def edited(question: str, turn: Turn, database: Database, *, reaching_back: bool
             return []
         editor = Editor(question, before.copy(), database, reaching_back)
         editor.edit()
+        editor.statement.without_aliases()
+        before.without_aliases()
         sql = editor.statement.sql()
-        if not editor.operations or sql == before.sql() or not validate_sql(sql, schema, database)["valid"]:
+        if not editor.operations or same_sql(sql, before.sql()) or not validate_sql(sql, schema, database)["valid"]:
             return []
     except (LookupError, Nl2SqlError):
         return []
@@ -104,7 +107,7 @@ class Editor:
         if reading.limit and statement.tree.args.get("limit") is None and not statement.counts_only:
             if not reading.adjective and not re.search(r"\b(?:top|first|limit|only|just)\b", reading.text):
                 return
-            statement.tree.set("limit", exp.Limit(expression=exp.Literal.number(reading.limit)))
+            statement.limit(reading.limit)
             self.operations.append("limit")
 
     # ----------------------------------------------------------------------------------------------- what is meant
@@ -212,11 +215,10 @@ class Editor:
         direction = reading.adjective[1] if reading.adjective else reading.orders[0][1]
         measure = statement.aggregates()[-1:] or statement.tree.expressions[-1:]
         key = measure[0].unalias().copy()
-        statement.tree.set("order", exp.Order(expressions=[exp.Ordered(this=key, desc=direction == "desc")]))
+        statement.order_by([(key, direction == "desc")])
         self.operations.append("order")
         if limit and not (reading.orders and not reading.limit and "which" not in reading.text):
-            number = exp.Literal.number(reading.limit or limit)
-            statement.tree.set("limit", exp.Limit(expression=number))
+            statement.limit(reading.limit or limit)
             self.operations.append("limit")
 
     # ----------------------------------------------------------------------------------------- counts, aggregates
@@ -339,14 +341,18 @@ class Editor:
         for phrase, direction in self.reading.orders:
             named, way = self._order_column(phrase)
             if named:
-                column = self._order_key(named)
-                keys.append(exp.Ordered(this=column, desc=(direction or way) == "desc"))
+                column = self.statement.column(named.table, named.column)
+                keys.append((column, (direction or way) == "desc"))
         if keys:
-            self.statement.tree.set("order", exp.Order(expressions=keys))
+            self.statement.order_by(keys)
             self.operations.append("order")
 
-    def _order_key(self, named: Named) -> exp.Expr:
-        return self.statement.column(named.table, named.column)
+    def _has_nulls(self, named: Named) -> bool:
+        """Would the lowest of the column be none at all?"""
+        column = exp.column(named.column, quoted=True)
+        query = exp.select("1").from_(exp.table_(named.table, quoted=True)).where(column.is_(exp.null())).limit(1)
+        result = self.database.run(query.sql(dialect=self.database.dialect), timeout_s=1.0, max_rows=1)
+        return result.success and bool(result.rows)
 
     def _order_column(self, phrase: Phrase) -> tuple[Named | None, str]:
         """The column that rows are sorted by: named itself, or by an adjective ("dearest first")."""
@@ -397,10 +403,10 @@ class Editor:
         if named is None or not column_of_schema(self.statement, named):
             return
         column = self.statement.column(named.table, named.column)
-        desc = adjective[1] == "desc"
-        self.statement.tree.set("order", exp.Order(expressions=[exp.Ordered(this=column, desc=desc)]))
-        number = exp.Literal.number(self.reading.limit or 1)
-        self.statement.tree.set("limit", exp.Limit(expression=number))
+        if adjective[1] == "asc" and self._has_nulls(named):
+            self.statement.add_condition(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())))
+        self.statement.order_by([(column, adjective[1] == "desc")])
+        self.statement.limit(self.reading.limit or 1)
         self.operations += ["order", "limit"]
 
 

@@ -17,13 +17,14 @@ from nl2sql.agents.question_model import question_model
 from nl2sql.config import Config
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Completion, Resources
+from nl2sql.sql.same import normalise_sql
 from nl2sql.sql.text import tokens
 
 
 def with_new_values(question: str, before: str, after: str) -> str:
     """``question`` with the values of ``after`` for those of ``before``; "" where the two queries differ otherwise, or
     where ``question`` does not hold an old value exactly once."""
-    old, new = tokens(before) or [], tokens(after) or []
+    old, new = (tokens(normalise_sql(sql)) or [] for sql in (before, after))
     if len(old) != len(new) or [t.token_type for t in old] != [t.token_type for t in new]:
         return ""
     changed = [(a.text, b.text) for a, b in zip(old, new, strict=True) if a.text != b.text]

@@ -147,6 +147,23 @@ class Statement:
                 waiting.append((target.name.lower(), target, longer))
         return None
 
+    def without_aliases(self) -> None:
+        """Call each table by its own name, as small models write it; nothing changes where a table is read twice."""
+        names: dict[str, str] = {}
+        for select in self.tree.find_all(exp.Select):
+            tables = [t for t in select.find_all(exp.Table) if t.find_ancestor(exp.Select) is select]
+            if len({table.name.lower() for table in tables}) < len(tables):
+                return
+            for table in tables:
+                if names.setdefault(table.alias_or_name.lower(), table.name) != table.name:
+                    return
+        for column in self.tree.find_all(exp.Column):
+            if column.table:
+                name = names.get(column.table.lower())
+                column.set("table", _identifier(name) if name and len(set(names.values())) > 1 else None)
+        for table in self.tree.find_all(exp.Table):
+            table.set("alias", None)
+
     # ------------------------------------------------------------------------------------------------ conditions
 
     def conditions(self) -> list[exp.Expr]:
@@ -202,6 +219,19 @@ class Statement:
         return dropped
 
     # ---------------------------------------------------------------------------------------- what is selected
+
+    def order_by(self, keys: Sequence[tuple[exp.Expr, bool]]) -> None:
+        """Keys and whether each is descending; NULLs stand where the engine puts them."""
+        ordered = []
+        for key, desc in keys:
+            text = "SELECT 1 ORDER BY x DESC" if desc else "SELECT 1 ORDER BY x"
+            template = parse_bounded(text, self.schema.dialect).args["order"].expressions[0]
+            template.set("this", key.copy())
+            ordered.append(template)
+        self.tree.set("order", exp.Order(expressions=ordered))
+
+    def limit(self, count: int) -> None:
+        self.tree.set("limit", exp.Limit(expression=exp.Literal.number(count)))
 
     def aggregates(self) -> list[exp.Expr]:
         """The selected expressions that hold an aggregate."""
