@@ -18,14 +18,13 @@ import random
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.errors import Nl2SqlError
-from nl2sql.eval.rules import equal_results
+from nl2sql.eval.rules import gold_order, results_match
 from nl2sql.eval.stats import clustered_interval, percent
 from nl2sql.interfaces import Benchmark, Database, Question, Turn
 from nl2sql.sessions.detection import evidence_of
@@ -110,7 +109,7 @@ def share_of(hits: Sequence[tuple[bool, object]]) -> tuple[float, str]:
     """A share, and the same as text with its interval, clustered by dialogue."""
     values = [hit for hit, _ in hits]
     interval = clustered_interval(values, [cluster for _, cluster in hits])
-    return sum(values) / max(1, len(values)), f"{percent(interval)} (n={len(values)})"
+    return sum(values) / max(1, len(values)), f"{percent(interval.to_dict())} (n={len(values)})"
 
 
 def edit_is_right(question: Question, database: Database) -> str | None:
@@ -121,7 +120,7 @@ def edit_is_right(question: Question, database: Database) -> str | None:
     if not edits:
         return "(none)"
     wanted, made = database.run(question.gold[0]), database.run(edits[0][0])
-    same = made.success and equal_results(replace(question).gold[0], wanted.rows, made.rows)
+    same = results_match(wanted, made, **gold_order(question.gold[0], wanted))
     return None if same else edits[0][0]
 
 

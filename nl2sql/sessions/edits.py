@@ -104,9 +104,8 @@ class Editor:
             self._order()
         elif reading.adjective and not statement.counts_only:
             self._superlative(shown)
-        if reading.limit and statement.tree.args.get("limit") is None and not statement.counts_only:
-            if not reading.adjective and not re.search(r"\b(?:top|first|limit|only|just)\b", reading.text):
-                return
+        said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
+        if reading.limit and said and "limit" not in self.operations and not statement.counts_only:
             statement.limit(reading.limit)
             self.operations.append("limit")
 
@@ -140,6 +139,8 @@ class Editor:
         statement, reading = self.statement, self.reading
         keys: list[exp.Expr] = []
         shown: list[exp.Expr] = []
+        ranked = statement.grouped and statement.tree.args.get("limit") is not None and not reading.count
+        before = list(statement.tree.expressions), list(statement.tree.args["group"].expressions) if ranked else []
         for phrase in reading.groupings:
             unit = self._date_part(phrase)
             named = None if unit is not None else named_group(phrase, statement)
@@ -153,6 +154,11 @@ class Editor:
                 shown.append(column)
         if not keys:
             return False
+        if ranked and "instead" not in reading.text:  # "top 10 products", by region
+            statement.select([*shown, *before[0]])
+            statement.tree.set("group", exp.Group(expressions=[key.copy() for key in (*keys, *before[1])]))
+            self.operations.append("group")
+            return True
         measures: Sequence[exp.Expr] = statement.aggregates()
         if not measures or (reading.count and not any(m.find(exp.Count) for m in measures)):
             measures = [_count()]

@@ -68,7 +68,8 @@ _ADD = re.compile(
     r"|also give|also list)\b(?P<what>[^.;?!]*)"
 )
 _NEGATED = re.compile(
-    r"\b(?:not|except|excluding|without|but not|other than|apart from|outside|no longer)"
+    r"\b(?:not|except|excluding|without|but not|anything but|all but|everything but"
+    r"|other than|apart from|outside|no longer)"
     r"(?: for| in| at| from| of| the)*\s*$"
 )
 
@@ -236,7 +237,8 @@ def _aggregate(text: str) -> str:
     if re.search(r"\b(?:what|whats|and)\b.*\b(?:is|was|are|s|the)\b", text) or text.startswith("the "):
         for name in ("MAX", "MIN"):
             for word in edit_words()["aggregates"][name]:
-                if re.search(rf"\b(?:the|their|its|what) {word}\b", text) and not re.search(r"\bwhich\b|\bwho\b", text):
+                row = r"\bwhich\b|\bwho\b|\bones?\b"
+                if re.search(rf"\b(?:the|their|its|what) {word}\b", text) and not re.search(row, text):
                     return name
     return ""
 

@@ -32,7 +32,7 @@ from nl2sql.interfaces import Question, Resources, Turn
 from nl2sql.sessions.detection import Evidence, evidence_of
 from nl2sql.sessions.edits import edited
 from nl2sql.sessions.keeping import lost_words
-from nl2sql.sessions.saying import said_by_adapter, with_new_values
+from nl2sql.sessions.saying import said_by_adapter, with_addition, with_new_values
 from nl2sql.sql.words import words
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,8 @@ def edited_and_said(
     sql, operations = edits[0]
     parts: dict[str, Any] = {"edited_sql": sql, "operations": operations}
     draft = sql if config.session.draft else ""
-    text = with_new_values(turn.resolved_query or turn.user_query, turn.sql, sql)
+    asked = turn.resolved_query or turn.user_query
+    text = with_new_values(asked, turn.sql, sql) or with_addition(asked, question.text, operations)
     if text and not lost_words(question.text, text, resources.database.schema()):
         return Resolution(replace(question, text=text, previous_sql=draft), True, evidence, "edit", **parts)
     began = time.perf_counter()

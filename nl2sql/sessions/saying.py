@@ -11,6 +11,7 @@ the adapter that was trained to say queries (``agents.question_model``).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 
 from nl2sql.agents.question_model import question_model
@@ -35,6 +36,33 @@ def with_new_values(question: str, before: str, after: str) -> str:
             return ""
         question = place.sub(lambda _, text=now: text, question)  # type: ignore[misc]
     return question if changed else ""
+
+
+def with_addition(question: str, followup: str, operations: Sequence[str]) -> str:
+    """ "How many sales are there?" and "by region, please" as one question; "" for edits that change what was said, and
+    for a follow-up that does not read on.
+
+    >>> with_addition("How many awards were made? Only the number.", "and in 2023 only", ["filter awards.year"])
+    'How many awards were made in 2023 only? Only the number.'
+    """
+    if any(not operation.startswith(("filter", "group", "order", "limit")) for operation in operations):
+        return ""
+    rest = _POLITE.sub("", _LEADING.sub("", followup.strip().rstrip("?!. "))).strip(" ,")
+    if not _READS_ON.match(rest) or not rest:
+        return ""
+    head, mark, tail = re.match(r"([^?.!]*)([?.!]?)(.*)", question, re.DOTALL).groups()  # type: ignore[union-attr]
+    between = "" if _PREPOSITION.match(rest) else ","
+    return f"{head.rstrip()}{between} {rest}{mark}{tail}"
+
+
+_LEADING = re.compile(r"^(?:and|now|then|ok|okay|please|so|but|show me|show them|show it)\b,?\s*", re.IGNORECASE)
+_POLITE = re.compile(r",?\s*\b(?:please|thanks|thank you)\b", re.IGNORECASE)
+_PREPOSITION = re.compile(r"(?:by|per|for|in|on|at|from|since|before|after|between|with|without)\b", re.IGNORECASE)
+_READS_ON = re.compile(
+    r"(?:by|per|for|in|on|at|from|since|before|after|between|with|without|only|just|sorted|ordered|grouped|broken"
+    r"|split by|\w+(?:ed|est)\b)",
+    re.IGNORECASE,
+)
 
 
 def said_by_adapter(sql: str, resources: Resources, config: Config) -> Completion:

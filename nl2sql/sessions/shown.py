@@ -119,7 +119,11 @@ def _listed_columns(
         only = re.match(
             r"^(?:and |just |only |now |please )*(?:the |their |its )(?P<what>[a-z_, ]+?)(?: only| please| too)*$", text
         )
-        if number == 0 and only and (re.match(r"^(?:and )?(?:just|only)? ?(?:their|its)\b", text)):
+        if (
+            number == 0
+            and only
+            and re.match(r"^(?:and |but )?(?:(?:just|only) the|(?:just |only )?(?:their|its))\b", text)
+        ):
             columns = _all_named(only["what"], statement, kinds)
             if columns:
                 yield columns
