@@ -216,6 +216,13 @@ class Sentence:
         if not set(self.words[at + 2 : at + 4]).isdisjoint(relatives):
             return False
         noun = after[:1].isalpha() and after not in STOP_WORDS
+        if (
+            noun
+            and word in ("that", "this")
+            and self._names_table(after)
+            and _ENDS.issuperset(self.words[at + 2 : at + 3])
+        ):
+            return not self._mentioned(after, at)  # "who bought that product?": nothing comes behind it
         place = ["", *_ENDS, "and", "or", "show", "list", *cue_words()["prepositions"], *cue_words()["auxiliaries"]]
         if before not in place or (after[:1].isalpha() and not noun and word in ("that", "this")):
             return False

@@ -16,7 +16,7 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Schema
 from nl2sql.sql.words import words
 
-_NUMBER = re.compile(r"(?<![^\W_])\d+(?:[.,:/-]\d+)*")
+_NUMBER = re.compile(r"(?<![^\W_])[A-Za-z]{0,3}\d+(?:[.,:/-]\d+)*")
 _QUOTED = re.compile(r"\"([^\"]*)\"|“([^”]*)”|(?<!\w)'([^']*)'(?!\w)|(?<!\w)‘([^’]*)’(?!\w)")
 
 
@@ -28,7 +28,7 @@ def lost_words(asked: str, resolved: str, schema: Schema) -> list[str]:
     kept_text, kept_stems = resolved.casefold(), {stem(word) for word in words(resolved)}
     named = {stem(w) for table in schema.tables for w in words(table.name)}
     named |= {stem(w) for table in schema.tables for column in table.columns for w in words(column.name)}
-    lost = [number for number in _NUMBER.findall(asked) if number not in resolved]
+    lost = [number for number in _NUMBER.findall(asked) if number.casefold() not in kept_text]
     quoted = ["".join(groups) for groups in _QUOTED.findall(asked)]
     lost += [value for value in quoted if value.casefold() not in kept_text]
     plain = [word for word in words(asked) if word not in STOP_WORDS and not word.isdigit()]

@@ -31,10 +31,11 @@ def with_new_values(question: str, before: str, after: str) -> str:
     changed = [(a.text, b.text) for a, b in zip(old, new, strict=True) if a.text != b.text]
     values = {t.text for t in old if t.token_type.name in ("STRING", "NUMBER")}
     for was, now in dict.fromkeys(changed):
-        place = re.compile(rf"(?<!\w){re.escape(was)}(?!\w)", re.IGNORECASE)
+        letter = "[a-z]?" if was.isdigit() else ""  # 3 is the quarter of "Q3"
+        place = re.compile(rf"(?<!\w)({letter}){re.escape(was)}(?!\w)", re.IGNORECASE)
         if was not in values or len(place.findall(question)) != 1:
             return ""
-        question = place.sub(lambda _, text=now: text, question)  # type: ignore[misc]
+        question = place.sub(lambda match, text=now: match[1] + text, question)  # type: ignore[misc]
     return question if changed else ""
 
 
