@@ -22,7 +22,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from nl2sql.benchmarks import load_benchmark
+from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.rules import gold_order, results_match
 from nl2sql.eval.stats import clustered_interval, percent
@@ -63,9 +63,10 @@ def of_single(benchmark: Benchmark, options: argparse.Namespace) -> dict[str, An
     """Stand-alone questions, each behind up to three others of its database."""
     draw = random.Random(options.seed)
     by_database = defaultdict(list)
-    for question in benchmark.questions:
+    known = [question for question in benchmark.questions if scorable(question) and question.gold]
+    for question in known:
         by_database[question.db_id].append(question)
-    cases = draw.sample(list(benchmark.questions), min(options.cases, len(benchmark.questions)))
+    cases = draw.sample(known, min(options.cases, len(known)))
     misses = []
     for question in tqdm(cases, disable=None):
         others = [other for other in by_database[question.db_id] if other.id != question.id]

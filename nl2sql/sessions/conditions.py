@@ -199,7 +199,7 @@ class Conditions:
 
     def _compare(self, comparison: Comparison) -> None:
         for wanted in _kinds_for(comparison):
-            named = self._column_near(comparison, wanted) or self._compared_before(wanted) or self._only_one(wanted)
+            named = self._column_near(comparison, wanted) or self.compared_before(wanted) or self.only_one(wanted)
             if named:
                 self._compare_with(comparison, named)
                 return
@@ -234,14 +234,15 @@ class Conditions:
         fits = [named_column(phrase, self.statement, self.kinds, wanted) for phrase in phrases if phrase]
         return max(filter(None, fits), key=lambda named: named.score, default=None)
 
-    def _compared_before(self, wanted: Sequence[str]) -> Named | None:
+    def compared_before(self, wanted: Sequence[str]) -> Named | None:
+        """The first column of such a kind that a condition compares."""
         for condition in self.statement.conditions():
             column = self.statement.column_compared(condition)
             if column and self.kinds.get(column) in wanted:
                 return Named(*column)
         return None
 
-    def _only_one(self, wanted: Sequence[str]) -> Named | None:
+    def only_one(self, wanted: Sequence[str]) -> Named | None:
         """The column of such a kind that is selected, or the one of the main table (none of its keys)."""
         for selected in self.statement.tree.expressions:
             for column in selected.find_all(exp.Column):

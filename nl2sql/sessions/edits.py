@@ -16,11 +16,12 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.agents.context.linking import STOP_WORDS
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, Turn
 from nl2sql.sessions.conditions import Conditions
+from nl2sql.sessions.grouping import grouped_by
 from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
 from nl2sql.sessions.shown import Shown, what_is_shown
@@ -29,7 +30,6 @@ from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
 Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
-_UNITS = {"day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
 _ENTITY = re.compile(
     r"\b(?:that|this|those|these|the same|back to the|back to that|of the) (?P<what>[a-z_]+(?: [a-z_]+)?)"
 )
@@ -66,15 +66,14 @@ class Editor:
         self.question, self.statement, self.database = question, statement, database
         self.reaching_back = reaching_back
         self.reading: Reading = read_followup(question)
-        self.operations: list[str] = []
+        self.conditions = Conditions(question, self.reading, statement, database)
+        self.operations = self.conditions.made
 
     def edit(self) -> None:
         entity = self._entity() if self.reaching_back else None
         asked_before = self.statement.copy()
-        conditions = Conditions(self.question, self.reading, self.statement, self.database)
-        conditions.edit()
-        self.operations += conditions.made
-        shown = what_is_shown(self.reading, self.statement, conditions.used, conditions.kinds)
+        self.conditions.edit()
+        shown = what_is_shown(self.reading, self.statement, self.conditions.used, self.conditions.kinds)
         if entity and shown.columns and all(c.table.lower() == entity.lower() for c in shown.columns):
             table = self.statement.schema.table(entity)
             if table and table.name != self.statement.main.name:
@@ -142,16 +141,9 @@ class Editor:
         ranked = statement.grouped and statement.tree.args.get("limit") is not None and not reading.count
         before = list(statement.tree.expressions), list(statement.tree.args["group"].expressions) if ranked else []
         for phrase in reading.groupings:
-            unit = self._date_part(phrase)
-            named = None if unit is not None else named_group(phrase, statement)
-            if unit is not None:
-                keys.append(unit)
-                shown.append(unit)
-            elif named:
-                self._drop_conditions_of(named)
-                column = statement.column(named.table, named.column)
-                keys += self._keys_of(named, column)
-                shown.append(column)
+            if grouped := grouped_by(phrase, self.conditions):
+                keys += grouped.keys
+                shown.append(grouped.shown)
         if not keys:
             return False
         if ranked and "instead" not in reading.text:  # "top 10 products", by region
@@ -169,44 +161,6 @@ class Editor:
         statement.tree.set("group", exp.Group(expressions=[key.copy() for key in keys]))
         self.operations.append("group")
         return True
-
-    def _keys_of(self, named: Named, column: exp.Expr) -> list[exp.Expr]:
-        """A label is grouped with its table's key, so that two of one name stay two."""
-        table = self.statement.schema.table(named.table)
-        main = self.statement.main.name.lower() == named.table.lower()
-        keys = key_columns(table) if table and not main else []
-        if (
-            table
-            and len(keys) == 1
-            and named.column not in keys
-            and label_of(table, self.statement) == Named(table.name, named.column)
-        ):
-            return [self.statement.column(table.name, keys[0]), column]
-        return [column]
-
-    def _drop_conditions_of(self, named: Named) -> None:
-        """ "by country" behind one country means all of them."""
-        table = self.statement.schema.table(named.table)
-        same = [named.column, *(key_columns(table) if table else [])]
-        if self.statement.drop_conditions_on(named.table, same):
-            self.operations.append(f"drop {named.table}.{named.column}")
-
-    def _date_part(self, phrase: Phrase) -> exp.Expr | None:
-        """ "per year" where no column is called so: that part of the date that is compared, or of the only one."""
-        unit = stem(phrase[-1])
-        unit = next((name for name in edit_words()["units"] if stem(name) == unit), "")
-        if not unit or unit not in _UNITS or len(phrase) > 2:
-            return None
-        exact = named_column(phrase, self.statement)
-        conditions = Conditions(self.question, self.reading, self.statement, self.database)
-        kind = conditions.kinds[exact.table.lower(), exact.column.lower()] if exact else ""
-        if exact and kind not in ("date", "datetime") and self.statement.distance(exact.table) == 0:
-            return None
-        named = conditions._compared_before(("date", "datetime")) or conditions._only_one(("date", "datetime"))
-        if named is None:
-            return None
-        column = self.statement.column(named.table, named.column)
-        return exp.TimeToStr(this=column, format=exp.Literal.string(_UNITS[unit]))
 
     def _order_groups(self) -> None:
         reading = self.reading
@@ -293,17 +247,16 @@ class Editor:
         listed = edit_words()["aggregates"][self.reading.aggregate]
         said = [match for word in listed for match in [re.search(rf"\b{word}\b", self.reading.text)] if match]
         behind = words(re.split(r"[,.;?!]", self.reading.text[said[0].end() :])[0])[:4] if said else []
-        conditions = Conditions(self.question, self.reading, self.statement, self.database)
         wanted = (
             ("number", "year", "date", "datetime") if self.reading.aggregate in ("MAX", "MIN") else ("number", "year")
         )
         for phrase in (behind[:n] for n in range(len(behind), 0, -1)):
-            if named := named_column(phrase, self.statement, conditions.kinds, wanted):
+            if named := named_column(phrase, self.statement, self.conditions.kinds, wanted):
                 return self.statement.column(named.table, named.column)
         for aggregate in self.statement.aggregates():
             if (column := aggregate.find(exp.Column)) is not None:
                 return column.copy()
-        named = conditions._only_one(("number",))
+        named = self.conditions.only_one(("number",))
         return self.statement.column(named.table, named.column) if named else None
 
     # --------------------------------------------------------------------------------------------- columns, order
@@ -372,7 +325,6 @@ class Editor:
 
     def _adjective_column(self, columns: str) -> Named | None:
         """A selected or compared column that fits the adjective, then any of the tables that are read."""
-        conditions = Conditions(self.question, self.reading, self.statement, self.database)
         wanted = columns.split()
         for table in self.statement.sources().values():
             for column in table.columns:
@@ -380,16 +332,15 @@ class Editor:
                     return Named(table.name, column.name)
         return (
             self._selected_number()
-            or conditions._compared_before(("number", "year"))
-            or conditions._only_one(("number", "year"))
+            or self.conditions.compared_before(("number", "year"))
+            or self.conditions.only_one(("number", "year"))
         )
 
     def _selected_number(self) -> Named | None:
-        conditions = Conditions(self.question, self.reading, self.statement, self.database)
         for expression in self.statement.tree.expressions:
             for column in expression.find_all(exp.Column):
                 table = self.statement.table_of(column)
-                if table and conditions.kinds.get((table.name.lower(), column.name.lower())) in ("number", "year"):
+                if table and self.conditions.kinds.get((table.name.lower(), column.name.lower())) in ("number", "year"):
                     return Named(table.name, column.name)
         return None
 
@@ -399,10 +350,9 @@ class Editor:
         if adjective is None or self.statement.counts_only or self.reading.orders:
             return
         behind = words(self.reading.text.partition(adjective[0])[2])[:3]
-        conditions = Conditions(self.question, self.reading, self.statement, self.database)
         phrases = [behind[:n] for n in range(len(behind), 0, -1)]
         fits = [
-            named_column(phrase, self.statement, conditions.kinds, ("number", "year", "date", "datetime"))
+            named_column(phrase, self.statement, self.conditions.kinds, ("number", "year", "date", "datetime"))
             for phrase in phrases
         ]
         named = next(filter(None, fits), None) or self._adjective_column(adjective[2])

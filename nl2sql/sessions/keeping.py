@@ -1,4 +1,5 @@
-"""What a user wrote and a rewritten question must not lose: numbers, quoted values, words of columns and tables.
+"""What a rewritten question must not lose: numbers, quoted values and schema words that the user wrote, and the values
+of the query that it says.
 
 >>> from nl2sql.databases.schema import Column, Schema, Table
 >>> schema = Schema((Table("customers", (Column("city"),)),))
@@ -12,12 +13,34 @@ from __future__ import annotations
 
 import re
 
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Schema
+from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.words import words
 
 _NUMBER = re.compile(r"(?<![^\W_])[A-Za-z]{0,3}\d+(?:[.,:/-]\d+)*")
+_DATE = re.compile(r"(\d{4})-\d{2}-\d{2}.*", re.DOTALL)
 _QUOTED = re.compile(r"\"([^\"]*)\"|“([^”]*)”|(?<!\w)'([^']*)'(?!\w)|(?<!\w)‘([^’]*)’(?!\w)")
+
+
+def unsaid_values(sql: str, text: str, dialect: str) -> list[str]:
+    """The values that ``sql`` compares with and ``text``, which says it, lacks; of a date its year must be there.
+
+    >>> unsaid_values("SELECT name FROM t WHERE city = 'Bern' AND d > '2023-05-01'", "Who came in May 2023?", "sqlite")
+    ['Bern']
+    """
+    said = text.casefold()
+    try:
+        tree = parse_bounded(sql, dialect)
+    except SqlglotError:
+        return []
+    limits = [limit.expression for limit in tree.find_all(exp.Limit)]
+    literals = [node for node in tree.find_all(exp.Literal) if not any(node is limit for limit in limits)]
+    values = [_DATE.sub(r"\1", node.this) for node in literals if node.this not in ("0", "1")]
+    return list(dict.fromkeys(value for value in values if value.casefold() not in said))
 
 
 def lost_words(asked: str, resolved: str, schema: Schema) -> list[str]:

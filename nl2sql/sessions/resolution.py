@@ -31,7 +31,7 @@ from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources, Turn
 from nl2sql.sessions.detection import Evidence, evidence_of
 from nl2sql.sessions.edits import edited
-from nl2sql.sessions.keeping import lost_words
+from nl2sql.sessions.keeping import lost_words, unsaid_values
 from nl2sql.sessions.saying import said_by_adapter, with_addition, with_new_values
 from nl2sql.sql.words import words
 
@@ -177,6 +177,8 @@ def _checked(
         return fallen_back(question, evidence, strategy, "an empty text", **parts_of_fallback)
     if lost := lost_words(question.text, text, resources.database.schema()):
         return fallen_back(question, evidence, strategy, f"lost: {', '.join(lost)}", **parts_of_fallback)
+    if unsaid := unsaid_values(parts.get("edited_sql", ""), text, resources.database.dialect):
+        return fallen_back(question, evidence, strategy, f"left out: {', '.join(unsaid)}", **parts_of_fallback)
     handed_on = replace(question, text=text, previous_sql=draft)
     return Resolution(handed_on, True, evidence, strategy, **parts)
 
