@@ -19,7 +19,7 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Database
 from nl2sql.sessions.detection import cue_words
-from nl2sql.sessions.naming import Named, column_kinds, edit_words, named_column
+from nl2sql.sessions.naming import Named, column_kinds, edit_words, named_column, named_group
 from nl2sql.sessions.reading import Comparison, Phrase, Reading, adjectives, is_negated
 from nl2sql.sessions.statement import Statement, label_column
 from nl2sql.sql.words import words
@@ -175,7 +175,11 @@ class Conditions:
             for c in self.reading.comparisons
         ):
             return bool(self.statement.conditions_on(match.table, match.column))
-        grouped = {stem(word) for phrase in self.reading.groupings for word in phrase}
+        one = len(words(text)) == 1 and text.removesuffix("s") != match.value.casefold().removesuffix("s")
+        if one and not self.statement.conditions_on(match.table, match.column):
+            return False  # "work" is not 'working'
+        known = [phrase for phrase in self.reading.groupings if named_group(phrase, self.statement)]
+        grouped = {stem(word) for phrase in known for word in phrase}
         return not {stem(word) for word in words(text)} <= grouped
 
     def _writes_names(self) -> bool:

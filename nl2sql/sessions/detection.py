@@ -202,10 +202,12 @@ class Sentence:
             return ""
         if before in cue_words()["auxiliaries"] and word in ("they", "he", "she", "it") and self._asks_of_object(at):
             return f"{before} {word}"
+        last = (after in _ENDS or not after) and 2 <= at <= 4
+        if word in ("them", "it") and last and len(nouns) == 1 and self.words[0] in ("which", "what"):
+            return word  # "which patrons made them?"
         if word == "it" and at:
             nouns = [noun for noun in nouns if not noun.endswith("s")]
-        possessive = word in ("their", "its", "his", "her") and any(map(self._names_table, self.words[at + 1 :]))
-        return "" if nouns or possessive else word
+        return "" if nouns else word
 
     def _points(self, at: int, before: str, after: str, seen_noun: bool) -> bool:
         """Does "that X" or "those" at ``at`` point out of the sentence? Relative clauses and "those X who" do not."""
@@ -236,7 +238,7 @@ class Sentence:
     def _asks_of_object(self, at: int) -> bool:
         """ "what classes do they belong to": the only noun before is what is asked for, so "they" is something else."""
         before = self.words[: at - 1]
-        starts = [n for n, word in enumerate(before) if word in ("what", "which", "whose")]
+        starts = [n for n, word in enumerate(before) if word in ("what", "which", "whose", "many")]
         return (
             bool(starts) and len(before) - starts[-1] <= 4 and not any(self._is_noun(w) for w in before[: starts[-1]])
         )
@@ -266,7 +268,8 @@ class Sentence:
             found = [sign for sign in found if not self._named_before(sign.text)]
         for ending in cue_words()["endings"]:
             last = re.search(rf" {ending} (?:[?.!,:;–—-]|$)", f" {self.text} ")
-            if last and (ending in ("again", "instead") or not self._is_whole(self.rest)):
+            alone = ending in ("again", "instead") or not any(map(self._names_table, self.words))
+            if last and (alone or not self._is_whole(self.rest)):
                 found.append(Evidence("cue", ending))
         return found
 

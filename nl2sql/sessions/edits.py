@@ -34,7 +34,7 @@ _ENTITY = re.compile(
     r"\b(?:that|this|those|these|the same|back to the|back to that|of the) (?P<what>[a-z_]+(?: [a-z_]+)?)"
 )
 _BEFORE = re.compile(r"\b(?:the|that|those) (?P<what>[a-z_]+) (?:from before|again|from earlier|from the beginning)\b")
-_EACH = re.compile(r"\bhow many (?P<what>[a-z_ ]+?) (?:does|do|did|has|have|are|is|were|was)\b(?P<rest>[^.;?!]*)")
+_EACH = re.compile(r"\bhow many (?P<what>[a-z_]+(?: [a-z_]+)?)\b(?P<rest>[^.;?!]*)")
 
 
 def edited(question: str, turn: Turn, database: Database, *, reaching_back: bool = False) -> list[Edit]:
@@ -83,10 +83,10 @@ class Editor:
     def _shape(self, shown: Shown, before: Statement) -> None:
         """What is selected, grouped and ordered: the first that the words ask for."""
         reading, statement = self.reading, self.statement
-        if reading.groupings and self._group():
-            self._order_groups()
-        elif self._count_of_each():
+        if self._count_of_each():
             pass
+        elif reading.groupings and self._group():
+            self._order_groups()
         elif statement.grouped and reading.adjective and not shown.explicit and not reading.count:
             self._pick_groups()
         elif reading.count and not shown.explicit:
@@ -103,6 +103,8 @@ class Editor:
             self._order()
         elif reading.adjective and not statement.counts_only:
             self._superlative(shown)
+        elif reading.adjective and len(statement.aggregates()) == 1:
+            self._extreme_value()
         said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
         if reading.limit and said and "limit" not in self.operations and not statement.counts_only:
             statement.limit(reading.limit)
@@ -192,14 +194,16 @@ class Editor:
         if table is None or table.name in {t.name for t in self.statement.sources().values()}:
             return False
         label = label_of(self.statement.main, self.statement)
-        if self.statement.distance(table.name) > 1 or label is None:
+        away = self.statement.distance(table.name)
+        if away > 2 or label is None:
             return False
         each = re.search(r"\b(?:each|every)\b", match["rest"])
         name = next((c.name for c in table.columns if c.primary_key), table.columns[0].name)
         self.statement.column(table.name, name)
         self.statement.clear("group", "having", "order", "limit", "distinct")
         if not each:
-            self.statement.select([_count()])
+            key = exp.Distinct(expressions=[self.statement.column(table.name, name)])
+            self.statement.select([exp.Count(this=key) if away > 1 else _count()])
         else:
             shown = self.statement.column(label.table, label.column)
             keys = [self.statement.column(self.statement.main.name, key) for key in key_columns(self.statement.main)]
@@ -242,6 +246,14 @@ class Editor:
         self.operations.append("aggregate")
         return True
 
+    def _extreme_value(self) -> None:
+        """ "the largest one?" behind a sum or an average."""
+        column = self.statement.aggregates()[0].find(exp.Column)
+        if column is not None and self.reading.adjective:
+            kind = "MAX" if self.reading.adjective[1] == "desc" else "MIN"
+            self.statement.select([_aggregated(kind, column)])
+            self.operations.append("aggregate")
+
     def _aggregated_column(self) -> exp.Expr | None:
         """The column behind "average", "highest"; the one that was aggregated before where none is named."""
         listed = edit_words()["aggregates"][self.reading.aggregate]
@@ -250,6 +262,8 @@ class Editor:
         wanted = (
             ("number", "year", "date", "datetime") if self.reading.aggregate in ("MAX", "MIN") else ("number", "year")
         )
+        if many := re.search(r"\bhow (?:many|much|long|old|high|large) (?P<what>[a-z_]+)", self.reading.text):
+            behind = behind or words(many["what"])
         for phrase in (behind[:n] for n in range(len(behind), 0, -1)):
             if named := named_column(phrase, self.statement, self.conditions.kinds, wanted):
                 return self.statement.column(named.table, named.column)
@@ -314,7 +328,10 @@ class Editor:
         return result.success and bool(result.rows)
 
     def _order_column(self, phrase: Phrase) -> tuple[Named | None, str]:
-        """The column that rows are sorted by: named itself, or by an adjective ("dearest first")."""
+        """The column that rows are sorted by: named itself, by an adjective ("dearest first"), or the first one."""
+        first = self.statement.tree.expressions[0].unalias()
+        if not phrase and isinstance(first, exp.Column) and (table := self.statement.table_of(first)):
+            return Named(table.name, first.name), ""
         named = named_column([word for word in phrase if word not in _DIRECTIONS], self.statement)
         if named and (self.statement.distance(named.table) <= 1):
             return named, ""

@@ -102,8 +102,8 @@ def alike(word: str, part: str) -> float:
     short, long = sorted((stem(word), stem(part)), key=len)
     if len(short) >= 4 and long.startswith(short):
         return 0.7
-    if len(short) >= 5 and short[:4] == long[:4] and len(long) == len(short):
-        return 0.7  # build, built
+    if len(short) >= 5 and short[:4] == long[:4] and len(long) - len(short) <= 2:
+        return 0.7  # build, built; publication, published
     if 3 <= len(part) < len(word) and word[0] == part[0] and _is_subsequence(part, word) and len(part) <= 4:
         return 0.8  # dept, qty
     return 0.0
@@ -130,7 +130,7 @@ def named_column(
         for column in table.columns:
             if want and kinds is not None and kinds[table.name.lower(), column.name.lower()] not in want:
                 continue
-            score = _score(asked, table, column) - 0.12 * away - (0.05 if _is_reference(table, column) else 0.0)
+            score = _score(asked, table, column) * (1 - 0.25 * away) - (0.05 if _is_reference(table, column) else 0.0)
             if score >= ENOUGH and (best is None or score > best.score + 1e-9):
                 best = Named(table.name, column.name, score)
     return best

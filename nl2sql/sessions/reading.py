@@ -38,6 +38,10 @@ _TOP = re.compile(
     r"\b(?:top|first|bottom|last|best|only the|just the|the|limit(?: \w+)? to|no more than|just|only) "
     r"(?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b(?! (?:percent|%))"
 )
+_WORST = ("bottom", "worst", "lowest", "last")
+_RANKED = re.compile(
+    r"\b(?P<end>top|bottom|best|worst|highest|lowest|first|last)(?: \w+){0,3}? by (?P<what>[^,.;:?!()]+)"
+)
 _WHICH_N = re.compile(r"\bwhich (?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b")
 _ONCE = re.compile(
     r"\b(?:each (?:\w+ )?(?:only )?once|every \w+ once|no duplicates|without duplicates|distinct|unique|"
@@ -66,6 +70,9 @@ _MISSING = re.compile(
 _ADD = re.compile(
     r"^(?:and |also |please |now |then )*(?:add|include|also show|show also|with|plus|together with|along with"
     r"|also give|also list)\b(?P<what>[^.;?!]*)"
+)
+_TOO = re.compile(
+    r"^(?:and |please )*(?:(?:show|give|list|tell)(?: me| us)?)?(?P<what>[a-z_, ]+?),? (?:too|as well)\s*[.?!]?\s*$"
 )
 _NEGATED = re.compile(
     r"\b(?:not|except|excluding|without|but not|anything but|all but|everything but"
@@ -111,9 +118,12 @@ def read_followup(question: str) -> Reading:
     text = _QUOTES.sub(" ", question.lower())
     clauses = _clauses(text)
     orders = tuple(_orders(text))
-    groupings = () if orders and _SORT.search(text) else tuple(_groupings(_NO_GROUP.sub(" ", text)))
+    groupings = (
+        () if orders and (_SORT.search(text) or _RANKED.search(text)) else tuple(_groupings(_NO_GROUP.sub(" ", text)))
+    )
     adjective = _adjective(text)
-    added = _ADD.search(text)
+    added = _ADD.search(text) or _TOO.search(text)
+    aggregate = _aggregate(text)
     return Reading(
         text=text,
         clauses=clauses,
@@ -122,12 +132,12 @@ def read_followup(question: str) -> Reading:
         orders=orders,
         limit=_limit(text),
         distinct=bool(_ONCE.search(text)),
-        count=bool(_COUNT.search(text)),
+        count=bool(_COUNT.search(text)) and aggregate != "AVG",
         dropped=tuple(tuple(words(match["what"])[:3]) for match in _AT_ANY.finditer(text)),
         absent=tuple(_absent(text)),
         added=tuple(_listed(added["what"])) if added else (),
         adjective=adjective,
-        aggregate=_aggregate(text),
+        aggregate=aggregate,
     )
 
 
@@ -180,9 +190,14 @@ def _orders(text: str) -> Iterator[tuple[Phrase, str]]:
     if first and (known := _adjective(first["what"])):
         way = known[1] if " first" in first[0] or "top" in first[0] else _other(known[1])
     sorted_by = _SORT.search(text)
-    if sorted_by:
+    ranked = _RANKED.search(text)
+    if ranked and not sorted_by:
+        yield tuple(words(ranked["what"])[:3]), "asc" if ranked["end"] in _WORST else "desc"
+    elif sorted_by:
         for part in re.split(r" and then by | then by | and by | and ", sorted_by["what"]):
             yield tuple(words(part)[:4]), direction or way
+    elif not first and direction and re.search(r"\balphabetical|\bdescending\b|\bascending\b|\breverse", text):
+        yield (), direction
     elif first and way:
         yield tuple(words(first["what"])), way
     if first or sorted_by:
@@ -211,7 +226,9 @@ def adjectives() -> Mapping[str, tuple[str, str]]:
     for direction, by_column in listed.items():
         for columns, those in by_column.items():
             for adjective in those:
-                found.setdefault(adjective, (direction, columns))
+                known = found.get(adjective)
+                if known is None or (known[0] == direction and known[1] != "any"):
+                    found[adjective] = (direction, f"{known[1]} {columns}" if known else columns)
     return found
 
 
@@ -317,7 +334,7 @@ def _absent(text: str) -> Iterator[tuple[Phrase, bool]]:
         no = (match["no"] or "").strip()
         if verb in ("without", "lack", "lacks", "lacking", "missing"):
             yield tuple(words(match["what"])), True
-        elif no in ("no", "a", "an", "any"):
+        elif no == "no" or (no and not re.search(r"\d", text[match.end() :])):
             yield tuple(words(match["what"])), no == "no"
     for match in _MISSING.finditer(text):
         yield tuple(words(match["what"])), match["no"] not in ("known", "set")

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from nl2sql.agents.context.linking import STOP_WORDS
+from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.databases.schema import Table
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Kinds, Named, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, listed_phrases
-from nl2sql.sessions.statement import Statement
+from nl2sql.sessions.statement import Statement, label_column
 from nl2sql.sql.words import words
 
 _VERB = re.compile(
@@ -35,8 +36,8 @@ _OWN = re.compile(
     r"(?: of (?:that|those|these|them|this|it|the|each)\b.*)?$"
 )
 _WHO = re.compile(
-    r"\bwho\b|\bby whom\b|\bcalled\b|\bwhich (?:ones|one|are they)\b|\bwhich (?:\w+ ){1,2}ones\b|\bthe ones\b"
-    r"|\b(?:list|show|name|see) (?:me )?(?:them|those|these|all of them)\b|\bwhat are they\b"
+    r"\bwho\b|\bby whom\b|\bcalled\b|\bwhich (?:ones|one|are they)\b|\bwhich (?:\w+ ){1,2}ones\b|\bwhat are they\b"
+    r"|\b(?:list|show|name|see|give) (?:me )?(?:them|those|these|all of them|the ones)\b"
 )
 _WHICH_OF = re.compile(r"\bwhich (?:of|ones|one)\b|^(?:and )?which\b")
 _FILLER_WORDS = """please only just too also instead with together and then thanks as well their its his her all"""
@@ -159,4 +160,11 @@ def _one(phrase: Phrase, statement: Statement, kinds: Kinds) -> Named | None:
         label = label_of(statement.main, statement)
         if label and words(label.column)[-1] == phrase[0].removesuffix("s"):
             return label
+    table = named_table(phrase, statement.schema)
+    if table and label_column(table) and all(_is_of(word, table) for word in phrase):
+        return named_group(phrase, statement)
     return named_column(phrase, statement)
+
+
+def _is_of(word: str, table: Table) -> bool:
+    return stem(word) in {stem(part) for part in words(table.name)}
