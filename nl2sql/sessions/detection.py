@@ -39,6 +39,13 @@ _TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[,;:?!.()]|(?<=\s)[-–—](
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
 _DEMONSTRATIVES = frozenset(["that", "this", "those", "these"])
 _WH = frozenset(["which", "what", "who", "whose", "whom", "how", "where"])
+_OPEN_ENDS = (  # "who has the most?", "how many does each have?", "what does each of those cost?"
+    re.compile(r"\b(?:has|have|had|got) (?:the )?(?:most|fewest|least|highest|lowest)\s*[?.!]?$"),
+    re.compile(
+        r"\bof each\s*[?.!]?$|\b(?:has|does|do|did|have) each(?= (?:have|has|get|cost|make|take|[a-z]+ed)\b|\s*[?.!]?$)"
+    ),
+)
+SHORT = 6  # words of a demand that names no table and may be whole all the same
 _ENDS = frozenset(",;:.?!-–—")
 
 
@@ -153,8 +160,10 @@ class Sentence:
     def _is_fragment(self, rest: Sequence[str]) -> bool:
         """ "By whom?", "for which titles?": a question word behind a preposition, and no verb."""
         clause = [*self.opening.split(), *(rest[: rest.index("?")] if "?" in rest else rest)]
-        asked = not _WH.isdisjoint(clause[1:3]) and clause[0] in cue_words()["prepositions"]
-        return asked and len(clause) <= 4 and not set(clause) & set(cue_words()["auxiliaries"])
+        behind = not _WH.isdisjoint(clause[1:3]) and clause[0] in cue_words()["prepositions"]
+        bare = clause[0] in ("which", "what", "whose") and len(clause) <= 3 and clause == self.words[: len(clause)]
+        ends = len(clause) <= 4 and not set(clause) & set(cue_words()["auxiliaries"])
+        return ends and (behind or (bare and self.words[len(clause) :] == ["?"]))
 
     def _asks(self, rest: Sequence[str]) -> bool:
         """A head at the beginning of a clause, or a question word behind its preposition ("in which city ...")."""
@@ -176,7 +185,19 @@ class Sentence:
             if asked and not named:
                 return " ".join(rest[at : at + 3])
         asking = {*cue_words()["asking"], *cue_words()["superlatives"]}
-        return " ".join(rest) if asking.issuperset(rest) else ""
+        if asking.issuperset(rest):
+            return " ".join(rest)
+        for form in _OPEN_ENDS if self._is_simple() else ():
+            if match := form.search(self.text):
+                return match[0].strip(" ?.!")
+        known = any(map(self._names_table, self.words)) or "@" in self.words or any(map(str.isdigit, rest))
+        led = bool(self.opening) and self.opening not in cue_words()["prepositions"]
+        return self.text if led and len(rest) <= SHORT and not known else ""
+
+    def _is_simple(self) -> bool:
+        """One clause about one thing, which cannot say itself what "each" or "there" is."""
+        nouns = {stem(word) for word in self.words if self._is_noun(word)}
+        return not {",", "and", "for"} & set(self.words) and len(nouns) <= 2
 
     def _subject_behind(self, rest: Sequence[str]) -> bool:
         """ "how much does the Day Rover cost", "how many are there in stations": the subject comes behind the verb."""
@@ -196,6 +217,8 @@ class Sentence:
         nouns = [earlier for earlier in self.words[:at] if self._is_noun(earlier)]
         if word in _DEMONSTRATIVES:
             return f"{word} {after}".rstrip(" ?.,:;") if self._points(at, before, after, bool(nouns)) else ""
+        if word == "there" and (after in _ENDS or not after) and before not in cue_words()["auxiliaries"]:
+            return word if self._is_simple() and self._asks(self.rest) else ""
         if word in ("ones", "one"):
             return f"{before} {word}".strip() if self._stands_for_nothing(at, before, bool(nouns)) else ""
         if word not in cue_words()["pronouns"]:
@@ -213,8 +236,7 @@ class Sentence:
         """Does "that X" or "those" at ``at`` point out of the sentence? Relative clauses and "those X who" do not."""
         word, relatives = self.words[at], cue_words()["relatives"]
         if after in relatives or after in ("in", "from"):
-            opens = at == len(self.opening.split()) and not seen_noun and "?" not in self.words
-            return word in ("those", "these") and after in ("with", "in", "from") and opens
+            return word in ("those", "these") and not seen_noun
         if not set(self.words[at + 2 : at + 4]).isdisjoint(relatives):
             return False
         noun = after[:1].isalpha() and after not in STOP_WORDS
@@ -247,7 +269,9 @@ class Sentence:
         if self.words[at] == "ones":
             return not seen_noun or not any(self._names_table(word) for word in self.words[:at])
         later = self.words[at + 1] if at + 1 < len(self.words) else ""
-        return before in ("which", "that", "this", "each", "what") and not seen_noun and later not in ("of", "or")
+        return (
+            before in ("which", "that", "this", "each", "what", "the") and not seen_noun and later not in ("of", "or")
+        )
 
     def _is_noun(self, word: str) -> bool:
         known = word in STOP_WORDS or word in cue_words()["heads"] or word in cue_words()["superlatives"]
@@ -276,7 +300,9 @@ class Sentence:
     def _named_before(self, phrase: str) -> bool:
         """ "the students, and how many of them": the sentence says itself what is meant."""
         at = f" {self.text} ".index(f" {phrase} ")
-        return any(self._is_noun(word) for word in self.text[:at].split())
+        behind = self.text[at + len(phrase) :].split()[:1]
+        entity = self._is_noun if behind and behind[0] in cue_words()["relatives"] else self._names_table
+        return any(entity(word) for word in self.text[:at].split())
 
 
 @cache
