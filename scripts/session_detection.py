@@ -99,7 +99,11 @@ def of_dialogues(benchmark: Benchmark, options: argparse.Namespace) -> dict[str,
             misses += [] if made is None else [f"{kind}: {question.text}\n    gold {question.gold[0]}\n    edit {made}"]
     precision = share_of([(h[0], h[2]) for h in hits if h[1]])
     recall = share_of([(h[1], h[2]) for h in hits if h[0]])
-    report = {"later turns": len(later), "precision": precision[1], "recall": recall[1]}
+    by_kind: dict[str, list[bool]] = defaultdict(list)
+    for question, hit in zip(later, hits, strict=True):
+        by_kind[str(question.meta["kind"])].append(hit[0] == hit[1])
+    told = {f"  told {kind}": f"{sum(those)} of {len(those)}" for kind, those in sorted(by_kind.items())}
+    report = {"later turns": len(later), "precision": precision[1], "recall": recall[1], **told}
     if options.edits:
         report["edits right"] = f"{sum(correct.values())} of {sum(total.values())}"
         report |= {f"  {kind}": f"{correct[kind]} of {count}" for kind, count in sorted(total.items())}

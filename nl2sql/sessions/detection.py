@@ -190,6 +190,9 @@ class Sentence:
         for form in _OPEN_ENDS if self._is_simple() else ():
             if match := form.search(self.text):
                 return match[0].strip(" ?.!")
+        part = re.search(r"\b(?:which|how many|any|some) of the (?P<what>[a-z]+)\b(?! of\b)", self.text)
+        if part and not self._names(part["what"]):
+            return part[0]
         known = any(map(self._names_table, self.words)) or "@" in self.words or any(map(str.isdigit, rest))
         led = bool(self.opening) and self.opening not in cue_words()["prepositions"]
         return self.text if led and len(rest) <= SHORT and not known else ""
@@ -292,7 +295,7 @@ class Sentence:
             found = [sign for sign in found if not self._named_before(sign.text)]
         for ending in cue_words()["endings"]:
             last = re.search(rf" {ending} (?:[?.!,:;–—-]|$)", f" {self.text} ")
-            alone = ending in ("again", "instead") or not any(map(self._names_table, self.words))
+            alone = ending in ("again", "instead", "earlier") or not any(map(self._names_table, self.words))
             if last and (alone or not self._is_whole(self.rest)):
                 found.append(Evidence("cue", ending))
         return found

@@ -228,4 +228,21 @@ def _stems_of(text: str) -> set[str]:
     return {stem(word) for word in words(text) if word not in STOP_WORDS}
 
 
-REACHING = frozenset(["back to", "going back", "go back", "getting back", "from before", "from earlier", "again"])
+REACHING = frozenset(
+    [
+        "back to",
+        "earlier",
+        "earlier one",
+        "earlier ones",
+        "at the start",
+        "we looked at",
+        "we had",
+        "once more",
+        "going back",
+        "go back",
+        "getting back",
+        "from before",
+        "from earlier",
+        "again",
+    ]
+)
