@@ -40,6 +40,12 @@ _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[
 _DEMONSTRATIVES = frozenset(["that", "this", "those", "these"])
 _WH = frozenset(["which", "what", "who", "whose", "whom", "how", "where"])
 _OPEN_ENDS = (  # "who has the most?", "how many does each have?", "what does each of those cost?"
+    re.compile(r"^(?:give|show|list|name|tell|display)(?: me| us)? the [a-z]+\s*[?.!]?$"),
+    re.compile(r"^(?:and )?what (?:is|was) the (?:average|total|sum|mean|count|maximum|minimum)\s*[?.!]?$"),
+    re.compile(r"\b(?:split|break|group|sort|order|divide|separate) (?:this|that|it|them|these|those)\b"),
+    re.compile(r"\b(?:has|have|had|of|does) the [a-z]+est\s*[?.!]?$"),
+    re.compile(r"\bthe most of (?:them|these|those)\s*[?.!]?$"),
+    re.compile(r"^which (?:are|is|were|was|have|had) [a-z]+\s*[?.!]?$"),
     re.compile(r"\b(?:has|have|had|got) (?:the )?(?:most|fewest|least|highest|lowest)\s*[?.!]?$"),
     re.compile(
         r"\bof each\s*[?.!]?$|\b(?:has|does|do|did|have) each(?= (?:have|has|get|cost|make|take|[a-z]+ed)\b|\s*[?.!]?$)"
@@ -107,7 +113,8 @@ class Sentence:
 
     def signs(self) -> list[Evidence]:
         found = [*self._reaching_back(), *self._pronouns()]
-        whole = self._is_whole(self.rest)
+        short = len(self.words) <= 4 and self.words[-1:] and self.words[-1].strip(".?!") in ("only", "separately")
+        whole = self._is_whole(self.rest) and not short
         if not whole and self.opening:
             found.append(Evidence("cue", self.opening))
         elif not whole:
