@@ -25,6 +25,7 @@ from nl2sql.interfaces import Question, Usage
 from nl2sql.runs.controls import CONTROLS
 from nl2sql.runs.dialogues import resolve_usage
 
+RESOLVE = "session.resolve"
 LATER = "later"  # all turns but the first of each dialogue
 Verdicts = Mapping[str, bool]
 
@@ -132,6 +133,27 @@ def dialogue_notes(report: Mapping[str, Any]) -> list[str]:
     tokens = spent["prompt_tokens"] + spent["completion_tokens"]
     charged = " (the control is charged the same)" if told["control"] else ""
     lines.append(f"resolution: {spent['model_calls']:,} model calls, {tokens:,} tokens{charged}")
+    return lines
+
+
+def cell_notes(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line per cell of an ablation over dialogues: later turns, beside its own control, and its share of the room.
+
+    The room is what the cell with ``session.resolve: oracle`` has more than the first cell, on later turns.
+    """
+    told = {cell["name"]: cell["dialogues"] for cell in cells if "dialogues" in cell}
+    later = {name: part["by_turn"][LATER] for name, part in told.items() if part["by_turn"][LATER]["n"]}
+    base, best = cells[0]["name"], next((c["name"] for c in cells if c["changed"].get(RESOLVE) == "oracle"), None)
+    lines = []
+    for name, part in later.items():
+        line = f"{name}: later turns {_shown(part)}, interactions {_shown(told[name]['interaction_match'])}"
+        controls = told[name]["control"].items()
+        line += "".join(f", {of.replace('_', ' ')} {percent(other['by_turn'][LATER])}" for of, other in controls)
+        if best in later and name not in (base, best) and later[best]["value"] > later[base]["value"]:
+            room = later[best]["value"] - later[base]["value"]
+            share = (part["value"] - later[base]["value"]) / room
+            line += f"; {100 * share:.0f}% of the {100 * room:.1f} points between {base} and {best}"
+        lines.append(line)
     return lines
 
 

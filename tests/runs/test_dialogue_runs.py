@@ -478,3 +478,45 @@ def test_a_run_of_other_questions_says_nothing_of_histories(tmp_path: Path) -> N
     plan = Plan(controller="single_shot", split="quick", limit=2, model=f"scripted:{script}")
     start(plan, settings(), out=tmp_path / "run", progress=False)
     assert set(read_manifest(tmp_path / "run")["plan"]) == set(vars(plan)) - {"history"}
+
+
+def test_an_ablation_states_later_turns_and_the_share_of_the_room(tmp_path: Path) -> None:
+    """Only a question that says what the dialogue's own text says is answered rightly."""
+    from nl2sql.benchmarks import load_benchmark
+    from nl2sql.benchmarks.dialogues import draw_dialogues
+    from nl2sql.runs.ablation.ablation import ablate, ablation_text
+    from nl2sql.runs.ablation.grid import expand
+
+    turns = draw_dialogues(load_benchmark("packaged-dialogues", split="dev").questions, 6)
+    model = write_judge(tmp_path / "judge.py", {turn.meta["standalone"]: turn.gold[0] for turn in turns})
+    base = {
+        "benchmark": "packaged-dialogues",
+        "history": "gold",
+        "limit": 6,
+        "controller": f"{model}:judge",
+        "model": f"scripted:{script_of(tmp_path / 'script.json')}",
+        "control": False,
+        "config": {"session": {"resolve": "none"}, "eval": {"replicas": 0}},
+    }
+    cells = expand({"base": base, "cells": {"oracle": {"session.resolve": "oracle"}, "renamed": {}}})
+    done = ablate(cells, tmp_path / "out", progress=False)
+    firsts = [{i["id"]: i["ex"] for i in r.report["items"] if i["id"].endswith(".1")} for r in done.runs.values()]
+    assert firsts[0] == firsts[1] and all(firsts[0].values())
+    test = done.tests()["oracle"]
+    assert test.losses == 0 and test.wins > 5 and test.p < 0.01
+    text = ablation_text(done)
+    later = done.runs["oracle"].report["dialogues"]["by_turn"]["later"]
+    assert later["value"] == 1.0 and "oracle: later turns 100.0" in text
+    assert "renamed: later turns" in text and "; 0% of the" in text and "points between base and oracle" in text
+
+
+def write_judge(path: Path, answers: dict[str, str]) -> Path:
+    """A controller that answers a question that is whole, and nothing else."""
+    path.write_text(
+        "from nl2sql.agents.record import Episode\n"
+        f"ANSWERS = {answers!r}\n"
+        "def judge(question, resources, config):\n"
+        "    return Episode(question, 'judge', sql=ANSWERS.get(question.text, 'SELECT 0'))\n",
+        encoding="utf-8",
+    )
+    return path
