@@ -147,14 +147,14 @@ def _untimed(value: Any) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--questions", type=int, help="how many are asked, or dialogues; default: 60, or 12")
+    parser.add_argument("--questions", type=int, help="how many are asked, or dialogues; default: 60, or 6")
     parser.add_argument("--dialogues", action="store_true", help="turns that rest on the run's own answers before")
     parser.add_argument("--delay", type=float, default=0.1, help="seconds that a reply of the model takes")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         script, disturbed, whole = (Path(folder) / name for name in ("script.json", "disturbed", "whole"))
-        limit = chosen.questions or (12 if chosen.dialogues else 60)
+        limit = chosen.questions or (6 if chosen.dialogues else 60)
         questions = asked_questions(limit, chosen.dialogues)
         asked = eval_options(limit, chosen.dialogues)
         write_script(script, questions, chosen.delay)
