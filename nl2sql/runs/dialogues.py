@@ -109,8 +109,7 @@ class _AsResolved:
 
     def __call__(self, question: Question, resources: Resources, config: Config) -> Episode:
         session = self.resolved["session"]
-        previous = question.history[-1].sql if session["fallback"] and question.history else ""
-        whole = replace(question, text=session["resolved_query"], previous_sql=previous)
+        whole = replace(question, text=session["resolved_query"], previous_sql=session.get("previous_sql", ""))
         episode = self.run(whole, resources, config)
         charge = getattr(resources.model, "charge", None)
         if charge is not None:

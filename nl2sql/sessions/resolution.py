@@ -70,6 +70,7 @@ class Resolution:
             "evidence": [evidence.to_dict() for evidence in self.evidence],
             "strategy": self.strategy,
             "fallback": self.fallback,
+            **({"previous_sql": self.question.previous_sql} if self.question.previous_sql else {}),
             **({"edited_sql": self.edited_sql, "operations": list(self.operations)} if self.edited_sql else {}),
         }
 

@@ -327,6 +327,23 @@ def test_a_turn_whose_episode_broke_off_is_resolved_anew_for_the_control() -> No
     assert second.meta[RESOLVED] == {"session": session, "usage": Usage(prompt_tokens=3, model_calls=1)}
 
 
+def test_the_control_resolves_a_broken_turn_behind_the_loops_own_answers(
+    benchmark: FolderBenchmark, tmp_path: Path
+) -> None:
+    answers = {"ships.1": OTHER, "ships.2": WRONG}
+
+    def breaks(question: Question, resources: Resources, config: Config) -> Episode:
+        if question.id == "ships.3":
+            raise ValueError("broken")
+        return get_controller("single_shot").run(question, resources, config)
+
+    model = ScriptedModel(_by_listener({"answers": answers}))
+    evaluate(benchmark, model, breaks, config=settings(), history="own", out=tmp_path / "run", progress=False)
+    assert sessions_of(tmp_path / "run")["ships.3"] is None
+    understood = sessions_of(tmp_path / "run" / "control")["ships.3"]["resolved_query"]
+    assert understood == "How many orders are there? And of the open ones?"
+
+
 def test_both_controls_are_given_the_resolved_question(benchmark: FolderBenchmark, tmp_path: Path) -> None:
     script = {question.text: {"*": [question.gold[0]] * 9} for question in questions_of()}
     done, _ = run(
