@@ -16,6 +16,7 @@ from typing import Any
 
 from nl2sql.agents.record import json_text
 from nl2sql.benchmarks import available_benchmarks
+from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
 from nl2sql.cli.executor import open_executor
 from nl2sql.errors import Cancelled, Nl2SqlError
 from nl2sql.eval.tables import table_markdown
@@ -71,7 +72,8 @@ def arguments() -> argparse.Namespace:
 
 def run(given: argparse.Namespace) -> tuple[list[Ablation], dict[str, str]]:
     """The benchmarks that were carried out, and why others were not. Raises Cancelled when interrupted."""
-    names = given.benchmarks.split(",") if given.benchmarks else available_benchmarks()
+    at_hand = [name for name in available_benchmarks() if name != PACKAGED_DIALOGUES]  # scripts/sessions.yaml has those
+    names = given.benchmarks.split(",") if given.benchmarks else at_hand
     again = f"python {' '.join([os.path.relpath(__file__), *sys.argv[1:]])}"
     done: list[Ablation] = []
     failed: dict[str, str] = {}

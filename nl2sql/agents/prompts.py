@@ -79,6 +79,17 @@ Schema:
 Question: {question}
 {constraints}SQL:"""
 
+# A follow-up question that could not be made whole, with the query that it speaks of.
+GENERATE_FOLLOWUP_USER_PROMPT = """\
+Schema:
+{schema}
+
+Previous query:
+{previous_sql}
+
+Question about the previous query: {question}
+{constraints}SQL:"""
+
 # With few_shot.k: behind the schema, so that all questions over a database still share what comes before.
 FEW_SHOT_PROMPT = """\
 {schema}
@@ -175,6 +186,29 @@ SQL query:
 
 What question does this query answer?"""
 
+# session.resolve rewrite: the specification's prompt, with the earlier exchanges quoted.
+RESOLVE_SYSTEM_PROMPT = """\
+You are a query resolution assistant. Resolve follow-up queries into standalone queries."""
+
+RESOLVE_USER_PROMPT = """\
+Given this conversation history:
+
+{history}
+
+User's new query: {question}
+
+If this is a follow-up query that references previous context (e.g., "what about...", "show me more", \
+"filter that by...", "what about Q4?", "by region"), \
+rewrite it as a standalone query that includes all necessary context.
+
+If it's already a standalone query, return it unchanged.
+
+Return ONLY the resolved query, nothing else."""
+
+# session.clarify: what is asked back.
+CLARIFY_TEXT = """\
+Nothing in this database is called like what you ask for; its tables are: {tables}. Which of them do you mean?"""
+
 # The open assistant turn that the SQL prompts are continued from. It keeps a small model from answering in prose
 # (VA of the stock 135M model 0% without, 20% with it, on 60 packaged questions) and rules out WITH; a larger model is
 # better off with -c prompts.generate_prefill= (empty).
@@ -196,6 +230,10 @@ PROMPTS: dict[str, str] = {
     "critique_system": CRITIQUE_SYSTEM_PROMPT,
     "critique_user": CRITIQUE_USER_PROMPT,
     "question_user": QUESTION_USER_PROMPT,
+    "generate_followup_user": GENERATE_FOLLOWUP_USER_PROMPT,
+    "resolve_system": RESOLVE_SYSTEM_PROMPT,
+    "resolve_user": RESOLVE_USER_PROMPT,
+    "clarify": CLARIFY_TEXT,
 }
 
 
@@ -258,14 +296,18 @@ def generate_messages(
     constraints: Mapping[str, Any] | None = None,
     overrides: Mapping[str, str] | None = None,
     examples: Sequence[tuple[str, str]] = (),
+    previous_sql: str = "",
 ) -> list[dict[str, str]]:
-    """The messages behind ``generate_sql`` and the single-shot control. examples: few-shot (question, SQL)."""
+    """The messages behind ``generate_sql`` and the single-shot control. examples: few-shot (question, SQL).
+
+    previous_sql: the query that a follow-up question speaks of; with it the prompt is ``generate_followup_user``.
+    """
     if examples:
         solved = [prompt("few_shot_example", overrides, question=asked, sql=sql) for asked, sql in examples]
         schema = prompt("few_shot", overrides, schema=schema, examples="\n\n".join(solved))
-    user = prompt(
-        "generate_user", overrides, constraints=constraint_lines(constraints), schema=schema, question=question
-    )
+    fields = {"constraints": constraint_lines(constraints), "schema": schema, "question": question}
+    name = "generate_followup_user" if previous_sql else "generate_user"
+    user = prompt(name, overrides, **fields, previous_sql=previous_sql)
     return [
         {"role": "system", "content": prompt("generate_system", overrides)},
         {"role": "user", "content": user},

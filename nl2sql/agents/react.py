@@ -399,7 +399,7 @@ def fall_back(state: State) -> str:
         return "best_so_far"
 
     def generate(_: str, schema_summary: str) -> str:
-        messages = prompts.generate_messages(task.nlq, schema_summary, None, task.config.prompts, task.examples)
+        messages = prompts.generate_messages(task.nlq, schema_summary, None, **task.prompt_options())
         task.vanilla_raw = task.write_sql(messages, task.config.react.max_new_tokens)[0]
         return task.vanilla_raw
 

@@ -102,7 +102,15 @@ class Task:
         """The prompt of ``generate_sql`` and of every baseline: the focused schema, and what the question demands."""
         demanded = constraints if self.config.react.constraints_gate else None
         shown = self.schema_text_focus if schema_text is None else schema_text
-        return prompts.generate_messages(self.nlq, shown, demanded, self.config.prompts, self.examples)
+        return prompts.generate_messages(self.nlq, shown, demanded, **self.prompt_options())
+
+    def prompt_options(self) -> dict[str, Any]:
+        """What every prompt for SQL gets beside question, schema and constraints."""
+        return {
+            "overrides": self.config.prompts,
+            "examples": self.examples,
+            "previous_sql": self.question.previous_sql,
+        }
 
     def write_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[str]:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
@@ -171,19 +179,10 @@ class Task:
             refused = completion.text != written.text
             if refused:
                 self.count("past_limits")
-            self.calls.append(
-                {
-                    "kind": kind,
-                    # act: Episode.messages and its transcript, unless they are a conversation of calls
-                    "messages": None if kind == "act" and "tools" not in options else list(messages),
-                    "prefill_characters": len(options.get("prefill", "")),
-                    "text": completion.text,
-                    "finish_reason": completion.finish_reason,
-                    "usage": completion.usage.to_dict(),
-                    "started": round(began - self.began, 4),
-                    **({"began": written.text[:BEGAN_CHARS]} if refused else {}),
-                }
-            )
+            # act: Episode.messages and its transcript, unless they are a conversation of calls
+            sent = None if kind == "act" and "tools" not in options else list(messages)
+            record = call_record(kind, sent, completion, round(began - self.began, 4), options.get("prefill", ""))
+            self.calls.append({**record, **({"began": written.text[:BEGAN_CHARS]} if refused else {})})
             self.usage = self.usage + completion.usage
             if completion.finish_reason == "length":
                 self.count("truncated")
@@ -263,6 +262,21 @@ class Task:
             seconds=time.perf_counter() - self.began,
             flags={**self.flags, **repair_counts(trace), "rejected": self.rejected, **(flags or {})},
         )
+
+
+def call_record(
+    kind: str, messages: Sequence[Message] | None, completion: Completion, started: float, prefill: str = ""
+) -> dict[str, Any]:
+    """One call of a model as ``Episode.calls`` holds it; ``started`` in seconds since the episode began."""
+    return {
+        "kind": kind,
+        "messages": messages,
+        "prefill_characters": len(prefill),
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "usage": completion.usage.to_dict(),
+        "started": started,
+    }
 
 
 def join_prefill(prefill: str, text: str) -> str:

@@ -1,8 +1,9 @@
-"""Benchmark folders: Spider's layout, BIRD's, and the uniform one.
+"""Benchmark folders: Spider's layout, BIRD's, that of SParC and CoSQL, and the uniform one.
 
-A layout is recognised by its files: ``tables.json`` beside question files and ``database/`` (Spider);
-``dev_databases/`` or ``train_databases/`` (BIRD); ``questions.json`` (uniform). Databases are looked for in
-every folder of ``DATABASE_FOLDERS`` as ``DB/DB.sqlite`` and the other forms of ``find_database``.
+A layout is recognised by its files: ``tables.json`` beside question files and ``database/`` (Spider, SParC, CoSQL);
+``dev_databases/`` or ``train_databases/`` (BIRD); ``questions.json`` (uniform). A question file may hold dialogues
+(``dialogues``). Databases are looked for in every folder of ``DATABASE_FOLDERS`` as ``DB/DB.sqlite`` and the other
+forms of ``find_database``.
 
 >>> [question.id for question in with_unique_ids([Question("How many?", "shop", "a")] * 2)]
 ['a', 'a#2']
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.benchmarks.dialogues import is_interactions, turn_records, with_gold_histories
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question, Turn
 from nl2sql.machine import from_json
@@ -30,6 +32,7 @@ DATABASE_FOLDERS = (
     "test_databases",
     "",
 )
+COSQL_FOLDER = "sql_state_tracking"  # in CoSQL's release, beside database/
 SPLIT_FILES = {  # question file -> split
     "train_spider.json": "train",
     "train_others.json": "train",
@@ -37,6 +40,10 @@ SPLIT_FILES = {  # question file -> split
     "dev.json": "dev",
     "mini_dev_sqlite.json": "mini_dev",
     "test.json": "test",
+    f"{COSQL_FOLDER}/cosql_train.json": "train",
+    f"{COSQL_FOLDER}/cosql_dev.json": "dev",
+    "cosql_train.json": "train",
+    "cosql_dev.json": "dev",
 }
 TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq")
 SQL_KEYS = ("query", "SQL", "sql", "gold_sql", "gold")
@@ -47,6 +54,7 @@ _DROPPED = {  # token lists and parse trees: large, and never read
     "query_toks",
     "query_toks_no_value",
     "question_toks",
+    "utterance_toks",
 }
 
 
@@ -77,7 +85,9 @@ def read_folder(folder: Path) -> FolderBenchmark:
             records = [record for file in files for record in read_records(folder / file)]
             questions += questions_from(records, f"{name}-{split}", split=split, bird=layout == "bird")
     questions = with_unique_ids(questions)
-    return assemble(name, questions, [folder / sub for sub in DATABASE_FOLDERS], source=str(folder), folder=folder)
+    places = (folder, folder.parent) if folder.name == COSQL_FOLDER else (folder,)
+    roots = [place / sub for place in places for sub in DATABASE_FOLDERS]
+    return assemble(name, questions, roots, source=str(folder), folder=folder)
 
 
 def assemble(
@@ -123,8 +133,15 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def questions_from(
     records: Iterable[Mapping[str, Any]], prefix: str, *, split: str = "", bird: bool = False
 ) -> list[Question]:
-    """Questions of raw records; ``prefix`` and the position make the id where the record gives none."""
-    return [_question(record, f"{prefix}-{index}", split, bird) for index, record in enumerate(records)]
+    """Questions of raw records; ``prefix`` and the position make the id where the record gives none.
+
+    A record that is a whole dialogue gives a question per turn. Raises BenchmarkError for a broken record.
+    """
+    records = list(records)
+    if is_interactions(records):
+        records = turn_records(records, prefix)
+    questions = [_question(record, f"{prefix}-{index}", split, bird) for index, record in enumerate(records)]
+    return with_gold_histories(questions)
 
 
 def _question(record: Mapping[str, Any], fallback_id: str, split: str, bird: bool) -> Question:
@@ -150,11 +167,22 @@ def _question(record: Mapping[str, Any], fallback_id: str, split: str, bird: boo
         db_id=str(_first(record, DB_KEYS) or ""),
         id=str(id_) if id_ is not None else fallback_id,
         evidence=str(record.get("evidence") or ""),
-        history=tuple(map(Turn, _texts(record, "history", fallback_id))),
+        history=_history(record, fallback_id),
         gold=gold,
         difficulty=level,
         split=str(record.get("split") or split),
         meta=meta,
+    )
+
+
+def _history(record: Mapping[str, Any], fallback_id: str) -> tuple[Turn, ...]:
+    """Earlier turns: their texts, or records with a question and, if known, its query and standalone text."""
+    value = record.get("history")
+    if not isinstance(value, list) or not all(isinstance(item, dict) and _first(item, TEXT_KEYS) for item in value):
+        return tuple(map(Turn, _texts(record, "history", fallback_id)))
+    return tuple(
+        Turn(str(_first(item, TEXT_KEYS)), str(_first(item, ("standalone",)) or ""), str(_first(item, SQL_KEYS) or ""))
+        for item in value
     )
 
 

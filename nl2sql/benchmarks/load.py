@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, load_packaged_dialogues
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def load_benchmark(
     databases: str | Path | None = None,
     engine_url: str = "",
 ) -> Benchmark:
-    """Load ``packaged``, a name found in ``root`` or ``NL2SQL_BENCHMARKS``, a folder, or ``hf:ORG/NAME[:split]``.
+    """Load ``packaged``, ``packaged-dialogues``, a name in ``root`` or ``NL2SQL_BENCHMARKS``, a folder, or ``hf:...``.
 
     ``split`` keeps the questions of one split (``all``: every question). ``databases`` is the folder of SQLite
     files for a Hugging Face data set (default: ``NL2SQL_DATABASES``, then the data set's own folder). ``engine_url``:
@@ -40,6 +41,8 @@ def load_benchmark(
         from nl2sql.benchmarks.packaged import load_packaged
 
         benchmark: Benchmark = load_packaged()
+    elif name == PACKAGED_DIALOGUES:
+        benchmark = load_packaged_dialogues()
     elif name.startswith("hf:"):
         from nl2sql.benchmarks.hub import load_hub
 
@@ -57,7 +60,7 @@ def load_benchmark(
 
 
 def available_benchmarks(root: str | Path | None = None) -> list[str]:
-    """Names that ``load_benchmark`` accepts now: ``packaged`` and the benchmark folders in the search path."""
+    """Names that ``load_benchmark`` accepts now: what is packaged, and the benchmark folders in the search path."""
     from nl2sql.benchmarks.layouts import layout_of
 
     names = {
@@ -67,7 +70,7 @@ def available_benchmarks(root: str | Path | None = None) -> list[str]:
         for folder in base.iterdir()
         if folder.is_dir() and layout_of(folder)
     }
-    return ["packaged", *sorted(names)]
+    return ["packaged", PACKAGED_DIALOGUES, *sorted(names)]
 
 
 def _search_path(root: str | Path | None) -> list[Path]:

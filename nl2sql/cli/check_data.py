@@ -9,7 +9,12 @@ import typer
 
 def check_data(
     benchmark: Annotated[
-        str, typer.Option("--benchmark", "-b", help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME.")
+        str,
+        typer.Option(
+            "--benchmark",
+            "-b",
+            help="packaged, packaged-dialogues, a name in NL2SQL_BENCHMARKS, a folder, or hf:...",
+        ),
     ] = "packaged",
     split: Annotated[str | None, typer.Option(help="Check the questions of one split.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
@@ -25,6 +30,8 @@ def check_data(
 
         nl2sql check-data
 
+        nl2sql check-data --benchmark packaged-dialogues
+
         nl2sql check-data --benchmark spider --split holdout --json
     """
     import json
@@ -33,6 +40,7 @@ def check_data(
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark
     from nl2sql.benchmarks.check import FOUND_HERE, check_questions
+    from nl2sql.benchmarks.dialogues import has_dialogues, interactions
     from nl2sql.errors import BenchmarkError
 
     loaded = load_benchmark(benchmark, split=split)
@@ -42,16 +50,19 @@ def check_data(
     left_out = {k: n for k, n in left_out_counts(loaded.questions).items() if k not in FOUND_HERE}
     checked = len(loaded.questions) - sum(left_out.values())
     failing = len({fault.id for fault in faults})
+    dialogues = len(interactions(loaded.questions)) if has_dialogues(loaded.questions) else 0
     if as_json:
         failed = [asdict(fault) for fault in faults]
         report = {"benchmark": loaded.name, "split": split, "n": checked, "failing": failing, "failed": failed}
-        typer.echo(json.dumps({**report, "left_out": left_out}, ensure_ascii=False))
+        counted = {"dialogues": dialogues} if dialogues else {}
+        typer.echo(json.dumps({**report, **counted, "left_out": left_out}, ensure_ascii=False))
     else:
         for fault in faults:
             typer.echo(f"{fault.id} ({fault.db_id}): {fault.reason}")
         passed_over = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-        typer.echo(
-            f"{checked - failing} of {checked} items are sound" + (f"; passed over: {passed_over}" * bool(left_out))
-        )
+        where = f", in {dialogues} dialogues" * bool(dialogues)
+        where = f", in {dialogues} dialogues" if dialogues else ""
+        passed = f"; passed over: {passed_over}" if left_out else ""
+        typer.echo(f"{checked - failing} of {checked} items are sound{where}{passed}")
     if faults:
         raise typer.Exit(1)

@@ -33,11 +33,20 @@ def evaluate_command(
     benchmark: Annotated[
         str, typer.Option(help="packaged, a name found in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME[:split].")
     ] = "packaged",
+    dialogues: Annotated[
+        bool, typer.Option("--dialogues", help="Ask conversations: packaged-dialogues, or those of --benchmark.")
+    ] = False,
+    history: Annotated[
+        Literal["gold", "own"] | None,
+        typer.Option(help="What a turn follows: the golds (default), or what was answered in its own dialogue."),
+    ] = None,
     split: Annotated[
         str | None, typer.Option(help="A split of the benchmark, or all. packaged: quick (default), dev, test.")
     ] = None,
     engine_url: EngineUrlOption = "",
-    limit: Annotated[int | None, typer.Option(help="A seeded sample of so many questions, by database.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="A seeded sample of so many questions or dialogues, by database.")
+    ] = None,
     controller: Annotated[
         str, typer.Option(help="react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
     ] = "react",
@@ -82,6 +91,7 @@ def evaluate_command(
       nl2sql eval --model http://localhost:8000/v1#Qwen/Qwen2.5-7B-Instruct --server price_in=0.1
       nl2sql eval --resume runs/spider
       nl2sql eval --benchmark packaged --split dev --dry-run
+      nl2sql eval --dialogues --history own --limit 10 -c session.resolve=edit
       nl2sql eval --model http://localhost:8000/v1#NAME --executor ray --address 10.0.0.1:6379
     """
     from nl2sql.runs import evaluate
@@ -99,6 +109,7 @@ def evaluate_command(
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
         from nl2sql.agents.controllers import get_controller
+        from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
         from nl2sql.config import load_config
         from nl2sql.runs.plan import Plan, absolute, default_split
 
@@ -106,10 +117,13 @@ def evaluate_command(
         overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in named.items() if value is not None)]
         base = {**get_controller(controller).preset, **({"eval": {"replicas": 0}} if engine_url else {})}
         settings = load_config(config or (), overrides, base=base)
+        if dialogues and not _was_given(context, "benchmark"):
+            benchmark = PACKAGED_DIALOGUES
         plan = Plan(
             benchmark=benchmark,
             split=default_split(benchmark, split),
             engine_url=engine_url,
+            history=history or ("gold" if dialogues else ""),
             limit=limit,
             sample_seed=sample_seed,
             controller=controller,

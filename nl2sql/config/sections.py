@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 PROMPT_NAMES = (  # their texts are in agents/prompts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
     *("few_shot_example", "repair_user", "repair_blind_user", "repair_guided_user", "retry_user", "retry_exemplar"),
-    *("critique_system", "critique_user", "question_user"),
+    *("critique_system", "critique_user", "question_user", "generate_followup_user", "resolve_system", "resolve_user"),
+    "clarify",
 )
 
 
@@ -189,9 +190,14 @@ class SessionConfig(_Frozen):
     """Conversations: what a follow-up question becomes before a controller sees it (docs/sessions.md)."""
 
     resolve: Literal["none", "concat", "rewrite", "edit", "oracle"] = (
-        "edit"  # oracle: the dialogue's own, of benchmarks
+        "edit"  # oracle: of benchmarks, the dialogue's own
     )
-    shown: int = Field(3, ge=1, le=10)  # earlier exchanges that a prompt shows
+    answer: Literal["ask", "edited"] = "ask"  # edited: the edited SQL is the answer, where there is one that runs
+    draft: bool = True  # ask: the edited SQL stands in the prompt as the previous query, beside the resolved question
+    shown: int = Field(3, ge=1, le=10)  # earlier exchanges that concat and rewrite show
+    shows: Literal["resolved_query", "user_query"] = "resolved_query"  # the question that rewrite shows of each
+    max_tokens: int = Field(200, ge=1)  # of a rewritten question, and of one that says an edited query
+    clarify: bool = False  # ask back where nothing of a question is in the schema, the values or the history
 
 
 class VizqlConfig(_Frozen):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval.settings import Settings
+from nl2sql.interfaces import Question
 from nl2sql.runs.controls import FOLDERS, control_stores
+from nl2sql.runs.dialogues import RESOLVED_FIELDS, TURN_FIELDS, OwnHistories, as_resolved
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, exclusive, iter_jsonl, read_manifest, write_json
 from nl2sql.runs.job import Cell, Executor, Job, no_bar
 from nl2sql.runs.opened import Opened
-from nl2sql.runs.plan import Plan, fingerprints, run_key
+from nl2sql.runs.plan import Plan, fingerprints, plan_record, run_key
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import summarise
 
@@ -60,23 +62,24 @@ def carry_out(
             progress=progress,
             advance=advance,
         )
-        return _Work(job, opened.executor, folder, top or folder).done()
+        return _Work(job, opened.history, opened.executor, folder, top or folder).done()
 
 
 class _Work:
     """One cell in its folder: ``job`` is that of the cell's own controller over all of its questions."""
 
-    def __init__(self, job: Job, executor: Executor, folder: Path, top: Path) -> None:
+    def __init__(self, job: Job, history: str, executor: Executor, folder: Path, top: Path) -> None:
         self.job, self.executor, self.folder, self.top = job, executor, folder, top
+        self.history = history
         described = job.model.describe()
         prints = fingerprints(job.benchmark, job.questions)
         resting_on = members(job.config, job.tools, job.gates)
-        self.key_of = partial(run_key, model=described, prints=prints, members=resting_on)
+        self.key_of = partial(run_key, model=described, prints=prints, members=resting_on, history=history)
         self.stores = control_stores(job.plan, job.controller)
         self.manifest: dict[str, Any] = {
             "format": FORMAT,
             "key": self.key_of(job.controller, job.config),
-            "plan": asdict(job.plan),
+            "plan": plan_record(job.plan),
             "config": job.config.model_dump(),
             "controller": {"name": job.controller.name, "identity": job.controller.identity},
             "controls": list(self.stores),
@@ -95,7 +98,7 @@ class _Work:
         _keep_manifest(self.folder, self.manifest)
         job = self.job
         try:
-            main = self._episodes(job.controller, job.config, self.folder)
+            main = self._episodes(job.controller, job.config, self.folder, job.questions, own=self.history == "own")
             controls = self._controls(main)
             scoring = Settings(job.config.eval, executor=self.executor, progress=job.progress)
             report = summarise(self.manifest, job.benchmark, job.questions, main, controls, scoring)
@@ -109,17 +112,23 @@ class _Work:
         write_json(self.folder / "report.json", report)
         return Run(self.folder, self.manifest, report)
 
-    def _episodes(self, named: NamedController, config: Config, folder: Path) -> RunFolder:
-        """Run what is owed of one controller; appends to ``phases.jsonl`` how long it took."""
+    def _episodes(
+        self, named: NamedController, config: Config, folder: Path, questions: Sequence[Question], own: bool = False
+    ) -> RunFolder:
+        """Run what is owed of one controller; appends to ``phases.jsonl`` how long it took.
+
+        own: a turn gets the history of what this controller answered before.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         store = RunFolder(folder, self.key_of(named, config), self.top)
         finished = store.done()
-        owed = [question for question in self.job.questions if question.id not in finished]
+        histories = OwnHistories(questions, store.traces(TURN_FIELDS)) if own else None
+        owed = histories.owed(finished) if histories else [q for q in questions if q.id not in finished]
         store.start_clock()
-        self.job.advance(len(self.job.questions) - len(owed))
+        self.job.advance(len(questions) - len(owed))
         try:
             if owed:
-                job = replace(self.job, controller=named, config=config, questions=owed, keep=store.add)
+                job = replace(self.job, controller=named, config=config, questions=owed, keep=store.add, own=histories)
                 self.executor.episodes(job)
         finally:
             if owed:
@@ -130,6 +139,7 @@ class _Work:
     def _controls(self, main: RunFolder) -> dict[str, RunFolder]:
         """The single-shot control: the loop's own limits, guardrails on; one greedy call gives both of its scores."""
         stores: dict[str, RunFolder] = {}
+        questions = self._for_controls(main) if self.stores else []
         limit = self.job.config.react.max_new_tokens
         options: dict[str, Any] = {"samples": 1, "guardrails": True, "max_new_tokens": limit}
         for name in self.stores:
@@ -137,8 +147,19 @@ class _Work:
                 options["samples"] = _equal_samples(main, stores["single_shot"])
             shot = self.job.config.single_shot.model_copy(update=options)
             config = self.job.config.model_copy(update={"single_shot": shot})
-            stores[name] = self._episodes(get_controller("single_shot"), config, self.folder / FOLDERS[name])
+            place = self.folder / FOLDERS[name]
+            stores[name] = self._episodes(get_controller("single_shot"), config, place, questions)
         return stores
+
+    def _for_controls(self, main: RunFolder) -> Sequence[Question]:
+        """The questions as the controls get them: a turn with the history that it had, understood as it was."""
+        questions = self.job.questions
+        if not self.history:
+            return questions
+        if self.history == "own":
+            histories = OwnHistories(questions, main.traces(TURN_FIELDS))
+            questions = [histories.asked(question) for question in questions]
+        return as_resolved(questions, main.traces(RESOLVED_FIELDS))
 
 
 def _keep_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from nl2sql.runs.folder import FORMAT, locked, new_folder, write_json
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.opened import Opened
-from nl2sql.runs.plan import Plan, read_plan
+from nl2sql.runs.plan import Plan, plan_record, read_plan
 from nl2sql.runs.run import Run
 from nl2sql.runs.seeds import cells_of, pooled
 
@@ -33,6 +32,7 @@ def evaluate(
     config: Config | None = None,
     split: str | None = None,
     engine_url: str = "",
+    history: str = "",
     limit: int | None = None,
     sample_seed: int = 0,
     seeds: Sequence[int] = (),
@@ -56,6 +56,7 @@ def evaluate(
     benchmark, model: a name as on the command line, or an object. controller: a name, or any callable
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
     engine_url: the benchmark's databases on another engine (docs/benchmarks.md); TS is of SQLite files only.
+    history: of turns of dialogues, ``gold`` (default) or ``own`` (docs/benchmarks.md); limit counts dialogues there.
     tools, gates: added to those of the loop. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
     model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
     executor: carries out episodes and scoring: this process, or a cluster (``nl2sql.runs.distributed.Ray``).
@@ -68,6 +69,7 @@ def evaluate(
         benchmark=str(getattr(benchmark, "name", benchmark)),
         split=split,
         engine_url=engine_url,
+        history=history,
         limit=limit,
         sample_seed=sample_seed,
         controller=named.name if "controller" in objects else str(controller),
@@ -115,7 +117,7 @@ def _carried_out(plan: Plan, config: Config, folder: Path, opened: Opened, progr
     if not plan.seeds:
         return carry_out(cells[0], folder, opened, progress=progress)
     with locked(folder):
-        manifest = {"format": FORMAT, "key": "", "plan": asdict(plan), "config": config.model_dump()}
+        manifest = {"format": FORMAT, "key": "", "plan": plan_record(plan), "config": config.model_dump()}
         write_json(folder / "manifest.json", manifest)
         runs = {cell.name: carry_out(cell, folder / cell.name, opened, top=folder, progress=progress) for cell in cells}
         run = pooled(folder, plan, config, runs)

@@ -15,6 +15,7 @@ from nl2sql.agents.record import Episode
 from nl2sql.config import Config
 from nl2sql.eval.settings import Judge
 from nl2sql.interfaces import Benchmark, Gate, Model, Question, Tool
+from nl2sql.runs.dialogues import OwnHistories
 from nl2sql.runs.plan import Plan
 
 
@@ -69,3 +70,4 @@ class Job:
     keep: Callable[[Episode], object] = not_kept
     progress: bool = False
     advance: Callable[[int], object] = no_bar  # told how many more questions are done, for a bar over several cells
+    own: OwnHistories | None = None  # where turns get the history of what was answered before; None: they have theirs

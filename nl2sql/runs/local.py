@@ -1,4 +1,7 @@
-"""The executor that is this process: episodes in threads, statements in its pool of query processes."""
+"""The executor that is this process: episodes in threads, statements in its pool of query processes.
+
+A dialogue whose turns rest on each other's answers is one thread's work, turn by turn.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from tqdm.auto import tqdm
 
 from nl2sql.agents.controllers import episode_model, run_episode
+from nl2sql.benchmarks.dialogues import interactions
 from nl2sql.config import Config
 from nl2sql.eval.scores import Judged
 from nl2sql.eval.scoring import judge
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question, Resources
+from nl2sql.runs.dialogues import in_dialogue
 from nl2sql.runs.job import Job
 from nl2sql.runs.plan import Plan
 
@@ -26,17 +31,17 @@ class Local:
 
     def episodes(self, job: Job) -> None:
         """Run episodes in as many threads as the model batches; each is kept as it ends."""
-        questions = job.questions
+        units = interactions(job.questions) if job.own else [[question] for question in job.questions]
         cancel = threading.Event()
-        workers = min(len(questions), max(1, int(getattr(job.model, "batch_size", 8))))
-        bar = tqdm(total=len(questions), desc=job.controller.name, unit="question", disable=not job.progress)
+        workers = min(len(units), max(1, int(getattr(job.model, "batch_size", 8))))
+        bar = tqdm(total=len(job.questions), desc=job.controller.name, unit="question", disable=not job.progress)
         with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
             try:
-                futures = [pool.submit(_episode, job, question, cancel) for question in questions]
+                futures = [pool.submit(_episodes, job, unit, cancel) for unit in units]
                 for future in as_completed(futures):
-                    future.result()
-                    bar.update()
-                    job.advance(1)
+                    done = future.result()
+                    bar.update(done)
+                    job.advance(done)
             except BaseException:
                 cancel.set()  # what runs ends at its next model call
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -56,6 +61,13 @@ class Local:
 LOCAL = Local()
 
 
+def _episodes(job: Job, questions: Sequence[Question], cancel: threading.Event) -> int:
+    """Run and keep episodes one after the other; how many there were."""
+    for question in questions:
+        _episode(job, job.own.asked(question) if job.own else question, cancel)
+    return len(questions)
+
+
 def _episode(job: Job, question: Question, cancel: threading.Event) -> None:
     """Run and keep one episode; one that the user stopped is owed, not kept."""
     if cancel.is_set():
@@ -66,6 +78,8 @@ def _episode(job: Job, question: Question, cancel: threading.Event) -> None:
         database = job.benchmark.database(question.db_id)
         return Resources(mine, database, job.tools, job.gates, cancel=cancel)
 
-    episode = run_episode(job.controller, question, resources, job.config)
+    episode = run_episode(in_dialogue(job.controller, question), question, resources, job.config)
     if not cancel.is_set():
         job.keep(episode)
+        if job.own:
+            job.own.add(episode)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.eval.databases import check_ts
 from nl2sql.interfaces import Gate, Model, Tool
+from nl2sql.runs.dialogues import history_of
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import MODEL_OPTIONS, Plan, behind_cache, check_config, open_benchmark, open_model, pick
 
@@ -18,7 +19,8 @@ class Opened:
     """A benchmark with the questions of a plan, and the model of the cell at hand; closed as a block.
 
     objects: Python objects in place of names, by the names of ``Plan.objects``. A model that is opened here is closed
-    when a cell wants another one, and at the end. Raises UsageError, BenchmarkError.
+    when a cell wants another one, and at the end. ``history`` is that of turns of dialogues, "" for other questions.
+    Raises UsageError, BenchmarkError.
     """
 
     def __init__(self, plan: Plan, objects: Mapping[str, Any] | None = None, executor: Executor = LOCAL) -> None:
@@ -27,6 +29,7 @@ class Opened:
         self.gates: Mapping[str, Gate] = self.objects.get("gates") or {}
         self.benchmark = open_benchmark(plan, self.objects)
         self.questions = pick(self.benchmark, plan)
+        self.history = history_of(plan.history, self.benchmark.name, self.questions)
         self._model: Model | None = None
         self._options: tuple[str, ...] = ()
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
+from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, draw_dialogues, has_dialogues
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question, content_key, question_key
 from nl2sql.runs.folder import read_manifest
@@ -50,6 +51,12 @@ class Plan:
     seeds: tuple[int, ...] = ()
     objects: tuple[str, ...] = ()
     engine_url: str = ""  # the benchmark's databases on another engine than SQLite
+    history: str = ""  # of turns of dialogues: gold or own (runs.dialogues); not asked for: gold
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    """The plan as a manifest keeps it; a run that asks for no history says nothing of it."""
+    return {key: value for key, value in asdict(plan).items() if key != "history" or value}
 
 
 def absolute(plan: Plan) -> Plan:
@@ -72,8 +79,8 @@ def _absolute(spec: str) -> str:
 
 
 def default_split(benchmark: str, split: str | None) -> str | None:
-    """``packaged`` is taken by its quick split unless another is named."""
-    return split or ("quick" if benchmark == "packaged" else None)
+    """What is packaged is not taken whole unless that is asked for: its test questions are for measuring."""
+    return split or {"packaged": "quick", PACKAGED_DIALOGUES: "dev"}.get(benchmark)
 
 
 def read_plan(folder: Path) -> tuple[Plan, Config]:
@@ -101,11 +108,12 @@ def open_benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
 
 
 def pick(benchmark: Benchmark, plan: Plan) -> list[Question]:
-    """The questions of a plan: without the items that scores leave out, then the seeded sample."""
+    """The questions of a plan: without the items that scores leave out, then the seeded sample; of dialogues, whole."""
     usable = [question for question in benchmark.questions if scorable(question)]
     if not usable:
         raise UsageError(f"benchmark {benchmark.name!r} has no scorable questions in split {plan.split or 'all'!r}")
-    return draw_sample(usable, plan.limit, plan.sample_seed)
+    draw = draw_dialogues if has_dialogues(usable) else draw_sample
+    return draw(usable, plan.limit, plan.sample_seed)
 
 
 def open_model(plan: Plan) -> Model:
@@ -152,14 +160,17 @@ def run_key(
     model: Mapping[str, Any],
     prints: Mapping[str, str],
     members: Mapping[str, str],
+    history: str = "",
 ) -> str:
     """Content key of one controller under one config on one model over these questions and databases.
 
-    members: all else that answers rest on, as ``agents.resources.members`` lists it.
+    members: all else that answers rest on, as ``agents.resources.members`` lists it. history: ``own`` where turns rest
+    on answers of the run itself; golds in a history are part of its question.
     """
     settings = config.model_dump(exclude={"eval"})
     hashes = prompts.prompt_hashes(config.prompts)
-    return content_key(named.name, named.identity, settings, weights_of(model), hashes, prints, members)
+    own = [history] if history == "own" else []
+    return content_key(named.name, named.identity, settings, weights_of(model), hashes, prints, members, *own)
 
 
 def weights_of(model: Mapping[str, Any]) -> dict[str, Any]:

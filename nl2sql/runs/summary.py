@@ -17,6 +17,8 @@ from nl2sql.eval.stats import minimum_detectable_effect, percent
 from nl2sql.eval.tables import table_html, table_text
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.runs.controls import CONTROLS, systems_of
+from nl2sql.runs.dialogue_scores import dialogue_notes, dialogue_rows, dialogue_scores
+from nl2sql.runs.dialogues import RESOLVED_FIELDS, history_of
 from nl2sql.runs.folder import RunFolder
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
@@ -84,6 +86,9 @@ def summarise(
     report["alarms"] = alarms(scores)
     ex = {control.item: _right(scored[control.label]) for control in present}
     report["items"] = [item | {name: ex[name][item["id"]] for name in ex} for item in scores.to_dict()["items"]]
+    if history := history_of(manifest["plan"].get("history", ""), benchmark.name, questions):
+        understood = of_asked(main.traces(RESOLVED_FIELDS))
+        report["dialogues"] = dialogue_scores(history, questions, report["items"], understood)
     return report
 
 
@@ -238,6 +243,8 @@ def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
     table = [["", *columns]]
     for metric in report["metrics"]:
         table.append([metric, *(percent(column["metrics"][metric]) for column in columns.values())])
+    if "dialogues" in report:
+        table += dialogue_rows(report)
     for label, key in (
         ("prompt tokens / question", "prompt_tokens"),
         ("prefilled tokens / question", "prefill_tokens"),
@@ -266,6 +273,8 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
         if column["usage"].get("cached_calls"):
             of = f"{column['usage']['cached_calls']:,.0f} of {column['usage']['model_calls']:,.0f}"
             lines.append(f"{name}: {of} model calls came from the response cache; its seconds are not a measurement")
+    if "dialogues" in report:
+        lines += dialogue_notes(report)
     counts = report["counts"]
     lines.append("ended by: " + ", ".join(f"{name} {count}" for name, count in counts["finish"].items()))
     if counts["steps"] and report["controller"] != "single_shot":

@@ -137,7 +137,7 @@ def test_the_packaged_grid_has_eight_cells_of_120_questions() -> None:
 # ------------------------------------------------------------------------------------------------------- runs
 
 
-@pytest.mark.parametrize("file", ["ablation.yaml", "reflection.yaml", "adapter.yaml"])
+@pytest.mark.parametrize("file", ["ablation.yaml", "reflection.yaml", "adapter.yaml", "sessions.yaml"])
 def test_a_cell_differs_from_the_base_in_what_it_names_and_nothing_else(file: str) -> None:
     text = (ROOT / "scripts" / file).read_text(encoding="utf-8")
     grid = yaml.safe_load(text)

@@ -79,12 +79,16 @@ def failed(folder: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------ interrupted
 
 
-def test_a_run_killed_again_and_again_loses_and_doubles_nothing(kill_runs: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit", "dialogues"), [(12, False), (4, True)])
+def test_a_run_killed_again_and_again_loses_and_doubles_nothing(
+    kill_runs: ModuleType, tmp_path: Path, limit: int, dialogues: bool
+) -> None:
     script, disturbed, whole = (tmp_path / name for name in ("script.json", "disturbed", "whole"))
-    kill_runs.write_script(script, 12, 0.02)
-    kill_runs.finish(script, whole, 12)
-    kill_runs.disturbed_run(script, disturbed, 12, 5, random.Random(1))
-    assert kill_runs.differences(disturbed, whole, 12) == []
+    questions, asked = kill_runs.asked_questions(limit, dialogues), kill_runs.eval_options(limit, dialogues)
+    kill_runs.write_script(script, questions, 0.02)
+    kill_runs.finish(script, whole, asked)
+    kill_runs.disturbed_run(script, disturbed, asked, len(questions), 5, random.Random(1))
+    assert kill_runs.differences(disturbed, whole, len(questions)) == []
 
 
 def test_a_folder_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -> None:

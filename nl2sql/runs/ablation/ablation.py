@@ -27,6 +27,7 @@ from nl2sql.models.spec import resolve_spec
 from nl2sql.runs.ablation.grid import BASE, TABLE
 from nl2sql.runs.carry_out import carry_out
 from nl2sql.runs.controls import control_stores
+from nl2sql.runs.dialogue_scores import cell_notes
 from nl2sql.runs.folder import locked, read_manifest, write_json
 from nl2sql.runs.job import Cell, Executor
 from nl2sql.runs.local import LOCAL
@@ -78,6 +79,7 @@ class Ablation:
         for cell in self.cells:
             report = self.runs[cell.name].report
             shown = {name: report[name] for name in ("run", "n", "metrics", "usage", "counts", "alarms", "warnings")}
+            shown |= {"dialogues": report["dialogues"]} if "dialogues" in report else {}
             test = asdict(tests[cell.name]) if cell.name in tests else None
             cells.append({"name": cell.name, "changed": dict(cell.changed), **shown, "test": test})
         about = {"benchmark": base["benchmark"], "split": self.cells[0].plan.split, "n": base["n"]}
@@ -327,6 +329,7 @@ def ablation_notes(data: Mapping[str, Any]) -> list[str]:
     return [
         *alarms,
         *([answered] if cached else []),
+        *cell_notes(data["cells"]),
         f"points, won, lost: against {BASE}; p: exact McNemar over the same questions, and adjusted over cells (Holm)",
         "overrides: actions that the loop forced; repairs: calls of repair_sql whose query was accepted, of all calls",
         "detects: the smallest difference, in points, that such a test is likely to find (power 0.8, without Holm)",

@@ -41,7 +41,7 @@ BASE = "base"
 DESIGNS = ("one-at-a-time", "grid")
 SHARED = (  # options of every cell alike: cells are compared question by question, on one machine
     *("benchmark", "split", "limit", "sample_seed", "device", "batch_size", "server", "cache", "control"),
-    *("equal_tokens", "engine_url"),
+    *("equal_tokens", "engine_url", "history"),
 )
 PLAN_AXES = ("controller", "model", "adapter", "dtype", "engine")
 MOST_CELLS = 500
@@ -200,7 +200,19 @@ def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cel
 
 def _check_options(plan: Plan) -> None:
     """The kinds of a plan's values; whether they name something is found out when they are opened."""
-    for key in ("benchmark", "controller", "model", "adapter", "device", "engine", "engine_url", "split", "dtype"):
+    texts = (
+        "benchmark",
+        "controller",
+        "model",
+        "adapter",
+        "device",
+        "engine",
+        "engine_url",
+        "history",
+        "split",
+        "dtype",
+    )
+    for key in texts:
         value = getattr(plan, key)
         if not isinstance(value, str) and not (value is None and key in ("split", "dtype")):
             raise UsageError(f"{key} is {_shown(value)}; expected text")

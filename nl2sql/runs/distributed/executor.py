@@ -42,11 +42,16 @@ class Ray:
         self.cluster.close()
 
     def check(self, plan: Plan, config: Config) -> None:
-        """Raises UsageError for what workers cannot do: a model object, a corpus that grows."""
+        """Raises UsageError for what workers cannot do: a model object, a corpus that grows, turns in their order."""
         if "model" in plan.objects:
             raise UsageError(
                 f"model {plan.model!r} is an object of this process, and workers open models by name; pass a name "
                 "(smollm2-135m, http://HOST/v1#NAME, scripted:FILE), or leave out executor="
+            )
+        if plan.history == "own":
+            raise UsageError(
+                "--history own asks the turns of a dialogue one after the other, and workers are handed questions that "
+                "need no other's answer; use --executor local, or --history gold"
             )
         if config.repair.learn:
             raise UsageError("repair.learn writes to a file on this machine; use --executor local, or learn afterwards")

@@ -220,11 +220,22 @@ def _episode(
             if entry["status"] in ("reject", "blocked")
         ],
     }
+    session = trace["flags"].get("session")
+    if isinstance(session, Mapping) and "resolved_query" in session:
+        episode["session"] = _session(session, long)
     if gold is not None:
         rows = [[json_value(value) for value in row] for row in gold.rows]
         episode["gold_result"] = _result(gold.columns, rows, len(rows), more=gold.truncated)
         episode["gold_error"] = episode["gold_error"] or (None if gold.success else gold.error)
     return episode
+
+
+def _session(session: Mapping[str, Any], long: int) -> dict[str, Any]:
+    """What a turn of a dialogue was understood as, and on what evidence."""
+    evidence = [{"kind": item["kind"], "text": _cut(item["text"], SHORT)} for item in session["evidence"]]
+    facts = {name: session[name] for name in ("turn", "is_followup", "strategy")}
+    said = {name: _cut(session[name], long) for name in ("resolved_query", "fallback")}
+    return {**facts, **said, "evidence": evidence}
 
 
 def _record(record: Mapping[str, Any], long: int) -> dict[str, Any]:

@@ -205,6 +205,7 @@ function drawEpisode(question, verdict, episode, run) {
   const what = outcome(verdict);
   const parts = [make("div", "question", episode.question)];
   if (episode.evidence) parts.push(make("p", "dim", `Evidence: ${episode.evidence}`));
+  if (episode.session) parts.push(...drawSession(episode.session));
   if (index.runs.length > 1) {
     const tabs = make("div", "tabs");
     index.runs.forEach((label, number) => {
@@ -232,6 +233,16 @@ function drawEpisode(question, verdict, episode, run) {
   const attempts = drawAttempts(episode);
   if (attempts.length > 1) parts.push(make("h3", "", `Attempts (${attempts.length})`), ...attempts);
   parts.push(make("h3", "", "Trace"), ...drawTrace(episode));
+  return parts;
+}
+
+// What a turn of a dialogue was understood as, and why.
+function drawSession(session) {
+  const why = session.evidence.map((item) => `${item.kind}: ${item.text}`).join("; ");
+  const line = session.is_followup ? `A follow-up (${why || "no evidence"}), by ${session.strategy}` : "Stands alone";
+  const parts = [make("p", "dim", `Turn ${session.turn}. ${line}.`)];
+  if (session.is_followup) parts.push(make("p", "resolved", `Understood as: ${session.resolved_query}`));
+  if (session.fallback) parts.push(make("p", "dim", `Handed on as asked, with the previous SQL: ${session.fallback}`));
   return parts;
 }
 

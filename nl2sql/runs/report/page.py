@@ -16,6 +16,7 @@ from typing import Any
 from nl2sql import __version__
 from nl2sql.errors import UsageError
 from nl2sql.machine import write_whole
+from nl2sql.runs.dialogue_scores import dialogue_rows
 from nl2sql.runs.report.collect import Collected, collect
 from nl2sql.runs.report.episodes import pack
 from nl2sql.runs.report.plots import MOST_RUNS, SERIES, css, figures
@@ -45,6 +46,7 @@ def report_html(runs: Iterable[str | Path], *, golds: bool = True, progress: boo
         causes=_causes(collected),
         flips=_flips(collected),
         repairs=_repairs(collected),
+        dialogues=_dialogues(collected),
         css_of={system.label: css(collected, system) for system in collected.systems},
         series=SERIES,
         cut_runs=len(collected.runs) - MOST_RUNS,
@@ -113,6 +115,15 @@ def _facts(collected: Collected) -> list[dict[str, str]]:
             }
         )
     return facts
+
+
+def _dialogues(collected: Collected) -> list[list[str]]:
+    """What runs over dialogues matched, a column per run; the first row is the header. Empty without such a run."""
+    told = {label: run.report for label, run in collected.runs.items() if "dialogues" in run.report}
+    columns = [dict(row[:2] for row in dialogue_rows(report)) for report in told.values()]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [[name, *(column.get(name, "") for column in columns)] for name in names]
+    return [["", *told], *rows] if told else []
 
 
 def _causes(collected: Collected) -> list[dict[str, Any]]:

@@ -169,3 +169,20 @@ def test_reflections_stand_beside_the_attempts_and_in_the_trace(browser: Browser
     assert browser.run(f"{shown}.includes('Next: repair.')") and browser.run(f"{shown}.includes('not accepted')")
     browser.run("document.querySelector('#episode .attempt').scrollIntoView({behavior: 'instant'})")
     picture(browser, "reflections")
+
+
+def test_a_turn_of_a_dialogue_shows_what_it_was_understood_as(browser: Browser, tmp_path: Path) -> None:
+    config = build_config({"eval": {"replicas": 0}, "session": {"resolve": "concat"}})
+    options = {"split": "dev", "limit": 1, "control": False, "progress": False}
+    model = ScriptedModel({"*": {"*": ["SELECT 1 AS one"]}})
+    run = evaluate("packaged-dialogues", model, "single_shot", config=config, out=tmp_path / "run", **options)
+    leaning = next(t for t in run.traces() if t["flags"]["session"]["is_followup"])
+    browser.open(report.write_report([run.folder], tmp_path / "report.html", progress=False).as_uri())
+    assert "interaction match" in browser.run("document.querySelector('#numbers').textContent")
+    browser.type("#filter-text", leaning["question"])
+    browser.click(".row")
+    shown = "document.querySelector('#episode').textContent"
+    resolved = leaning["flags"]["session"]["resolved_query"]
+    browser.wait(f"{shown}.includes({f'Understood as: {resolved}'!r})")
+    assert browser.run(f"{shown}.includes('A follow-up (')")
+    picture(browser, "dialogue")

@@ -1,0 +1,339 @@
+"""Signs that a question leans on an earlier one, found without a model.
+
+>>> from nl2sql.databases.schema import Column, Schema, Table
+>>> schema = Schema((Table("customers", (Column("city"), Column("country"))),))
+>>> [sign.kind for sign in signs_of("What about Norway?", schema)]
+['cue']
+>>> signs_of("What about the number of customers in Norway?", schema)
+[]
+
+A question is a follow-up where there is evidence, and only there: a cue word is none inside a sentence that is whole
+by itself ("countries that ..."). Four kinds: ``cue`` (words that reach back, or that open a sentence which is not
+whole), ``ellipsis`` (no verb that asks and no table of its own, or "how many are ..." without saying what),
+``pronoun`` (nothing in the sentence that it may stand for), ``value`` (a cell value of the previous query's tables,
+where the sentence names no table and no column itself).
+
+Not covered: languages other than English; a sentence that is whole and whose meaning depends on an earlier one all
+the same ("Which of the draws took longest?").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from itertools import pairwise, takewhile
+from typing import Any
+
+from nl2sql.agents.context.grounding import ground
+from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.databases.schema import Schema
+from nl2sql.errors import DatabaseError
+from nl2sql.interfaces import Database, Turn
+from nl2sql.sql.words import words
+
+LONGEST = 2_000  # characters that are read: a longer question is none that leans on another
+_TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[,;:?!.()]|(?<=\s)[-–—](?=\s)")
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
+_DEMONSTRATIVES = frozenset(["that", "this", "those", "these"])
+_WH = frozenset(["which", "what", "who", "whose", "whom", "how", "where"])
+_OPEN_ENDS = (  # "who has the most?", "how many does each have?", "what does each of those cost?"
+    re.compile(r"^(?:give|show|list|name|tell|display)(?: me| us)? the [a-z]+\s*[?.!]?$"),
+    re.compile(r"^(?:and )?what (?:is|was) the (?:average|total|sum|mean|count|maximum|minimum)\s*[?.!]?$"),
+    re.compile(r"\b(?:split|break|group|sort|order|divide|separate) (?:this|that|it|them|these|those)\b"),
+    re.compile(r"\b(?:has|have|had|of|does) the [a-z]+est\s*[?.!]?$"),
+    re.compile(r"\bthe most of (?:them|these|those)\s*[?.!]?$"),
+    re.compile(r"^which (?:are|is|were|was|have|had) [a-z]+\s*[?.!]?$"),
+    re.compile(r"\b(?:has|have|had|got) (?:the )?(?:most|fewest|least|highest|lowest)\s*[?.!]?$"),
+    re.compile(
+        r"\bof each\s*[?.!]?$|\b(?:has|does|do|did|have) each(?= (?:have|has|get|cost|make|take|[a-z]+ed)\b|\s*[?.!]?$)"
+    ),
+)
+SHORT = 6  # words of a demand that names no table and may be whole all the same
+_ENDS = frozenset(",;:.?!-–—")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One sign: its ``kind`` (cue, ellipsis, pronoun, value) and the words of the question that are it."""
+
+    kind: str
+    text: str
+
+    def to_dict(self) -> dict[str, str]:
+        return {"kind": self.kind, "text": self.text}
+
+
+@cache
+def cue_words() -> dict[str, list[str]]:
+    """The packaged lists of words, read once."""
+    import yaml
+
+    text = files("nl2sql.sessions").joinpath("cues.yaml").read_text(encoding="utf-8")
+    data: dict[str, list[str]] = yaml.safe_load(text)
+    return data
+
+
+def evidence_of(question: str, history: Sequence[Turn], database: Database) -> list[Evidence]:
+    """The evidence that ``question`` leans on a turn of ``history``; empty without a history, and where it has none."""
+    if not history or len(question) > LONGEST:
+        return []
+    try:
+        schema = database.schema()
+    except DatabaseError:
+        return []
+    return signs_of(question, schema) or _value_of_before(question, history, database, schema)
+
+
+def signs_of(question: str, schema: Schema) -> list[Evidence]:
+    """The signs that stand in the sentence itself: cues, ellipsis and pronouns."""
+    return Sentence(question, schema).signs()
+
+
+@lru_cache(maxsize=64)
+def _schema_stems(schema: Schema) -> tuple[frozenset[str], frozenset[str]]:
+    """Stems of the words in the names of tables, and of columns."""
+    tables = {stem(word) for table in schema.tables for word in words(table.name)}
+    columns = {stem(w) for table in schema.tables for column in table.columns for w in words(column.name)}
+    return frozenset(tables), frozenset(columns)
+
+
+class Sentence:
+    """A question as its lower-case words, quoted values taken out, beside the words of a schema."""
+
+    def __init__(self, question: str, schema: Schema) -> None:
+        text = _QUOTED.sub(" @ ", question.replace("’", "'"))
+        self.words = [word.lower().removesuffix("'s") for word in _TOKEN.findall(text)]
+        self.text = " ".join(self.words)
+        self.tables, self.columns = _schema_stems(schema)
+        self.rest = self._without_opening()
+        self.opening = " ".join(self.words[: len(self.words) - len(self.rest)])
+
+    def signs(self) -> list[Evidence]:
+        found = [*self._reaching_back(), *self._pronouns()]
+        short = len(self.words) <= 4 and self.words[-1:] and self.words[-1].strip(".?!") in ("only", "separately")
+        whole = self._is_whole(self.rest) and not short
+        if not whole and self.opening:
+            found.append(Evidence("cue", self.opening))
+        elif not whole:
+            found.append(Evidence("ellipsis", self.text))
+        elif missing := self._what_is_missing():
+            found.append(Evidence("ellipsis", missing))
+        return found
+
+    # ------------------------------------------------------------------------------------------------- wholeness
+
+    def _without_opening(self) -> list[str]:
+        """The words behind the cues that the sentence begins with."""
+        rest, openings = self.words, _phrases("openings")
+        while rest:
+            fits = [phrase for phrase in openings if rest[: len(phrase)] == phrase]
+            if not fits:
+                break
+            rest = rest[max(map(len, fits)) :]
+            while rest and rest[0] in ",;:.":
+                rest = rest[1:]
+        return rest
+
+    def _is_whole(self, rest: Sequence[str]) -> bool:
+        """Does it ask by itself: with a verb or a question word, or as a telegram that begins with what it is about?"""
+        content = [word for word in rest if word[0].isalnum() or word == "@"]
+        if not content:
+            return False
+        if content[0] in cue_words()["edit_verbs"]:
+            changed = takewhile(lambda word: word not in ("by", "per", "into"), content[1:])
+            return any(map(self._names_table, changed))
+        if self.opening.endswith("show me"):
+            return content[0] not in cue_words()["prepositions"] and any(self._names(word) for word in content)
+        if self._is_fragment(rest):
+            return False
+        if self._asks(rest):
+            return True
+        if len(content) == 3 and content[0] == content[2]:
+            return False  # line by line
+        last = self.opening.split()[-1:]
+        if last and last[0] in cue_words()["prepositions"] and last[0] != "about":
+            return False
+        if self.opening and content[0] not in cue_words()["keyword_openings"]:
+            following = content[1] if content[0] in ("the", "a", "all") and len(content) > 1 else ""
+            if following not in cue_words()["keyword_openings"]:
+                return False
+        named = next((word for word in content if word not in STOP_WORDS or word in ("all", "most")), "")
+        telegram = named in cue_words()["keyword_openings"] or self._names_table(named)
+        return telegram and len(content) > 1 and any(self._names_table(word) for word in content)
+
+    def _is_fragment(self, rest: Sequence[str]) -> bool:
+        """ "By whom?", "for which titles?": a question word behind a preposition, and no verb."""
+        clause = [*self.opening.split(), *(rest[: rest.index("?")] if "?" in rest else rest)]
+        behind = not _WH.isdisjoint(clause[1:3]) and clause[0] in cue_words()["prepositions"]
+        bare = clause[0] in ("which", "what", "whose") and len(clause) <= 3 and clause == self.words[: len(clause)]
+        ends = len(clause) <= 4 and not set(clause) & set(cue_words()["auxiliaries"])
+        return ends and (behind or (bare and self.words[len(clause) :] == ["?"]))
+
+    def _asks(self, rest: Sequence[str]) -> bool:
+        """A head at the beginning of a clause, or a question word behind its preposition ("in which city ...")."""
+        heads, prepositions = cue_words()["heads"], cue_words()["prepositions"]
+        clause_start = True
+        for before, word in pairwise(["", *rest]):
+            if clause_start and (word in heads or (word in _WH and before in prepositions)):
+                return True
+            clause_start = word in _ENDS or (clause_start and word in prepositions)
+        return False
+
+    def _what_is_missing(self) -> str:
+        """ "how many are ...", "which is the highest": asked of things that the sentence does not name."""
+        rest = [word for word in self.rest if word not in _ENDS]
+        verbs = [*cue_words()["auxiliaries"], "of", "in", "at", "on", "from"]
+        for at in range(len(rest) - 2):
+            asked = rest[at : at + 2] in (["how", "many"], ["how", "much"]) and rest[at + 2] in verbs
+            named = any(map(self._names, rest[:at])) or self._subject_behind(rest[at + 2 :])
+            if asked and not named:
+                return " ".join(rest[at : at + 3])
+        asking = {*cue_words()["asking"], *cue_words()["superlatives"]}
+        if asking.issuperset(rest):
+            return " ".join(rest)
+        for form in _OPEN_ENDS if self._is_simple() else ():
+            if match := form.search(self.text):
+                return match[0].strip(" ?.!")
+        part = re.search(r"\b(?:which|how many|any|some) of the (?P<what>[a-z]+)\b(?! of\b)", self.text)
+        if part and not self._names(part["what"]):
+            return part[0]
+        known = any(map(self._names_table, self.words)) or "@" in self.words or any(map(str.isdigit, rest))
+        led = bool(self.opening) and self.opening not in cue_words()["prepositions"]
+        return self.text if led and len(rest) <= SHORT and not known else ""
+
+    def _is_simple(self) -> bool:
+        """One clause about one thing, which cannot say itself what "each" or "there" is."""
+        nouns = {stem(word) for word in self.words if self._is_noun(word)}
+        return not {",", "and", "for"} & set(self.words) and len(nouns) <= 2
+
+    def _subject_behind(self, rest: Sequence[str]) -> bool:
+        """ "how much does the Day Rover cost", "how many are there in stations": the subject comes behind the verb."""
+        own = rest[0] in ("does", "did", "do", "is", "was") and len(rest) > 2
+        empty = {"there", *cue_words()["pronouns"], *cue_words()["prepositions"]}
+        return any(map(self._names_table, rest)) or (own and rest[1] not in empty)
+
+    # -------------------------------------------------------------------------------------------------- pronouns
+
+    def _pronouns(self) -> list[Evidence]:
+        """The pronouns that nothing before them in the sentence can be meant by."""
+        around = zip(["", *self.words], self.words, [*self.words[1:], ""], strict=False)
+        loose = [self._loose(at, *three) for at, three in enumerate(around)]
+        return [Evidence("pronoun", text) for text in dict.fromkeys(filter(None, loose))]
+
+    def _loose(self, at: int, before: str, word: str, after: str) -> str:
+        nouns = [earlier for earlier in self.words[:at] if self._is_noun(earlier)]
+        if word in _DEMONSTRATIVES:
+            return f"{word} {after}".rstrip(" ?.,:;") if self._points(at, before, after, bool(nouns)) else ""
+        if word == "there" and (after in _ENDS or not after) and before not in cue_words()["auxiliaries"]:
+            return word if self._is_simple() and self._asks(self.rest) else ""
+        if word in ("ones", "one"):
+            return f"{before} {word}".strip() if self._stands_for_nothing(at, before, bool(nouns)) else ""
+        if word not in cue_words()["pronouns"]:
+            return ""
+        if before in cue_words()["auxiliaries"] and word in ("they", "he", "she", "it") and self._asks_of_object(at):
+            return f"{before} {word}"
+        last = (after in _ENDS or not after) and 2 <= at <= 4
+        if word in ("them", "it") and last and len(nouns) == 1 and self.words[0] in ("which", "what"):
+            return word  # "which patrons made them?"
+        if word == "it" and at:
+            nouns = [noun for noun in nouns if not noun.endswith("s")]
+        return "" if nouns else word
+
+    def _points(self, at: int, before: str, after: str, seen_noun: bool) -> bool:
+        """Does "that X" or "those" at ``at`` point out of the sentence? Relative clauses and "those X who" do not."""
+        word, relatives = self.words[at], cue_words()["relatives"]
+        if after in relatives or after in ("in", "from"):
+            return word in ("those", "these") and not seen_noun
+        if not set(self.words[at + 2 : at + 4]).isdisjoint(relatives):
+            return False
+        noun = after[:1].isalpha() and after not in STOP_WORDS
+        if (
+            noun
+            and word in ("that", "this")
+            and self._names_table(after)
+            and _ENDS.issuperset(self.words[at + 2 : at + 3])
+        ):
+            return not self._mentioned(after, at)  # "who bought that product?": nothing comes behind it
+        place = ["", *_ENDS, "and", "or", "show", "list", *cue_words()["prepositions"], *cue_words()["auxiliaries"]]
+        if before not in place or (after[:1].isalpha() and not noun and word in ("that", "this")):
+            return False
+        if word == "that" and at and before not in (*cue_words()["prepositions"], "do", "does", "did", "is", "was"):
+            return False
+        return not (self._mentioned(after, at) if noun else seen_noun)
+
+    def _mentioned(self, noun: str, at: int) -> bool:
+        return any(stem(word) == stem(noun) for word in self.words[:at])
+
+    def _asks_of_object(self, at: int) -> bool:
+        """ "what classes do they belong to": the only noun before is what is asked for, so "they" is something else."""
+        before = self.words[: at - 1]
+        starts = [n for n, word in enumerate(before) if word in ("what", "which", "whose", "many")]
+        return (
+            bool(starts) and len(before) - starts[-1] <= 4 and not any(self._is_noun(w) for w in before[: starts[-1]])
+        )
+
+    def _stands_for_nothing(self, at: int, before: str, seen_noun: bool) -> bool:
+        if self.words[at] == "ones":
+            return not seen_noun or not any(self._names_table(word) for word in self.words[:at])
+        later = self.words[at + 1] if at + 1 < len(self.words) else ""
+        return (
+            before in ("which", "that", "this", "each", "what", "the") and not seen_noun and later not in ("of", "or")
+        )
+
+    def _is_noun(self, word: str) -> bool:
+        known = word in STOP_WORDS or word in cue_words()["heads"] or word in cue_words()["superlatives"]
+        return word == "@" or (len(word) > 2 and not known and self._names(word))
+
+    def _names(self, word: str) -> bool:
+        return self._names_table(word) or stem(word) in self.columns
+
+    def _names_table(self, word: str) -> bool:
+        return stem(word) in self.tables
+
+    # ---------------------------------------------------------------------------------------------- reaching back
+
+    def _reaching_back(self) -> list[Evidence]:
+        text = f" {self.text} "
+        found = [Evidence("cue", phrase) for phrase in cue_words()["reaching_back"] if f" {phrase} " in text]
+        if any(sign.text.split()[0] in ("of", "among", "out", "in", "one", "each", "all") for sign in found):
+            found = [sign for sign in found if not self._named_before(sign.text)]
+        for ending in cue_words()["endings"]:
+            last = re.search(rf" {ending} (?:[?.!,:;–—-]|$)", f" {self.text} ")
+            alone = ending in ("again", "instead", "earlier") or not any(map(self._names_table, self.words))
+            if last and (alone or not self._is_whole(self.rest)):
+                found.append(Evidence("cue", ending))
+        return found
+
+    def _named_before(self, phrase: str) -> bool:
+        """ "the students, and how many of them": the sentence says itself what is meant."""
+        at = f" {self.text} ".index(f" {phrase} ")
+        behind = self.text[at + len(phrase) :].split()[:1]
+        entity = self._is_noun if behind and behind[0] in cue_words()["relatives"] else self._names_table
+        return any(entity(word) for word in self.text[:at].split())
+
+
+@cache
+def _phrases(name: str) -> list[list[str]]:
+    return [phrase.split() for phrase in cue_words()[name]]
+
+
+def _value_of_before(question: str, history: Sequence[Turn], database: Database, schema: Schema) -> list[Evidence]:
+    """A value in a table of the previous query, in a sentence that names no table and no column."""
+    sentence = Sentence(question, schema)
+    if any(sentence._names(word) for word in sentence.words):
+        return []
+    before = " ".join(turn.sql.lower() for turn in history[-1:])
+    try:
+        matches: list[Any] = ground(question, database, 4)
+    except DatabaseError:
+        return []
+    return [Evidence("value", match.value) for match in matches if match.table.lower() in before][:1]
+
+
+def names_nothing(question: str, schema: Schema) -> bool:
+    """Is there no word of a table or a column in ``question``?"""
+    sentence = Sentence(question, schema)
+    return not any(sentence._names(word) for word in sentence.words)

@@ -1,0 +1,400 @@
+"""The previous SQL, changed as a follow-up asks: values, filters, grouping, columns, order, count.
+
+On ``scale_models``, after ``SELECT COUNT(*) FROM customers WHERE country = 'Germany'``: "What about Norway?" gives
+``... WHERE country = 'Norway'``, "and per status?" gives ``SELECT status, COUNT(*) ... GROUP BY status``.
+
+Operations on the tree of one plain SELECT, in the database's dialect, chosen from the words of the follow-up
+(``reading``), the values it names (``conditions``) and the columns its words mean (``naming``). Every result compiles
+on the database. Not covered: set operations, derived tables, conditions on groups; a follow-up whose words say nothing
+of the schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from nl2sql.agents.context.linking import STOP_WORDS
+from nl2sql.databases.validation import validate_sql
+from nl2sql.errors import Nl2SqlError
+from nl2sql.interfaces import Database, Turn
+from nl2sql.sessions.conditions import Conditions
+from nl2sql.sessions.grouping import grouped_by
+from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group, named_table
+from nl2sql.sessions.reading import Phrase, Reading, read_followup
+from nl2sql.sessions.shown import Shown, what_is_shown
+from nl2sql.sessions.statement import Statement, column_of, key_columns, read_statement
+from nl2sql.sql.same import same_sql
+from nl2sql.sql.words import words
+
+Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
+_ENTITY = re.compile(
+    r"\b(?:that|this|those|these|the same|back to the|back to that|of the) (?P<what>[a-z_]+(?: [a-z_]+)?)"
+)
+_BEFORE = re.compile(r"\b(?:the|that|those) (?P<what>[a-z_]+) (?:from before|again|from earlier|from the beginning)\b")
+_EACH = re.compile(r"\bhow many (?P<what>[a-z_]+(?: [a-z_]+)?)\b(?P<rest>[^.;?!]*)")
+
+
+def edited(question: str, turn: Turn, database: Database, *, reaching_back: bool = False) -> list[Edit]:
+    """The SQL of ``turn`` as ``question`` changes it, likeliest first; empty where it says nothing that can be done.
+
+    reaching_back: the question speaks of what an earlier turn was about ("that maker"), not of its rows.
+    """
+    try:
+        schema = database.schema()
+        before = read_statement(turn.sql, schema)
+        if before is None:
+            return []
+        editor = Editor(question, before.copy(), database, reaching_back)
+        editor.edit()
+        editor.statement.without_aliases()
+        before.without_aliases()
+        sql = editor.statement.sql()
+        if not editor.operations or same_sql(sql, before.sql()) or not validate_sql(sql, schema, database)["valid"]:
+            return []
+    except (LookupError, Nl2SqlError):
+        return []
+    return [(sql, tuple(editor.operations))]
+
+
+class Editor:
+    """One follow-up's edits of one statement, in place."""
+
+    def __init__(self, question: str, statement: Statement, database: Database, reaching_back: bool) -> None:
+        self.question, self.statement, self.database = question, statement, database
+        self.reaching_back = reaching_back
+        self.reading: Reading = read_followup(question)
+        self.conditions = Conditions(question, self.reading, statement, database)
+        self.operations = self.conditions.made
+
+    def edit(self) -> None:
+        entity = self._entity() if self.reaching_back else None
+        asked_before = self.statement.copy()
+        self.conditions.edit()
+        shown = what_is_shown(self.reading, self.statement, self.conditions.used, self.conditions.kinds)
+        if entity and shown.columns and all(c.table.lower() == entity.lower() for c in shown.columns):
+            table = self.statement.schema.table(entity)
+            if table and table.name != self.statement.main.name:
+                self.statement.reroot(table)
+        self._shape(shown, asked_before)
+
+    def _shape(self, shown: Shown, before: Statement) -> None:
+        """What is selected, grouped and ordered: the first that the words ask for."""
+        reading, statement = self.reading, self.statement
+        if self._count_of_each():
+            pass
+        elif reading.groupings and self._group():
+            self._order_groups()
+        elif statement.grouped and reading.adjective and not shown.explicit and not reading.count:
+            self._pick_groups()
+        elif reading.count and not shown.explicit:
+            self._count()
+        elif reading.added and self._add_columns():
+            pass
+        elif shown.columns:
+            self._extreme(before)
+            self._show(shown)
+            self._superlative(shown)
+        elif reading.aggregate and self._aggregate():
+            pass
+        elif reading.orders and not statement.counts_only:
+            self._order()
+        elif reading.adjective and not statement.counts_only:
+            self._superlative(shown)
+        elif reading.adjective and len(statement.aggregates()) == 1:
+            self._extreme_value()
+        said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
+        if reading.limit and said and "limit" not in self.operations and not statement.counts_only:
+            statement.limit(reading.limit)
+            self.operations.append("limit")
+
+    # ----------------------------------------------------------------------------------------------- what is meant
+
+    def _entity(self) -> str | None:
+        """The table of "that scholarship", "the department from before": its conditions stay, the others go. For a
+        column ("that maker") those on the column stay."""
+        places = [*_ENTITY.finditer(self.reading.text), *_BEFORE.finditer(self.reading.text)]
+        sources = {table.name.lower() for table in self.statement.sources().values()}
+        for match in places:
+            phrase = tuple(words(match["what"]))
+            for part in (phrase, phrase[:1]):
+                table = named_table(part, self.statement.schema)
+                if table and table.name.lower() in sources:
+                    if table.name == self.statement.main.name:
+                        break
+                    self.statement.keep_conditions_on(table.name)
+                    return table.name
+                named = named_column(part, self.statement)
+                if named and self.statement.conditions_on(named.table, named.column) and match["what"]:
+                    kept = self.statement.conditions_on(named.table, named.column)
+                    if "that " in match[0] or "this " in match[0]:
+                        self.statement.set_conditions(kept)
+                        return None
+        return None
+
+    # ---------------------------------------------------------------------------------------------------- groups
+
+    def _group(self) -> bool:
+        statement, reading = self.statement, self.reading
+        keys: list[exp.Expr] = []
+        shown: list[exp.Expr] = []
+        ranked = statement.grouped and statement.tree.args.get("limit") is not None and not reading.count
+        before = list(statement.tree.expressions), list(statement.tree.args["group"].expressions) if ranked else []
+        for phrase in reading.groupings:
+            if grouped := grouped_by(phrase, self.conditions):
+                keys += grouped.keys
+                shown.append(grouped.shown)
+        if not keys:
+            return False
+        if ranked and "instead" not in reading.text:  # "top 10 products", by region
+            statement.select([*shown, *before[0]])
+            statement.tree.set("group", exp.Group(expressions=[key.copy() for key in (*keys, *before[1])]))
+            self.operations.append("group")
+            return True
+        measures: Sequence[exp.Expr] = statement.aggregates()
+        if not measures or (reading.count and not any(m.find(exp.Count) for m in measures)):
+            measures = [_count()]
+        if reading.aggregate and (column_of_aggregate := self._aggregated_column()):
+            measures = [_aggregated(reading.aggregate, column_of_aggregate)]
+        statement.clear("group", "having", "order", "limit", "distinct")
+        statement.select([*shown, *measures])
+        statement.tree.set("group", exp.Group(expressions=[key.copy() for key in keys]))
+        self.operations.append("group")
+        return True
+
+    def _order_groups(self) -> None:
+        reading = self.reading
+        if reading.adjective and (reading.limit or reading.orders):
+            self._pick_groups(limit=reading.limit)
+        elif reading.orders and reading.orders[0][1]:
+            self._pick_groups(limit=None)
+
+    def _pick_groups(self, limit: int | None = 1) -> None:
+        """ "which of these is the lowest?": by the measure, so many of them."""
+        reading, statement = self.reading, self.statement
+        direction = reading.adjective[1] if reading.adjective else reading.orders[0][1]
+        measure = statement.aggregates()[-1:] or statement.tree.expressions[-1:]
+        key = measure[0].unalias().copy()
+        statement.order_by([(key, direction == "desc")])
+        self.operations.append("order")
+        if limit and not (reading.orders and not reading.limit and "which" not in reading.text):
+            statement.limit(reading.limit or limit)
+            self.operations.append("limit")
+
+    # ----------------------------------------------------------------------------------------- counts, aggregates
+
+    def _count_of_each(self) -> bool:
+        """ "how many players does each one have?": of another table, for each row of what was listed."""
+        match = _EACH.search(self.reading.text)
+        if not match:
+            return False
+        table = named_table(words(match["what"]), self.statement.schema)
+        if table is None or table.name in {t.name for t in self.statement.sources().values()}:
+            return False
+        label = label_of(self.statement.main, self.statement)
+        away = self.statement.distance(table.name)
+        if away > 2 or label is None:
+            return False
+        each = re.search(r"\b(?:each|every)\b", match["rest"])
+        name = next((c.name for c in table.columns if c.primary_key), table.columns[0].name)
+        self.statement.column(table.name, name)
+        self.statement.clear("group", "having", "order", "limit", "distinct")
+        if not each:
+            key = exp.Distinct(expressions=[self.statement.column(table.name, name)])
+            self.statement.select([exp.Count(this=key) if away > 1 else _count()])
+        else:
+            shown = self.statement.column(label.table, label.column)
+            keys = [self.statement.column(self.statement.main.name, key) for key in key_columns(self.statement.main)]
+            self.statement.select([shown, _count()])
+            self.statement.tree.set("group", exp.Group(expressions=[*keys, shown.copy()]))
+        self.operations.append("count")
+        return True
+
+    def _count(self) -> None:
+        statement = self.statement
+        different = re.search(r"how many (?:different|distinct|unique) (?P<what>[a-z_ ]+)", self.reading.text)
+        named = named_group(tuple(words(different["what"])[:2]), statement) if different else None
+        count: exp.Expr = _count()
+        if named:
+            count = exp.Count(this=exp.Distinct(expressions=[statement.column(named.table, named.column)]))
+        before = statement.tree.expressions
+        if len(before) == 1 and before[0] == count and not statement.grouped and not named:
+            return
+        if statement.grouped and any(measure.find(exp.Count) for measure in statement.aggregates()):
+            grouped_value = len(self.operations) > 0
+            if not grouped_value:
+                return
+        statement.clear("group", "having", "order", "limit", "distinct")
+        statement.select([count])
+        self.operations.append("count")
+
+    def _aggregate(self) -> bool:
+        column = self._aggregated_column()
+        if column is None:
+            return False
+        grouped, kind = self.statement.grouped, self.reading.aggregate
+        made = _aggregated(kind, column)
+        if grouped:
+            aggregates = self.statement.aggregates()
+            kept = [e for e in self.statement.tree.expressions if not any(e is a for a in aggregates)]
+            self.statement.select([*kept, made])
+        else:
+            self.statement.clear("order", "limit", "distinct")
+            self.statement.select([made])
+        self.operations.append("aggregate")
+        return True
+
+    def _extreme_value(self) -> None:
+        """ "the largest one?" behind a sum or an average."""
+        column = self.statement.aggregates()[0].find(exp.Column)
+        if column is not None and self.reading.adjective:
+            kind = "MAX" if self.reading.adjective[1] == "desc" else "MIN"
+            self.statement.select([_aggregated(kind, column)])
+            self.operations.append("aggregate")
+
+    def _aggregated_column(self) -> exp.Expr | None:
+        """The column behind "average", "highest"; the one that was aggregated before where none is named."""
+        listed = edit_words()["aggregates"][self.reading.aggregate]
+        said = [match for word in listed for match in [re.search(rf"\b{word}\b", self.reading.text)] if match]
+        behind = words(re.split(r"[,.;?!]", self.reading.text[said[0].end() :])[0])[:4] if said else []
+        wanted = (
+            ("number", "year", "date", "datetime") if self.reading.aggregate in ("MAX", "MIN") else ("number", "year")
+        )
+        if many := re.search(r"\bhow (?:many|much|long|old|high|large) (?P<what>[a-z_]+)", self.reading.text):
+            behind = behind or words(many["what"])
+        for phrase in (behind[:n] for n in range(len(behind), 0, -1)):
+            if named := named_column(phrase, self.statement, self.conditions.kinds, wanted):
+                return self.statement.column(named.table, named.column)
+        for aggregate in self.statement.aggregates():
+            if (column := aggregate.find(exp.Column)) is not None:
+                return column.copy()
+        named = self.conditions.only_one(("number",))
+        return self.statement.column(named.table, named.column) if named else None
+
+    # --------------------------------------------------------------------------------------------- columns, order
+
+    def _add_columns(self) -> bool:
+        named = [named_column(phrase, self.statement) for phrase in self.reading.added]
+        if not named or not all(named) or self.statement.counts_only:
+            return False
+        columns = [self.statement.column(each.table, each.column) for each in named if each]
+        there = [expression.unalias() for expression in self.statement.tree.expressions]
+        new = [column for column in columns if column not in there]
+        self.statement.select([*self.statement.tree.expressions, *new])
+        self.operations.append("columns")
+        return bool(new)
+
+    def _show(self, shown: Shown) -> None:
+        statement = self.statement
+        if statement.grouped or statement.aggregates():
+            statement.clear("group", "having", "order", "limit", "distinct")
+        columns = [statement.column(each.table, each.column) for each in shown.columns]
+        distinct = shown.distinct or self.reading.distinct
+        statement.tree.set("distinct", exp.Distinct() if distinct else None)
+        statement.select(columns)
+        self.operations.append("columns")
+        if self.reading.orders and not self.reading.groupings:
+            self._order()
+
+    def _extreme(self, before: Statement) -> None:
+        """ "Who earns it?" behind a highest salary: the rows that have it."""
+        aggregates = before.aggregates()
+        if not before.counts_only or len(aggregates) != 1 or self.reading.comparisons:
+            return
+        aggregate = aggregates[0].unalias()
+        if isinstance(aggregate, (exp.Max, exp.Min)) and isinstance(aggregate.this, exp.Column):
+            inner = before.tree.copy()
+            self.statement.add_condition(exp.EQ(this=aggregate.this.copy(), expression=exp.Subquery(this=inner)))
+            self.operations.append("filter extreme")
+
+    def _order(self) -> None:
+        keys = []
+        for phrase, direction in self.reading.orders:
+            named, way = self._order_column(phrase)
+            if named:
+                column = self.statement.column(named.table, named.column)
+                keys.append((column, (direction or way) == "desc"))
+        if keys:
+            self.statement.order_by(keys)
+            self.operations.append("order")
+
+    def _has_nulls(self, named: Named) -> bool:
+        """Would the lowest of the column be none at all?"""
+        column = exp.column(named.column, quoted=True)
+        query = exp.select("1").from_(exp.table_(named.table, quoted=True)).where(column.is_(exp.null())).limit(1)
+        result = self.database.run(query.sql(dialect=self.database.dialect), timeout_s=1.0, max_rows=1)
+        return result.success and bool(result.rows)
+
+    def _order_column(self, phrase: Phrase) -> tuple[Named | None, str]:
+        """The column that rows are sorted by: named itself, by an adjective ("dearest first"), or the first one."""
+        first = self.statement.tree.expressions[0].unalias()
+        if not phrase and isinstance(first, exp.Column) and (table := self.statement.table_of(first)):
+            return Named(table.name, first.name), ""
+        named = named_column([word for word in phrase if word not in _DIRECTIONS], self.statement)
+        if named and (self.statement.distance(named.table) <= 1):
+            return named, ""
+        adjective = self.reading.adjective
+        if adjective:
+            return self._adjective_column(adjective[2]), adjective[1]
+        return None, ""
+
+    def _adjective_column(self, columns: str) -> Named | None:
+        """A selected or compared column that fits the adjective, then any of the tables that are read."""
+        wanted = columns.split()
+        for table in self.statement.sources().values():
+            for column in table.columns:
+                if columns != "any" and set(words(column.name)) & set(wanted):
+                    return Named(table.name, column.name)
+        return (
+            self._selected_number()
+            or self.conditions.compared_before(("number", "year"))
+            or self.conditions.only_one(("number", "year"))
+        )
+
+    def _selected_number(self) -> Named | None:
+        for expression in self.statement.tree.expressions:
+            for column in expression.find_all(exp.Column):
+                table = self.statement.table_of(column)
+                if table and self.conditions.kinds.get((table.name.lower(), column.name.lower())) in ("number", "year"):
+                    return Named(table.name, column.name)
+        return None
+
+    def _superlative(self, shown: Shown) -> None:
+        """ "who is the youngest?" of a list: ordered by what the adjective is about, so many rows."""
+        adjective = self.reading.adjective
+        if adjective is None or self.statement.counts_only or self.reading.orders:
+            return
+        behind = words(self.reading.text.partition(adjective[0])[2])[:3]
+        phrases = [behind[:n] for n in range(len(behind), 0, -1)]
+        fits = [
+            named_column(phrase, self.statement, self.conditions.kinds, ("number", "year", "date", "datetime"))
+            for phrase in phrases
+        ]
+        named = next(filter(None, fits), None) or self._adjective_column(adjective[2])
+        if named is None or not column_of_schema(self.statement, named):
+            return
+        column = self.statement.column(named.table, named.column)
+        if adjective[1] == "asc" and self._has_nulls(named):
+            self.statement.add_condition(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())))
+        self.statement.order_by([(column, adjective[1] == "desc")])
+        self.statement.limit(self.reading.limit or 1)
+        self.operations += ["order", "limit"]
+
+
+_DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "highest", "lowest", *STOP_WORDS])
+
+
+def column_of_schema(statement: Statement, named: Named) -> bool:
+    table = statement.schema.table(named.table)
+    return table is not None and column_of(table, named.column)
+
+
+def _count() -> exp.Expr:
+    return exp.Count(this=exp.Star())
+
+
+def _aggregated(kind: str, column: exp.Expr) -> exp.Expr:
+    made = {"AVG": exp.Avg, "SUM": exp.Sum, "MAX": exp.Max, "MIN": exp.Min}[kind]
+    return made(this=column.copy())

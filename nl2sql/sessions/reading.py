@@ -1,0 +1,362 @@
+"""What a follow-up asks to change, read from its words alone: groupings, order, comparisons, what to show.
+
+>>> read_followup("and by country, highest first").groupings
+(('country',),)
+>>> [(c.operator, c.text) for c in read_followup("only those above 1,000").comparisons]
+[('>', '1000')]
+
+The words are read without the database; which columns they mean is decided by ``naming``, what becomes of the
+statement by ``edits``. Not covered: arithmetic, conditions on groups, either-or.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from nl2sql.sessions.naming import edit_words
+from nl2sql.sql.words import words
+
+Phrase = tuple[str, ...]
+
+_QUOTES = re.compile(r"[\"“”‘’]|(?<!\w)'|'(?!\w)")
+_CLAUSE = re.compile(r"[?!;:]|\.(?=\s|$)|\s[-–—]\s")
+_GROUP = re.compile(
+    r"\b(?:(?:broken down|split|divided|grouped|separated?|group|break (?:it|them|that|this|those) down|summed)"
+    r"(?: (?:it|them|that|this|those|these))?(?: up)? by|for (?:each|every)|(?:in|on|at|of|from|with) (?:each|every)"
+    r"|each|every|per|by|across|for all)(?: of)?(?: the| its| their)? (?P<what>[^,.;:?!()]+)"
+)
+_TWICE = re.compile(r"^(?:and )?(?P<what>[a-z]+) (?:by|after) (?P=what)\b")
+_SORT = re.compile(
+    r"\b(?:sort|sorted|order|ordered|rank|ranked|arranged?|listed)(?: (?:it|them|that|this|those|these|the \w+))?"
+    r"(?: (?:by|on|from|in order of|according to))(?: the| their| its)? (?P<what>[^,.;:?!()]+)"
+)
+_FIRST = re.compile(r"\b(?P<what>(?:most |least )?[a-z]+(?: [a-z]+)?) (?:first|last|on top|at the top)\b")
+_TOP = re.compile(
+    r"\b(?:top|first|bottom|last|best|only the|just the|the|limit(?: \w+)? to|no more than|just|only) "
+    r"(?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b(?! (?:percent|%))"
+)
+_WORST = ("bottom", "worst", "lowest", "last")
+_RANKED = re.compile(
+    r"\b(?P<end>top|bottom|best|worst|highest|lowest|first|last)(?: \w+){0,3}? by (?P<what>[^,.;:?!()]+)"
+)
+_WHICH_N = re.compile(r"\bwhich (?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b")
+_ONCE = re.compile(
+    r"\b(?:each (?:\w+ )?(?:only )?once|every \w+ once|no duplicates|without duplicates|distinct|unique|"
+    r"different)\b"
+)
+_COUNT = re.compile(
+    r"\bhow many\b|\b(?:number|count) of\b|^(?:and |just |now )*count\b"
+    r"|\bjust the (?:number|count)\b|\bcount (?:them|those|these|it)\b"
+)
+_TIES = re.compile(r"\b(?:equal|same|ties?|tied|then)\b[^,.;?!]*? by (?P<what>[^,.;?!]+)")
+_NO_GROUP = re.compile(_TIES.pattern + r"|\bby the way\b|\bby far\b|\bby any chance\b")
+_NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\w:/]|[-.]\d)")
+_TIME = re.compile(r"(?<![\w:])(?P<time>\d{1,2}:\d{2})(?![\w:])")
+_DAY = re.compile(r"(?<![\w-])(?P<day>\d{4}-\d{2}-\d{2})(?![\w-])")
+_AT_ANY = re.compile(
+    r"\b(?:at any|any|regardless of(?: the)?|whatever(?: the)?|ignor(?:e|ing)(?: the)?|drop(?: the)?|without the|"
+    r"forget(?: about)?(?: the)?|remove(?: the)?|irrespective of(?: the)?|not just(?: the)?) (?P<what>[^,.;:?!()]+)"
+)
+_ABSENT = re.compile(
+    r"\b(?:(?:have|has|had|with|having|without|lack|lacks|lacking|missing) )(?P<no>no |an? |any )?"
+    r"(?P<what>[a-z_]+(?: [a-z_]+)?)"
+)
+_MISSING = re.compile(
+    r"\b(?P<what>[a-z_]+(?: [a-z_]+)?) (?:is|are) (?P<no>missing|unknown|empty|not known|not set|known|set)\b"
+)
+_ADD = re.compile(
+    r"^(?:and |also |please |now |then )*(?:add|include|also show|show also|with|plus|together with|along with"
+    r"|also give|also list)\b(?P<what>[^.;?!]*)"
+)
+_TOO = re.compile(
+    r"^(?:and |please )*(?:(?:show|give|list|tell)(?: me| us)?)?(?P<what>[a-z_, ]+?),? (?:too|as well)\s*[.?!]?\s*$"
+)
+_NEGATED = re.compile(
+    r"\b(?:not|except|excluding|without|but not|anything but|all but|everything but"
+    r"|other than|apart from|outside|no longer)"
+    r"(?: for| in| at| from| of| the)*\s*$"
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A number, a time or a date of the sentence: its operator ("" for none written), its place, and its parts."""
+
+    operator: str
+    text: str
+    start: int
+    end: int
+    kind: str  # number | year | month | day | time
+    month: int = 0
+    high: str = ""  # of "between A and B"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The parts of one follow-up. Phrases are content words in lower case."""
+
+    text: str  # lower case, of the same length as the question
+    clauses: tuple[tuple[int, int], ...]
+    comparisons: tuple[Comparison, ...] = ()
+    groupings: tuple[Phrase, ...] = ()
+    orders: tuple[tuple[Phrase, str], ...] = ()  # (what, "asc" | "desc" | "")
+    limit: int | None = None
+    distinct: bool = False
+    count: bool = False
+    dropped: tuple[Phrase, ...] = ()  # "at any price"
+    absent: tuple[tuple[Phrase, bool], ...] = ()  # "have no title code": (what, True)
+    added: tuple[Phrase, ...] = ()  # columns beside those there are
+    adjective: tuple[str, str, str] | None = None  # "youngest": (word, direction, words of columns)
+    aggregate: str = ""  # AVG | SUM | MAX | MIN
+
+
+def read_followup(question: str) -> Reading:
+    """The parts of a follow-up, each empty where it has none."""
+    text = _QUOTES.sub(" ", question.lower())
+    clauses = _clauses(text)
+    orders = tuple(_orders(text))
+    groupings = (
+        () if orders and (_SORT.search(text) or _RANKED.search(text)) else tuple(_groupings(_NO_GROUP.sub(" ", text)))
+    )
+    adjective = _adjective(text)
+    added = _ADD.search(text) or _TOO.search(text)
+    aggregate = _aggregate(text)
+    return Reading(
+        text=text,
+        clauses=clauses,
+        comparisons=tuple(_comparisons(text)),
+        groupings=groupings,
+        orders=orders,
+        limit=_limit(text),
+        distinct=bool(_ONCE.search(text)),
+        count=bool(_COUNT.search(text)) and aggregate != "AVG",
+        dropped=tuple(tuple(words(match["what"])[:3]) for match in _AT_ANY.finditer(text)),
+        absent=tuple(_absent(text)),
+        added=tuple(_listed(added["what"])) if added else (),
+        adjective=adjective,
+        aggregate=aggregate,
+    )
+
+
+def _clauses(text: str) -> tuple[tuple[int, int], ...]:
+    ends = [match.start() for match in _CLAUSE.finditer(text)] + [len(text)]
+    starts = [0] + [end + 1 for end in ends[:-1]]
+    return tuple((start, end) for start, end in zip(starts, ends, strict=True) if words(text[start:end]))
+
+
+# ------------------------------------------------------------------------------------------- groups, order, limit
+
+
+def _groupings(text: str) -> Iterator[Phrase]:
+    if twice := _TWICE.search(text):
+        yield (twice["what"],)
+        return
+    for match in _GROUP.finditer(_ONCE.sub(" ", text)):
+        for part in re.split(r" and (?:by |per )?| as well as ", match["what"]):
+            phrase = [word for word in words(part) if word not in ("please", "instead", "now", "then", "only", "too")]
+            for at, word in enumerate(phrase):
+                if word in (
+                    "how",
+                    "which",
+                    "what",
+                    "does",
+                    "do",
+                    "is",
+                    "are",
+                    "that",
+                    "with",
+                    "in",
+                    "one",
+                    "who",
+                    "whom",
+                ):
+                    phrase = phrase[:at]
+                    break
+            if phrase and not any(word.isdigit() for word in phrase):
+                yield tuple(phrase[:4])
+
+
+def _orders(text: str) -> Iterator[tuple[Phrase, str]]:
+    """What to sort by; a bare adjective ("dearest first") is a phrase of its own."""
+    direction = ""
+    for name in ("descending", "ascending"):
+        if any(re.search(rf"\b{re.escape(word)}\b", text) for word in edit_words()[name]):
+            direction = name.removesuffix("ending")
+    first = _FIRST.search(text)
+    way = ""
+    if first and (known := _adjective(first["what"])):
+        way = known[1] if " first" in first[0] or "top" in first[0] else _other(known[1])
+    sorted_by = _SORT.search(text)
+    ranked = _RANKED.search(text)
+    if ranked and not sorted_by:
+        yield tuple(words(ranked["what"])[:3]), "asc" if ranked["end"] in _WORST else "desc"
+    elif sorted_by:
+        for part in re.split(r" and then by | then by | and by | and ", sorted_by["what"]):
+            yield tuple(words(part)[:4]), direction or way
+    elif not first and direction and re.search(r"\balphabetical|\bdescending\b|\bascending\b|\breverse", text):
+        yield (), direction
+    elif first and way:
+        yield tuple(words(first["what"])), way
+    if first or sorted_by:
+        for match in _TIES.finditer(text):
+            yield tuple(words(match["what"])[:3]), "asc"
+
+
+def _other(direction: str) -> str:
+    return "asc" if direction == "desc" else "desc"
+
+
+def _limit(text: str) -> int | None:
+    match = _WHICH_N.search(text) or _TOP.search(text)
+    return _as_number(match["count"]) if match else None
+
+
+def _as_number(text: str) -> int:
+    return int(text) if text.isdigit() else int(edit_words()["numbers"].index(text))
+
+
+@cache
+def adjectives() -> Mapping[str, tuple[str, str]]:
+    """Adjective -> direction and words of columns ("any": of any)."""
+    listed = edit_words()["adjectives"]
+    found: dict[str, tuple[str, str]] = {}
+    for direction, by_column in listed.items():
+        for columns, those in by_column.items():
+            for adjective in those:
+                known = found.get(adjective)
+                if known is None or (known[0] == direction and known[1] != "any"):
+                    found[adjective] = (direction, f"{known[1]} {columns}" if known else columns)
+    return found
+
+
+def _adjective(text: str) -> tuple[str, str, str] | None:
+    """The first superlative of a text, the longest that fits."""
+    for adjective in sorted(adjectives(), key=len, reverse=True):
+        if adjective not in ("first", "last") and re.search(rf"\b{adjective}\b(?! \d)", text):
+            if adjective in ("most", "least") and re.search(rf"\bat {adjective}\b", text):
+                continue
+            return (adjective, *adjectives()[adjective])
+    if re.search(r"\b(?:comes?|came|ranks?|ends?|ended|finish\w*|is|are|was|were) (?:in )?last\b", text):
+        return "last", "asc", "any"
+    if re.search(r"\b(?:comes?|came|ranks?|is|are|was|were) (?:in |out )?(?:first|ahead|on top)\b", text):
+        return "first", "desc", "any"
+    return None
+
+
+def _aggregate(text: str) -> str:
+    for name, listed in edit_words()["aggregates"].items():
+        for word in listed:
+            if name in ("AVG", "SUM") and re.search(rf"\b{word}\b", text):
+                return str(name)
+    if re.search(r"\b(?:what|whats|and)\b.*\b(?:is|was|are|s|the)\b", text) or text.startswith("the "):
+        for name in ("MAX", "MIN"):
+            for word in edit_words()["aggregates"][name]:
+                row = r"\bwhich\b|\bwho\b|\bones?\b"
+                if re.search(rf"\b(?:the|their|its|what) {word}\b", text) and not re.search(row, text):
+                    return name
+    return ""
+
+
+# -------------------------------------------------------------------------------------------------- conditions
+
+
+def _comparisons(text: str) -> list[Comparison]:
+    """Numbers, times, days, years and months with the operators before or behind them, none of a limit."""
+    taken = [
+        match.span("count") for match in (*_TOP.finditer(text), *_WHICH_N.finditer(text)) if _is_limit(match, text)
+    ]
+    found: list[Comparison] = []
+
+    def free(start: int, end: int) -> bool:
+        spans = [*taken, *((c.start, c.end) for c in found)]
+        return all(end <= other[0] or other[1] <= start for other in spans)
+
+    between = re.search(r"\b(?:between|from) (?P<low>\d[\d:,.-]*) (?:and|to) (?P<high>\d[\d:,.-]*\d|\d)", text)
+    if between:
+        low, high = (between[name].replace(",", "").rstrip(".") for name in ("low", "high"))
+        found.append(Comparison("between", low, *between.span(), _kind_of(low), high=high))
+    months = "|".join(edit_words()["months"])
+    for match in re.finditer(rf"\b(?P<month>{months})(?: (?P<year>\d{{4}}))?\b", text):
+        if (
+            match["month"] == "may"
+            and not match["year"]
+            and not re.search(r"\b(?:in|of|during|for|about|and|since|before|after)(?: about)? may\b", text)
+        ):
+            continue
+        number = edit_words()["months"].index(match["month"]) + 1
+        found.append(Comparison(_operator(text, *match.span()), match["year"] or "", *match.span(), "month", number))
+    for pattern in (_DAY, _TIME, _NUMBER):
+        for match in pattern.finditer(text):
+            if free(*match.span()):
+                number_text = match[0].replace(",", "")
+                kind = {_DAY: "day", _TIME: "time"}.get(pattern, _kind_of(number_text))
+                found.append(Comparison(_operator(text, *match.span()), number_text, *match.span(), kind))
+    return sorted(found, key=lambda comparison: comparison.start)
+
+
+def _is_limit(match: re.Match[str], text: str) -> bool:
+    """ "the 15 credits" is a limit only where something is first, top or the like."""
+    return bool(re.match(r"(?:top|first|bottom|last|best|which|limit|only the|just the)", match[0]))
+
+
+def _kind_of(text: str) -> str:
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+        return "day"
+    if ":" in text:
+        return "time"
+    return "year" if re.fullmatch(r"(?:1[5-9]|20)\d\d", text) else "number"
+
+
+def _operator(text: str, start: int, end: int) -> str:
+    """The longest comparison that stands before the number or behind it; "" for none."""
+    before = " ".join(re.findall(r"[\w']+", text[:start])[-6:])
+    before = re.sub(r" (?:the year|year|the)$", "", before)
+    after = " ".join(re.findall(r"\w+", text[end:])[:4])
+    listed = edit_words()
+    fits = [(len(w) + 100, sign) for sign, those in listed["behind"].items() for w in those if _starts(after, w)]
+    for sign, those in listed["comparisons"].items():
+        fits += [(len(word), sign) for word in those if f" {before}".endswith(f" {word}")]
+    return str(max(fits)[1]) if fits else ""
+
+
+def _starts(after: str, cue: str) -> bool:
+    """ "or more", also behind a unit: "20 points or more"."""
+    tail = after.split()
+    return after.startswith(cue) or " ".join(tail[1:]).startswith(cue)
+
+
+def _absent(text: str) -> Iterator[tuple[Phrase, bool]]:
+    for match in _ABSENT.finditer(text):
+        verb = match[0].split()[0]
+        no = (match["no"] or "").strip()
+        if verb in ("without", "lack", "lacks", "lacking", "missing"):
+            yield tuple(words(match["what"])), True
+        elif no == "no" or (no and not re.search(r"\d", text[match.end() :])):
+            yield tuple(words(match["what"])), no == "no"
+    for match in _MISSING.finditer(text):
+        yield tuple(words(match["what"])), match["no"] not in ("known", "set")
+    for match in re.finditer(r"\bun(?P<what>[a-z]{3,}ed|paid|sold|read|known|sent)\b", text):
+        yield (match["what"],), True
+    for match in re.finditer(r"\b(?:not|never)(?: been)?(?: yet)? (?P<what>[a-z]+ed|paid|sold|sent)(?: yet)?\b", text):
+        yield (match["what"],), True
+
+
+def is_negated(text: str, start: int) -> bool:
+    """Does "not", "except" or the like stand right before this place?"""
+    return bool(_NEGATED.search(text[:start].lower()))
+
+
+def _listed(text: str) -> Iterator[Phrase]:
+    """The phrases of "title, price and the year"."""
+    for part in re.split(r",| and | as well as | plus |/|&", text):
+        phrase = words(part)
+        if phrase:
+            yield tuple(phrase)
+
+
+def listed_phrases(text: str) -> list[Phrase]:
+    """A list of things to show, one phrase each."""
+    return list(_listed(text))

@@ -1,0 +1,249 @@
+"""A follow-up question made whole, by the strategy that ``session.resolve`` names.
+
+>>> from nl2sql.interfaces import Turn
+>>> joined_questions("What about Norway?", [Turn("How many customers are there in Germany?")])
+'How many customers are there in Germany? What about Norway?'
+
+A question without evidence for being a follow-up is handed on as the very same object, whatever the strategy.
+
+- ``none``: as asked. - ``concat``: behind the earlier questions. - ``rewrite``: the specification's prompt, for large
+  models. - ``edit``: the previous SQL is edited (``edits``) and the edited SQL said in words (``saying``), for small
+  ones. - ``oracle``: the benchmark's own standalone text (``meta["standalone"]``).
+
+A resolved question keeps every number, quoted value, column and table word that the user wrote, and is not the
+previous question again. Where none can be had the question is handed on as asked, with the previous SQL in
+``Question.previous_sql``; ``Resolution.fallback`` then says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nl2sql.agents import prompts
+from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.agents.task import call_record
+from nl2sql.config import Config
+from nl2sql.errors import ModelError, UsageError
+from nl2sql.interfaces import Question, Resources, Turn
+from nl2sql.sessions.detection import Evidence, evidence_of
+from nl2sql.sessions.edits import edited
+from nl2sql.sessions.keeping import lost_words, unsaid_values
+from nl2sql.sessions.saying import said_by_adapter, with_addition, with_new_values
+from nl2sql.sql.words import words
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What became of a question: ``question`` is handed on, ``calls`` are the model calls that it took.
+
+    strategy: what was done, "none" for a question that is no follow-up. fallback: why the question was handed on as
+    asked, with the previous SQL; empty where it was not. edited_sql: of strategy edit, with its ``operations``.
+    """
+
+    question: Question
+    is_followup: bool = False
+    evidence: tuple[Evidence, ...] = ()
+    strategy: str = "none"
+    fallback: str = ""
+    edited_sql: str = ""
+    operations: tuple[str, ...] = ()
+    calls: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def resolved_query(self) -> str:
+        return self.question.text
+
+    def flags(self, asked: Question) -> dict[str, Any]:
+        """``Episode.flags["session"]`` of the question as it was ``asked``."""
+        meta = asked.meta
+        return {
+            "session_id": str(meta.get("session_id") or meta.get("interaction_id") or ""),
+            "turn": int(meta.get("turn") or len(asked.history) + 1),
+            "is_followup": self.is_followup,
+            "resolved_query": self.resolved_query,
+            "evidence": [evidence.to_dict() for evidence in self.evidence],
+            "strategy": self.strategy,
+            "fallback": self.fallback,
+            **({"previous_sql": self.question.previous_sql} if self.question.previous_sql else {}),
+            **({"edited_sql": self.edited_sql, "operations": list(self.operations)} if self.edited_sql else {}),
+        }
+
+
+def resolve(question: Question, resources: Resources, config: Config) -> Resolution:
+    """What ``question`` means after its history. Never raises for a model that fails: that is a fallback.
+
+    Raises Cancelled where ``resources.cancel`` is set meanwhile.
+    """
+    standalone = question.meta.get("standalone")
+    if config.session.resolve == "oracle" and standalone and question.history:
+        changed = standalone != question.text
+        handed_on = replace(question, text=standalone) if changed else question
+        return Resolution(handed_on, changed, strategy="oracle" if changed else "none")
+    evidence = tuple(evidence_of(question.text, question.history, resources.database))
+    if not evidence:
+        return Resolution(question)
+    return STRATEGIES[config.session.resolve](question, resources, config, evidence)
+
+
+def joined_questions(text: str, shown: Sequence[Turn]) -> str:
+    """The earlier questions and ``text``, oldest first."""
+    return " ".join([*(turn.user_query.strip() for turn in shown), text])
+
+
+def as_asked(question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]) -> Resolution:
+    """A follow-up that is recognised and left as it is."""
+    return Resolution(question, True, evidence)
+
+
+def concatenated(
+    question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]
+) -> Resolution:
+    """Strategy concat: the last ``session.shown`` questions before it."""
+    text = joined_questions(question.text, question.history[-config.session.shown :])
+    return Resolution(replace(question, text=text), True, evidence, "concat")
+
+
+def rewritten(question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]) -> Resolution:
+    """Strategy rewrite: the specification's prompt, the earlier exchanges quoted in one user message."""
+    settings, began = config.session, time.perf_counter()
+    shown = [_exchange(turn, settings.shows) for turn in question.history[-settings.shown :]]
+    fields = {"history": "\n".join(shown), "question": question.text}
+    messages = [
+        {"role": "system", "content": prompts.prompt("resolve_system", config.prompts)},
+        {"role": "user", "content": prompts.prompt("resolve_user", config.prompts, **fields)},
+    ]
+    try:
+        [completion] = resources.model.generate(
+            messages, stop=("\n",), max_new_tokens=settings.max_tokens, cancel=resources.cancel
+        )
+    except ModelError as error:
+        return fallen_back(question, evidence, "rewrite", f"model: {error}")
+    calls = (call_record("resolve", messages, completion, round(time.perf_counter() - began, 4)),)
+    return _checked(question, resources, evidence, "rewrite", completion.text.strip(), calls=calls)
+
+
+def _exchange(turn: Turn, shows: str) -> str:
+    asked = turn.resolved_query if shows == "resolved_query" and turn.resolved_query else turn.user_query
+    return f"Q: {asked}\nSQL: {turn.sql}"
+
+
+def edited_and_said(
+    question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]
+) -> Resolution:
+    """Strategy edit: the SQL of the turn that is meant, edited, in words."""
+    turn, reaching_back = turn_meant(question.text, question.history, evidence)
+    edits = edited(question.text, turn, resources.database, reaching_back=reaching_back)
+    if not edits:
+        return fallen_back(question, evidence, "edit", "no edit", turn=turn)
+    sql, operations = edits[0]
+    parts: dict[str, Any] = {"edited_sql": sql, "operations": operations}
+    draft = sql if config.session.draft else ""
+    asked = turn.resolved_query or turn.user_query
+    text = with_new_values(asked, turn.sql, sql) or with_addition(asked, question.text, operations)
+    if text and not lost_words(question.text, text, resources.database.schema()):
+        return Resolution(replace(question, text=text, previous_sql=draft), True, evidence, "edit", **parts)
+    began = time.perf_counter()
+    try:
+        completion = said_by_adapter(sql, resources, config)
+    except (ModelError, UsageError) as error:
+        return fallen_back(question, evidence, "edit", f"model: {error}", turn=turn, draft=draft, **parts)
+    messages = prompts.question_messages(sql, config.prompts)
+    calls = (call_record("resolve", messages, completion, round(time.perf_counter() - began, 4)),)
+    parts |= {"turn": turn, "calls": calls}
+    return _checked(question, resources, evidence, "edit", completion.text, draft=draft, **parts)
+
+
+def _checked(
+    question: Question,
+    resources: Resources,
+    evidence: tuple[Evidence, ...],
+    strategy: str,
+    text: str,
+    turn: Turn | None = None,
+    draft: str = "",
+    **parts: Any,
+) -> Resolution:
+    """``text`` as the resolved question, where it keeps what must be kept; else the fallback."""
+    last = question.history[-1]
+    parts_of_fallback = {**parts, "turn": turn, "draft": draft}
+    if text.casefold() in (last.user_query.casefold(), last.resolved_query.casefold()):
+        return fallen_back(question, evidence, strategy, "the previous question again", **parts_of_fallback)
+    if not text:
+        return fallen_back(question, evidence, strategy, "an empty text", **parts_of_fallback)
+    if lost := lost_words(question.text, text, resources.database.schema()):
+        return fallen_back(question, evidence, strategy, f"lost: {', '.join(lost)}", **parts_of_fallback)
+    if unsaid := unsaid_values(parts.get("edited_sql", ""), text, resources.database.dialect):
+        return fallen_back(question, evidence, strategy, f"left out: {', '.join(unsaid)}", **parts_of_fallback)
+    handed_on = replace(question, text=text, previous_sql=draft)
+    return Resolution(handed_on, True, evidence, strategy, **parts)
+
+
+def fallen_back(
+    question: Question,
+    evidence: tuple[Evidence, ...],
+    strategy: str,
+    why: str,
+    turn: Turn | None = None,
+    draft: str = "",
+    **parts: Any,
+) -> Resolution:
+    """The question as it was asked, beside the draft or the SQL of the turn that it speaks of (the last one)."""
+    logger.warning("the question %r is handed on as asked: %s", question.text, why)
+    beside = replace(question, previous_sql=draft or (turn or question.history[-1]).sql)
+    return Resolution(beside, True, evidence, strategy, why, **parts)
+
+
+Strategy = Callable[[Question, Resources, Config, "tuple[Evidence, ...]"], Resolution]
+STRATEGIES: dict[str, Strategy] = {
+    "none": as_asked,
+    "concat": concatenated,
+    "rewrite": rewritten,
+    "edit": edited_and_said,
+    "oracle": as_asked,
+}
+
+
+def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Evidence]) -> tuple[Turn, bool]:
+    """The turn that a follow-up speaks of, and whether it reaches back behind the last one.
+
+    That is the last turn, unless the question reaches back ("back to the stations", "those low stations again") and
+    words of it name a table, column or value of an earlier turn's query that the last one's lacks.
+    """
+    back = any(sign.kind == "cue" and sign.text in REACHING for sign in evidence)
+    pointing = [sign.text for sign in evidence if sign.kind == "pronoun" and sign.text.startswith(("th", "of th"))]
+    asked = {stem(word) for word in words(question) if word not in STOP_WORDS}
+    scores = [2 * len(asked & _stems_of(turn.sql)) + len(asked & _stems_of(turn.user_query)) for turn in history]
+    if not (back or pointing) or scores[-1] >= max(scores):
+        return history[-1], False
+    best = max(range(len(history)), key=lambda at: (scores[at], at))
+    return history[best], True
+
+
+def _stems_of(text: str) -> set[str]:
+    return {stem(word) for word in words(text) if word not in STOP_WORDS}
+
+
+REACHING = frozenset(
+    [
+        "back to",
+        "earlier",
+        "earlier one",
+        "earlier ones",
+        "at the start",
+        "we looked at",
+        "we had",
+        "once more",
+        "going back",
+        "go back",
+        "getting back",
+        "from before",
+        "from earlier",
+        "again",
+    ]
+)

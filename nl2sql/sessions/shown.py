@@ -1,0 +1,170 @@
+"""Which columns a follow-up wants to see: "Which ones? Title and pages.", "What classes do they belong to?", "Who?".
+
+A list of columns may be a clause of its own, follow "list", "show" and the like, or be what a question word stands
+before. Where rows are asked for and no column is named, they are shown by their name or title (``naming.label_of``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.databases.schema import Table
+from nl2sql.sessions.detection import cue_words
+from nl2sql.sessions.naming import Kinds, Named, label_of, named_column, named_group, named_table
+from nl2sql.sessions.reading import Phrase, Reading, listed_phrases
+from nl2sql.sessions.statement import Statement, label_column
+from nl2sql.sql.words import words
+
+_VERB = re.compile(
+    r"^(?:and |now |then |just |only |please |also |can you |could you )*"
+    r"(?:show|list|give|tell|display|return|print|name(?= the| all| them| these| those)|get|see|need|want)\b"
+    r"(?: me| us)?(?: only| just)?(?: all)?"
+)
+_OBJECT = re.compile(
+    r"\b(?:what|which|whose) (?P<what>[a-z_ ]+?) (?:do|does|did|are|is|were|was|have|has|had|can|will)\b"
+    r"(?: it| they| these| those| he| she| there| this| that| each of them)\b"
+)
+_BARE = re.compile(
+    r"^(?:and |so )?(?:of|in|for|from|by|to|at|on|with|under)? ?(?:what|which|whose) (?P<what>[a-z_]+(?: [a-z_]+)?)$"
+)
+_OWN = re.compile(
+    r"\b(?:what|who|which)(?: is| are| was| were|s)(?: the| their| its| his| her)+ (?P<what>[a-z_ ]+?)"
+    r"(?: of (?:that|those|these|them|this|it|the|each)\b.*)?$"
+)
+_WHO = re.compile(
+    r"\bwho\b|\bby whom\b|\bcalled\b|\bwhich (?:ones|one|are they)\b|\bwhich (?:\w+ ){1,2}ones\b|\bwhat are they\b"
+    r"|\b(?:list|show|name|see|give) (?:me )?(?:them|those|these|all of them|the ones)\b"
+)
+_WHICH_OF = re.compile(r"\bwhich (?:of|ones|one)\b|^(?:and )?which\b")
+_FILLER_WORDS = """please only just too also instead with together and then thanks as well their its his her all"""
+_FILLER = frozenset(_FILLER_WORDS.split())
+_END = re.compile(r"\b(?:of (?:the|those|these|them|that|all)|for|that|which|who|with|where|whose|in|on|at|from)\b")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The columns to show; ``explicit`` where the user names them, ``distinct`` where each is meant once."""
+
+    columns: tuple[Named, ...] = ()
+    explicit: bool = False
+    distinct: bool = False
+
+
+def what_is_shown(reading: Reading, statement: Statement, used: Sequence[tuple[int, int]], kinds: Kinds) -> Shown:
+    """What the follow-up wants to see; no columns where it leaves them as they are."""
+    for columns in _listed_columns(reading, statement, used, kinds):
+        return Shown(columns, explicit=True)
+    if reading.groupings or reading.aggregate or reading.count:
+        return Shown()
+    first = reading.text[slice(*reading.clauses[0])].strip() if reading.clauses else ""
+    clauses = [reading.text[start:end].strip() for start, end in reading.clauses]
+    for clause in clauses:
+        match = _OBJECT.search(clause) or _BARE.search(clause)
+        if match and not _verbs() & set(words(match["what"])):
+            named = named_group(tuple(words(match["what"])), statement)
+            if named:
+                return Shown((named,), explicit=True, distinct=_repeats(named, statement))
+        if (match := _OWN.search(clause)) and not reading.adjective:
+            named = named_column(words(match["what"]), statement)
+            if named:
+                return Shown((named,), explicit=True)
+    rows_before = not statement.grouped and not statement.aggregates()
+    asks = _WHO.search(reading.text) or (not rows_before and _WHICH_OF.search(first))
+    if asks and not (rows_before and not re.search(r"\bwho\b|\bcalled\b|\bwhat are they\b", reading.text)):
+        table = named_table(words(first), statement.schema)
+        target = table if table and statement.distance(table.name) <= 1 and not rows_before else statement.main
+        label = label_of(target, statement)
+        return Shown((label,)) if label else Shown()
+    return Shown()
+
+
+@cache
+def _verbs() -> frozenset[str]:
+    """Words that are no name of what is shown."""
+    return frozenset([*cue_words()["auxiliaries"], "of", "one", "ones"])
+
+
+def _repeats(named: Named, statement: Statement) -> bool:
+    """Is it a property that many rows share, so that "which X are they in" means each X once?"""
+    table = statement.schema.table(named.table)
+    unique = table is not None and any(c.name == named.column and c.primary_key for c in table.columns)
+    return not unique
+
+
+def _listed_columns(
+    reading: Reading, statement: Statement, used: Sequence[tuple[int, int]], kinds: Kinds
+) -> Iterator[tuple[Named, ...]]:
+    """The columns of a clause that is nothing but a list of them, of one behind "list", and of one behind a comma."""
+    for number, (start, end) in enumerate(reading.clauses):
+        text = reading.text[start:end].strip()
+        verb = _VERB.match(text)
+        if verb:
+            head = text[verb.end() :]
+            cut = _END.search(head)
+            columns = _all_named(head[: cut.start()] if cut else head, statement, kinds)
+            if columns:
+                yield columns
+        if (number > 0 or verb) and not (verb and number == 0):
+            columns = _all_named(text, statement, kinds)
+            if columns and not _overlaps(start, end, used):
+                yield columns
+        if number == 0 and "," in text and not reading.orders and not reading.groupings:
+            offset = reading.text.find(",", start) + 1
+            columns = _all_named(reading.text[offset:end], statement, kinds)
+            if columns and not _overlaps(offset, end, used):
+                yield columns
+        only = re.match(
+            r"^(?:and |just |only |now |please )*(?:the |their |its )(?P<what>[a-z_, ]+?)(?: only| please| too)*$", text
+        )
+        if (
+            number == 0
+            and only
+            and re.match(r"^(?:and |but )?(?:(?:just|only) the|(?:just |only )?(?:their|its))\b", text)
+        ):
+            columns = _all_named(only["what"], statement, kinds)
+            if columns:
+                yield columns
+
+
+def _overlaps(start: int, end: int, used: Sequence[tuple[int, int]]) -> bool:
+    return any(start < other[1] and other[0] < end for other in used)
+
+
+def _all_named(text: str, statement: Statement, kinds: Kinds) -> tuple[Named, ...]:
+    """The columns of "title, price and the year", where every phrase means one; else none."""
+    phrases = [_content(phrase) for phrase in listed_phrases(text)]
+    phrases = [phrase for phrase in phrases if phrase]
+    named = [_one(phrase, statement, kinds) for phrase in phrases]
+    return tuple(each for each in named if each) if phrases and all(named) else ()
+
+
+def _content(phrase: Phrase) -> Phrase:
+    return tuple(
+        word for word in phrase if word not in _FILLER and (word not in STOP_WORDS or word in ("no", "number"))
+    )
+
+
+def _one(phrase: Phrase, statement: Statement, kinds: Kinds) -> Named | None:
+    if len(phrase) > 5:
+        return None
+    if phrase[0] in ("date", "dates", "day", "days", "when", "time") and len(phrase) == 1:
+        wanted = ("time", "datetime") if phrase[0] == "time" else ("date", "datetime")
+        dates = [c for c in statement.main.columns if kinds[statement.main.name.lower(), c.name.lower()] in wanted]
+        if dates:
+            return Named(statement.main.name, dates[0].name)
+    if phrase in (("name",), ("names",), ("title",), ("titles",), ("label",), ("labels",)):
+        label = label_of(statement.main, statement)
+        if label and words(label.column)[-1] == phrase[0].removesuffix("s"):
+            return label
+    table = named_table(phrase, statement.schema)
+    if table and label_column(table) and all(_is_of(word, table) for word in phrase):
+        return named_group(phrase, statement)
+    return named_column(phrase, statement)
+
+
+def _is_of(word: str, table: Table) -> bool:
+    return stem(word) in {stem(part) for part in words(table.name)}

@@ -1,0 +1,334 @@
+"""One SELECT that edits are made on: its tables by alias, its conditions, and joins made where a column needs one.
+
+>>> from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
+>>> customers = Table("customers", (Column("id", "INTEGER", True), Column("city")))
+>>> keys = (ForeignKey(("customer_id",), "customers", ("id",)),)
+>>> orders = Table("orders", (Column("id", "INTEGER", True), Column("customer_id")), keys)
+>>> statement = read_statement("SELECT COUNT(*) FROM orders", Schema((customers, orders)))
+>>> statement.add_condition(exp.EQ(this=statement.column("customers", "city"), expression=exp.Literal.string("Bern")))
+>>> statement.sql().partition(" JOIN ")[2]
+"customers ON orders.customer_id = customers.id WHERE customers.city = 'Bern'"
+
+Not covered: set operations, WITH, derived tables (``read_statement`` gives None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from nl2sql.agents.context.linking import stem
+from nl2sql.databases.schema import Schema, Table
+from nl2sql.sql.canonical import is_aggregate
+from nl2sql.sql.parse import parse_bounded
+from nl2sql.sql.same import read_double_quoted_values
+from nl2sql.sql.words import words
+
+FARTHEST = 3  # joins to a column's table
+_LABELS = ("name", "title", "label")
+
+
+@dataclass
+class Statement:
+    """A SELECT over tables of ``schema``. Edits change ``tree`` in place; ``copy`` before alternatives are tried."""
+
+    tree: exp.Select
+    schema: Schema
+
+    def copy(self) -> Statement:
+        return Statement(self.tree.copy(), self.schema)
+
+    def sql(self) -> str:
+        return self.tree.sql(dialect=self.schema.dialect)
+
+    # ---------------------------------------------------------------------------------------------------- tables
+
+    def sources(self) -> dict[str, Table]:
+        """Alias in lower case -> table, the FROM clause's first."""
+        from_ = self.tree.args["from_"].this
+        nodes = [from_, *(join.this for join in self.tree.args.get("joins") or ())]
+        found = ((node.alias_or_name.lower(), self.schema.table(node.name)) for node in nodes)
+        return {alias: table for alias, table in found if table is not None}
+
+    @property
+    def main(self) -> Table:
+        return next(iter(self.sources().values()))
+
+    def table_of(self, column: exp.Column) -> Table | None:
+        """The table of a column of this SELECT; None where it cannot be told."""
+        sources = self.sources()
+        if column.table:
+            return sources.get(column.table.lower())
+        return next((table for table in sources.values() if column_of(table, column.name)), None)
+
+    def distance(self, table: str) -> int:
+        """Joins between the statement and ``table``: 0 for one that it reads; ``FARTHEST + 1`` for none."""
+        path = self._path(table)
+        return FARTHEST + 1 if path is None else len(path)
+
+    def column(self, table: str, name: str) -> exp.Column:
+        """The column, with joins to its table where the statement does not read it yet. Raises LookupError."""
+        alias = next((alias for alias, source in self.sources().items() if source.name.lower() == table.lower()), None)
+        if alias is None:
+            alias = self._join(table)
+        return self._column(alias, name)
+
+    def _column(self, alias: str, name: str) -> exp.Column:
+        if len(self.sources()) == 1 and not self._prefixes():
+            return exp.column(_identifier(name))
+        return exp.column(_identifier(name), table=_identifier(self._spelled(alias)))
+
+    def _spelled(self, alias: str) -> str:
+        from_ = self.tree.args["from_"].this
+        nodes = [from_, *(join.this for join in self.tree.args.get("joins") or ())]
+        return next(node.alias_or_name for node in nodes if node.alias_or_name.lower() == alias)
+
+    def _prefixes(self) -> bool:
+        return any(column.table for column in self.tree.find_all(exp.Column))
+
+    def _join(self, table: str) -> str:
+        """Joins along the shortest path of keys; the alias of ``table``."""
+        path = self._path(table)
+        if path is None:
+            raise LookupError(table)
+        self._qualify()
+        for alias, link, target in path:
+            new = self._free_alias(target)
+            on = [
+                exp.EQ(
+                    this=exp.column(_identifier(mine), table=_identifier(self._spelled(alias))),
+                    expression=exp.column(_identifier(theirs), table=_identifier(new)),
+                )
+                for mine, theirs in link
+            ]
+            joined = exp.to_identifier(target, quoted=not _plain(target))
+            source = exp.Table(this=joined)
+            if new != target:
+                source.set("alias", exp.TableAlias(this=_identifier(new)))
+            self.tree.append("joins", exp.Join(this=source, on=exp.and_(*on)))
+        return new.lower()
+
+    def _free_alias(self, table: str) -> str:
+        taken = set(self.sources())
+        return next(name for name in (table, *(f"{table}_{n}" for n in range(2, 20))) if name.lower() not in taken)
+
+    def _qualify(self) -> None:
+        """Put the table's alias before every column that has none, so that a join makes none ambiguous."""
+        for column in list(self.tree.find_all(exp.Column)):
+            if column.table or column.find_ancestor(exp.Select) is not self.tree:
+                continue
+            for alias, table in self.sources().items():
+                if column_of(table, column.name):
+                    column.set("table", _identifier(self._spelled(alias)))
+                    break
+
+    def _path(self, table: str) -> list[tuple[str, list[tuple[str, str]], str]] | None:
+        """(alias it hangs on, pairs of columns, table) for each join to ``table``; None where none is near."""
+        sources = self.sources()
+        if any(source.name.lower() == table.lower() for source in sources.values()):
+            return []
+        waiting: list[tuple[str, Table, list[tuple[str, list[tuple[str, str]], str]]]]
+        waiting = [(alias, source, []) for alias, source in sources.items()]
+        seen = {source.name.lower() for source in sources.values()}
+        while waiting:
+            alias, source, path = waiting.pop(0)
+            if len(path) >= FARTHEST:
+                continue
+            for link, target in links(source, self.schema):
+                if target.name.lower() in seen:
+                    continue
+                longer = [*path, (alias, link, target.name)]
+                if target.name.lower() == table.lower():
+                    return longer
+                seen.add(target.name.lower())
+                waiting.append((target.name.lower(), target, longer))
+        return None
+
+    def without_aliases(self) -> None:
+        """Call each table by its own name, as small models write it; nothing changes where a table is read twice."""
+        names: dict[str, str] = {}
+        for select in self.tree.find_all(exp.Select):
+            tables = [t for t in select.find_all(exp.Table) if t.find_ancestor(exp.Select) is select]
+            if len({table.name.lower() for table in tables}) < len(tables):
+                return
+            for table in tables:
+                if names.setdefault(table.alias_or_name.lower(), table.name) != table.name:
+                    return
+        for column in self.tree.find_all(exp.Column):
+            if column.table:
+                name = names.get(column.table.lower())
+                column.set("table", _identifier(name) if name and len(set(names.values())) > 1 else None)
+        for table in self.tree.find_all(exp.Table):
+            table.set("alias", None)
+
+    # ------------------------------------------------------------------------------------------------ conditions
+
+    def conditions(self) -> list[exp.Expr]:
+        """The conditions of WHERE that AND joins."""
+        where = self.tree.args.get("where")
+        if where is None:
+            return []
+        node = where.this
+        return list(node.flatten()) if isinstance(node, exp.And) else [node]
+
+    def set_conditions(self, conditions: Sequence[exp.Expr]) -> None:
+        kept = [condition.copy() for condition in conditions]
+        self.tree.set("where", exp.Where(this=exp.and_(*kept)) if kept else None)
+
+    def add_condition(self, condition: exp.Expr) -> None:
+        self.set_conditions([*self.conditions(), condition])
+
+    def conditions_on(self, table: str, column: str) -> list[exp.Expr]:
+        """The conditions that compare this column with constants."""
+        return [c for c in self.conditions() if self.column_compared(c) == (table.lower(), column.lower())]
+
+    def column_compared(self, condition: exp.Expr) -> tuple[str, str] | None:
+        """(table, column) in lower case of a condition over one column; None for any other, subqueries too."""
+        if condition.find(exp.Query):
+            return None
+        columns = list(condition.find_all(exp.Column))
+        if not columns or any(c.name.lower() != columns[0].name.lower() for c in columns):
+            return None
+        table = self.table_of(columns[0])
+        return (table.name.lower(), columns[0].name.lower()) if table else None
+
+    def replace_conditions(self, old: Sequence[exp.Expr], new: exp.Expr) -> None:
+        """``new`` in the place of the first of ``old``, the others dropped."""
+        kept: list[exp.Expr] = []
+        for condition in self.conditions():
+            if condition is old[0]:
+                kept.append(new)
+            elif not any(condition is other for other in old):
+                kept.append(condition)
+        self.set_conditions(kept)
+
+    def keep_conditions_on(self, table: str) -> None:
+        compared = [(condition, self.column_compared(condition)) for condition in self.conditions()]
+        self.set_conditions([c for c, column in compared if column and column[0] == table.lower()])
+
+    def drop_conditions_on(self, table: str, columns: Iterable[str]) -> bool:
+        """Whether there was any."""
+        named = {(table.lower(), column.lower()) for column in columns}
+        kept = [c for c in self.conditions() if self.column_compared(c) not in named]
+        dropped = len(kept) < len(self.conditions())
+        if dropped:
+            self.set_conditions(kept)
+        return dropped
+
+    # ---------------------------------------------------------------------------------------- what is selected
+
+    def order_by(self, keys: Sequence[tuple[exp.Expr, bool]]) -> None:
+        """Keys and whether each is descending; NULLs stand where the engine puts them."""
+        ordered = []
+        for key, desc in keys:
+            text = "SELECT 1 ORDER BY x DESC" if desc else "SELECT 1 ORDER BY x"
+            template = parse_bounded(text, self.schema.dialect).args["order"].expressions[0]
+            template.set("this", key.copy())
+            ordered.append(template)
+        self.tree.set("order", exp.Order(expressions=ordered))
+
+    def limit(self, count: int) -> None:
+        self.tree.set("limit", exp.Limit(expression=exp.Literal.number(count)))
+
+    def aggregates(self) -> list[exp.Expr]:
+        """The selected expressions that hold an aggregate."""
+        return [e for e in self.tree.expressions if any(is_aggregate(a) for a in e.find_all(exp.AggFunc))]
+
+    @property
+    def grouped(self) -> bool:
+        return self.tree.args.get("group") is not None
+
+    @property
+    def counts_only(self) -> bool:
+        return not self.grouped and len(self.aggregates()) == len(self.tree.expressions)
+
+    def select(self, expressions: Sequence[exp.Expr]) -> None:
+        self.tree.set("expressions", [expression.copy() for expression in expressions])
+
+    def clear(self, *clauses: str) -> None:
+        """Drop clauses: group, having, order, limit, distinct."""
+        for clause in clauses:
+            self.tree.set(clause, None)
+
+    def reroot(self, table: Table) -> None:
+        """Read ``table`` alone: its conditions stay, all other tables and conditions go."""
+        kept = [c for c in self.conditions() if (self.column_compared(c) or ("",))[0] == table.name.lower()]
+        for condition in kept:
+            for column in condition.find_all(exp.Column):
+                column.set("table", None)
+        self.tree.set("joins", None)
+        self.tree.set("from_", exp.From(this=exp.Table(this=_identifier(table.name))))
+        self.clear("group", "having", "order", "limit", "distinct")
+        self.set_conditions(kept)
+
+
+def read_statement(sql: str, schema: Schema) -> Statement | None:
+    """``sql`` as a Statement; None where it is no plain SELECT over tables of ``schema``."""
+    try:
+        tree = parse_bounded(sql, schema.dialect)
+    except SqlglotError:
+        return None
+    if not isinstance(tree, exp.Select) or tree.args.get("from_") is None or tree.args.get("with_") is not None:
+        return None
+    nodes = [tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or ())]
+    if not all(isinstance(node, exp.Table) and schema.table(node.name) for node in nodes):
+        return None
+    if schema.dialect == "sqlite":
+        read_double_quoted_values(tree)
+    return Statement(tree, schema)
+
+
+def links(table: Table, schema: Schema) -> Iterator[tuple[list[tuple[str, str]], Table]]:
+    """(pairs of columns, other table) of each key between ``table`` and another: its own first, then those to it.
+
+    Where no keys are declared, a column named as another table's one-column primary key counts as one.
+    """
+    declared = any(other.foreign_keys for other in schema.tables)
+    for key in table.foreign_keys:
+        if target := schema.table(key.ref_table):
+            yield list(zip(key.columns, key.ref_columns, strict=True)), target
+    for other in schema.tables:
+        for key in other.foreign_keys:
+            if key.ref_table.lower() == table.name.lower() and other.name != table.name:
+                yield list(zip(key.ref_columns, key.columns, strict=True)), other
+        if not declared and other.name != table.name:
+            shared = [c.name for t in (table, other) for c in t.columns if c.primary_key]
+            shared = [name for name in shared if column_of(table, name) and column_of(other, name)]
+            if shared and shared[0].lower() not in ("id", "name", "code"):
+                yield [(shared[0], shared[0])], other
+
+
+def column_of(table: Table, name: str) -> bool:
+    return any(column.name.lower() == name.lower() for column in table.columns)
+
+
+def label_column(table: Table) -> str | None:
+    """The column that a row of ``table`` is called by: its name, title or label; None where it has none."""
+    names = {column.name.lower(): column.name for column in table.columns}
+    exact = next((names[label] for label in _LABELS if label in names), None)
+    own = {stem(word) for word in words(table.name)}
+    compound = (c.name for c in table.columns if set(words(c.name)) & set(_LABELS))
+    of_table = (name for name in compound if {stem(word) for word in words(name)} & own)
+    return exact or next(of_table, None) or next((c.name for c in table.columns if _is_label(c.name)), None)
+
+
+def _is_label(name: str) -> bool:
+    parts = words(name)
+    return parts[-1:] != [] and parts[-1] in _LABELS
+
+
+def key_columns(table: Table) -> list[str]:
+    return [column.name for column in table.columns if column.primary_key]
+
+
+def _plain(name: str) -> bool:
+    from nl2sql.databases.schema import quote_name
+
+    return quote_name(name) == name
+
+
+def _identifier(name: str) -> exp.Identifier:
+    return exp.to_identifier(name, quoted=not _plain(name))

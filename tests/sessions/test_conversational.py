@@ -1,0 +1,142 @@
+"""Any controller in a conversation: what it is handed, what is counted, and what the episode says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sessions.sales import FIRST, TOP, follow_up
+from sessions.test_resolution import Sayer
+
+from nl2sql.agents.controllers import NamedController, get_controller, run_episode
+from nl2sql.agents.record import Episode
+from nl2sql.config import Config, build_config
+from nl2sql.interfaces import Question, Resources, Turn
+from nl2sql.models.scripted import ScriptedModel
+from nl2sql.sessions.conversational import conversational
+
+Q4 = TOP.replace("quarter = 3", "quarter = 4")
+
+
+def asked(named: NamedController, question: Question, database, *replies: str, says: str = "", **session) -> Episode:
+    model = ScriptedModel(list(replies) or ["SELECT 1"], on_exhausted="repeat")
+    opened = Resources(model, database, question_model=lambda: Sayer(says))
+    in_conversation = replace(named, run=conversational(named.run))
+    return run_episode(in_conversation, question, lambda: opened, build_config({"session": session}))
+
+
+@pytest.fixture
+def seen():
+    """An own loop that keeps what it is handed."""
+    handed: list[Question] = []
+
+    def loop(question: Question, resources: Resources, config: Config) -> Episode:
+        handed.append(question)
+        return Episode(question, "loop", sql="SELECT 1")
+
+    return handed, get_controller(loop)
+
+
+def test_workflow_with_followup(sales):
+    """The specification's test: the second question is a follow-up, and its resolved text holds Q4."""
+    named = get_controller("single_shot")
+    first = asked(named, Question("Top 10 products in Q3"), sales, TOP)
+    second = asked(named, follow_up("What about Q4?"), sales, Q4)
+    assert first.flags["session"]["is_followup"] is False
+    assert second.flags["session"]["is_followup"] is True
+    assert second.flags["session"]["resolved_query"] == "Top 10 products in Q4"
+    assert second.question.text == "What about Q4?" and second.sql.startswith("SELECT products.name")
+
+
+def test_without_a_history_the_controller_sees_the_very_same_question_at_no_cost(seen, sales):
+    handed, named = seen
+    question = Question("What about Q4?")
+    episode = asked(named, question, sales)
+    assert handed[0] is question and episode.calls == [] and episode.usage.model_calls == 0
+    assert episode.flags["session"] == {
+        "session_id": "",
+        "turn": 1,
+        "is_followup": False,
+        "resolved_query": "What about Q4?",
+        "evidence": [],
+        "strategy": "none",
+        "fallback": "",
+    }
+
+
+def test_the_episode_says_what_was_understood(seen, sales):
+    handed, named = seen
+    question = follow_up("What about Q4?", session_id="abc", turn=2)
+    session = asked(named, question, sales).flags["session"]
+    assert (session["session_id"], session["turn"], session["strategy"]) == ("abc", 2, "edit")
+    assert session["evidence"] == [{"kind": "cue", "text": "what about"}]
+    assert session["edited_sql"] == Q4 and session["operations"] == ["replace sales.quarter"]
+    assert handed[0].text == session["resolved_query"] == "Top 10 products in Q4"
+
+
+def test_the_loop_and_the_control_get_the_same_resolved_question(sales):
+    question = follow_up("Show me by region")
+    texts = {
+        asked(get_controller(name), question, sales, "SELECT name FROM regions").flags["session"]["resolved_query"]
+        for name in ("single_shot", "react_plus", "candidates")
+    }
+    assert texts == {"Top 10 products in Q3 by region"}
+
+
+def test_calls_of_the_resolution_are_counted_and_stand_first(sales):
+    named = get_controller("single_shot")
+    episode = asked(named, follow_up("What about Q4?"), sales, "Top 10 products in Q4", Q4, resolve="rewrite")
+    assert [call["kind"] for call in episode.calls] == ["resolve", "sql"]
+    assert episode.usage.model_calls == 2
+    assert episode.usage.prompt_tokens == sum(call["usage"]["prompt_tokens"] for call in episode.calls)
+    said = asked(named, follow_up("How many of those are there?"), sales, says="How many products are there?")
+    assert said.calls[0]["kind"] == "resolve"
+    assert said.usage.prompt_tokens == sum(call["usage"]["prompt_tokens"] for call in said.calls)
+
+
+def test_what_could_not_be_made_whole_is_asked_beside_the_previous_sql(sales):
+    episode = asked(get_controller("single_shot"), follow_up("And why?"), sales, TOP)
+    assert episode.flags["session"]["fallback"] == "no edit"
+    assert f"Previous query:\n{TOP}" in episode.messages[1]["content"]
+
+
+def test_the_edited_query_is_the_answer_where_that_is_asked_for(sales):
+    episode = asked(get_controller("react"), follow_up("What about Q4?"), sales, answer="edited")
+    assert (episode.controller, episode.finish, episode.error) == ("react", "answered", None)
+    assert episode.rows == sales.run(Q4).rows and episode.usage.model_calls == 0
+    assert all(set(record) == {"step", "llm"} for record in episode.trace)
+
+
+def test_an_edited_answer_without_an_edit_is_asked_of_the_controller(sales):
+    episode = asked(get_controller("single_shot"), follow_up("And why?"), sales, TOP, answer="edited")
+    assert episode.usage.model_calls == 1 and set(episode.rows) == set(sales.run(TOP).rows)
+
+
+@pytest.mark.parametrize("clarify", [True, False])
+def test_nothing_that_is_known_is_asked_back_by_switch(clarify, seen, sales):
+    handed, named = seen
+    episode = asked(named, Question("Who won the match?"), sales, clarify=clarify)
+    assert (episode.finish == "clarification_needed") is clarify and bool(handed) is not clarify
+    if clarify:
+        assert "regions, products, sales" in episode.flags["clarification"]
+    known = asked(named, Question("Is Anvil there?"), sales, clarify=True)
+    assert known.finish == "answered"
+
+
+def test_a_query_that_does_not_run_is_no_edited_answer(sales):
+    broken = Turn("Top", "Top", "SELECT nme FROM products WHERE colour = 'red'")
+    episode = asked(get_controller("single_shot"), follow_up("And green?", broken), sales, TOP, answer="edited")
+    assert episode.flags["session"]["fallback"] == "no edit" and set(episode.rows) == set(sales.run(TOP).rows)
+
+
+def test_an_own_loop_keeps_its_name_and_identity(seen):
+    _, named = seen
+    wrapped = get_controller(conversational(named.run))
+    assert wrapped.name == named.name
+
+
+def test_the_first_turn_is_no_dearer_than_a_question_of_its_own(sales):
+    question, named = Question("Top 10 products in Q3"), get_controller("single_shot")
+    plain = run_episode(named, question, lambda: Resources(ScriptedModel([TOP]), sales), Config())
+    assert asked(named, question, sales, TOP).usage.prompt_tokens == plain.usage.prompt_tokens
+    assert FIRST.sql == TOP

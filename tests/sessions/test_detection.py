@@ -1,0 +1,68 @@
+"""Follow-ups are recognised by evidence, and sentences that are whole by themselves are left alone."""
+
+from __future__ import annotations
+
+import pytest
+from sessions.sales import FIRST
+
+from nl2sql.sessions.detection import LONGEST, evidence_of, names_nothing
+
+FOLLOW_UPS = [
+    ("What about Q4?", "cue"),
+    ("Show me by region", "cue"),
+    ("same but in Q4", "cue"),
+    ("by region", "cue"),
+    ("only the red ones", "cue"),
+    ("Back to the products: which of them are red?", "cue"),
+    ("How many of those are red?", "pronoun"),
+    ("Which ones?", "pronoun"),
+    ("Who bought that product?", "pronoun"),
+    ("What regions do they belong to?", "pronoun"),
+    ("How many are there?", "ellipsis"),
+    ("red?", "ellipsis"),
+    ("cheapest first", "ellipsis"),
+    ("By whom?", "cue"),
+]
+WHOLE = [
+    "Which products are red?",
+    "Show me the products that are red.",
+    "What about the number of sales in quarter 4?",
+    "How many sales are there for each region, and which of them has the most?",
+    "List the regions and their sales.",
+    "Which products that were listed in 2021 are also red?",
+    "For each region, how many sales are there?",
+    "Find the products for those regions that have sales.",
+    "average price of the products",
+    "How many products does the region North have?",
+    "What is the name of the product that has the highest price, and in which region was it sold?",
+]
+
+
+@pytest.mark.parametrize(("question", "kind"), FOLLOW_UPS)
+def test_what_leans_on_an_earlier_turn_has_evidence(question, kind, sales):
+    signs = evidence_of(question, [FIRST], sales)
+    assert kind in {sign.kind for sign in signs}
+    assert all(sign.text for sign in signs)
+
+
+@pytest.mark.parametrize("question", WHOLE)
+def test_a_sentence_that_is_whole_has_none_whatever_cue_words_it_holds(question, sales):
+    assert evidence_of(question, [FIRST], sales) == []
+
+
+def test_without_a_history_there_is_no_evidence(sales):
+    assert evidence_of("What about Q4?", [], sales) == []
+
+
+def test_a_very_long_question_is_read_as_one_of_its_own(sales):
+    assert evidence_of("and " * LONGEST, [FIRST], sales) == []
+
+
+def test_a_value_of_the_previous_query_s_tables_is_evidence_where_nothing_else_is_named(sales):
+    assert [sign.kind for sign in evidence_of("Is Anvil still available", [FIRST], sales)] == ["value"]
+    assert evidence_of("Is Xylophone still available", [FIRST], sales) == []
+
+
+def test_a_question_may_name_nothing_of_the_schema(sales):
+    schema = sales.schema()
+    assert names_nothing("Who won the match?", schema) and not names_nothing("Which products?", schema)

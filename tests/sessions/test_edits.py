@@ -1,0 +1,161 @@
+"""The previous SQL is changed as a follow-up asks, compiles, and is left alone where nothing is asked."""
+
+from __future__ import annotations
+
+import pytest
+from sessions.sales import TOP
+from sqlglot import exp
+
+from nl2sql.databases.schema import Column, Schema, Table
+from nl2sql.databases.validation import validate_sql
+from nl2sql.interfaces import Turn
+from nl2sql.sessions.edits import edited
+from nl2sql.sessions.keeping import lost_words
+from nl2sql.sessions.reading import read_followup
+from nl2sql.sessions.saying import with_addition, with_new_values
+from nl2sql.sessions.statement import read_statement
+
+RED = "SELECT name, price FROM products WHERE colour = 'red'"
+SOLD = "SELECT COUNT(*) FROM sales WHERE quarter = 3"
+PER_PRODUCT = (
+    "SELECT p.name, SUM(s.revenue) FROM sales AS s JOIN products AS p ON p.product_id = s.product_id "
+    "GROUP BY p.product_id, p.name"
+)
+DEAREST = "SELECT MAX(price) FROM products WHERE colour = 'red'"
+CASES = [  # the previous query, the follow-up, a query with the rows that are meant
+    (SOLD, "What about Q4?", "SELECT COUNT(*) FROM sales WHERE quarter = 4"),
+    (SOLD, "and in quarter 4?", "SELECT COUNT(*) FROM sales WHERE quarter = 4"),
+    (RED, "And green?", "SELECT name, price FROM products WHERE colour = 'green'"),
+    (RED, "anything but red", "SELECT name, price FROM products WHERE colour <> 'red'"),
+    (RED, "which of them cost more than 20?", f"{RED} AND price > 20"),
+    (RED, "only the fragile ones", f"{RED} AND fragile = 1"),
+    (RED, "those that are not fragile", f"{RED} AND fragile = 0"),
+    (RED, "those without a retirement date", f"{RED} AND retired_on IS NULL"),
+    (RED, "listed after 2021", f"{RED} AND listed_on > '2021-12-31'"),
+    (RED, "ones listed in 2022", f"{RED} AND listed_on BETWEEN '2022-01-01' AND '2022-12-31'"),
+    (RED, "in any colour", "SELECT name, price FROM products"),
+    (RED, "cheapest first", f"{RED} ORDER BY price"),
+    (RED, "the most expensive one?", f"{RED} ORDER BY price DESC LIMIT 1"),
+    (RED, "How many are there?", "SELECT COUNT(*) FROM products WHERE colour = 'red'"),
+    (RED, "what is their average price?", "SELECT AVG(price) FROM products WHERE colour = 'red'"),
+    (RED, "also show the colour", "SELECT name, price, colour FROM products WHERE colour = 'red'"),
+    (RED, "just the names", "SELECT name FROM products WHERE colour = 'red'"),
+    (RED, "per colour", "SELECT colour, COUNT(*) FROM products GROUP BY colour"),
+    (
+        RED,
+        "How many sales does each one have?",
+        "SELECT p.name, COUNT(*) FROM products p JOIN sales s USING (product_id) WHERE colour = 'red' GROUP BY 1",
+    ),
+    (
+        SOLD,
+        "by region",
+        "SELECT r.name, COUNT(*) FROM sales s JOIN regions r USING (region_id) WHERE quarter = 3 GROUP BY 1",
+    ),
+    (
+        SOLD,
+        "for the North only",
+        "SELECT COUNT(*) FROM sales s JOIN regions r USING (region_id) WHERE quarter = 3 AND r.name = 'North'",
+    ),
+    (
+        SOLD,
+        "North and South",
+        "SELECT COUNT(*) FROM sales s JOIN regions r USING (region_id) WHERE quarter = 3",
+    ),
+    (SOLD, "per month", "SELECT substr(sold_on, 1, 7), COUNT(*) FROM sales WHERE quarter = 3 GROUP BY 1"),
+    (SOLD, "what was the total revenue?", "SELECT SUM(revenue) FROM sales WHERE quarter = 3"),
+    (
+        SOLD,
+        "which ones? revenue and date",
+        "SELECT revenue, sold_on FROM sales WHERE quarter = 3",
+    ),
+    (PER_PRODUCT, "which of these is the lowest?", f"{PER_PRODUCT} ORDER BY 2 LIMIT 1"),
+    (DEAREST, "Which one has it? Name.", "SELECT name FROM products WHERE name = 'Clock'"),
+    (TOP, "only the top 2", TOP.replace("LIMIT 10", "LIMIT 2")),
+]
+
+
+@pytest.mark.parametrize(("before", "question", "meant"), CASES)
+def test_a_follow_up_edits_the_previous_query(before, question, meant, sales):
+    [(sql, operations), *_] = edited(question, Turn("", sql=before), sales)
+    made, wanted = sales.run(sql), sales.run(meant)
+    assert made.success and wanted.success
+    assert sorted(map(repr, made.rows)) == sorted(map(repr, wanted.rows)), sql
+    assert operations and validate_sql(sql, sales.schema(), sales)["valid"]
+    if "ORDER BY" in meant:
+        assert made.rows == wanted.rows
+
+
+@pytest.mark.parametrize("before", ["", "SELECT", "not SQL at all", "SELECT 1 UNION SELECT 2", "DELETE FROM sales"])
+def test_what_is_no_plain_select_is_not_edited(before, sales):
+    assert edited("What about Q4?", Turn("", sql=before), sales) == []
+
+
+@pytest.mark.parametrize("question", ["", "thanks!", "why?", "x" * 5000, "'; DROP TABLE sales; --"])
+def test_words_that_ask_for_no_change_make_none(question, sales):
+    assert edited(question, Turn("", sql=RED), sales) == []
+
+
+def test_a_value_is_a_literal_whatever_it_holds(sales):
+    hostile = 'only the colour "x\' OR 1=1 --"'
+    assert all("OR 1 = 1" not in sql.upper() for sql, _ in edited(hostile, Turn("", sql=RED), sales))
+
+
+def test_reaching_back_keeps_what_is_said_of_the_thing_alone(sales):
+    before = (
+        "SELECT COUNT(*) FROM sales JOIN products ON products.product_id = sales.product_id "
+        "WHERE products.name = 'Bell' AND sales.quarter = 3"
+    )
+    [(sql, _)] = edited("what is the colour of that product?", Turn("", sql=before), sales, reaching_back=True)
+    assert sql == "SELECT colour FROM products WHERE name = 'Bell'"
+
+
+def test_joins_follow_the_keys_and_prefix_every_column(sales):
+    statement = read_statement("SELECT COUNT(*) FROM sales WHERE quarter = 3", sales.schema())
+    assert statement is not None and statement.distance("regions") == 1
+    statement.add_condition(exp.EQ(this=statement.column("regions", "name"), expression=exp.Literal.string("North")))
+    assert statement.sql() == (
+        "SELECT COUNT(*) FROM sales JOIN regions ON sales.region_id = regions.region_id "
+        "WHERE sales.quarter = 3 AND regions.name = 'North'"
+    )
+
+
+def test_aliases_stay_where_a_table_is_read_twice(sales):
+    text = "SELECT a.name FROM products AS a JOIN products AS b ON a.price < b.price"
+    statement = read_statement(text, sales.schema())
+    assert statement is not None
+    statement.without_aliases()
+    assert statement.sql() == text
+
+
+def test_a_follow_up_is_read_in_parts():
+    reading = read_followup("and by country and year, highest first, at least 20 pages or more")
+    assert reading.groupings == (("country",), ("year",)) and reading.orders[0][1] == "desc"
+    assert [(c.operator, c.text) for c in reading.comparisons] == [(">=", "20")]
+    assert read_followup("the top three, each one once").limit == 3
+    assert read_followup("the top three, each one once").distinct
+    assert read_followup("between 2010 and 2012").comparisons[0].high == "2012"
+
+
+def test_an_addition_is_said_behind_the_old_question_only_where_nothing_is_taken_back():
+    assert with_addition("How many are sold?", "and in Bern", ["filter city"]) == "How many are sold in Bern?"
+    assert (
+        with_addition("How many are sold?", "only red ones", ["filter colour"]) == "How many are sold, only red ones?"
+    )
+    assert with_addition("How many are sold?", "and in Bern", ["drop city", "filter city"]) == ""
+    assert with_addition("How many are sold?", "how many of them are red?", ["filter colour"]) == ""
+
+
+def test_a_new_value_stands_where_the_old_one_stood():
+    before, after = ("SELECT 1 FROM t AS a WHERE a.city = 'Bern'", "SELECT 1 FROM t WHERE city = 'Oslo'")
+    assert with_new_values("Who lives in Bern?", before, after) == "Who lives in Oslo?"
+    assert with_new_values("Who of Bern lives in Bern?", before, after) == ""
+    assert with_new_values("Who lives there?", before, after) == ""
+    assert with_new_values("Who lives in Bern?", before, "SELECT 2 FROM t") == ""
+
+
+def test_numbers_quoted_values_and_words_of_the_schema_must_be_kept():
+    schema = Schema((Table("stations", (Column("platforms"), Column("opened_on"))),))
+    assert lost_words("with 3 platforms?", "Which stations have three platforms?", schema) == ["3"]
+    assert lost_words("and 'Bern'?", "Which stations are in Basel?", schema) == ["Bern"]
+    assert lost_words("opened when?", "Which stations are there?", schema) == ["opened"]
+    assert lost_words("opening with 3 platforms", "3 opened platforms", schema) == []
