@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -125,3 +126,19 @@ def test_the_number_of_iterations_is_reflect_s(database: Database, store: Sessio
         assert len(asked) == iterations
     with pytest.raises(UsageError, match="max_iterations=0; expected at least 1"):
         generate_sql_with_agent("Which?", "s", 0, **options)
+
+
+@pytest.mark.model
+def test_the_examples_of_the_page_are_what_the_strategies_make(database: Database) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if re.match(r"\| (question|Top|What|Show)", line)]
+    head, *rows = [line.strip("| ").split(" | ") for line in lines]
+    history = [{"user_query": TOP, "sql": TOP_SQL}]
+    with closing(nl2sql.load_model("smollm2-135m")) as model:
+        for question, *said in rows:
+            before = [] if question == TOP else history
+            for strategy, text in zip(head[1:], said, strict=True):
+                config = build_config({"session": {"resolve": strategy.strip("`")}})
+                options: dict[str, Any] = {"database": database, "model": model, "config": config}
+                assert resolve_query_with_history(question, before, **options) == text, (question, strategy)
+    assert [question for question, *_ in rows] == [TOP, Q4, "Show me by region"]
