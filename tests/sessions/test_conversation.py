@@ -76,6 +76,9 @@ def test_a_failure_does_not_enter_the_history(database: Database) -> None:
     talk.ask(HOW_MANY)
     assert talk.ask("What about their names?").error
     assert talk.ask("A question without replies?").error
+    late = Conversation(database, talk.model, fails_late)
+    late.ask(HOW_MANY)
+    assert late.history == []
     assert [turn.user_query for turn in talk.history] == [HOW_MANY]
     assert talk.ask(IN_BERN).flags["session"]["turn"] == 2
 
@@ -92,6 +95,11 @@ def test_a_question_that_was_asked_back_does_not_enter_the_history(database: Dat
 def asks_back(question: Question, resources: Resources, config: Config) -> Episode:
     """A loop of one's own that asks back with a query at hand."""
     return Episode(question, "", sql="SELECT 1 AS n", columns=("n",), rows=((1,),), finish="clarification_needed")
+
+
+def fails_late(question: Question, resources: Resources, config: Config) -> Episode:
+    """A loop of one's own whose query runs, and which gives it up all the same."""
+    return Episode(question, "", sql="SELECT 1 AS n", columns=("n",), rows=((1,),), error="controller: too late")
 
 
 def only_writes(question: Question, resources: Resources, config: Config) -> Episode:
@@ -156,8 +164,19 @@ def test_a_notebook_shows_what_was_understood_and_runs_no_markup(database: Datab
     assert f"over {database.name}: 2 turns" in repr(talk)
 
 
+EDITED = build_config(
+    {"session": {"resolve": "edit", "answer": "edited"}, "candidates": {"question_adapter": "none-here"}}
+)
+
+
+@pytest.mark.parametrize("config", [CONCAT, EDITED], ids=["concat", "edited"])
 @pytest.mark.parametrize("dialect", ["duckdb", "postgres", "mysql"])
-def test_a_conversation_is_held_on_other_engines(dialect: str, engine: Callable[[str], Database]) -> None:
-    talk = conversation(engine(dialect))
-    assert (talk.ask(HOW_MANY).rows, talk.ask(IN_BERN).rows) == (((2,),), ((1,),))
+def test_a_conversation_is_held_on_other_engines(
+    dialect: str, config: Config, engine: Callable[[str], Database]
+) -> None:
+    talk = conversation(engine(dialect), config=config)
+    first, second = talk.ask(HOW_MANY), talk.ask(IN_BERN)
+    assert (first.rows, second.rows) == (((2,),), ((1,),)), second.error
     assert [turn.results_summary[:6] for turn in talk.history] == ["1 rows"] * 2
+    assert bool(second.flags["session"].get("edited_sql")) is (config is EDITED)
+    assert (second.usage.model_calls == 0) is (config is EDITED)

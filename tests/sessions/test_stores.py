@@ -193,7 +193,9 @@ import sys
 from nl2sql.interfaces import Turn
 from nl2sql.sessions.sqlite_store import SqliteStore
 store = SqliteStore(sys.argv[1])
-for number in range(25):
+print("ready", flush=True)
+input()
+for number in range(60):
     store.add("ada", "shared", Turn(f"{sys.argv[2]} {number}"))
 store.close()
 """
@@ -201,11 +203,28 @@ store.close()
 
 def test_processes_that_write_one_session_take_one_place_each(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(number)]) for number in range(4)]
-    assert [writer.wait(120) for writer in writers] == [0] * 4
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    commands = [[sys.executable, "-c", WRITER, str(path), str(number)] for number in range(4)]
+    writers = [subprocess.Popen(command, text=True, **pipes) for command in commands]  # type: ignore[call-overload]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=120)
+    assert [writer.returncode for writer in writers] == [0] * 4
     with closing(sqlite3.connect(path)) as connection:
         places = [row[0] for row in connection.execute("SELECT place FROM session_turns ORDER BY place")]
-    assert places == list(range(91, 101))
+    assert places == list(range(231, 241))
+
+
+def test_the_load_script_finds_nothing_lost_mixed_or_out_of_order() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "session_load.py"
+    command = [sys.executable, str(script), "--store", "sqlite", "--threads", "4", "--turns", "12"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "48 turns" in done.stdout, done.stderr
+    assert done.stdout.endswith("none lost, order kept, no cross-talk\n")
 
 
 def unusable(kind: str, path: Path) -> None:
