@@ -18,9 +18,9 @@ Not covered: a session that moves to another database. Its queries mean nothing 
 from __future__ import annotations
 
 import getpass
+import hashlib
 import html
 import logging
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -174,9 +174,12 @@ def reply_of(episode: Episode) -> dict[str, Any]:
 
 
 def local_owner() -> str:
-    """The user of this machine, as an owner; ``local`` where the name can be none or there is none."""
+    """The user of this machine, as an owner: the login name, or what stands for one that can be no owner."""
     try:
-        name = re.sub(r"[^A-Za-z0-9._@+-]", "_", getpass.getuser()).lstrip("._@+-")
+        name = getpass.getuser()
     except (KeyError, OSError):  # a container's user without an entry
-        name = ""
-    return name[:128] or LOCAL
+        return LOCAL
+    try:
+        return checked_owner(name)
+    except UsageError:  # another user's name may come to the same letters, and is told apart
+        return f"user-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"

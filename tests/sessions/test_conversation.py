@@ -17,9 +17,10 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database, Question, Resources, Turn
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sessions.conversation import Conversation
+from nl2sql.sessions.conversation import Conversation, local_owner
 from nl2sql.sessions.sqlite_store import SqliteStore
 from nl2sql.sessions.stores import MemoryStore
+from nl2sql.sessions.turns import checked_owner
 
 CONCAT = build_config({"session": {"resolve": "concat"}})
 HOW_MANY, IN_BERN = "How many customers are there?", "What about those in Bern?"
@@ -162,6 +163,14 @@ def test_a_notebook_shows_what_was_understood_and_runs_no_markup(database: Datab
     page = talk._repr_html_()
     assert f"understood as: {HOW_MANY} {IN_BERN}" in page and "<script>" not in page and "&lt;script&gt;" in page
     assert f"over {database.name}: 2 turns" in repr(talk)
+
+
+def test_users_of_a_machine_are_different_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = []
+    for name in ("ada", "Jürgen", "Järgen", "x" * 200, "x" * 201, "a b"):
+        monkeypatch.setenv("LOGNAME", name)
+        owners.append(checked_owner(local_owner()))
+    assert owners[0] == "ada" and len(set(owners)) == len(owners)
 
 
 EDITED = build_config(
