@@ -60,8 +60,8 @@ def chat(
     ttl: TtlOption = 0.0,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[
-        str, typer.Option(help="react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
-    ] = "react",
+        str, typer.Option(help="best, react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
+    ] = "best",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     adapter: AdapterOption = "auto",
