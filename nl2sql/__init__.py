@@ -55,12 +55,14 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from nl2sql.runs.evaluate import resume as resume
     from nl2sql.runs.rescore import replay as replay
     from nl2sql.runs.run import Run as Run
+    from nl2sql.sessions.conversation import Conversation as Conversation
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Completion": "nl2sql.interfaces",
     "Config": "nl2sql.config",
+    "Conversation": "nl2sql.sessions.conversation",
     "Episode": "nl2sql.agents.record",
     "Grammar": "nl2sql.interfaces",
     "Question": "nl2sql.interfaces",

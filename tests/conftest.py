@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from engine_shops import engine  # noqa: F401 - a fixture
 from people import make_database
+from session_stores import redis_address, session_store  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool

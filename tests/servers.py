@@ -130,6 +130,24 @@ def mysql(schema: str, dump: Path | None = None) -> Iterator[str | None]:
             stop(process)
 
 
+@contextmanager
+def redis(*options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]] | None]:
+    """Address and process of an empty Redis server; None where none is installed. options: words of its command."""
+    server = find_program("redis-server")
+    if server is None:
+        yield None
+        return
+    user, port = unprivileged("redis"), free_port()
+    with folder_of(user) as folder:
+        command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), *options]
+        process = subprocess.Popen(command, user=user, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            waiting(lambda: socket.create_connection(("127.0.0.1", port), 1).close(), OSError, process)
+            yield f"redis://127.0.0.1:{port}/0", process
+        finally:
+            stop(process)
+
+
 def waiting(connect, refused: type[Exception], process: subprocess.Popen):  # type: ignore[no-untyped-def]
     """What ``connect`` returns as soon as the server answers."""
     for _ in range(600):

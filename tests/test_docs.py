@@ -36,7 +36,7 @@ def test_commands_of_the_how_to_pages_exist_with_their_options() -> None:
     from nl2sql.cli import app
 
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for page in ("README.md", "docs/runs.md", "docs/report.md"):
+    for page in ("README.md", "docs/runs.md", "docs/report.md", "docs/sessions.md"):
         for line in re.findall(r"^nl2sql (.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE):
             name, *words = line.split("#")[0].split()
             known = {

@@ -18,6 +18,7 @@ from nl2sql.cli import (
     ablate,
     ask,
     bench_repair,
+    chat,
     check_data,
     compare,
     corpus,
@@ -61,6 +62,7 @@ def _options(
 
 
 app.command("ask")(ask.ask)
+app.command("chat")(chat.chat)
 app.command("eval")(evaluate.evaluate_command)
 app.command("ablate")(ablate.ablate_command)
 app.command("report")(report.report_command)

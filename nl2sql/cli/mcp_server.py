@@ -1,13 +1,15 @@
 """Databases as MCP tools: look at the schema, read, dry-run with repair guidance, ask.
 
 All tools but ``log_successful_query`` only read: their SQL runs in the sandbox of the database's engine, and they are
-annotated as reading. ``log_successful_query`` exists only where a corpus may be written; its SQL is dry-run first.
-What a caller got wrong comes back as the tool's error, never as a crash of the server. A server has one database or
-several, each a profile by name; a tool works on ``profile``, which is the first database where it is left out.
+annotated as reading. ``ask`` remembers the turns of a session in memory, each client's apart. ``log_successful_query``
+exists only where a corpus may be written; its SQL is dry-run first. What a caller got wrong comes back as the tool's
+error, never as a crash of the server. A server has one database or several, each a profile by name; a tool works on
+``profile``, which is the first database where it is left out.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,15 +18,18 @@ from uuid import UUID
 
 import anyio.to_thread
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from nl2sql import __version__
-from nl2sql.agents.controllers import answer, get_controller
+from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import json_tree
 from nl2sql.errors import Nl2SqlError
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version, explain_analyze
+from nl2sql.sessions.conversation import Conversation, reply_of
+from nl2sql.sessions.stores import MemoryStore
 
 if TYPE_CHECKING:
     from nl2sql.config import Config
@@ -32,9 +37,11 @@ if TYPE_CHECKING:
     from nl2sql.repair.corpus import Corpus
 
 READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+REMEMBERS = ToolAnnotations(read_only_hint=True, idempotent_hint=False, open_world_hint=False)
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 MAX_ROWS = 1000
 QUERY_S = 30.0
+STDIO, HTTP = "stdio", "http"  # owners of sessions: the one client of this process, and clients without a session
 DEFAULT = "default"  # the specification's name of the profile that is meant where none is given
 
 
@@ -76,6 +83,8 @@ class DatabaseTools:
         self.database, self.config, self.corpus, self.corpus_write = database, config, corpus, corpus_write
         self._model = model
         self._controller = get_controller(controller)
+        self._sessions = MemoryStore()  # of this database alone: a query of another one means nothing here
+        self._made: set[str] = set()  # session ids that were given to clients without a session of their own
         self._analyzer = ErrorAnalyzer(database.dialect, corpus, version=engine_version(database))
 
     def list_tables(self) -> dict[str, Any]:
@@ -115,14 +124,21 @@ class DatabaseTools:
         and similar repairs."""
         return explain_analyze(sql, self.database, analyzer=self._analyzer).model_dump(mode="json")
 
-    def ask(self, question: str) -> dict[str, Any]:
-        """Answer a question in plain words with the server's own language model: SQL and rows."""
+    def ask(self, question: str, session_id: str | None = None, owner: str = STDIO) -> dict[str, Any]:
+        """Answer a question in plain words with the server's own language model: SQL and rows. To ask a follow-up
+        question, pass the session_id that came back with the answer before."""
+        if owner == HTTP and session_id is not None and session_id not in self._made:
+            raise ToolError("no such session; leave session_id out, and pass the one that comes back")
         with self._model.at_hand() as model:
-            episode = answer(question.strip(), self.database, model, self._controller, self.config, corpus=self.corpus)
+            names: dict[str, Any] = {"session_id": session_id, "owner": owner}
+            options: dict[str, Any] = {"config": self.config, "corpus": self.corpus}
+            conversation = Conversation(self.database, model, self._controller, self._sessions, **names, **options)
+            episode = conversation.ask(question.strip())
         if not episode.sql:
             raise ToolError(episode.error or "the model wrote no SQL")
-        rows = json_tree(episode.rows[:MAX_ROWS])
-        return {"sql": episode.sql, "columns": list(episode.columns), "rows": rows, "error": episode.error}
+        if owner == HTTP:
+            self._made.add(conversation.session_id)
+        return reply_of(episode)
 
     def log_successful_query(
         self,
@@ -192,9 +208,11 @@ def build_server(profiles: Mapping[str, DatabaseTools]) -> MCPServer:
     async def explain_analyze(sql: str, profile: str = DEFAULT) -> dict[str, Any]:
         return await _outside(of(profile).explain_analyze, sql)
 
-    @server.tool(annotations=READS, description=DatabaseTools.ask.__doc__)
-    async def ask(question: str, profile: str = DEFAULT) -> dict[str, Any]:
-        return await _outside(of(profile).ask, question)
+    @server.tool(annotations=REMEMBERS, description=DatabaseTools.ask.__doc__)
+    async def ask(
+        question: str, context: Context, session_id: str | None = None, profile: str = DEFAULT
+    ) -> dict[str, Any]:
+        return await _outside(of(profile).ask, question, session_id, owner_of(context))
 
     if any(tools.corpus_write for tools in profiles.values()):
 
@@ -212,6 +230,18 @@ def build_server(profiles: Mapping[str, DatabaseTools]) -> MCPServer:
             return await _outside(of(profile).log_successful_query, *arguments)
 
     return server
+
+
+def owner_of(context: Context) -> str:
+    """The owner of a client's sessions: its HTTP session, this process over stdio, ``HTTP`` where there is neither.
+
+    A client without an HTTP session (the protocol since 2026-07) is known by nothing but a session id that it was
+    given; an id of its own choice is refused.
+    """
+    if context.headers is None:
+        return STDIO
+    name = context.headers.get("mcp-session-id")
+    return f"{HTTP}-{hashlib.sha256(name.encode()).hexdigest()}" if name else HTTP
 
 
 async def _outside(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:

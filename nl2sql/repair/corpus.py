@@ -29,7 +29,7 @@ from nl2sql.repair.embeddings import Embedder, HashedNgrams, embedder_named
 from nl2sql.repair.guidance import SimilarFix
 from nl2sql.repair.index import IndexFactory, SearchIndex, in_memory
 from nl2sql.repair.signatures import error_signature, fix_identity, mask_error, query_identity, skeleton
-from nl2sql.repair.store import Fix, History, corpus_error, open_corpus
+from nl2sql.repair.store import CORPUS, Fix, History, open_corpus
 from nl2sql.sql.same import same_words
 
 MAX_TEXT = 20_000  # characters of an SQL or an error that are stored
@@ -289,7 +289,7 @@ class Corpus:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.Error as error:
-                raise corpus_error(self.path, error) from None
+                raise CORPUS.error(self.path, error) from None
             changed = rewritten = 0
 
             def run(sql: str, values: Sequence[Any], rewrite: bool = False) -> bool:
@@ -306,7 +306,7 @@ class Corpus:
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:
                 self._connection.execute("ROLLBACK")
-                raise corpus_error(self.path, error) from None
+                raise CORPUS.error(self.path, error) from None
             except BaseException:
                 self._connection.execute("ROLLBACK")
                 raise
@@ -315,7 +315,7 @@ class Corpus:
         try:
             return self._connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise corpus_error(self.path, error) from None
+            raise CORPUS.error(self.path, error) from None
 
     def _count(self, table: str) -> int:
         return int(self._rows(f"SELECT count(*) FROM {table}")[0][0])

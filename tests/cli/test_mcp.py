@@ -121,6 +121,66 @@ def test_hostile_input_is_a_tool_error_and_changes_nothing(shop: Path, tmp_path:
     assert (sorted(p.name for p in shop.parent.iterdir() if p != script), shop.read_bytes()) == before
 
 
+def test_a_follow_up_is_asked_by_its_session_over_stdio(shop: Path, tmp_path: Path) -> None:
+    async def conversation(client: Client) -> list[dict[str, Any]]:
+        listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+        annotations = listed["ask"].annotations
+        assert annotations and annotations.idempotent_hint is False and annotations.read_only_hint is True
+        replies = []
+        for question, session in (("How many orders are there?", None), ("What about those in Bern?", "SAME")):
+            more = {"session_id": replies[0]["session_id"]} if session else {}
+            result = await client.call_tool("ask", {"question": question, **more})
+            assert not result.is_error and result.structured_content, result.content
+            replies.append(result.structured_content)
+        unnamed = await client.call_tool("ask", {"question": "What about those in Bern?"})
+        assert unnamed.structured_content and unnamed.structured_content["is_followup"] is False
+        for bad in ("../x", "", "a" * 129):
+            refused = await client.call_tool("ask", {"question": "How many?", "session_id": bad})
+            assert refused.is_error == bool(bad)
+        return replies
+
+    arguments = [*shop_with_script(shop, tmp_path), "-c", "session.resolve=concat"]
+    first, second = talk(arguments, conversation)
+    assert (first["is_followup"], first["resolved_query"]) == (False, "How many orders are there?")
+    assert second["session_id"] == first["session_id"] and len(first["session_id"]) == 32
+    assert second["is_followup"] is True
+    assert second["resolved_query"] == "How many orders are there? What about those in Bern?"
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_a_client_over_http_sees_no_other_client_s_session(mode: str, shop: Path, tmp_path: Path) -> None:
+    port = servers.free_port()
+    arguments = [*shop_with_script(shop, tmp_path), "-c", "session.resolve=concat", "--http", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nl2sql.cli", "mcp", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    async def session() -> None:
+        address = f"http://127.0.0.1:{port}/mcp"
+        async with (
+            Client(address, mode=mode, read_timeout_seconds=60) as ada,
+            Client(address, mode=mode, read_timeout_seconds=60) as ben,
+        ):
+            first = await ada.call_tool("ask", {"question": "How many orders are there?"})
+            assert first.structured_content, first.content
+            follow_up = {"question": "What about those in Bern?", "session_id": first.structured_content["session_id"]}
+            own = await ada.call_tool("ask", follow_up)
+            assert own.structured_content and own.structured_content["is_followup"] is True
+            guessed = await ben.call_tool("ask", follow_up | {"session_id": "monday"})
+            if mode == "legacy":  # each client has a session of HTTP, and names in it of its own
+                other = await ben.call_tool("ask", follow_up)
+                assert other.structured_content and other.structured_content["is_followup"] is False
+                assert guessed.structured_content and guessed.structured_content["is_followup"] is False
+            else:  # nobody is known: only an id that the server made is taken
+                assert guessed.is_error and "no such session" in str(guessed.content)
+
+    try:
+        servers.waiting(lambda: socket.create_connection(("127.0.0.1", port), 1).close(), OSError, process)
+        anyio.run(session)
+    finally:
+        servers.stop(process)
+
+
 def test_the_corpus_is_written_only_where_it_may_be(shop: Path, tmp_path: Path) -> None:
     path, id = tmp_path / "fixes.db", str(uuid.uuid4())
     arguments = [*shop_with_script(shop, tmp_path), "--corpus", str(path), "--corpus-write"]

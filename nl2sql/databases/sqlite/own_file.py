@@ -1,0 +1,97 @@
+"""SQLite files of our own (a corpus of fixes, conversations), opened safely and with a version.
+
+>>> notes = OwnFile("notebook", "--notes", 1, 0x6E6C3271, "CREATE TABLE notes (text TEXT)")
+>>> notes.tables
+frozenset({'notes'})
+
+Several processes may write at once: each write is one transaction that waits for its turn. A damaged file, one of a
+newer nl2sql, or one that is none of ours is an error that leaves it as it is.
+
+Not covered: files on network drives, where SQLite's locks do not hold.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from nl2sql.errors import DatabaseError, UsageError, one_line
+
+WAIT_S = 20.0  # for another process's transaction
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """A kind of file: what it is called, the option that names one, and the statements that make a new one.
+
+    application: SQLite's mark of the kind, 32 bits. hint: what to type for another file of the kind.
+    """
+
+    noun: str
+    option: str
+    version: int
+    application: int
+    statements: str
+    hint: str = ""
+
+    @property
+    def tables(self) -> frozenset[str]:
+        return frozenset(re.findall(r"CREATE TABLE (\w+)", self.statements))
+
+    def open(self, path: Path) -> sqlite3.Connection:
+        """A connection to the file, made where it is missing; for all threads, without implicit transactions.
+
+        Raises UsageError for a path that can be no file and a database that is none of ours, DatabaseError for a file
+        that is damaged, newer, or locked for too long."""
+        if path.is_dir() or not path.parent.is_dir():
+            raise UsageError(
+                f"{self.noun} {path} is not a file that can be made; give {self.option} FILE in an existing folder"
+            )
+        try:
+            connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise DatabaseError(f"{self.noun} {path} cannot be opened: {error}") from None
+        try:
+            self._prepare(connection, path)
+        except sqlite3.Error as error:
+            connection.close()
+            raise self.error(path, error) from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection, path: Path) -> None:
+        connection.execute("BEGIN IMMEDIATE")  # one process prepares, the others wait and then find it done
+        rows = connection.execute("SELECT lower(name) FROM sqlite_master WHERE type = 'table'").fetchall()
+        names = {row[0] for row in rows}
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > self.version:
+            made = f"version {version}, made by a newer nl2sql; this one knows {self.version}"
+            raise DatabaseError(f"{self.noun} {path} has {made}")
+        if names and (version < self.version or not self.tables <= names):
+            raise UsageError(
+                f"{path} is a SQLite database but no {self.noun} of nl2sql (its tables: "
+                f"{', '.join(sorted(names)[:5])}); give {self.option} another file{self.hint}"
+            )
+        if not names:
+            for statement in self.statements.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {self.version}")
+            connection.execute(f"PRAGMA application_id = {self.application}")
+        elif (problem := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise sqlite3.DatabaseError(f"database disk image is malformed: {problem}")
+        connection.execute("COMMIT")
+
+    def error(self, path: Path, error: sqlite3.Error) -> DatabaseError:
+        """SQLite's error about such a file, as one line with what to do next."""
+        text, subject = one_line(error), f"{self.noun} {path}"
+        if "locked" in text or "busy" in text:
+            return DatabaseError(f"{subject} is being written by another process for over {WAIT_S:g} s; try again")
+        if "not a database" in text or "malformed" in text:
+            return DatabaseError(f"{subject} is damaged ({text}); nothing was changed: restore it, or move it away")
+        if "readonly" in text:
+            return DatabaseError(f"{subject} cannot be written: it, or its folder, is read-only")
+        return DatabaseError(f"{subject}: {text}")

@@ -1,0 +1,185 @@
+"""A conversation over one database: each question is asked with the turns before it.
+
+    conversation = nl2sql.Conversation(database, nl2sql.load_model("smollm2-135m"))
+    conversation.ask("How many customers are there?")
+    conversation.ask("What about those in Germany?").flags["session"]["resolved_query"]
+
+>>> from nl2sql.interfaces import Question
+>>> asked_back = Episode(Question("Which?"), "react", finish="clarification_needed", error="question: Which table?")
+>>> result_of(asked_back, None, Config()) is None
+True
+
+A turn enters the history where its SQL ran. A failure does not, nor does a question that was asked back
+(``finish="clarification_needed"``): the next question follows on the last answer that there was.
+
+Not covered: a session that moves to another database. Its queries mean nothing there, and it is refused.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import html
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from nl2sql.agents.controllers import NamedController, answer, get_controller, with_preset
+from nl2sql.agents.record import Episode, json_tree
+from nl2sql.config import Config
+from nl2sql.databases.validation import validate_sql
+from nl2sql.errors import UsageError, one_line
+from nl2sql.interfaces import USER, Database, EventSink, Model, Question, RunResult, Turn, no_sink
+from nl2sql.sessions.conversational import conversational
+from nl2sql.sessions.resolution import Resolution
+from nl2sql.sessions.stores import MemoryStore, SessionStore
+from nl2sql.sessions.turns import KEPT, checked_owner, checked_session, new_session_id, new_turn
+from nl2sql.sql.bounds import MAX_CHARS
+
+logger = logging.getLogger(__name__)
+
+LOCAL = "local"  # the owner where a program has one user
+MOST_ROWS = 1000  # of an answer as JSON
+
+
+class Conversation:
+    """Questions in turn, over one database and with one model.
+
+    controller: a name, or any callable ``(Question, Resources, Config) -> Episode``. store: default: memory.
+    session_id: of a session to go on with, or a name for a new one; default: one that nobody can guess.
+    corpus: fixes, in place of ``config.repair.corpus``. Raises UsageError for an unknown controller, for names that
+    can be none, and for a session over another database; what the store raises.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        model: Model,
+        controller: str | Callable[..., Episode] | NamedController = "react",
+        store: SessionStore | None = None,
+        *,
+        session_id: str | None = None,
+        owner: str = LOCAL,
+        config: Config | None = None,
+        corpus: Any = None,
+    ) -> None:
+        named = controller if isinstance(controller, NamedController) else get_controller(controller)
+        self.database, self.model, self.config = database, model, config
+        self.owner, self.session_id = checked_owner(owner), checked_session(session_id or new_session_id())
+        self.episodes: list[Episode] = []  # the last ones that were asked here, failures too
+        self._store: SessionStore = MemoryStore() if store is None else store
+        self._controller = replace(named, run=conversational(named.run))
+        self._corpus = corpus
+        if session_id is not None:
+            self._check_database()
+
+    @property
+    def history(self) -> list[Turn]:
+        """The turns that the next question follows on, oldest first."""
+        return self._store.history(self.owner, self.session_id)
+
+    def ask(self, text: str, *, sink: EventSink = no_sink, cancel: threading.Event | None = None) -> Episode:
+        """Answer ``text``; ``Episode.flags["session"]`` says what was understood.
+
+        Raises UsageError for a question that is empty or too long; every other failure is in ``Episode.error``.
+        """
+        if len(text) > MAX_CHARS:
+            raise UsageError(f"the question has {len(text):,} characters; a session takes at most {MAX_CHARS:,}")
+        meta = {"session_id": self.session_id}
+        question = Question(text, self.database.name, history=tuple(self.history), split=USER, meta=meta)
+        options: dict[str, Any] = {"corpus": self._corpus, "sink": sink, "cancel": cancel}
+        episode = answer(question, self.database, self.model, self._controller, self.config, **options)
+        understood = episode.flags.setdefault("session", Resolution(question).flags(question))
+        result = result_of(episode, self.database, with_preset(self._controller, self.config))
+        if result is not None:
+            self._keep(new_turn(text, episode.sql, result, understood["resolved_query"]))
+        self.episodes = [*self.episodes, episode][-KEPT:]
+        return episode
+
+    def reset(self) -> None:
+        """Forget the session; the next question begins another one."""
+        self._store.delete(self.owner, self.session_id)
+        self.session_id, self.episodes = new_session_id(), []
+
+    def __repr__(self) -> str:
+        return f"<conversation {self.session_id} over {self.database.name}: {len(self.history)} turns>"
+
+    def _repr_html_(self) -> str:
+        seen = {episode.question.text for episode in self.episodes}
+        earlier = [turn for turn in self.history if turn.user_query not in seen]
+        parts = [f"<p>{html.escape(turn.user_query)}<br><code>{html.escape(turn.sql)}</code></p>" for turn in earlier]
+        for episode in self.episodes:
+            parts += [f"<p>{html.escape(line)}</p>" for line in understood_lines(episode)]
+            parts.append(episode._repr_html_())
+        return "".join(parts)
+
+    def _keep(self, turn: Turn) -> None:
+        try:
+            self._store.add(self.owner, self.session_id, turn)
+        except UsageError as error:  # a resolved question that is too long; the answer stands all the same
+            logger.warning("a turn of session %s is not kept: %s", self.session_id, error)
+
+    def _check_database(self) -> None:
+        turns = self.history
+        if not turns:
+            return
+        judged = validate_sql(turns[-1].sql, self.database.schema(), self.database)
+        if not judged["valid"]:
+            raise UsageError(
+                f"session {self.session_id!r} is over another database than {self.database.name!r} (its last query: "
+                f"{one_line(judged['reason'], 80)}); give its database, or another session id"
+            )
+
+
+def result_of(episode: Episode, database: Database | None, config: Config) -> RunResult | None:
+    """The result of an answer whose SQL ran; None for a failure, and for a question that was asked back.
+
+    A loop of one's own may hand back SQL that it did not run: that is run here.
+    """
+    if episode.error or not episode.sql or episode.finish == "clarification_needed" or database is None:
+        return None
+    if episode.columns:
+        return RunResult(True, episode.columns, episode.rows)
+    bounds = config.execution
+    result = database.run(episode.sql, timeout_s=bounds.timeout_s, max_rows=bounds.max_rows)
+    return result if result.success else None
+
+
+def understood_lines(episode: Episode) -> list[str]:
+    """What a follow-up was taken for, as lines; none for a question that stands alone."""
+    session = episode.flags.get("session", {})
+    if not session.get("is_followup"):
+        return []
+    evidence = ", ".join(f"{item['kind']} {item['text']!r}" for item in session.get("evidence", ()))
+    lines = [f"understood as: {session['resolved_query']}", f"a follow-up by {evidence}" if evidence else ""]
+    if session.get("fallback"):
+        lines[0] = f"not made whole ({session['fallback']}); asked as it is, beside the previous query"
+    return [line for line in lines if line]
+
+
+def reply_of(episode: Episode) -> dict[str, Any]:
+    """An answer as plain JSON, with ``session_id``, ``is_followup`` and ``resolved_query``."""
+    session = episode.flags.get("session", {})
+    return {
+        "sql": episode.sql,
+        "columns": list(episode.columns),
+        "rows": json_tree(episode.rows[:MOST_ROWS]),
+        "error": episode.error,
+        "session_id": session.get("session_id", ""),
+        "is_followup": session.get("is_followup", False),
+        "resolved_query": session.get("resolved_query", episode.question.text),
+    }
+
+
+def local_owner() -> str:
+    """The user of this machine, as an owner: the login name, or what stands for one that can be no owner."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without an entry
+        return LOCAL
+    try:
+        return checked_owner(name)
+    except UsageError:  # another user's name may come to the same letters, and is told apart
+        return f"user-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
