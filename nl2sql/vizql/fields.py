@@ -18,11 +18,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
+# fmt: off
 Function: TypeAlias = Literal[
-    *("SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR", "COLLECT", "AGG"),
-    *("YEAR", "QUARTER", "MONTH", "WEEK", "DAY"),
-    *("TRUNC_YEAR", "TRUNC_QUARTER", "TRUNC_MONTH", "TRUNC_WEEK", "TRUNC_DAY"),
+    "SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR", "COLLECT", "AGG",
+    "YEAR", "QUARTER", "MONTH", "WEEK", "DAY",
+    "TRUNC_YEAR", "TRUNC_QUARTER", "TRUNC_MONTH", "TRUNC_WEEK", "TRUNC_DAY",
 ]
+# fmt: on
 FUNCTIONS: tuple[str, ...] = get_args(Function)
 DATE_PARTS = frozenset({"YEAR", "QUARTER", "MONTH", "WEEK", "DAY"})
 DATE_TRUNCATIONS = frozenset(f"TRUNC_{part}" for part in DATE_PARTS)

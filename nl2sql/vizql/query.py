@@ -40,7 +40,7 @@ class Parameter(Part):
 class Query(Part):
     """What is asked: at least one field."""
 
-    fields: list[QueryField] = Field(min_length=1)  # type: ignore[assignment]  # the service's name
+    fields: list[QueryField] = Field(min_length=1)
     filters: list[QueryFilter] | None = None
     parameters: list[Parameter] | None = None
 

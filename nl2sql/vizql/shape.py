@@ -131,7 +131,7 @@ def _place(part: Any, loc: tuple[str | int, ...], place: Place) -> Place:
     for i, step in enumerate(loc):
         inside = part_at(part, (step,)) is not REMOVE
         if inside:
-            part = part[step]  # type: ignore[index]
+            part = part[step]
         if inside or (i == len(loc) - 1 and isinstance(part, dict) and step not in _JSON_TYPES):
             here = (*here, step)
     return here
@@ -160,7 +160,7 @@ def _unknown_key(data: Any, here: Place, what: str, known: tuple[str, ...]) -> Q
 
 
 def _renamed(here: Place, name: str, siblings: dict[str, Any]) -> tuple[Change, Change]:
-    return Change((*here[:-1], name), siblings[here[-1]]), Change(here)  # type: ignore[index]
+    return Change((*here[:-1], name), siblings[here[-1]]), Change(here)
 
 
 def _exclusive(data: Any, parent: Place, what: str, keys: list[str]) -> QueryError:

@@ -137,7 +137,7 @@ class DataSource(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str = ""
     luid: str = ""  # of the published data source; a draft without one is completed with it
-    fields: tuple[FieldMetadata, ...] = Field(min_length=1)  # type: ignore[assignment]  # the service's name
+    fields: tuple[FieldMetadata, ...] = Field(min_length=1)
     logicalTables: tuple[LogicalTable, ...] = ()
     logicalTableRelationships: tuple[LogicalTableRelationship, ...] = ()
     hierarchies: dict[str, tuple[str, ...]] = {}
