@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nl2sql.config import VizqlConfig
+from nl2sql.vizql.fields import FUNCTIONS
 from nl2sql.vizql.functions import ON_DIMENSIONS, fits, likely_functions
 from nl2sql.vizql.mending import Change, Place, QueryError, Suggestion, part_at, suggest
 from nl2sql.vizql.source import DataSource, FieldMetadata
@@ -28,7 +29,7 @@ class Checked:
 
     query: dict[str, Any]
     source: DataSource
-    settings: VizqlConfig = VizqlConfig()
+    settings: VizqlConfig = field(default_factory=VizqlConfig)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -79,7 +80,7 @@ class Checked:
 
     def _goes_with(self, caption: str, function: Any) -> bool:
         known = self.source.field(caption)
-        if known is None or not isinstance(function, str):
+        if known is None or function not in FUNCTIONS:
             return True
         return fits(function, known.dataType) and (known.fieldRole != "DIMENSION" or function in ON_DIMENSIONS)
 

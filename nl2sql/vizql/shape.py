@@ -159,7 +159,7 @@ def _unknown_key(data: Any, here: Place, what: str, known: tuple[str, ...]) -> Q
     return QueryError("unknown_key", here, f"Unknown key '{key}' in {what}", tuple(ways[:3]))
 
 
-def _renamed(here: Place, name: str, siblings: dict[str, Any]) -> tuple[Change, Change]:
+def _renamed(here: Place, name: str, siblings: Any) -> tuple[Change, Change]:
     return Change((*here[:-1], name), siblings[here[-1]]), Change(here)
 
 

@@ -26,12 +26,12 @@ from nl2sql.config import VizqlConfig
 from nl2sql.vizql.filter_semantics import filter_errors
 from nl2sql.vizql.lookup import Checked
 from nl2sql.vizql.mending import Change, Place, QueryError, Suggestion, apply, suggest, under
+from nl2sql.vizql.oddities import warnings_of
 from nl2sql.vizql.parameters import parameter_errors
 from nl2sql.vizql.query import is_request, luid_missing, request_errors
 from nl2sql.vizql.semantics import field_errors
 from nl2sql.vizql.source import DataSource
 from nl2sql.vizql.values import value_errors
-from nl2sql.vizql.warnings import warnings_of
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Database

@@ -1,7 +1,7 @@
 """Do the values of SET and MATCH filters exist? One bounded query per validation, through ``Database.run``.
 
->>> [name for name, _ in did_you_mean("Wset", ["East", "West"])]
-['West', 'East']
+>>> list(_ends({"startsWith": "we", "endsWith": "t"}, ["East", "West"]))
+['West']
 
 A column's distinct values are read, at most ``MOST`` of them; where there are more, nothing is said of that filter.
 Not covered: filters with functions or formulas, dates, and numbers, where 5 and 5.0 are one value.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST = 2_000  # distinct values of one column
 SECONDS = 10.0
-_ENDS = ("startsWith", "endsWith", "contains")
+_KEYS = ("startsWith", "endsWith", "contains")
 
 
 def value_errors(checked: Checked, places: Sequence[Place], database: Database) -> Iterator[QueryError]:
@@ -37,9 +37,9 @@ def value_errors(checked: Checked, places: Sequence[Place], database: Database) 
     for place, there in values.items():
         part = part_at(checked.query, place)
         shown_as = [alias.get("value") for alias in columns[place].aliases]
-        known = [str(value) for value in (*there, *shown_as) if isinstance(value, str)]
+        texts = [value for value in (*there, *shown_as) if isinstance(value, str)]
         check = _set_values if part["filterType"] == "SET" else _match_texts
-        yield from check(checked, place, known, columns[place].fieldCaption)
+        yield from check(checked, place, texts, columns[place].fieldCaption)
 
 
 def _column(checked: Checked, place: Place) -> FieldMetadata | None:
@@ -98,8 +98,8 @@ def _set_values(checked: Checked, place: Place, known: list[str], caption: str) 
 def _match_texts(checked: Checked, place: Place, known: list[str], caption: str) -> Iterator[QueryError]:
     """A MATCH filter that no value passes; upper and lower case are one, since the service does not say."""
     part = part_at(checked.query, place)
-    given = {key: part[key] for key in _ENDS if key in part}
-    if any(_matches(value.casefold(), given) for value in known):
+    given = {key: part[key] for key in _KEYS if key in part}
+    if any(True for _ in _ends(given, known)):
         return
     said = " and ".join(f"{key} {shown(text)}" for key, text in given.items())
     ways = []
@@ -111,6 +111,10 @@ def _match_texts(checked: Checked, place: Place, known: list[str], caption: str)
     yield QueryError("value", place, f"No value of field '{caption}' has {said}", tuple(ways))
 
 
-def _matches(value: str, given: dict[str, str]) -> bool:
-    tests = {"startsWith": value.startswith, "endsWith": value.endswith, "contains": value.__contains__}
-    return all(tests[key](text.casefold()) for key, text in given.items())
+def _ends(given: dict[str, str], values: Sequence[str]) -> Iterator[str]:
+    """The values that begin, end with, and contain what a MATCH filter says."""
+    for value in values:
+        plain = value.casefold()
+        tests = {"startsWith": plain.startswith, "endsWith": plain.endswith, "contains": plain.__contains__}
+        if all(tests[key](text.casefold()) for key, text in given.items()):
+            yield value

@@ -36,7 +36,8 @@ def _top_beside_others(checked: Checked) -> Iterator[str]:
     for part in filters if tops else ():
         if part not in tops and not part.get("context") and groups(part["field"].get("function")):
             about = f"the TOP filter on {field_name(tops[0]['field'])}"
-            yield f"The filter on {field_name(part['field'])} is applied beside {about}; context: true applies it before"
+            said = f"The filter on {field_name(part['field'])} is applied beside {about}"
+            yield f"{said}; context: true applies it before"
 
 
 def _disaggregated(checked: Checked) -> Iterator[str]:
