@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nl2sql.cli.ask import SetOption
 from nl2sql.cli.explain import DatabaseOption
 from nl2sql.errors import Nl2SqlError, UsageError
 
@@ -47,9 +48,7 @@ def validate_command(
     file: Annotated[str, typer.Argument(help="A query, or a request, as JSON; '-': read from stdin.")],
     source: Annotated[Path, typer.Option(help="The data source, as YAML (nl2sql vizql infer writes one).")],
     db: Annotated[str | None, typer.Option(help="The database behind it, to look for the values of filters.")] = None,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", help="vizql.KEY=VALUE, e.g. vizql.strict=true; repeatable.")
-    ] = None,
+    overrides: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the validation as JSON.")] = False,
 ) -> None:
     """Say whether a structured query is valid over a data source, what is wrong, and what would mend it. Exit code 1
@@ -64,7 +63,7 @@ def validate_command(
     from nl2sql.vizql.source import read_source
     from nl2sql.vizql.validator import validate
 
-    settings = load_config(overrides=config or ()).vizql
+    settings = load_config(overrides=overrides or ()).vizql
     document, described = read_document(file), read_source(source)
     with ExitStack() as stack:
         database = open_database(db) if db else None

@@ -1,7 +1,8 @@
 """Which of some names may have been meant: ranked by how they are written.
 
 The measure is difflib's ratio with Winkler's bonus for a common beginning: a tenth of what is missing to 1 for each
-of the first four letters that agree, if at least two do. The ratio alone cannot tell Revenue from Segment behind 'Regoin' (both 0.46).
+of the first four letters that agree, where at least two do. The ratio alone cannot tell Revenue from Segment behind
+'Regoin' (both 0.46).
 
 >>> did_you_mean("Regoin", ["Category", "Profit", "Region", "Revenue", "Sales", "Segment"])
 [('Region', 0.88), ('Revenue', 0.57)]
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
-from os.path import commonprefix
 
 LEAST = 0.55  # 'Regoin' is not 'Segment' (0.46), and may be 'Revenue' (0.57)
 MOST = 3
@@ -33,5 +33,5 @@ def likeness(name: str, other: str) -> float:
     if mine == theirs:
         return 0.99
     ratio = SequenceMatcher(None, mine[:200], theirs[:200], autojunk=False).ratio()
-    common = len(commonprefix([mine[:4], theirs[:4]]))
-    return min(0.98, ratio + (0.1 * common * (1 - ratio) if common > 1 else 0.0))
+    common = next((n for n in (4, 3, 2) if len(mine) >= n and mine[:n] == theirs[:n]), 0)
+    return min(0.98, ratio + 0.1 * common * (1 - ratio))
