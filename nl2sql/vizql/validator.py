@@ -96,6 +96,8 @@ def validate(
     """
     settings = settings or VizqlConfig()
     errors = request_errors(document, api=settings.api)
+    if any(error.place == () for error in errors):
+        return Validation(tuple(errors))  # nothing in it can be looked at
     errors += _no_datasource(document, source)
     head: Place = ("query",) if is_request(document) else ()
     query = document.get("query") if head else document
