@@ -2,11 +2,11 @@
 
     python scripts/vizql_faults.py --cases 2000 [--seed 0] [--json]
 
-Valid queries come from the strategies of ``tests/vizql``; each gets one fault, of
-the kind that is rarest so far among those that it can have. Counted are
-faults that are reported at all, those whose first suggestion gives a valid query, those where that is the query before
-the fault, and those that are valid after at most three steps of applying the first suggestion that there is. Exit code 1 where less than all are reported, less
-than 90% mended by the first suggestion, or less than 95% within three steps. No database, no model.
+Valid queries come from the strategies of ``tests/vizql``; each gets one fault, of the kind that is rarest so far among
+those that it can have. Counted are faults that are reported at all, those whose first suggestion gives a valid query,
+those where that is the query before the fault (``restored``), and those that are valid after at most three steps of
+applying the first suggestion that there is. Exit code 1 where less than all are reported, less than 90% mended by the
+first suggestion, or less than 95% within three steps. No database, no model.
 """
 
 from __future__ import annotations
