@@ -94,7 +94,8 @@ def read_document(file: str) -> Any:
 
 def _lines(validation: Any) -> list[str]:
     """The validation for people: each error with the ways to mend it below."""
-    lines = ["valid" if validation.is_valid else f"not valid: {len(validation.errors)} errors"]
+    count = len(validation.errors)
+    lines = [f"not valid: {count} error{'s' * (count > 1)}" if count else "valid"]
     for error in validation.errors:
         lines.append(f"- {error.message}")
         lines += [f"    {text}" for text in dict.fromkeys(way.text for way in error.suggestions)]

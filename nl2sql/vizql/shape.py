@@ -53,6 +53,7 @@ _FILTER_TYPE_OF = {  # a key that only filters of one type have
     "condition": "CONDITION",
 }
 _EXCLUSIVE = ("function", "calculation", "binSize")
+_ALL_FIELD_KEYS = tuple(dict.fromkeys(key for model in FIELD_MODELS.values() for key in model.model_fields))
 _NUMBERS = {"greater_than_equal": "ge", "less_than_equal": "le"}
 _JSON_TYPES = {"str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "list": "a list"}
 
@@ -104,10 +105,13 @@ def part_errors(model: type[BaseModel], data: Any, place: Place, what: str) -> E
         for item in error.errors(include_url=False):
             one = _query_error(item, model, data, place, what)
             distinct.setdefault((one.kind, one.place), one)
-        return sorted(
-            distinct.values(), key=lambda one: one.kind != "unknown_key"
-        )  # a key that is renamed mends others
+        return sorted(distinct.values(), key=_mends_others)
     return []
+
+
+def _mends_others(error: QueryError) -> tuple[bool, bool]:
+    """A key that is renamed mends others: a misspelt one comes first, then one of another kind of field."""
+    return (error.kind != "unknown_key", error.place[-1] in _ALL_FIELD_KEYS)
 
 
 def _query_error(item: Any, model: type[BaseModel], data: Any, place: Place, what: str) -> QueryError:
@@ -139,7 +143,7 @@ def _place(part: Any, loc: tuple[str | int, ...], place: Place) -> Place:
 
 def _known_keys(model: type[BaseModel], inside: Place) -> tuple[str, ...]:
     if not inside and model in FIELD_MODELS.values():
-        return tuple(dict.fromkeys(key for other in FIELD_MODELS.values() for key in other.model_fields))
+        return _ALL_FIELD_KEYS
     if inside:
         return ("fieldCaption", "function", "calculation", "direction", "dimensions", "levelAddress")
     return tuple(model.model_fields)
@@ -153,7 +157,7 @@ def _unknown_key(data: Any, here: Place, what: str, known: tuple[str, ...]) -> Q
     ways = [
         suggest(data, f"Write '{name}' in place of '{key}': {{json}}", parent[:2], *_renamed(here, name, siblings))
         for name, likely in did_you_mean(str(key), [name for name in known if name not in siblings], least=0.6)
-        if likely >= 0.6
+        if likely >= 0.6 and key not in known
     ]
     ways.append(_removal(data, here, f"Remove '{key}': {{json}}", likelihood=0.4))
     return QueryError("unknown_key", here, f"Unknown key '{key}' in {what}", tuple(ways[:3]))

@@ -274,3 +274,12 @@ def test_places_are_paths_into_the_document() -> None:
     query = {"query": {"fields": [{"fieldCaption": "Sales", "function": "SUMM"}]}}
     [error] = validate(query, SUPERSTORE).errors
     assert part_at(query, error.place) == "SUMM" and place_text(error.place) == "query.fields[0].function"
+
+
+def test_planted_faults_are_reported_and_mended() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "vizql_faults.py"
+    line = [sys.executable, str(script), "--cases", "60", "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    total = json.loads(done.stdout)["total"]
+    assert total["planted"] == total["reported"] == 60 and total["restored"] >= 30
