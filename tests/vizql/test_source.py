@@ -117,6 +117,8 @@ SHOP = """
 CREATE TABLE customers (customer_id INTEGER PRIMARY KEY, name TEXT, zip_code INTEGER, joined TEXT, is_firm INTEGER);
 CREATE TABLE "order items" (item_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES Customers(customer_id),
   name TEXT, unitPrice REAL, quantity INTEGER, tax_rate REAL, year INTEGER, sent_at TEXT, anything);
+CREATE TABLE returns (parcel INTEGER PRIMARY KEY, client INTEGER REFERENCES customers(customer_id),
+  refund DECIMAL(8, 2), note VARCHAR(20));
 INSERT INTO customers VALUES (1, 'Ada', 3000, '2024-01-31', 1), (2, 'Ben', 4000, NULL, 0);
 INSERT INTO "order items" VALUES (1, 1, 'pen', 2.5, 3, 0.1, 2024, '2024-01-31 10:00:00', 'x');
 """
@@ -144,10 +146,14 @@ def test_keys_and_codes_are_dimensions_and_amounts_measures(tmp_path: Path) -> N
         "Year": ("DIMENSION", "INTEGER", "COUNT"),
         "Sent At": ("DIMENSION", "DATETIME", "YEAR"),
         "Anything": ("DIMENSION", "STRING", "COUNT"),
+        "Parcel": ("DIMENSION", "INTEGER", "COUNT"),
+        "Client": ("DIMENSION", "INTEGER", "COUNT"),
+        "Refund": ("MEASURE", "REAL", "SUM"),
+        "Note": ("DIMENSION", "STRING", "COUNT"),
     }
     name = source.field("Name (Order Items)")
     assert name is not None and (name.column, source.table_of(name)) == ("name", "order items")
-    [relation] = source.logicalTableRelationships
+    relation, _ = source.logicalTableRelationships
     assert relation.fromLogicalTable.logicalTableId == "order items"
     assert relation.toLogicalTable.logicalTableId == "customers"
     [(own, theirs)] = relation.field_pairs()
