@@ -204,6 +204,8 @@ class VizqlConfig(_Frozen):
     """Structured queries: how strictly they are checked (docs/vizql.md)."""
 
     strict: bool = False  # the letter of the specification: no function on a dimension at all
+    check_values: bool = True  # do values of SET and MATCH filters exist? one query, where there is a database
+    api: Literal[20261, 20263] = 20263  # version of the service whose rules hold
 
 
 class EvalConfig(_Frozen):

@@ -1,0 +1,178 @@
+"""A data source from a database: keys and codes become dimensions, amounts measures, and names captions.
+
+>>> caption_of("order_id"), caption_of("unitPrice"), is_measure("unit_price", "REAL"), is_measure("zip_code", "INTEGER")
+('Order ID', 'Unit Price', True, False)
+
+The rules go by names, declared types and keys, and for columns without a telling type by three sample rows; they read
+no other rows. Not covered: measures that are written as texts, hierarchies, and calculations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.sql.words import words
+from nl2sql.vizql.source import DataSource, source_from
+
+if TYPE_CHECKING:
+    from nl2sql.databases.schema import Column, Table
+    from nl2sql.interfaces import Database
+
+# the last word of a number that names or orders things, and is not to be added up
+_CODE_WORDS = """
+    id ids key code codes no nr num number year month day week quarter date zip zipcode postcode postal phone fax rank
+    position level grade version sequence seq index isbn ssn barcode sku flag status type class"""
+_CODES = frozenset(_CODE_WORDS.split())
+# a number whose sum says nothing
+_RATE_WORDS = """
+    rate ratio percent percentage pct share average avg mean price age score rating gpa temperature temp humidity
+    latitude longitude lat lon lng height weight speed elevation capacity year"""
+_RATES = frozenset(_RATE_WORDS.split())
+_UPPER = frozenset({"id", "url", "isbn", "gpa", "ssn", "sku", "utc", "gps"})
+_TYPES = (  # the first that is part of the declared type, as SQLite reads one
+    ("BOOL", "BOOLEAN"),
+    ("TIMESTAMP", "DATETIME"),
+    ("DATETIME", "DATETIME"),
+    ("DATE", "DATE"),
+    ("INT", "INTEGER"),
+    ("SERIAL", "INTEGER"),
+    ("CHAR", "STRING"),
+    ("TEXT", "STRING"),
+    ("CLOB", "STRING"),
+    ("ENUM", "STRING"),
+    ("UUID", "STRING"),
+    ("REAL", "REAL"),
+    ("FLOA", "REAL"),
+    ("DOUB", "REAL"),
+    ("NUMERIC", "REAL"),
+    ("DECIMAL", "REAL"),
+    ("STRING", "STRING"),
+)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_DATETIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d")
+
+
+def infer(database: Database) -> DataSource:
+    """The data source over all tables of ``database``; its name is the database's.
+
+    A second column of the same caption is told apart by its table, as Tableau does: "Name (Customers)". Views and
+    tables without rows are fields like others. Raises DatabaseError where the schema cannot be read.
+    """
+    schema = database.schema()
+    tables = [table for table in schema.tables if table.columns]
+    samples = {table.name: database.sample(table.name) for table in tables}
+    taken: Counter[str] = Counter()
+    fields: list[dict[str, Any]] = []
+    names: dict[tuple[str, str], str] = {}
+    for table in tables:
+        keys = {c.lower() for key in table.foreign_keys for c in key.columns}
+        for column in table.columns:
+            field = _field(table, column, column.name.lower() in keys, samples[table.name], taken)
+            names[table.name.lower(), column.name.lower()] = field["fieldName"]
+            fields.append(field)
+    data = {
+        "name": database.name,
+        "luid": database.name,
+        "fields": fields,
+        "logicalTables": [_logical_table(table, names) for table in tables],
+    }
+    if relationships := [item for table in tables for item in _relationships(table, tables, names)]:
+        data["logicalTableRelationships"] = relationships
+    return source_from(data, database.name)
+
+
+def caption_of(name: str) -> str:
+    """A name as people write it: words apart, with capitals."""
+    return " ".join(w.upper() if w in _UPPER else w.capitalize() for w in words(name)) or name
+
+
+def is_measure(name: str, data_type: str) -> bool:
+    """Is a column of this name and type an amount, and not the key or code of something?"""
+    last = (words(name) or [""])[-1]
+    first = (words(name) or [""])[0]
+    return data_type in ("INTEGER", "REAL") and last not in _CODES and first not in ("is", "has")
+
+
+def default_aggregation(field: str, data_type: str, measure: bool) -> str:
+    """The function that a field is summed up with where none is asked for."""
+    if not measure:
+        return "YEAR" if data_type in ("DATE", "DATETIME") else "COUNT"
+    return "AVG" if set(words(field)) & _RATES else "SUM"
+
+
+def data_type_of(declared: str, values: Sequence[Any]) -> str:
+    """The service's type of a column: as declared; dates in texts, and columns without a type, by sample values."""
+    kind = next((kind for part, kind in _TYPES if part in declared.upper()), "UNKNOWN")
+    there = [value for value in values if value is not None]
+    if kind in ("STRING", "UNKNOWN") and there and all(isinstance(value, str) for value in there):
+        if all(_DATETIME.match(value) for value in there):
+            return "DATETIME"
+        return "DATE" if all(_DATE.fullmatch(value) for value in there) else "STRING"
+    if kind != "UNKNOWN" or not there:
+        return kind
+    types = {type(value) for value in there}
+    return "INTEGER" if types <= {int} else "REAL" if types <= {int, float} else "UNKNOWN"
+
+
+def _field(
+    table: Table, column: Column, foreign: bool, rows: Sequence[dict[str, Any]], taken: Counter[str]
+) -> dict[str, Any]:
+    kind = data_type_of(column.type, [row.get(column.name) for row in rows])
+    measure = not (foreign or column.primary_key) and is_measure(column.name, kind)
+    caption = _free(caption_of(column.name), table.name, taken)
+    name = _free(column.name, table.name, taken, "name:")
+    return {
+        "fieldCaption": caption,
+        "fieldName": name,
+        "dataType": kind,
+        "fieldRole": "MEASURE" if measure else "DIMENSION",
+        "fieldType": "CONTINUOUS" if measure else "NOMINAL" if kind in ("STRING", "BOOLEAN") else "ORDINAL",
+        "defaultAggregation": default_aggregation(column.name, kind, measure),
+        "columnClass": "COLUMN",
+        "logicalTableId": table.name,
+    } | ({"remoteFieldName": column.name} if name != column.name else {})
+
+
+def _free(name: str, table: str, taken: Counter[str], prefix: str = "") -> str:
+    """``name`` where nobody has it yet, else with its table, else with a number."""
+    for candidate in (
+        name,
+        f"{name} ({caption_of(table)})",
+        *(f"{name} ({caption_of(table)} {n})" for n in range(2, 99)),
+    ):
+        if not taken[prefix + candidate.casefold()]:
+            taken[prefix + candidate.casefold()] += 1
+            return candidate
+    return f"{name} ({len(taken)})"
+
+
+def _logical_table(table: Table, names: dict[tuple[str, str], str]) -> dict[str, Any]:
+    key = [names[table.name.lower(), c.name.lower()] for c in table.columns if c.primary_key]
+    return {"logicalTableId": table.name, "caption": caption_of(table.name), "table": table.name} | (
+        {"key": key} if key else {}
+    )
+
+
+def _relationships(table: Table, tables: Sequence[Table], names: dict[tuple[str, str], str]) -> list[dict[str, Any]]:
+    """A table's foreign keys, from the table that refers to the one that is referred to."""
+    ids = {other.name.lower(): other.name for other in tables}
+    relationships = []
+    for key in table.foreign_keys:
+        own = [names.get((table.name.lower(), c.lower())) for c in key.columns]
+        theirs = [names.get((key.ref_table.lower(), c.lower())) for c in key.ref_columns]
+        if None in own or None in theirs or key.ref_table.lower() == table.name.lower():
+            continue
+        pairs = [
+            {"operator": "=", "fromField": f"[{a}]", "toField": f"[{b}]"} for a, b in zip(own, theirs, strict=True)
+        ]
+        relationships.append(
+            {
+                "fromLogicalTable": {"logicalTableId": table.name},
+                "toLogicalTable": {"logicalTableId": ids[key.ref_table.lower()]},
+                "expression": {"op": "AND", "relationships": pairs},
+            }
+        )
+    return relationships

@@ -1,0 +1,136 @@
+"""What is wrong with a structured query, and the changes that would mend it.
+
+A query is plain JSON here, since what is wrong is not a query yet. A place is the path to a part of it.
+
+>>> query = {"fields": [{"fieldCaption": "Sales"}]}
+>>> add = suggest(query, "Add aggregation to 'Sales': {json}", ("fields", 0), Change(("fields", 0, "function"), "SUM"))
+>>> add.text
+'Add aggregation to \\'Sales\\': {"fieldCaption": "Sales", "function": "SUM"}'
+>>> apply(query, add)
+{'fields': [{'fieldCaption': 'Sales', 'function': 'SUM'}]}
+
+Not covered: places that a later change has moved; a change whose place is gone leaves the query as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+Place: TypeAlias = tuple[str | int, ...]
+REMOVE: Final = "\0remove"  # in place of a value: the part goes; no JSON text of a model holds a NUL
+MOST_SHOWN = 80  # characters of a wrong value in a message
+
+
+@dataclass(frozen=True)
+class Change:
+    """One part of a query set to ``value``, or taken out (``REMOVE``)."""
+
+    place: Place
+    value: Any = REMOVE
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One way to mend a query.
+
+    ``text`` is the line for people and prompts, ``snippet`` the JSON of the mended part to paste ("": it goes), and
+    ``likelihood`` how likely it is what was meant, of 1.
+    """
+
+    text: str
+    changes: tuple[Change, ...]
+    snippet: str = ""
+    likelihood: float = 0.9
+
+
+@dataclass(frozen=True)
+class QueryError:
+    """One thing that is wrong with a query: its kind, where it stands, what to say, and what would mend it, best first.
+
+    The kinds are listed in ``docs/vizql.md``.
+    """
+
+    kind: str
+    place: Place
+    message: str
+    suggestions: tuple[Suggestion, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error as plain data; ``apply`` is not possible from it."""
+        ways = [{"text": s.text, "json": s.snippet, "likelihood": s.likelihood} for s in self.suggestions]
+        return {"kind": self.kind, "place": place_text(self.place), "message": self.message, "suggestions": ways}
+
+
+def place_text(place: Place) -> str:
+    """A place as people write it: ``fields[0].function``."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return text.removeprefix(".")
+
+
+def suggest(query: Any, text: str, place: Place, *changes: Change, likelihood: float = 0.9) -> Suggestion:
+    """The suggestion of ``changes`` to ``query``; ``{json}`` in ``text`` becomes the mended part at ``place``."""
+    part = part_at(_changed(query, changes), place)
+    snippet = "" if part is REMOVE else as_json(part)
+    return Suggestion(text.replace("{json}", snippet), changes, snippet, likelihood)
+
+
+def apply(query: Any, suggestion: Suggestion) -> Any:
+    """A copy of ``query`` in which ``suggestion`` is carried out; ``query`` itself stays as it is."""
+    return _changed(query, suggestion.changes)
+
+
+def under(error: QueryError, head: Place) -> QueryError:
+    """``error`` of a query that stands at ``head`` in a larger document."""
+    ways = (replace(s, changes=tuple(Change(head + c.place, c.value) for c in s.changes)) for s in error.suggestions)
+    return replace(error, place=head + error.place, suggestions=tuple(ways))
+
+
+def part_at(document: Any, place: Sequence[str | int]) -> Any:
+    """The part of ``document`` at ``place``; ``REMOVE`` where there is none."""
+    for step in place:
+        if not _has(document, step):
+            return REMOVE
+        document = document[step]
+    return document
+
+
+def as_json(value: Any) -> str:
+    """``value`` as JSON on one line, letters as they are."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def shown(value: Any) -> str:
+    """A wrong value as a message names it: JSON, cut to ``MOST_SHOWN`` characters."""
+    text = f"'{value}'" if isinstance(value, str) else as_json(value)
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
+
+
+def _changed(document: Any, changes: Sequence[Change]) -> Any:
+    document = copy.deepcopy(document)
+    for change in changes:
+        if not change.place:
+            document = copy.deepcopy(change.value)
+            continue
+        *way, last = change.place
+        _set(part_at(document, way), last, copy.deepcopy(change.value))
+    return document
+
+
+def _set(parent: Any, step: str | int, value: Any) -> None:
+    if value == REMOVE:
+        if _has(parent, step):
+            del parent[step]
+    elif isinstance(parent, dict) or _has(parent, step):
+        parent[step] = value
+    elif isinstance(parent, list) and step == len(parent):
+        parent.append(value)
+
+
+def _has(parent: Any, step: str | int) -> bool:
+    if isinstance(parent, dict):
+        return step in parent
+    return isinstance(parent, list) and isinstance(step, int) and 0 <= step < len(parent)

@@ -1,0 +1,183 @@
+"""The fields of a query held to its data source: roles, functions, formulas.
+
+The wording is the specification's where it gives one: "MEASURE field 'Sales' requires aggregation function".
+
+>>> from nl2sql.vizql.source import DataSource
+>>> field = {"fieldCaption": "Sales", "fieldRole": "MEASURE", "dataType": "REAL", "defaultAggregation": "SUM"}
+>>> source = DataSource.model_validate({"fields": [field]})
+>>> [error] = field_errors(Checked({"fields": [{"fieldCaption": "Sales"}]}, source), ("fields", 0))
+>>> error.message, error.suggestions[0].snippet
+("MEASURE field 'Sales' requires aggregation function", '{"fieldCaption": "Sales", "function": "SUM"}')
+
+Not covered: filters (``filter_semantics``), and types inside of formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nl2sql.vizql.fields import DATE_PARTS, DATE_TRUNCATIONS, field_kind
+from nl2sql.vizql.formulas import references, unclosed
+from nl2sql.vizql.functions import ON_DIMENSIONS, fits, likely_functions
+from nl2sql.vizql.likeness import did_you_mean
+from nl2sql.vizql.lookup import Checked
+from nl2sql.vizql.mending import Change, Place, QueryError, part_at
+from nl2sql.vizql.source import FieldMetadata
+
+
+def field_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
+    """What is wrong with the field at ``place``, whose shape is right, for this data source."""
+    part = part_at(checked.query, place)
+    if "calculation" in part:
+        yield from formula_errors(checked, (*place, "calculation"))
+        yield from _caption_is_new(checked, place)
+    else:
+        known, errors = checked.look_up(place)
+        yield from errors
+        if known is not None and checked.semantic:
+            yield from _bin_errors(checked, place, known)
+            yield from role_errors(checked, place, known)
+    if field_kind(part) == "table_calculation":
+        yield from _table_calculation_errors(checked, (*place, "tableCalculation"))
+
+
+def role_errors(checked: Checked, place: Place, known: FieldMetadata) -> Iterator[QueryError]:
+    """Whether role, type and function of a field go together. A filter's field needs no function."""
+    part = part_at(checked.query, place)
+    function, name = part.get("function"), known.fieldCaption
+    if function is None:
+        if place[0] == "fields" and len(place) == 2 and checked.needs_function(place, known):
+            yield _measure_needs_function(checked, place, known)
+        return
+    forbidden = checked.settings.strict or function not in ON_DIMENSIONS
+    if known.fieldRole == "DIMENSION" and forbidden and (checked.settings.strict or not _of_dates(function)):
+        yield _dimension_without(checked, place, known)
+    elif known.is_aggregate and function != "AGG":
+        way = checked.way(place, f"Remove 'function' from '{name}': {{json}}", Change((*place, "function")))
+        message = f"Calculated field '{name}' aggregates by itself and must not have a function"
+        yield QueryError("function", (*place, "function"), message, (way,))
+    elif not known.is_aggregate and (function == "AGG" or not fits(function, known.dataType)):
+        yield _does_not_fit(checked, place, known, function)
+
+
+def formula_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
+    """What is wrong with the formula at ``place``: a sign that is not closed, a name that the data source lacks."""
+    formula = part_at(checked.query, place)
+    if (sign := unclosed(formula)) is not None:
+        yield QueryError("formula", place, f"The calculation '{formula}' has an unclosed {sign}")
+        return
+    known = _known_in_formulas(checked)
+    for name, (start, end) in references(formula):
+        if name.casefold() in known:
+            continue
+        ranked = did_you_mean(name, known.values())
+        text = f"Field '{name}' not found. Did you mean: {', '.join(n for n, _ in ranked)}?"
+        ways = [
+            checked.way(place, text, Change(place, f"{formula[:start]}[{n}]{formula[end:]}"), likelihood=likely)
+            for n, likely in ranked
+        ]
+        yield QueryError("not_found", place, f"Field '{name}' not found in schema", tuple(ways))
+
+
+def _known_in_formulas(checked: Checked) -> dict[str, str]:
+    """Whatever a formula can name: fields, parameters, tables (``COUNT([Orders])``), the query's calculations."""
+    source = checked.source
+    own = [part.get("fieldCaption", "") for part in checked.query["fields"] if _is_calculation(part)]
+    names = [
+        *own,
+        *(table.caption for table in source.logicalTables),
+        *(name for parameter in source.parameters for name in (parameter.parameterName, parameter.parameterCaption)),
+        *(field.fieldName for field in source.fields),
+        *source.captions,
+    ]
+    return {name.casefold(): name for name in names if isinstance(name, str) and name}
+
+
+def _is_calculation(part: Any) -> bool:
+    return isinstance(part, dict) and "calculation" in part
+
+
+def _caption_is_new(checked: Checked, place: Place) -> Iterator[QueryError]:
+    caption = part_at(checked.query, (*place, "fieldCaption"))
+    taken = checked.source.field_any_case(caption)
+    if taken is None:
+        return
+    here = (*place, "fieldCaption")
+    new = f"{caption} (calculated)"
+    ways = [checked.way(place, "Give the calculation a caption of its own: {json}", Change(here, new))]
+    plain = [Change((*place, "calculation"))]
+    if taken.fieldRole == "MEASURE" and not taken.is_aggregate and "function" not in part_at(checked.query, place):
+        plain += [Change((*place, "function"), name) for name in likely_functions(taken)[:1]]
+    ways.append(checked.way(place, "Use the data source's field: {json}", *plain, likelihood=0.5))
+    yield QueryError("caption", here, f"Calculation '{caption}' has the caption of a field", tuple(ways))
+
+
+def _measure_needs_function(checked: Checked, place: Place, known: FieldMetadata) -> QueryError:
+    name = known.fieldCaption
+    text = f"Add aggregation to '{name}': {{json}}"
+    names = likely_functions(known)[:1] or ["SUM"]
+    ways = tuple(checked.way(place, text, Change((*place, "function"), function)) for function in names)
+    return QueryError("measure", place, f"MEASURE field '{name}' requires aggregation function", ways)
+
+
+def _dimension_without(checked: Checked, place: Place, known: FieldMetadata) -> QueryError:
+    name, here = known.fieldCaption, (*place, "function")
+    ways = [checked.way(place, f"Remove 'function' from '{name}': {{json}}", Change(here))]
+    message = f"DIMENSION field '{name}' should not have aggregation function"
+    return QueryError("dimension", here, message, tuple(ways))
+
+
+def _does_not_fit(checked: Checked, place: Place, known: FieldMetadata, function: str) -> QueryError:
+    name, here = known.fieldCaption, (*place, "function")
+    ways = []
+    if known.fieldRole == "DIMENSION":
+        ways.append(checked.way(place, f"Remove 'function' from '{name}': {{json}}", Change(here)))
+    for i, other in enumerate(likely_functions(known)[:2]):
+        text = f"Use {other} for '{name}': {{json}}"
+        ways.append(checked.way(place, text, Change(here, other), likelihood=0.8 - 0.2 * i))
+    message = f"Function '{function}' cannot be applied to {known.dataType} field '{name}'"
+    return QueryError("function", here, message, tuple(ways))
+
+
+def _of_dates(function: str) -> bool:
+    return function in DATE_PARTS or function in DATE_TRUNCATIONS
+
+
+def _bin_errors(checked: Checked, place: Place, known: FieldMetadata) -> Iterator[QueryError]:
+    part, name = part_at(checked.query, place), known.fieldCaption
+    if "binSize" not in part:
+        return
+    away = checked.way(place, f"Remove 'binSize' from '{name}': {{json}}", Change((*place, "binSize")))
+    if known.columnClass == "BIN":
+        message = f"Bin field '{name}' has its size in the data source"
+        yield QueryError("bin", (*place, "binSize"), message, (away,))
+    elif known.dataType not in ("INTEGER", "REAL", "UNKNOWN", "UNSPECIFIED"):
+        message = f"Bins need a number; '{name}' is {known.dataType}"
+        yield QueryError("bin", (*place, "binSize"), message, (away,))
+
+
+def _table_calculation_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
+    """The fields that a table calculation names, at any depth, must be the data source's or the query's own."""
+    part = part_at(checked.query, place)
+    own = {caption.casefold() for caption in map(_caption, checked.query["fields"]) if caption}
+    for here in _references_in(part, place):
+        caption = part_at(checked.query, (*here, "fieldCaption"))
+        if caption.casefold() not in own or checked.field_at(here) is not None:
+            known, errors = checked.look_up(here)
+            yield from errors
+            if known is not None and checked.semantic:
+                yield from role_errors(checked, here, known)
+
+
+def _caption(part: Any) -> str:
+    caption = part.get("fieldCaption") if isinstance(part, dict) else None
+    return caption if isinstance(caption, str) else ""
+
+
+def _references_in(part: Any, place: Place) -> Iterator[Place]:
+    keys = ("levelAddress", "restartEvery", "customSort")
+    yield from ((*place, "dimensions", i) for i in range(len(part["dimensions"])))
+    yield from ((*place, key) for key in keys if key in part)
+    if "secondaryTableCalculation" in part:
+        yield from _references_in(part["secondaryTableCalculation"], (*place, "secondaryTableCalculation"))

@@ -1,0 +1,247 @@
+"""The semantic model of a data source: what its fields are, and which tables and columns stand behind them.
+
+A field's record is the service's ``FieldMetadata``, by its names; keys that are not known here are kept, so that the
+service's JSON comes back as it was (``metadata``). Three things are ours, in YAML only: ``name``, ``hierarchies``, and
+a logical table's ``table`` (in the database) and ``key`` (its primary key, as ``fieldName``).
+
+>>> source = DataSource.model_validate({"name": "shop", "fields": [{"fieldCaption": "Sales", "fieldRole": "MEASURE"}]})
+>>> source.field("sales"), source.field_any_case("sales").fieldCaption
+(None, 'Sales')
+
+Not covered: groups, sets, combined fields and images, whose records are kept and given no meaning.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nl2sql.errors import UsageError, one_line
+from nl2sql.machine import from_yaml
+from nl2sql.vizql.likeness import did_you_mean
+
+DataType: TypeAlias = Literal[
+    "INTEGER", "REAL", "STRING", "DATETIME", "BOOLEAN", "DATE", "SPATIAL", "UNKNOWN", "UNSPECIFIED"
+]
+Role: TypeAlias = Literal["MEASURE", "DIMENSION", "UNKNOWN", "UNSPECIFIED"]
+LARGEST = 10_000_000  # characters of a YAML file
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class FieldMetadata(_Record):
+    """A field: its caption, which queries name, and its ``fieldName``, which the database or a formula stands behind.
+
+    ``remoteFieldName`` and ``remoteTableName`` are the column and table of the database where they are not
+    ``fieldName`` and the logical table's.
+    """
+
+    fieldCaption: str = Field(min_length=1)
+    fieldName: str = ""
+    dataType: DataType = "UNKNOWN"
+    fieldRole: Role = "UNKNOWN"
+    fieldType: Literal["CONTINUOUS", "NOMINAL", "ORDINAL", "UNKNOWN", "UNSPECIFIED"] = "UNKNOWN"
+    defaultAggregation: str = "NONE"
+    columnClass: Literal["COLUMN", "BIN", "GROUP", "CALCULATION", "TABLE_CALCULATION", "UNSPECIFIED"] = "COLUMN"
+    formula: str = ""
+    logicalTableId: str = ""
+    description: str = ""
+    hidden: bool = False
+    aliases: tuple[dict[str, Any], ...] = ()  # {"member": value in the database, "value": what is shown}
+    remoteFieldName: str = ""
+    remoteTableName: str = ""
+
+    @property
+    def column(self) -> str:
+        """The column behind the field, by its name in the database; of a calculation, there is none."""
+        return self.remoteFieldName or self.fieldName or self.fieldCaption
+
+    @property
+    def is_aggregate(self) -> bool:
+        """Is it a calculation that aggregates by itself, so that it needs no function?"""
+        return self.columnClass == "CALCULATION" and self.defaultAggregation == "AGG"
+
+
+class LogicalTable(_Record):
+    """A table of the data source; ``table`` is its name in the database (empty: the caption)."""
+
+    logicalTableId: str
+    caption: str
+    description: str = ""
+    table: str = ""
+    key: tuple[str, ...] = ()
+
+
+class _Endpoint(_Record):
+    logicalTableId: str
+
+
+class RelationshipItem(_Record):
+    """One comparison of a relationship; a field stands in brackets, by its ``fieldName``: ``[Order ID]``."""
+
+    operator: str = "="
+    fromField: str
+    toField: str
+
+
+class RelationshipExpression(_Record):
+    """All comparisons of a relationship."""
+
+    op: str = "AND"
+    relationships: tuple[RelationshipItem, ...]
+
+
+class LogicalTableRelationship(_Record):
+    """Which two tables go together, and by which fields."""
+
+    fromLogicalTable: _Endpoint
+    toLogicalTable: _Endpoint
+    expression: RelationshipExpression | None = None
+
+    def field_pairs(self) -> tuple[tuple[str, str], ...]:
+        """The fields that must be equal, as (from, to) ``fieldName``; empty where other operators are among them."""
+        items = self.expression.relationships if self.expression else ()
+        if any(item.operator != "=" for item in items) or (self.expression and self.expression.op.upper() != "AND"):
+            return ()
+        return tuple((unbracketed(item.fromField), unbracketed(item.toField)) for item in items)
+
+
+class ParameterRecord(_Record):
+    """A parameter of the data source, as ``read-metadata`` describes it."""
+
+    parameterCaption: str
+    parameterType: Literal["ANY_VALUE", "LIST", "QUANTITATIVE_RANGE", "QUANTITATIVE_DATE", "UNSPECIFIED"] = "ANY_VALUE"
+    parameterName: str = ""
+    dataType: DataType = "UNKNOWN"
+    value: Any = None
+    members: tuple[dict[str, Any], ...] = ()
+    min: float | None = None
+    max: float | None = None
+    step: float | None = None
+    minDate: str | None = None
+    maxDate: str | None = None
+
+
+class DataSource(BaseModel):
+    """A published data source: fields, logical tables with their relationships, hierarchies, parameters.
+
+    ``field`` looks a caption up as it is written, ``field_any_case`` without regard to case.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str = ""
+    luid: str = ""  # of the published data source; a draft without one is completed with it
+    fields: tuple[FieldMetadata, ...] = Field(min_length=1)
+    logicalTables: tuple[LogicalTable, ...] = ()
+    logicalTableRelationships: tuple[LogicalTableRelationship, ...] = ()
+    hierarchies: dict[str, tuple[str, ...]] = {}
+    parameters: tuple[ParameterRecord, ...] = ()
+
+    @cached_property
+    def _by_caption(self) -> dict[str, FieldMetadata]:
+        return {field.fieldCaption: field for field in reversed(self.fields)}
+
+    @cached_property
+    def _by_folded(self) -> dict[str, FieldMetadata]:
+        return {field.fieldCaption.casefold(): field for field in reversed(self.fields)}
+
+    @cached_property
+    def _by_name(self) -> dict[str, FieldMetadata]:
+        return {field.fieldName: field for field in reversed(self.fields) if field.fieldName}
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """Every field's caption, in the data source's order."""
+        return tuple(field.fieldCaption for field in self.fields)
+
+    @property
+    def enriched(self) -> bool:
+        """Does it know measures from dimensions? Without that, only names can be checked."""
+        return any(field.fieldRole in ("MEASURE", "DIMENSION") for field in self.fields)
+
+    def field(self, caption: str) -> FieldMetadata | None:
+        """The field of exactly this caption."""
+        return self._by_caption.get(caption)
+
+    def field_any_case(self, caption: str) -> FieldMetadata | None:
+        """The field of this caption, upper or lower case."""
+        return self._by_caption.get(caption) or self._by_folded.get(caption.strip().casefold())
+
+    def field_named(self, name: str) -> FieldMetadata | None:
+        """The field of this ``fieldName``."""
+        return self._by_name.get(name)
+
+    def table(self, logical_table_id: str) -> LogicalTable | None:
+        """The logical table of this id."""
+        return next((table for table in self.logicalTables if table.logicalTableId == logical_table_id), None)
+
+    def table_of(self, field: FieldMetadata) -> str:
+        """The table of the database that a field's column is in; "" where it is not known."""
+        logical = self.table(field.logicalTableId)
+        return field.remoteTableName or ((logical.table or logical.caption) if logical else "")
+
+    def parameter(self, caption: str) -> ParameterRecord | None:
+        """The parameter of exactly this caption."""
+        return next((parameter for parameter in self.parameters if parameter.parameterCaption == caption), None)
+
+    def like(self, caption: str, *, least: float | None = None) -> list[tuple[str, float]]:
+        """The captions that may have been meant, with their likeness, best first; hidden fields are none."""
+        known = [field.fieldCaption for field in self.fields if not field.hidden]
+        return did_you_mean(caption, known) if least is None else did_you_mean(caption, known, least=least)
+
+
+def unbracketed(reference: str) -> str:
+    """The name in a reference of Tableau's: ``[Order ID]`` is ``Order ID``."""
+    return reference[1:-1] if reference.startswith("[") and reference.endswith("]") else reference
+
+
+def read_source(path: str | Path) -> DataSource:
+    """The data source that a YAML file describes (``to_yaml`` writes one).
+
+    Raises UsageError for a file that is missing or unreadable, and for what is no data source.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        hint = "write one with: nl2sql vizql infer --db FILE.sqlite --out FILE.yaml"
+        raise UsageError(f"cannot read the data source {str(path)!r} ({said}); {hint}") from None
+    if len(text) > LARGEST:
+        raise UsageError(f"the data source {str(path)!r} has {len(text):,} characters; expected at most {LARGEST:,}")
+    try:
+        return source_from(from_yaml(text), str(path))
+    except yaml.YAMLError as error:
+        raise UsageError(f"{str(path)!r} is not YAML: {one_line(error, 200)}") from None
+
+
+def source_from(data: Any, origin: str) -> DataSource:
+    """The data source in plain data, ``origin`` naming it in errors. Raises UsageError where it is none."""
+    if not isinstance(data, dict):
+        raise UsageError(f"{origin!r} is no data source; expected a mapping with 'fields' (docs/vizql.md)")
+    try:
+        source = DataSource.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise UsageError(f"{origin!r} is no data source: {where}: {one_line(first['msg'], 200)}") from None
+    except RecursionError:
+        raise UsageError(f"{origin!r} is no data source: it is nested too deeply") from None
+    unknown = [(field.fieldCaption, key) for field in source.fields for key in field.model_extra or {}]
+    for caption, key in unknown:
+        near = did_you_mean(key, FieldMetadata.model_fields)[0][0]
+        if near.lower() == key.lower():
+            raise UsageError(f"{origin!r}: field {caption!r} has a key {key!r}; did you mean {near!r}?")
+    return source
+
+
+def to_yaml(source: DataSource) -> str:
+    """The YAML of a data source; ``read_source`` gives the same data source back."""
+    data = source.model_dump(mode="json", exclude_unset=True)
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)

@@ -1,0 +1,142 @@
+"""Is a structured query valid over a data source, what is wrong with it, and what would mend it?
+
+Two parts, as the specification has them (section "Validation Flow"). *Basic*: structure, field names in any case,
+functions. *Semantic*, where the data source knows roles: measures need a function, dimensions have none, functions
+fit types, names are written exactly, and values of filters exist in the database.
+
+>>> from nl2sql.vizql.source import DataSource
+>>> source = DataSource.model_validate({"fields": [{"fieldCaption": c} for c in ("Region", "Revenue", "Segment")]})
+>>> validation = validate({"fields": [{"fieldCaption": "Regoin"}]}, source)
+>>> validation.is_valid, validation.validation_errors
+(False, ["Field 'Regoin' not found in schema"])
+>>> validation.validation_suggestions
+["Field 'Regoin' not found. Did you mean: Region, Revenue?"]
+>>> apply({"fields": [{"fieldCaption": "Regoin"}]}, validation.errors[0].suggestions[0])
+{'fields': [{'fieldCaption': 'Region'}]}
+
+Not covered: whether a valid query can be executed here (``docs/vizql.md``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nl2sql.config import VizqlConfig
+from nl2sql.vizql.filter_semantics import filter_errors
+from nl2sql.vizql.lookup import Checked
+from nl2sql.vizql.mending import Change, Place, QueryError, Suggestion, apply, suggest, under
+from nl2sql.vizql.oddities import warnings_of
+from nl2sql.vizql.parameters import parameter_errors
+from nl2sql.vizql.query import is_request, luid_missing, request_errors
+from nl2sql.vizql.semantics import field_errors
+from nl2sql.vizql.source import DataSource
+from nl2sql.vizql.values import value_errors
+
+if TYPE_CHECKING:
+    from nl2sql.interfaces import Database
+
+_ORDER = ("", "datasource", "fields", "filters", "parameters", "options")
+_CHECKS = {"fields": field_errors, "filters": filter_errors, "parameters": parameter_errors}
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What was said about a query: its errors in the query's order, and warnings, which never fail."""
+
+    errors: tuple[QueryError, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_valid(self) -> bool:
+        return not self.errors
+
+    @property
+    def validation_errors(self) -> list[str]:
+        """The errors as lines."""
+        return [error.message for error in self.errors]
+
+    @property
+    def suggestions(self) -> tuple[Suggestion, ...]:
+        """Every suggestion: errors in the query's order, the likeliest way to mend each first."""
+        return tuple(way for error in self.errors for way in error.suggestions)
+
+    @property
+    def validation_suggestions(self) -> list[str]:
+        """The suggestions as lines, one line once: the likeliest way of each error."""
+        return list(dict.fromkeys(error.suggestions[0].text for error in self.errors if error.suggestions))
+
+    @property
+    def broken(self) -> frozenset[Place]:
+        """The parts of the query that have errors, as ``("fields", 0)``; all others can be kept as they are."""
+        places = (error.place[1:] if error.place[:1] == ("query",) else error.place for error in self.errors)
+        return frozenset(place[:2] for place in places)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The specification's three values, warnings, and each error with all that would mend it, as plain data."""
+        return {
+            "is_valid": self.is_valid,
+            "validation_errors": self.validation_errors,
+            "validation_suggestions": self.validation_suggestions,
+            "warnings": list(self.warnings),
+            "errors": [error.to_dict() for error in self.errors],
+        }
+
+
+def validate(
+    document: Any,
+    source: DataSource | None = None,
+    settings: VizqlConfig | None = None,
+    database: Database | None = None,
+) -> Validation:
+    """Validate a query, a draft or a request: any JSON. Raises nothing of its own.
+
+    source: without one, only the structure is checked. settings: ``vizql.*``. database: the one behind the data
+    source, for values of filters; without it, or with ``vizql.check_values`` off, values are taken as they are.
+    """
+    settings = settings or VizqlConfig()
+    errors = request_errors(document, api=settings.api)
+    if any(error.place == () for error in errors):
+        return Validation(tuple(errors))  # nothing in it can be looked at
+    errors += _no_datasource(document, source)
+    head: Place = ("query",) if is_request(document) else ()
+    query = document.get("query") if head else document
+    if source is None or not isinstance(query, dict) or not isinstance(query.get("fields"), list):
+        return _validation(errors, head)
+    options = document.get("options") if head else None
+    checked = Checked(query, source, settings, options if isinstance(options, dict) else {})
+    broken = {error.place[len(head) :][:2] for error in errors}
+    places = [place for place in _places(query) if place not in broken and (place[0],) not in broken]
+    further = [error for place in places for error in _CHECKS[str(place[0])](checked, place)]
+    if database is not None and settings.check_values and checked.semantic:
+        wrong = {error.place[:2] for error in further}
+        further += value_errors(checked, [p for p in places if p[0] == "filters" and p not in wrong], database)
+    errors += [under(error, head) for error in further]
+    return _validation(errors, head, () if errors else warnings_of(checked))
+
+
+def _validation(errors: list[QueryError], head: Place, warnings: Any = ()) -> Validation:
+    return Validation(tuple(sorted(errors, key=lambda error: _rank(error.place, head))), tuple(warnings))
+
+
+def _rank(place: Place, head: Place) -> tuple[int, int]:
+    inside = place[len(head) :] if head and place[:1] == head else place
+    name = str(inside[0]) if inside else ""
+    index = inside[1] if len(inside) > 1 and isinstance(inside[1], int) else -1
+    return (_ORDER.index(name) if name in _ORDER else len(_ORDER), index)
+
+
+def _places(query: dict[str, Any]) -> list[Place]:
+    lists = ((name, query.get(name)) for name in _CHECKS)
+    return [(name, i) for name, parts in lists if isinstance(parts, list) for i in range(len(parts))]
+
+
+def _no_datasource(document: Any, source: DataSource | None) -> list[QueryError]:
+    """A request must say which data source it asks. One of which only the luid is missing is completed with it."""
+    if not is_request(document) or "datasource" in document or (source is not None and source.luid):
+        return []
+    change = Change(("datasource",), {"datasourceLuid": source.name if source and source.name else "LUID"})
+    return [luid_missing(suggest(document, "Add the data source: {json}", ("datasource",), change))]
+
+
+__all__ = ["Validation", "apply", "validate"]

@@ -1,0 +1,188 @@
+"""Data sources: from YAML, from the service's JSON, from a database; and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from people import make_database
+from strategies import FIXTURES, SUPERSTORE
+
+from nl2sql.databases.engines import open_database
+from nl2sql.errors import UsageError
+from nl2sql.vizql.infer import infer
+from nl2sql.vizql.metadata import from_metadata, to_datasource_model, to_metadata
+from nl2sql.vizql.source import DataSource, read_source, to_yaml
+
+METADATA = {
+    "data": [
+        {"fieldName": "Sales", "fieldCaption": "Sales", "dataType": "REAL", "fieldRole": "MEASURE", "isLODCalc": False},
+        {
+            "fieldName": "Calculation_1",
+            "fieldCaption": "Firm",
+            "dataType": "STRING",
+            "columnClass": "GROUP",
+            "groupFormula": {"baseFieldName": "Customer", "groupings": [], "hasIncludeOther": True},
+            "aliases": [{"member": "A", "value": "a"}, {"member": None, "value": "none"}],
+            "somethingNewer": {"of": ["the service"]},
+        },
+    ],
+    "extraData": {
+        "parameters": [
+            {
+                "parameterType": "LIST",
+                "parameterName": "Parameter 1",
+                "parameterCaption": "Top",
+                "dataType": "INTEGER",
+                "value": 5,
+                "members": [{"alias": "five", "value": 5}],
+            }
+        ]
+    },
+}
+MODEL = {
+    "logicalTables": [{"logicalTableId": "o", "caption": "Orders"}, {"logicalTableId": "p", "caption": "People"}],
+    "logicalTableRelationships": [
+        {
+            "fromLogicalTable": {"logicalTableId": "o"},
+            "toLogicalTable": {"logicalTableId": "p"},
+            "expression": {
+                "op": "AND",
+                "relationships": [{"operator": "=", "fromField": "[Region]", "toField": "[Region (People)]"}],
+            },
+        }
+    ],
+}
+
+
+def test_the_service_s_json_comes_back_as_it_was() -> None:
+    source = from_metadata(METADATA, MODEL, name="shop", luid="1")
+    assert to_metadata(source) == METADATA and to_datasource_model(source) == MODEL
+    assert source.field("Sales").dataType == "REAL"  # type: ignore[union-attr]
+    assert source.logicalTableRelationships[0].field_pairs() == (("Region", "Region (People)"),)
+    assert source.parameter("Top") is not None and source.luid == "1"
+
+
+def test_yaml_comes_back_as_the_same_data_source(tmp_path: Path) -> None:
+    for i, source in enumerate((SUPERSTORE, from_metadata(METADATA, MODEL, name="shop"))):
+        path = tmp_path / f"{i}.yaml"
+        path.write_text(to_yaml(source), encoding="utf-8")
+        again = read_source(path)
+        assert again == source and to_yaml(again) == to_yaml(source)
+        assert to_metadata(again) == to_metadata(source)
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+FIELDS = st.fixed_dictionaries(
+    {"fieldCaption": NAMES},
+    optional={
+        "fieldName": NAMES,
+        "dataType": st.sampled_from(["REAL", "STRING", "DATE"]),
+        "fieldRole": st.sampled_from(["MEASURE", "DIMENSION"]),
+        "formula": NAMES,
+        "hidden": st.booleans(),
+        "aliases": st.lists(st.fixed_dictionaries({"member": st.none() | NAMES, "value": NAMES}), max_size=2),
+    },
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(FIELDS, min_size=1, max_size=4))
+def test_any_metadata_round_trips_through_yaml(fields: list[dict[str, Any]]) -> None:
+    from nl2sql.machine import from_yaml
+    from nl2sql.vizql.source import source_from
+
+    source = from_metadata({"data": fields})
+    assert to_metadata(source_from(from_yaml(to_yaml(source)), "here")) == {"data": fields}
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, {"data": {}}, {"data": []}, {"data": [{"fieldName": "a"}]}])
+def test_what_is_no_answer_of_the_service_is_refused(answer: Any) -> None:
+    with pytest.raises(UsageError):
+        from_metadata(answer)
+
+
+def test_a_key_in_another_case_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("fields: [{fieldCaption: Sales, datatype: REAL}]")
+    with pytest.raises(UsageError, match="did you mean 'dataType'"):
+        read_source(path)
+
+
+SHOP = """
+CREATE TABLE customers (customer_id INTEGER PRIMARY KEY, name TEXT, zip_code INTEGER, joined TEXT, is_firm INTEGER);
+CREATE TABLE "order items" (item_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES Customers(customer_id),
+  name TEXT, unitPrice REAL, quantity INTEGER, tax_rate REAL, year INTEGER, sent_at TEXT, anything);
+CREATE TABLE returns (parcel INTEGER PRIMARY KEY, client INTEGER REFERENCES customers(customer_id),
+  refund DECIMAL(8, 2), note VARCHAR(20));
+INSERT INTO customers VALUES (1, 'Ada', 3000, '2024-01-31', 1), (2, 'Ben', 4000, NULL, 0);
+INSERT INTO "order items" VALUES (1, 1, 'pen', 2.5, 3, 0.1, 2024, '2024-01-31 10:00:00', 'x');
+"""
+
+
+def test_keys_and_codes_are_dimensions_and_amounts_measures(tmp_path: Path) -> None:
+    database = open_database(str(make_database(tmp_path / "shop.sqlite", SHOP)))
+    try:
+        source = infer(database)
+    finally:
+        database.close()
+    roles = {field.fieldCaption: (field.fieldRole, field.dataType, field.defaultAggregation) for field in source.fields}
+    assert roles == {
+        "Customer ID": ("DIMENSION", "INTEGER", "COUNT"),
+        "Name": ("DIMENSION", "STRING", "COUNT"),
+        "Zip Code": ("DIMENSION", "INTEGER", "COUNT"),
+        "Joined": ("DIMENSION", "DATE", "YEAR"),
+        "Is Firm": ("DIMENSION", "INTEGER", "COUNT"),
+        "Item ID": ("DIMENSION", "INTEGER", "COUNT"),
+        "Customer ID (Order Items)": ("DIMENSION", "INTEGER", "COUNT"),
+        "Name (Order Items)": ("DIMENSION", "STRING", "COUNT"),
+        "Unit Price": ("MEASURE", "REAL", "AVG"),
+        "Quantity": ("MEASURE", "INTEGER", "SUM"),
+        "Tax Rate": ("MEASURE", "REAL", "AVG"),
+        "Year": ("DIMENSION", "INTEGER", "COUNT"),
+        "Sent At": ("DIMENSION", "DATETIME", "YEAR"),
+        "Anything": ("DIMENSION", "STRING", "COUNT"),
+        "Parcel": ("DIMENSION", "INTEGER", "COUNT"),
+        "Client": ("DIMENSION", "INTEGER", "COUNT"),
+        "Refund": ("MEASURE", "REAL", "SUM"),
+        "Note": ("DIMENSION", "STRING", "COUNT"),
+    }
+    name = source.field("Name (Order Items)")
+    assert name is not None and (name.column, source.table_of(name)) == ("name", "order items")
+    relation, _ = source.logicalTableRelationships
+    assert relation.fromLogicalTable.logicalTableId == "order items"
+    assert relation.toLogicalTable.logicalTableId == "customers"
+    [(own, theirs)] = relation.field_pairs()
+    assert [source.field_named(n).column for n in (own, theirs)] == ["customer_id"] * 2  # type: ignore[union-attr]
+    assert source.logicalTables[0].key == ("customer_id",)
+    assert read_again(source, tmp_path) == source
+
+
+def read_again(source: DataSource, folder: Path) -> DataSource:
+    (folder / "again.yaml").write_text(to_yaml(source), encoding="utf-8")
+    return read_source(folder / "again.yaml")
+
+
+@pytest.mark.parametrize("name", ["campus_registry", "chess_league", "library_network", "scale_models"])
+def test_every_column_of_a_packaged_database_can_be_read_by_its_field(name: str) -> None:
+    from nl2sql.databases.schema import quote_always
+
+    database = open_database(f"packaged:{name}")
+    try:
+        source = infer(database)
+        assert len(set(source.captions)) == len(source.fields) == sum(len(t.columns) for t in database.schema().tables)
+        for field in source.fields:
+            sql = f"SELECT {quote_always(field.column)} FROM {quote_always(source.table_of(field))}"
+            assert database.run(sql).success, sql
+        assert {field.fieldRole for field in source.fields} == {"MEASURE", "DIMENSION"}
+    finally:
+        database.close()
+
+
+def test_the_fixture_s_captions_are_unique() -> None:
+    assert len({caption.casefold() for caption in SUPERSTORE.captions}) == len(SUPERSTORE.captions)
+    assert json.loads((FIXTURES / "regoin.json").read_text())["query"]["fields"] == [{"fieldCaption": "Regoin"}]

@@ -1,0 +1,285 @@
+"""The validator: the specification's words, the cases of the fixture file, warnings, values, and any JSON at all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import FIXTURES, SUPERSTORE, queries
+
+from nl2sql.config import VizqlConfig
+from nl2sql.databases.engines import open_database
+from nl2sql.vizql.mending import apply, part_at, place_text
+from nl2sql.vizql.query import Query, Request, read_query, read_request
+from nl2sql.vizql.source import DataSource
+from nl2sql.vizql.validator import validate
+
+CASES = yaml.safe_load((FIXTURES / "validation.yaml").read_text(encoding="utf-8"))
+REGION = {"fieldCaption": "Region"}
+
+
+def document(case: dict[str, Any]) -> Any:
+    if "document" in case:
+        return case["document"]
+    if "filter" in case:
+        return {"fields": [REGION], "filters": [case["filter"]]}
+    if "parameters" in case:
+        return {"fields": [REGION], "parameters": case["parameters"]}
+    return {"fields": case["fields"] if "fields" in case else [case["field"]]}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+def test_cases(case: dict[str, Any]) -> None:
+    query, config = document(case), VizqlConfig(**case.get("config", {}))
+    validation = validate(query, SUPERSTORE, config)
+    errors = [[error.kind, error.message] for error in validation.errors]
+    assert errors == case.get("errors", []) and validation.is_valid is case.get("valid", False)
+    ways = validation.suggestions
+    if "says" in case:
+        assert ways[0].text == case["says"]
+    if "mended" in case:
+        assert json.loads(ways[0].snippet) == case["mended"]
+    if errors and case.get("then", True):
+        mended = query
+        for _ in range(3):
+            mended = apply(mended, next(iter(validate(mended, SUPERSTORE, config).suggestions)))
+            if validate(mended, SUPERSTORE, config).is_valid:
+                return
+        pytest.fail(f"not mended: {validate(mended, SUPERSTORE, config).validation_errors}")
+
+
+def test_there_are_80_cases_beside_the_specification_s() -> None:
+    assert len(CASES) - sum("specification" in case["case"] for case in CASES) >= 80
+    assert len({case["case"] for case in CASES}) == len(CASES)
+
+
+def test_a_suggestion_shows_what_it_does() -> None:
+    for case in CASES:
+        query = document(case)
+        for error in validate(query, SUPERSTORE, VizqlConfig(**case.get("config", {}))).errors:
+            assert list(error.suggestions) == sorted(error.suggestions, key=lambda way: -way.likelihood), case["case"]
+            for way in error.suggestions:
+                mended = apply(query, way)
+                assert json.dumps(mended) != json.dumps(query), (case["case"], way.text)
+                assert way.snippet == "" or way.snippet in json.dumps(mended, ensure_ascii=False), case["case"]
+
+
+def test_what_is_known_decides_how_much_is_checked() -> None:
+    names_only = DataSource.model_validate({"fields": [{"fieldCaption": "Sales"}, {"fieldCaption": "Region"}]})
+    assert validate({"fields": [{"fieldCaption": "sales"}]}, names_only).is_valid  # basic: in any case, no roles
+    assert not validate({"fields": [{"fieldCaption": "Slaes"}]}, names_only).is_valid
+    assert validate({"fields": [{"fieldCaption": "Slaes"}]}).is_valid  # structure only
+    assert not validate({"query": {"fields": [REGION]}}).is_valid  # nobody knows the data source
+
+
+def test_valid_parts_are_told_from_broken_ones() -> None:
+    fields = [REGION, {"fieldCaption": "Sales"}, {"fieldCaption": "Category"}]
+    filters = [{"field": REGION, "filterType": "SET", "values": []}]
+    for query in ({"fields": fields, "filters": filters}, {"query": {"fields": fields, "filters": filters}}):
+        assert validate(query, SUPERSTORE).broken == {("fields", 1), ("filters", 0)}
+
+
+WARNED = {
+    "sortPriority": {"fields": [REGION | {"sortDirection": "ASC"}]},
+    "context: true": {
+        "fields": [REGION],
+        "filters": [
+            {
+                "field": REGION,
+                "filterType": "TOP",
+                "howMany": 3,
+                "fieldToMeasure": {"fieldCaption": "Sales", "function": "SUM"},
+            },
+            {"field": {"fieldCaption": "Category"}, "filterType": "SET", "values": ["Furniture"]},
+        ],
+    },
+    "disaggregate": {
+        "query": {"fields": [{"fieldCaption": "Sales", "function": "SUM"}]},
+        "options": {"disaggregate": True},
+    },
+    "Alias 'a'": {"fields": [REGION | {"fieldAlias": "a"}, {"fieldCaption": "Category", "fieldAlias": "a"}]},
+    "each date": {"fields": [{"fieldCaption": "Order Date"}, {"fieldCaption": "Order Date", "function": "YEAR"}]},
+    "runs along": {
+        "fields": [
+            {
+                "fieldCaption": "Sales",
+                "function": "SUM",
+                "tableCalculation": {"tableCalcType": "RANK", "dimensions": [REGION]},
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("words", WARNED)
+def test_a_warning_never_fails(words: str) -> None:
+    validation = validate(WARNED[words], SUPERSTORE)
+    assert validation.is_valid and len(validation.warnings) == 1 and words in validation.warnings[0]
+
+
+def test_context_takes_the_warning_away() -> None:
+    query = json.loads(json.dumps(WARNED["context: true"]))
+    query["filters"][1]["context"] = True
+    assert validate(query, SUPERSTORE).warnings == ()
+
+
+def test_tables_without_a_relationship_are_warned_of() -> None:
+    alone = SUPERSTORE.model_copy(update={"logicalTableRelationships": ()})
+    fields = {"fields": [REGION, {"fieldCaption": "Category"}]}
+    assert validate(fields, SUPERSTORE).warnings == ()
+    assert validate(fields, alone).warnings == ("No relationship leads from table 'orders' to 'products'",)
+
+
+# ------------------------------------------------------------------------------------------------------- values
+
+
+@pytest.fixture
+def shop_source(shop: Path) -> Any:
+    from nl2sql.vizql.infer import infer
+
+    database = open_database(str(shop))
+    yield infer(database), database
+    database.close()
+
+
+def test_values_of_filters_are_looked_for(shop_source: Any) -> None:
+    source, database = shop_source
+    filters = [
+        {"field": {"fieldCaption": "Status"}, "filterType": "SET", "values": ["shiped", "open"]},
+        {"field": {"fieldCaption": "City"}, "filterType": "MATCH", "startsWith": "Berm"},
+        {"field": {"fieldCaption": "Name"}, "filterType": "MATCH", "contains": "DA"},
+    ]
+    query = {"fields": [{"fieldCaption": "City"}], "filters": filters}
+    statements: list[str] = []
+
+    class Watched:
+        dialect, name = database.dialect, database.name
+
+        def run(self, sql: str, **limits: Any) -> Any:
+            statements.append(sql)
+            return database.run(sql, **limits)
+
+    validation = validate(query, source, None, Watched())  # type: ignore[arg-type]
+    assert validation.validation_errors == [
+        "Value 'shiped' not found in field 'Status'",
+        "No value of field 'City' has startsWith 'Berm'",
+    ]
+    assert validation.errors[0].suggestions[0].changes[0].value == "shipped"
+    assert validation.errors[1].suggestions[0].changes[0].value == "Bern"
+    assert len(statements) == 1
+    assert validate(query, source, VizqlConfig(check_values=False), database).is_valid
+    assert validate(query, source).is_valid
+
+
+def test_a_database_that_is_away_is_no_error_of_the_query(shop_source: Any) -> None:
+    source, database = shop_source
+    gone = source.model_copy(update={"logicalTables": ()})
+    renamed = [table.model_copy(update={"table": "nowhere"}) for table in source.logicalTables]
+    part = {"field": {"fieldCaption": "Status"}, "filterType": "SET", "values": ["shiped"]}
+    for other in (gone, source.model_copy(update={"logicalTables": tuple(renamed)})):
+        assert validate({"fields": [{"fieldCaption": "City"}], "filters": [part]}, other, None, database).is_valid
+
+
+# ----------------------------------------------------------------------------------------------------- any JSON
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**400), 10**400), st.floats(), st.text(max_size=5), st.just("SUM")
+)
+WORDS = """
+    fields filters parameters query datasource options fieldCaption function calculation binSize tableCalculation
+    tableCalcType dimensions field filterType values min minDate"""
+KEYS = st.sampled_from(WORDS.split())
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.one_of(KEYS, st.text(max_size=3)), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANYTHING)
+def test_any_json_is_read_and_validated_without_a_traceback(data: Any) -> None:
+    for head in (data, {"fields": data}, {"fields": [data], "filters": [data]}, {"query": data, "options": data}):
+        assert isinstance(read_query(head), Query | list)
+        assert isinstance(read_request(head), Request | list)
+        validation = validate(head, SUPERSTORE)
+        json.dumps(validation.to_dict())
+        for way in validation.suggestions:
+            apply(head, way)
+
+
+@settings(max_examples=150, deadline=None)
+@given(queries(), st.data())
+def test_a_broken_part_of_a_query_is_reported_where_it_is(query: dict[str, Any], data: st.DataObject) -> None:
+    i = data.draw(st.integers(0, len(query["fields"]) - 1))
+    query["fields"][i]["nonsense"] = data.draw(SCALARS)
+    [error] = validate(query, SUPERSTORE).errors
+    assert place_text(error.place) == f"fields[{i}].nonsense"
+    assert validate(apply(query, error.suggestions[-1]), SUPERSTORE).is_valid
+
+
+def test_what_is_nested_too_deeply_is_an_error_of_one_line() -> None:
+    deep: Any = {}
+    for _ in range(100_000):
+        deep = {"secondaryTableCalculation": deep}
+    for query in (deep, {"fields": [deep]}, {"query": {"fields": [deep]}}):
+        [error] = validate(query, SUPERSTORE).errors
+        assert error.message == "The query is nested too deeply; expected at most 32 levels"
+
+
+# -------------------------------------------------------------------------------------------------- command line
+
+
+def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "nl2sql.cli", "vizql", *arguments]
+    return subprocess.run(line, input=stdin, capture_output=True, text=True, check=False)
+
+
+def test_the_command_prints_the_specification_s_two_lines() -> None:
+    source = str(FIXTURES / "superstore.yaml")
+    done = command("validate", str(FIXTURES / "regoin.json"), "--source", source, "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1 and answer["is_valid"] is False
+    assert answer["validation_errors"] == ["Field 'Regoin' not found in schema"]
+    assert answer["validation_suggestions"] == ["Field 'Regoin' not found. Did you mean: Region, Revenue?"]
+    valid = command("validate", "-", "--source", source, stdin=json.dumps({"fields": [REGION]}))
+    assert (valid.returncode, valid.stdout) == (0, "valid\n")
+
+
+def test_bad_input_of_the_command_is_one_line(tmp_path: Path) -> None:
+    source = str(FIXTURES / "superstore.yaml")
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "no.yaml").write_text("fields: []")
+    for arguments, words in (
+        (["validate", str(tmp_path / "broken.json"), "--source", source], "is not JSON"),
+        (["validate", str(tmp_path / "away.json"), "--source", source], "cannot read the query"),
+        (["validate", "-", "--source", str(tmp_path / "away.yaml")], "nl2sql vizql infer"),
+        (["validate", "-", "--source", str(tmp_path / "no.yaml")], "is no data source: fields"),
+    ):
+        done = command(*arguments, stdin="{}")
+        assert done.returncode in (1, 2) and len(done.stderr.splitlines()) == 1, done.stderr
+        assert words in done.stderr, done.stderr
+
+
+def test_places_are_paths_into_the_document() -> None:
+    query = {"query": {"fields": [{"fieldCaption": "Sales", "function": "SUMM"}]}}
+    [error] = validate(query, SUPERSTORE).errors
+    assert part_at(query, error.place) == "SUMM" and place_text(error.place) == "query.fields[0].function"
+
+
+def test_planted_faults_are_reported_and_mended() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "vizql_faults.py"
+    line = [sys.executable, str(script), "--cases", "60", "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    total = json.loads(done.stdout)["total"]
+    assert total["planted"] == total["reported"] == 60 and total["restored"] >= 30
