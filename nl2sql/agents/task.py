@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nl2sql.agents.checks.suspicions import Suspicion
 
 LINK_MAX_TABLES = 6  # the specification's number
+THINKING_CHARS = 20_000  # of a call's thoughts that its record keeps
 BEGAN_CHARS = 500  # shown of a text past the limits
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
 NO_SCHEMA = "(the schema is not shown)"
@@ -182,6 +183,7 @@ class Task:
                     "usage": completion.usage.to_dict(),
                     "started": round(began - self.began, 4),
                     **({"began": written.text[:BEGAN_CHARS]} if refused else {}),
+                    **({"thinking": written.thinking[:THINKING_CHARS]} if written.thinking else {}),
                 }
             )
             self.usage = self.usage + completion.usage
