@@ -45,8 +45,8 @@ def list_models(as_json: Json = False) -> None:
         )
     print(
         f"\nDefault: {DEFAULT_MODEL}. --model also takes: a folder, a .gguf file, a hub id org/name, "
-        "scripted:FILE,\nand a server's model: http://HOST/v1#NAME, openai/NAME, anthropic/NAME, ollama/NAME, vllm/NAME, "
-        "llamacpp/NAME."
+        "scripted:FILE,\nand a server's model: http://HOST/v1#NAME, openai/NAME, anthropic/NAME, ollama/NAME, "
+        "vllm/NAME, llamacpp/NAME."
     )
 
 

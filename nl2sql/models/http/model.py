@@ -402,6 +402,8 @@ class HttpModel:
     def _check_sampling(self) -> None:
         """Does the server sample at all? transformers serve, for one, decodes greedily whatever the temperature."""
         with self._finding:
+            if "temperature" in self._server.refused:
+                self._samples = True  # at a temperature of its own, whatever it is asked
             if self._samples is None:
                 hot = {"temperature": 1.5, "top_p": 1.0}
                 texts = {self._trial(_STORY, 16), *(self._trial(_STORY, 16, **hot, seed=seed) for seed in (1, 2))}

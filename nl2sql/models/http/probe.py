@@ -153,7 +153,8 @@ class _Probe:
             self._name,
             budget,
         )
-        heard = self._converse(_ASKED, "", 8 + budget)
+        room = 8 + (0 if self._fields.get("thinking") else budget)
+        heard = self._converse(_ASKED, "", room, top_p=0.9, seed=1)  # greedy still; a refusal shows here
         return Abilities(
             way="user_turn",
             window=window.tokens,
@@ -177,13 +178,14 @@ class _Probe:
             said = said or whole_number(loaded.get("context_length"))
         if known := said or likely:
             return _Window(known, True)
-        guess = (PROVIDERS[provider].window if provider else 0) or DEFAULT_WINDOW
+        if provider and PROVIDERS[provider].window:
+            return _Window(PROVIDERS[provider].window, False)
         logger.warning(
             "%s does not say how long its context window is; assuming %d tokens (--server context_window=...)",
             self._server.base,
-            guess,
+            DEFAULT_WINDOW,
         )
-        return _Window(guess, False)
+        return _Window(DEFAULT_WINDOW, False)
 
     # ----------------------------------------------------------------------------------------------- requests
 
@@ -197,7 +199,8 @@ class _Probe:
         return _Heard(counts.prompt or 0, first.text, first.logprob, len(answers), thinks, _opened(data))
 
     def _converse(self, messages: Sequence[Message], _: str, limit: int, **more: Any) -> _Heard:
-        body = {"messages": [dict(m) for m in messages], self._limit: limit}
+        thoughts = self._fields.get("thinking", {}).get("budget_tokens", 0)  # Anthropic wants room for them
+        body = {"messages": [dict(m) for m in messages], self._limit: limit + thoughts}
         return self._post("chat/completions", body | more)
 
     def _complete(self, messages: Sequence[Message], bos: str, limit: int, **more: Any) -> _Heard:

@@ -14,6 +14,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nl2sql.errors import ModelError
@@ -66,7 +67,7 @@ def without_echo(answer: Answer, prefill: str) -> Answer:
     last = prefill.rstrip().rpartition("\n")[2]
     for echo in (prefill, prefill.strip(), last):
         if echo.strip() and answer.text.lstrip().startswith(echo):
-            return Answer(answer.text.lstrip().removeprefix(echo), answer.finish)
+            return replace(answer, text=answer.text.lstrip().removeprefix(echo), logprob=None)
     return answer
 
 
