@@ -6,8 +6,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from tqdm.auto import tqdm
-
 from nl2sql.agents.controllers import episode_model, run_episode
 from nl2sql.config import Config
 from nl2sql.eval.scores import Judged
@@ -16,6 +14,7 @@ from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question, Resources
 from nl2sql.runs.job import Job
 from nl2sql.runs.plan import Plan
+from nl2sql.runs.progress import Bar, Work, most_calls
 
 
 class Local:
@@ -29,13 +28,14 @@ class Local:
         questions = job.questions
         cancel = threading.Event()
         workers = min(len(questions), max(1, int(getattr(job.model, "batch_size", 8))))
-        bar = tqdm(total=len(questions), desc=job.controller.name, unit="question", disable=not job.progress)
+        work = Work(len(questions), most_calls(job.controller.name, job.config))
+        bar = Bar(job.controller.name, work, shown=job.progress)
         with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
             try:
-                futures = [pool.submit(_episode, job, question, cancel) for question in questions]
+                futures = {pool.submit(_episode, job, question, cancel, bar): question.id for question in questions}
                 for future in as_completed(futures):
                     future.result()
-                    bar.update()
+                    bar.finished(futures[future])
                     job.advance(1)
             except BaseException:
                 cancel.set()  # what runs ends at its next model call
@@ -56,13 +56,13 @@ class Local:
 LOCAL = Local()
 
 
-def _episode(job: Job, question: Question, cancel: threading.Event) -> None:
+def _episode(job: Job, question: Question, cancel: threading.Event, bar: Bar) -> None:
     """Run and keep one episode; one that the user stopped is owed, not kept."""
     if cancel.is_set():
         return
 
     def resources() -> Resources:
-        mine = episode_model(job.model, question, job.controller.name)
+        mine = bar.watched(episode_model(job.model, question, job.controller.name), question.id)
         database = job.benchmark.database(question.db_id)
         return Resources(mine, database, job.tools, job.gates, cancel=cancel)
 
