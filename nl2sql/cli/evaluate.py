@@ -57,6 +57,13 @@ def evaluate_command(
     config: ConfigOption = None,
     set_: SetOption = None,
     constrain: ConstrainOption = None,
+    turns: Annotated[
+        Literal["text", "native", "auto"] | None,
+        typer.Option(
+            help="How a loop asks for actions: text (Thought/Action lines), native (a chat model's own tool calls), or "
+            "auto: tried on ten questions."
+        ),
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Repeat with these seeds, e.g. 1,2,3.")] = None,
     sample_seed: Annotated[int, typer.Option(help="Seed of the sample that --limit draws.")] = 0,
     replicas: Annotated[int | None, typer.Option(help="Perturbed replicas for TS; 0 leaves TS out.")] = None,
@@ -102,7 +109,8 @@ def evaluate_command(
         from nl2sql.config import load_config
         from nl2sql.runs.plan import Plan, absolute, default_split
 
-        named = {"eval.replicas": replicas, "constrain": constrain}
+        native = None if turns in (None, "auto") else str(turns == "native").lower()
+        named = {"eval.replicas": replicas, "constrain": constrain, "react.native_tools": native}
         overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in named.items() if value is not None)]
         base = {**get_controller(controller).preset, **({"eval": {"replicas": 0}} if engine_url else {})}
         settings = load_config(config or (), overrides, base=base)
@@ -124,6 +132,7 @@ def evaluate_command(
             control=control,
             equal_tokens=equal_tokens,
             seeds=_seeds(seeds),
+            turns="auto" if turns == "auto" else "",
         )
         plan = absolute(plan)
         if dry_run:

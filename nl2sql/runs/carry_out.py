@@ -24,7 +24,7 @@ from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval.settings import Settings
 from nl2sql.runs.controls import FOLDERS, control_stores
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, exclusive, iter_jsonl, read_manifest, write_json
-from nl2sql.runs.job import Cell, Executor, Job, no_bar
+from nl2sql.runs.job import Cell, Job, no_bar
 from nl2sql.runs.opened import Opened
 from nl2sql.runs.plan import Plan, fingerprints, run_key
 from nl2sql.runs.run import Run
@@ -60,14 +60,14 @@ def carry_out(
             progress=progress,
             advance=advance,
         )
-        return _Work(job, opened.executor, folder, top or folder).done()
+        return _Work(job, opened, folder, top or folder).done()
 
 
 class _Work:
     """One cell in its folder: ``job`` is that of the cell's own controller over all of its questions."""
 
-    def __init__(self, job: Job, executor: Executor, folder: Path, top: Path) -> None:
-        self.job, self.executor, self.folder, self.top = job, executor, folder, top
+    def __init__(self, job: Job, opened: Opened, folder: Path, top: Path) -> None:
+        self.job, self.executor, self.folder, self.top = job, opened.executor, folder, top
         described = job.model.describe()
         prints = fingerprints(job.benchmark, job.questions)
         resting_on = members(job.config, job.tools, job.gates)
@@ -87,6 +87,7 @@ class _Work:
             "left_out": left_out_counts(job.benchmark.questions),
             "fingerprints": prints,
             "environment": environment(),
+            **({"turns": opened.turns} if opened.turns else {}),
         }
 
     def done(self) -> Run:

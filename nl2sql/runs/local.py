@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from nl2sql.agents.controllers import episode_model, run_episode
+from nl2sql.agents.record import Episode
 from nl2sql.config import Config
 from nl2sql.eval.scores import Judged
 from nl2sql.eval.scoring import judge
@@ -15,6 +16,7 @@ from nl2sql.interfaces import Benchmark, Question, Resources
 from nl2sql.runs.job import Job
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.progress import Bar, Work, most_calls
+from nl2sql.runs.turns import Watch
 
 
 class Local:
@@ -28,13 +30,14 @@ class Local:
         questions = job.questions
         cancel = threading.Event()
         workers = min(len(questions), max(1, int(getattr(job.model, "batch_size", 8))))
+        watch = Watch(job.config, len(questions))
         work = Work(len(questions), most_calls(job.controller.name, job.config))
         bar = Bar(job.controller.name, work, shown=job.progress)
         with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
             try:
                 futures = {pool.submit(_episode, job, question, cancel, bar): question.id for question in questions}
                 for future in as_completed(futures):
-                    future.result()
+                    watch.see(future.result())
                     bar.finished(futures[future])
                     job.advance(1)
             except BaseException:
@@ -56,10 +59,10 @@ class Local:
 LOCAL = Local()
 
 
-def _episode(job: Job, question: Question, cancel: threading.Event, bar: Bar) -> None:
+def _episode(job: Job, question: Question, cancel: threading.Event, bar: Bar) -> Episode | None:
     """Run and keep one episode; one that the user stopped is owed, not kept."""
     if cancel.is_set():
-        return
+        return None
 
     def resources() -> Resources:
         mine = bar.watched(episode_model(job.model, question, job.controller.name), question.id)
@@ -69,3 +72,4 @@ def _episode(job: Job, question: Question, cancel: threading.Event, bar: Bar) ->
     episode = run_episode(job.controller, question, resources, job.config)
     if not cancel.is_set():
         job.keep(episode)
+    return episode

@@ -27,6 +27,7 @@ class Opened:
         self.gates: Mapping[str, Gate] = self.objects.get("gates") or {}
         self.benchmark = open_benchmark(plan, self.objects)
         self.questions = pick(self.benchmark, plan)
+        self.turns: Mapping[str, Any] = {}  # what a trial of the loop's turns came to, for manifests
         self._model: Model | None = None
         self._options: tuple[str, ...] = ()
 

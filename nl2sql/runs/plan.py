@@ -50,6 +50,7 @@ class Plan:
     seeds: tuple[int, ...] = ()
     objects: tuple[str, ...] = ()
     engine_url: str = ""  # the benchmark's databases on another engine than SQLite
+    turns: str = ""  # auto: the form of the loop's turns was found by trying; the config holds what came of it
 
 
 def absolute(plan: Plan) -> Plan:
