@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -154,6 +155,7 @@ def evaluate_command(
         print(summary_text(report))
         print(f"\nrun folder: {report['run']}")
         print(f"report:     {_page(Path(report['run']), report['n'], progress)}")
+        print(f"next:       {_next(Path(report['run']))}")
     if report["counts"]["finish"].get("error") == report["n"]:
         raise typer.Exit(1)  # every single episode failed: nothing was measured
 
@@ -167,6 +169,17 @@ def _page(folder: Path, questions: int, progress: bool) -> str:
         return str(write_report([folder], folder / "report.html", golds=golds, progress=progress, force=True))
     except Nl2SqlError as error:
         return f"not written ({error}); nl2sql report {folder} --out report.html"
+
+
+def _next(folder: Path) -> str:
+    """The command that a run is most looked at with: beside its control, else what of it failed."""
+    from nl2sql.runs.plan import read_plan
+
+    plan, _ = read_plan(folder)
+    if not (folder / "control").is_dir() or plan.engine_url or "benchmark" in plan.objects:
+        return shlex.join(["nl2sql", "export-failures", str(folder), "--out", "failures.csv"])
+    where = ["--benchmark", plan.benchmark, *(["--split", plan.split] if plan.split else [])]
+    return shlex.join(["nl2sql", "compare", str(folder), str(folder / "control"), *where])
 
 
 def _was_given(context: typer.Context, name: str) -> bool:
