@@ -130,7 +130,9 @@ def test_a_local_folder_goes_before_a_provider(tmp_path: Path, monkeypatch: pyte
     ("spec", "variable", "value", "url"),
     [
         ("openai/x", "OPENAI_BASE_URL", "https://proxy.example/openai/v1/", "https://proxy.example/openai/v1"),
+        ("openai/x", "OPENAI_BASE_URL", "https://proxy.example/v1beta/openai/", "https://proxy.example/v1beta/openai"),
         ("anthropic/x", "ANTHROPIC_BASE_URL", "https://proxy.example", "https://proxy.example/v1"),
+        ("anthropic/x", "ANTHROPIC_BASE_URL", "https://proxy.example/claude", "https://proxy.example/claude/v1"),
         ("ollama/x", "OLLAMA_HOST", "", "http://localhost:11434/v1"),
         ("ollama/x", "OLLAMA_HOST", "box", "http://box:11434/v1"),
         ("ollama/x", "OLLAMA_HOST", "0.0.0.0:8080", "http://127.0.0.1:8080/v1"),

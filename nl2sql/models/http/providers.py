@@ -33,6 +33,7 @@ class Provider:
     key_variable: str
     key_needed: bool = False
     port: int | None = None  # where the variable may be a host alone
+    rooted: bool = False  # the variable names the server, and its tools add the interface's path
     window: int = 0
 
 
@@ -41,9 +42,14 @@ PROVIDERS: Mapping[str, Provider] = {
         "https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY", key_needed=True, window=128_000
     ),
     "anthropic": Provider(
-        "https://api.anthropic.com/v1", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", key_needed=True, window=200_000
+        "https://api.anthropic.com/v1",
+        "ANTHROPIC_BASE_URL",
+        "ANTHROPIC_API_KEY",
+        key_needed=True,
+        window=200_000,
+        rooted=True,
     ),
-    "ollama": Provider("http://localhost:11434/v1", "OLLAMA_HOST", "OLLAMA_API_KEY", port=11434),
+    "ollama": Provider("http://localhost:11434/v1", "OLLAMA_HOST", "OLLAMA_API_KEY", port=11434, rooted=True),
     "vllm": Provider("http://localhost:8000/v1", "VLLM_BASE_URL", "VLLM_API_KEY"),
     "llamacpp": Provider("http://localhost:8080/v1", "LLAMACPP_BASE_URL", "LLAMA_API_KEY"),
 }
@@ -79,7 +85,8 @@ def place_of(spec: str, environment: Mapping[str, str] = os.environ) -> Place:
     if provider.key_needed and not named and not value(variable):
         raise UsageError(
             f"{spec} needs a key, and the environment variable {variable} is not set; "
-            f"type: export {variable}=YOUR_KEY (it is sent to {url} and written nowhere)"
+            f"type: export {variable}=YOUR_KEY (it is sent to {url} and written nowhere). A model of that name on the "
+            "Hugging Face hub: give its folder"
         )
     return Place(url, name.strip(), head, value(variable), variable)
 
@@ -123,4 +130,5 @@ def _address(provider: Provider, named: str) -> str:
             named = f"http://{head}:{provider.port}{slash}{path}"
     url, _ = split_address(named, provider.key_variable)
     url = re.sub(r"//(0\.0\.0\.0|\[::\])(?=[:/]|$)", "//127.0.0.1", url)  # where it listens, not where it is found
-    return url if re.search(r"/v\d+\w*$", url) else f"{url}/v1"
+    whole = url.endswith("/v1") if provider.rooted else urlsplit(url).path  # a proxy's path is the interface's own
+    return url if whole else f"{url}/v1"
