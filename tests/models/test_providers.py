@@ -34,6 +34,7 @@ from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Sampling
 from nl2sql.machine import KEY_VARIABLES, masked
 from nl2sql.models import load_model
+from nl2sql.models.http.anthropic import request_of
 from nl2sql.models.http.model import HttpModel
 from nl2sql.models.http.providers import PROVIDERS, place_of
 from nl2sql.models.spec import SERVERS, resolve_spec
@@ -316,6 +317,18 @@ def test_hidden_thoughts_get_room_too(started: Any) -> None:
     assert app.bodies[-1]["max_completion_tokens"] == 312
 
 
+def test_a_refusal_for_want_of_room_to_think_shows_a_model_that_thinks(started: Any) -> None:
+    class Early(OpenAIReasoning):
+        def refuse(self, body: dict[str, Any]) -> None:
+            super().refuse(body)
+            if body["max_completion_tokens"] < 100:
+                raise Refused("Could not finish the message because max_tokens or model output limit was reached.")
+
+    model = opened(started, "openai", Early(key=KEY, thinks=True))
+    assert model.describe()["thinking_tokens"] == 2048
+    assert model.describe()["refused"] == ["max_tokens", "temperature", "top_p"]
+
+
 def test_thoughts_that_leave_no_room_are_told(started: Any, caplog: pytest.LogCaptureFixture) -> None:
     model = opened(started, "openai", OpenAIReasoning(key=KEY, thinks=True), "thinking=2")
     done = [ask(model, stop=[], max_new_tokens=4) for _ in range(2)]
@@ -368,6 +381,13 @@ def test_anthropic_is_shown_tools_and_their_answers(started: Any) -> None:
         "tool_use_id": "call00001",
         "content": "rain",
     }
+
+
+def test_anthropic_gets_no_temperature_above_its_highest_and_no_blank_stop_string() -> None:
+    body = {"model": "m", "messages": ASKED, "max_tokens": 8, "temperature": 1.5, "stop": ["\n", ";"], "seed": 1}
+    _, _, sent, _ = request_of("POST", "http://127.0.0.1/v1/chat/completions", body, None)
+    assert sent is not None and "seed" not in sent and "stop" not in sent
+    assert (sent["temperature"], sent["stop_sequences"]) == (1, [";"])
 
 
 def test_ollama_tells_the_window_and_the_weights_of_a_loaded_model(started: Any) -> None:
