@@ -80,14 +80,15 @@ def test_it_continues_turns_and_counts_with_its_own_tokenizer(spec: str) -> None
 
 
 def test_info_ask_and_eval_work(spec: str, tmp_path: Path) -> None:
-    def run(*arguments: str, code: int = 0) -> str:
+    def run(*arguments: str, codes: tuple[int, ...] = (0,)) -> str:
         done = CliRunner().invoke(cli, list(arguments))
-        assert done.exit_code == code, (done.output, done.exception)
+        assert done.exit_code in codes, (done.output, done.exception)
         return str(done.stdout)
 
-    assert json.loads(run("models", "info", spec, "--json"))["server"]["owned_by"] == "llamacpp"
+    assert json.loads(run("models", "info", spec, "--json"))["server"]["version"].startswith("b")
     asked = ["ask", "How many customers are there?", "--model", spec, "--db", "packaged:scale_models", "--json"]
-    assert json.loads(run(*asked, "--controller", "single_shot"))["usage"]["completion_tokens"] > 0
+    shown = json.loads(run(*asked, "--controller", "single_shot", codes=(0, 1)))  # so small a model may be wrong
+    assert shown["usage"]["completion_tokens"] > 0 and not (shown["error"] or "").startswith("model")
     out = tmp_path / "run"
     run("eval", "--limit", "2", "--model", spec, "--replicas", "0", "--out", str(out), "-q", "-c", "react.max_steps=2")
     rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
