@@ -119,8 +119,9 @@ class Bar:
     def __init__(self, name: str, work: Work, *, shown: bool) -> None:
         from tqdm.auto import tqdm
 
-        self._work, self._began, self._lock = work, time.perf_counter(), threading.Lock()
-        look = "{desc}: {percentage:3.0f}%|{bar:20}| {postfix}"
+        self._name, self._work = name, work
+        self._began, self._lock = time.perf_counter(), threading.Lock()
+        look = "{percentage:3.0f}%|{bar:20}| {desc}"
         self._bar = tqdm(total=work.calls()[1], desc=name, unit="call", bar_format=look, disable=not shown)
 
     def watched(self, model: Model, question: str) -> Any:
@@ -142,7 +143,8 @@ class Bar:
     def _show(self) -> None:
         with self._lock:
             made, self._bar.total = self._work.calls()
-            self._bar.set_postfix_str(self._work.line(time.perf_counter() - self._began), refresh=False)
+            line = self._work.line(time.perf_counter() - self._began)
+            self._bar.set_description_str(f"{self._name}: {line}", refresh=False)
             self._bar.update(made - self._bar.n)
 
     def __enter__(self) -> Bar:

@@ -86,10 +86,14 @@ def test_info_ask_and_eval_work(spec: str, tmp_path: Path) -> None:
         return str(done.stdout)
 
     assert json.loads(run("models", "info", spec, "--json"))["server"]["version"].startswith("b")
+    short = [part for key in ("react", "single_shot") for part in ("-c", f"{key}.max_new_tokens=16")]
+    short += ["-c", "react.max_steps=1"]
     asked = ["ask", "How many customers are there?", "--model", spec, "--db", "packaged:scale_models", "--json"]
-    shown = json.loads(run(*asked, "--controller", "single_shot", codes=(0, 1)))  # so small a model may be wrong
+    shown = json.loads(
+        run(*asked, "--controller", "single_shot", *short, codes=(0, 1))
+    )  # so small a model may be wrong
     assert shown["usage"]["completion_tokens"] > 0 and not (shown["error"] or "").startswith("model")
     out = tmp_path / "run"
-    run("eval", "--limit", "2", "--model", spec, "--replicas", "0", "--out", str(out), "-q", "-c", "react.max_steps=2")
+    run("eval", "--limit", "2", "--model", spec, "--replicas", "0", "--out", str(out), "-q", *short)
     rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 2 and not any((row["error"] or "").startswith("model") for row in rows)

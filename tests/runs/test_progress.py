@@ -68,6 +68,6 @@ def test_an_evaluation_shows_its_work(tmp_path: Path, capsys: pytest.CaptureFixt
     options = {"limit": 2, "control": False, "config": build_config({"eval": {"replicas": 0}})}
     evaluate("packaged", model, "single_shot", split="quick", out=tmp_path / "run", progress=True, **options)
     shown = capsys.readouterr().err
-    assert re.search(r"single_shot: 100%\|.*2/2 questions, 2 of about 2 calls, \d+ tokens/s, 0 s left", shown)
+    assert re.search(r"100%\|.*\| single_shot: 2/2 questions, 2 of about 2 calls, \d+ tokens/s, 0 s left", shown)
     evaluate("packaged", model, "single_shot", split="quick", out=tmp_path / "quiet", progress=False, **options)
     assert "questions" not in capsys.readouterr().err
