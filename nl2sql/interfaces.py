@@ -87,6 +87,7 @@ class Completion:
     finish_reason: Literal["stop", "length", "cancelled"]
     usage: Usage = Usage()
     logprob: float | None = None  # sum over the completion's tokens, where the back end knows it
+    thinking: str = ""  # what the model thought before it, where the back end tells it apart; no part of ``text``
 
     @property
     def seconds(self) -> float:

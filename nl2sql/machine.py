@@ -20,23 +20,34 @@ from typing import IO, Any
 from nl2sql.errors import Nl2SqlError
 
 KEY_VARIABLE = "NL2SQL_API_KEY"
+KEY_VARIABLES = (  # each server's usual one; what any of them holds is masked wherever something is written
+    KEY_VARIABLE,
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "OLLAMA_API_KEY",
+    "VLLM_API_KEY",
+    "LLAMA_API_KEY",
+)
 SHORTEST_KEY = 8  # characters; shorter ones ("EMPTY") are no secret, and their letters occur everywhere
 MOST_DIGITS = 300  # of a whole number: longer ones are no float's, and no count of anything
 _DEEP = "it is nested too deeply"
 _DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
 
 
-def api_key() -> str:
-    """The key of the model's server; "" without one."""
-    return os.environ.get(KEY_VARIABLE, "").strip()
+def api_key(variable: str = KEY_VARIABLE) -> str:
+    """The key of the model's server, as an environment variable holds it; "" without one."""
+    return os.environ.get(variable, "").strip()
 
 
 def masked(text: str, key: str | None = None) -> str:
-    """``text`` without the server's key, or any end of it of eight characters or more. key: default, ``api_key()``."""
-    key = api_key() if key is None else key
-    if len(key) < SHORTEST_KEY or key[-SHORTEST_KEY:] not in text:
-        return text
-    return _ends(key).sub("***", text)
+    """``text`` without a key, or any end of it of eight characters or more.
+
+    key: default, every key that ``KEY_VARIABLES`` of the environment hold.
+    """
+    for secret in map(api_key, KEY_VARIABLES) if key is None else (key,):
+        if len(secret) >= SHORTEST_KEY and secret[-SHORTEST_KEY:] in text:
+            text = _ends(secret).sub("***", text)
+    return text
 
 
 def masked_data(value: Any, key: str) -> Any:

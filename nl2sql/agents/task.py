@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nl2sql.agents.checks.suspicions import Suspicion
 
 LINK_MAX_TABLES = 6  # the specification's number
+THINKING_CHARS = 20_000  # of a call's thoughts that its record keeps
 BEGAN_CHARS = 500  # shown of a text past the limits
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
 NO_SCHEMA = "(the schema is not shown)"
@@ -182,7 +183,9 @@ class Task:
             # act: Episode.messages and its transcript, unless they are a conversation of calls
             sent = None if kind == "act" and "tools" not in options else list(messages)
             record = call_record(kind, sent, completion, round(began - self.began, 4), options.get("prefill", ""))
-            self.calls.append({**record, **({"began": written.text[:BEGAN_CHARS]} if refused else {})})
+            record |= {"began": written.text[:BEGAN_CHARS]} if refused else {}
+            record |= {"thinking": written.thinking[:THINKING_CHARS]} if written.thinking else {}
+            self.calls.append(record)
             self.usage = self.usage + completion.usage
             if completion.finish_reason == "length":
                 self.count("truncated")

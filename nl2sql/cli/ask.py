@@ -18,15 +18,16 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         help="smollm2-135m (embedded), gemma3-270m, a hub id, a local folder, a .gguf file, scripted:FILE, or a "
-        "server's model http://HOST/v1#NAME. See: nl2sql models list",
+        "server's model: http://HOST/v1#NAME, openai/NAME, anthropic/NAME, ollama/NAME, vllm/NAME, llamacpp/NAME. "
+        "See: nl2sql models list",
     ),
 ]
 ServerOption = Annotated[
     list[str] | None,
     typer.Option(
         "--server",
-        help="KEY=VALUE for an HTTP model; may be repeated: tokenizer, context_window, timeout_s, retries, price_in, "
-        "price_out (per million tokens).",
+        help="KEY=VALUE for a server's model; may be repeated: tokenizer, context_window, timeout_s, retries, "
+        "price_in, price_out (per million tokens), thinking (tokens), body.FIELD (a further field of every request).",
     ),
 ]
 CacheOption = Annotated[

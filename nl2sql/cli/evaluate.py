@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -66,6 +67,13 @@ def evaluate_command(
     config: ConfigOption = None,
     set_: SetOption = None,
     constrain: ConstrainOption = None,
+    turns: Annotated[
+        Literal["text", "native", "auto"] | None,
+        typer.Option(
+            help="How a loop asks for actions: text (Thought/Action lines), native (a chat model's own tool calls), or "
+            "auto: tried on ten questions."
+        ),
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Repeat with these seeds, e.g. 1,2,3.")] = None,
     sample_seed: Annotated[int, typer.Option(help="Seed of the sample that --limit draws.")] = 0,
     replicas: Annotated[int | None, typer.Option(help="Perturbed replicas for TS; 0 leaves TS out.")] = None,
@@ -113,7 +121,8 @@ def evaluate_command(
         from nl2sql.config import load_config
         from nl2sql.runs.plan import Plan, absolute, default_split
 
-        named = {"eval.replicas": replicas, "constrain": constrain}
+        native = None if turns in (None, "auto") else str(turns == "native").lower()
+        named = {"eval.replicas": replicas, "constrain": constrain, "react.native_tools": native}
         overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in named.items() if value is not None)]
         base = {**get_controller(controller).preset, **({"eval": {"replicas": 0}} if engine_url else {})}
         settings = load_config(config or (), overrides, base=base)
@@ -138,6 +147,7 @@ def evaluate_command(
             control=control,
             equal_tokens=equal_tokens,
             seeds=_seeds(seeds),
+            turns="auto" if turns == "auto" else "",
         )
         plan = absolute(plan)
         if dry_run:
@@ -159,6 +169,7 @@ def evaluate_command(
         print(summary_text(report))
         print(f"\nrun folder: {report['run']}")
         print(f"report:     {_page(Path(report['run']), report['n'], progress)}")
+        print(f"next:       {_next(Path(report['run']))}")
     if report["counts"]["finish"].get("error") == report["n"]:
         raise typer.Exit(1)  # every single episode failed: nothing was measured
 
@@ -172,6 +183,17 @@ def _page(folder: Path, questions: int, progress: bool) -> str:
         return str(write_report([folder], folder / "report.html", golds=golds, progress=progress, force=True))
     except Nl2SqlError as error:
         return f"not written ({error}); nl2sql report {folder} --out report.html"
+
+
+def _next(folder: Path) -> str:
+    """The command that a run is most looked at with: beside its control, else what of it failed."""
+    from nl2sql.runs.plan import read_plan
+
+    plan, _ = read_plan(folder)
+    if not (folder / "control").is_dir() or plan.engine_url or "benchmark" in plan.objects:
+        return shlex.join(["nl2sql", "export-failures", str(folder), "--out", "failures.csv"])
+    where = ["--benchmark", plan.benchmark, *(["--split", plan.split] if plan.split else [])]
+    return shlex.join(["nl2sql", "compare", str(folder), str(folder / "control"), *where])
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

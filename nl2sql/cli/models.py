@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nl2sql.cli.ask import ServerOption
+from nl2sql.errors import UsageError
+
 if TYPE_CHECKING:
     from nl2sql.models.embedded import EmbeddedModel
 
@@ -42,7 +45,8 @@ def list_models(as_json: Json = False) -> None:
         )
     print(
         f"\nDefault: {DEFAULT_MODEL}. --model also takes: a folder, a .gguf file, a hub id org/name, "
-        "http://HOST/v1#NAME, scripted:FILE."
+        "scripted:FILE,\nand a server's model: http://HOST/v1#NAME, openai/NAME, anthropic/NAME, ollama/NAME, "
+        "vllm/NAME, llamacpp/NAME."
     )
 
 
@@ -75,15 +79,17 @@ def pull_command(
 @app.command()
 def info(
     spec: Annotated[
-        str, typer.Argument(help="An embedded name, folder, .gguf file, hub id, address or scripted:FILE.")
+        str,
+        typer.Argument(help="An embedded name, folder, .gguf file, hub id, address, PROVIDER/NAME or scripted:FILE."),
     ],
+    server: ServerOption = None,
     as_json: Json = False,
 ) -> None:
     """What a model spec names, without loading the weights; of a server, what it was found to do.
 
     Example: nl2sql models info http://localhost:8000/v1#NAME --json
     """
-    facts = _describe(spec)
+    facts = _describe(spec, tuple(server or ()))
     if as_json:
         _print_json(facts)
         return
@@ -91,11 +97,13 @@ def info(
         print(f"{key:<16} {value}")
 
 
-def _describe(spec: str) -> dict[str, Any]:
+def _describe(spec: str, server: tuple[str, ...]) -> dict[str, Any]:
     from nl2sql.models.embedded import embedded_model
     from nl2sql.models.spec import resolve_spec
 
     source = resolve_spec(spec)
+    if server and source.kind != "http":
+        raise UsageError(f"--server {server[0]} goes with a server's model, not with {spec!r}; leave it out")
     if source.kind == "embedded":
         return {"kind": "embedded", **_facts(embedded_model(source.value))}
     if source.kind == "scripted":
@@ -104,8 +112,9 @@ def _describe(spec: str) -> dict[str, Any]:
         return {"kind": "scripted", **ScriptedModel.from_file(source.value).describe()}
     if source.kind == "http":
         from nl2sql.models.http.model import HttpModel
+        from nl2sql.models.http.options import ServerOptions
 
-        model = HttpModel(source.value)
+        model = HttpModel(source.value, ServerOptions.parse(server))
         model.close()
         return {"kind": "http", **model.describe()}
     facts: dict[str, Any] = {"kind": source.kind, "name": source.value}
@@ -119,7 +128,6 @@ def _describe(spec: str) -> dict[str, Any]:
 def _files(value: str) -> dict[str, Any]:
     from pathlib import Path
 
-    from nl2sql.errors import UsageError
     from nl2sql.models.hashes import weights_files, weights_revision
 
     path = Path(value)

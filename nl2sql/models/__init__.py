@@ -30,7 +30,8 @@ def load_model(
     """Load the model that ``spec`` names.
 
     spec: an embedded name (``smollm2-135m``; pulled on first use), ``scripted:FILE``, a folder, a ``.gguf`` file,
-    a hub id ``org/name``, or a server's model ``http://HOST/v1#NAME``. device: auto, cpu, cuda, mps, or map[:SIZE]
+    a hub id ``org/name``, or a server's model: ``http://HOST/v1#NAME``, ``openai/NAME`` and likewise anthropic, ollama,
+    vllm, llamacpp. device: auto, cpu, cuda, mps, or map[:SIZE]
     (several devices; docs/models.md). dtype: float32, bfloat16, float16 or None (float32 on CPU, bfloat16 on CUDA).
     batch_size: rows decoded, or requests made, at once. server: ``KEY=VALUE`` options of an HTTP server. cache: answer
     repeated calls from the response cache. engine: how a local model batches: auto, slots, or continuous

@@ -287,12 +287,13 @@ def _to_entry(answer: Completion) -> dict[str, Any]:
         "prompt": usage.prompt_tokens,
         "completion": usage.completion_tokens,
         "logprob": answer.logprob,
+        **({"thinking": answer.thinking} if answer.thinking else {}),
     }
 
 
 def _from_entry(entry: dict[str, Any], seconds: float) -> Completion:
     usage = Usage(entry["prompt"], 0, entry["completion"], 1, seconds, cached_calls=1)
-    return Completion(entry["text"], entry["finish"], usage, entry["logprob"])
+    return Completion(entry["text"], entry["finish"], usage, entry["logprob"], entry.get("thinking", ""))
 
 
 def _libraries() -> dict[str, str]:

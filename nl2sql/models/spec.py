@@ -2,6 +2,8 @@
 
 >>> resolve_spec("scripted:replies.yaml")
 Source(kind='scripted', value='replies.yaml')
+>>> resolve_spec("openai/gpt-5-mini")
+Source(kind='http', value='openai/gpt-5-mini')
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from nl2sql.errors import UsageError
 from nl2sql.models.embedded import embedded_names
 
 DEFAULT_MODEL = "smollm2-135m"
+SERVERS = ("openai", "anthropic", "ollama", "vllm", "llamacpp")  # known by name: models.http.providers
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LIST_HINT = "`nl2sql models list` shows the embedded ones"
 
@@ -25,7 +28,7 @@ class Source:
     """The place that a model's weights come from."""
 
     kind: Literal["embedded", "scripted", "folder", "gguf", "hub", "http"]
-    value: str  # name, path, hub id or address
+    value: str  # name, path, hub id, address, or PROVIDER/NAME
 
 
 def resolve_spec(spec: str) -> Source:
@@ -41,6 +44,8 @@ def resolve_spec(spec: str) -> Source:
     path = Path(spec).expanduser()
     if path.is_dir():
         return Source("folder", str(path))
+    if spec.partition("/")[0] in SERVERS and "/" in spec:  # also in place of a hub id openai/...
+        return Source("http", spec)
     if spec.lower().endswith(".gguf"):
         if not path.is_file():
             raise UsageError(f"model file {spec!r} does not exist; give the path of a .gguf file, or {_LIST_HINT}")
@@ -53,5 +58,6 @@ def resolve_spec(spec: str) -> Source:
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(
         f"unknown model {spec!r}; {hint}known: {', '.join(names)}, scripted:FILE, a folder, a .gguf file, "
-        f"a hub id org/name, http://HOST/v1#NAME ({_LIST_HINT})"
+        f"a hub id org/name, http://HOST/v1#NAME, or PROVIDER/NAME with PROVIDER one of {', '.join(SERVERS)} "
+        f"({_LIST_HINT})"
     )

@@ -26,7 +26,7 @@ from nl2sql.interfaces import Question
 from nl2sql.runs.controls import FOLDERS, control_stores
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, TURN_FIELDS, OwnHistories, as_resolved
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, exclusive, iter_jsonl, read_manifest, write_json
-from nl2sql.runs.job import Cell, Executor, Job, no_bar
+from nl2sql.runs.job import Cell, Job, no_bar
 from nl2sql.runs.opened import Opened
 from nl2sql.runs.plan import Plan, fingerprints, plan_record, run_key
 from nl2sql.runs.run import Run
@@ -62,19 +62,19 @@ def carry_out(
             progress=progress,
             advance=advance,
         )
-        return _Work(job, opened.history, opened.executor, folder, top or folder).done()
+        return _Work(job, opened, folder, top or folder).done()
 
 
 class _Work:
     """One cell in its folder: ``job`` is that of the cell's own controller over all of its questions."""
 
-    def __init__(self, job: Job, history: str, executor: Executor, folder: Path, top: Path) -> None:
-        self.job, self.executor, self.folder, self.top = job, executor, folder, top
-        self.history = history
+    def __init__(self, job: Job, opened: Opened, folder: Path, top: Path) -> None:
+        self.job, self.executor, self.folder, self.top = job, opened.executor, folder, top
+        self.history = opened.history
         described = job.model.describe()
         prints = fingerprints(job.benchmark, job.questions)
         resting_on = members(job.config, job.tools, job.gates)
-        self.key_of = partial(run_key, model=described, prints=prints, members=resting_on, history=history)
+        self.key_of = partial(run_key, model=described, prints=prints, members=resting_on, history=self.history)
         self.stores = control_stores(job.plan, job.controller)
         self.manifest: dict[str, Any] = {
             "format": FORMAT,
@@ -90,6 +90,7 @@ class _Work:
             "left_out": left_out_counts(job.benchmark.questions),
             "fingerprints": prints,
             "environment": environment(),
+            **({"turns": opened.turns} if opened.turns else {}),
         }
 
     def done(self) -> Run:

@@ -22,6 +22,7 @@ from nl2sql.runs.opened import Opened
 from nl2sql.runs.plan import Plan, plan_record, read_plan
 from nl2sql.runs.run import Run
 from nl2sql.runs.seeds import cells_of, pooled
+from nl2sql.runs.turns import settled
 
 
 def evaluate(
@@ -36,6 +37,7 @@ def evaluate(
     limit: int | None = None,
     sample_seed: int = 0,
     seeds: Sequence[int] = (),
+    turns: str = "",
     device: str = "auto",
     dtype: str | None = None,
     batch_size: int = 32,
@@ -57,6 +59,7 @@ def evaluate(
     ``(question, resources, config) -> Episode``. config: what is set in it goes before the controller's preset.
     engine_url: the benchmark's databases on another engine (docs/benchmarks.md); TS is of SQLite files only.
     history: of turns of dialogues, ``gold`` (default) or ``own`` (docs/benchmarks.md); limit counts dialogues there.
+    turns: auto finds out on ten questions whether ``react.native_tools`` is to be on (``runs.turns``).
     tools, gates: added to those of the loop. adapter: as for ``load_model``. server: ``KEY=VALUE`` options of an HTTP
     model. cache: answer repeated calls from the response cache; None = for a model given by name, not for an object.
     executor: carries out episodes and scoring: this process, or a cluster (``nl2sql.runs.distributed.Ray``).
@@ -84,6 +87,7 @@ def evaluate(
         control=control,
         equal_tokens=equal_tokens,
         seeds=tuple(seeds),
+        turns=turns,
         objects=objects,
     )
     settings = with_preset(named, config)
@@ -106,7 +110,8 @@ def start(
     objects = objects or {}
     named = get_controller(objects.get("controller") or plan.controller)
     with Opened(plan, objects, executor) as opened:
-        opened.fit(cells_of(plan, config)[0])  # a mistake leaves no folder behind
+        model = opened.fit(cells_of(plan, config)[0])  # a mistake leaves no folder behind
+        config, opened.turns = settled(plan, config, opened, model, progress)
         folder = new_folder(out, f"{named.name}-{opened.benchmark.name}")
         return _carried_out(plan, config, folder, opened, progress)
 

@@ -9,9 +9,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from tqdm.auto import tqdm
-
 from nl2sql.agents.controllers import episode_model, run_episode
+from nl2sql.agents.record import Episode
 from nl2sql.benchmarks.dialogues import interactions
 from nl2sql.config import Config
 from nl2sql.eval.scores import Judged
@@ -21,6 +20,8 @@ from nl2sql.interfaces import Benchmark, Question, Resources
 from nl2sql.runs.dialogues import in_dialogue
 from nl2sql.runs.job import Job
 from nl2sql.runs.plan import Plan
+from nl2sql.runs.progress import Bar, Work, most_calls
+from nl2sql.runs.turns import Watch
 
 
 class Local:
@@ -34,14 +35,16 @@ class Local:
         units = interactions(job.questions) if job.own else [[question] for question in job.questions]
         cancel = threading.Event()
         workers = min(len(units), max(1, int(getattr(job.model, "batch_size", 8))))
-        bar = tqdm(total=len(job.questions), desc=job.controller.name, unit="question", disable=not job.progress)
+        watch = Watch(job.config, len(job.questions))
+        work = Work(len(job.questions), most_calls(job.controller.name, job.config))
+        bar = Bar(job.controller.name, work, shown=job.progress)
         with bar, ThreadPoolExecutor(workers, thread_name_prefix="episode") as pool:
             try:
-                futures = [pool.submit(_episodes, job, unit, cancel) for unit in units]
+                futures = [pool.submit(_episodes, job, unit, cancel, bar) for unit in units]
                 for future in as_completed(futures):
-                    done = future.result()
-                    bar.update(done)
-                    job.advance(done)
+                    for episode in future.result():
+                        watch.see(episode)
+                    job.advance(len(future.result()))
             except BaseException:
                 cancel.set()  # what runs ends at its next model call
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -61,20 +64,22 @@ class Local:
 LOCAL = Local()
 
 
-def _episodes(job: Job, questions: Sequence[Question], cancel: threading.Event) -> int:
-    """Run and keep episodes one after the other; how many there were."""
+def _episodes(job: Job, questions: Sequence[Question], cancel: threading.Event, bar: Bar) -> list[Episode | None]:
+    """Run and keep episodes one after the other."""
+    done = []
     for question in questions:
-        _episode(job, job.own.asked(question) if job.own else question, cancel)
-    return len(questions)
+        done.append(_episode(job, job.own.asked(question) if job.own else question, cancel, bar))
+        bar.finished(question.id)
+    return done
 
 
-def _episode(job: Job, question: Question, cancel: threading.Event) -> None:
+def _episode(job: Job, question: Question, cancel: threading.Event, bar: Bar) -> Episode | None:
     """Run and keep one episode; one that the user stopped is owed, not kept."""
     if cancel.is_set():
-        return
+        return None
 
     def resources() -> Resources:
-        mine = episode_model(job.model, question, job.controller.name)
+        mine = bar.watched(episode_model(job.model, question, job.controller.name), question.id)
         database = job.benchmark.database(question.db_id)
         return Resources(mine, database, job.tools, job.gates, cancel=cancel)
 
@@ -83,3 +88,4 @@ def _episode(job: Job, question: Question, cancel: threading.Event) -> None:
         job.keep(episode)
         if job.own:
             job.own.add(episode)
+    return episode

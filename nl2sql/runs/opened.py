@@ -30,6 +30,7 @@ class Opened:
         self.benchmark = open_benchmark(plan, self.objects)
         self.questions = pick(self.benchmark, plan)
         self.history = history_of(plan.history, self.benchmark.name, self.questions)
+        self.turns: Mapping[str, Any] = {}  # what a trial of the loop's turns came to, for manifests
         self._model: Model | None = None
         self._options: tuple[str, ...] = ()
 

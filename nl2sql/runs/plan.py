@@ -52,11 +52,13 @@ class Plan:
     objects: tuple[str, ...] = ()
     engine_url: str = ""  # the benchmark's databases on another engine than SQLite
     history: str = ""  # of turns of dialogues: gold or own (runs.dialogues); not asked for: gold
+    turns: str = ""  # auto: the form of the loop's turns was found by trying; the config holds what came of it
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    """The plan as a manifest keeps it; a run that asks for no history says nothing of it."""
-    return {key: value for key, value in asdict(plan).items() if key != "history" or value}
+    """The plan as a manifest keeps it; a run that asks for neither says nothing of history and turns."""
+    later = ("history", "turns")
+    return {key: value for key, value in asdict(plan).items() if key not in later or value}
 
 
 def absolute(plan: Plan) -> Plan:

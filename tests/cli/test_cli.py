@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -218,6 +219,15 @@ def test_eval_prints_the_contract_and_a_dry_run_runs_nothing(place: Path) -> Non
     dry = nl2sql(*EVAL, "--dry-run", "--json", cwd=place)
     assert json.loads(dry.stdout)["episodes"] == 80
     assert not (place / "runs").exists()
+
+
+def test_the_last_line_of_eval_is_a_command_that_works(place: Path) -> None:
+    for options, verb in ((["--control"], "compare"), (["--no-control"], "export-failures")):
+        done = nl2sql(*EVAL, *options, "--limit", "2", "--out", f"run {verb}", "--quiet", cwd=place)
+        head, _, command = done.stdout.splitlines()[-1].partition("nl2sql ")
+        words = shlex.split(command)
+        assert (head.strip(), words[0]) == ("next:", verb)
+        assert nl2sql(*words, cwd=place).returncode == 0
 
 
 def test_a_run_in_which_every_episode_failed_says_why_and_exits_1(place: Path) -> None:

@@ -1,1 +1,1 @@
-"""Any OpenAI-compatible server as a model: what it is asked, what it answers, and what it turns out to do."""
+"""Any OpenAI-compatible server, or Anthropic's, as a model: what it is asked, answers, and turns out to do."""

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server as a ``Model``: ``--model http://HOST/v1#NAME``.
+"""Any served model as a ``Model``: ``--model http://HOST/v1#NAME``, ``openai/NAME``, ``ollama/NAME`` and so on.
 
 ``HttpModel`` is thread-safe; callers block while their requests run side by side, ``batch_size`` at a time. What the
 server does is probed once at the start (nl2sql.models.http.probe) and recorded in ``describe()``. Not here: images,
@@ -8,6 +8,8 @@ more than one server behind one model.
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -16,13 +18,17 @@ from typing import Any
 
 from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
-from nl2sql.machine import api_key
+from nl2sql.models.http.about import count_remotely, served_models
 from nl2sql.models.http.grammar import TRIAL_TOKENS, GrammarCheck, fields_for, find_form, refusal
-from nl2sql.models.http.options import ServerOptions, load_tokenizer, split_address, window_of
-from nl2sql.models.http.probe import CONTINUE, count_remotely, for_chat, probe, rendered, served_models
-from nl2sql.models.http.prompts import CountedPrompts, quoting, without_echo
+from nl2sql.models.http.options import ServerOptions, load_tokenizer, window_of
+from nl2sql.models.http.probe import probe
+from nl2sql.models.http.prompts import CONTINUE, CountedPrompts, for_chat, quoting, rendered, without_echo
+from nl2sql.models.http.providers import place_of
+from nl2sql.models.http.server import Server
 from nl2sql.models.http.transport import Reply, RequestRefused, Transport
 from nl2sql.models.http.wire import Answer, Counts, Stream, read_answers, read_counts
+
+logger = logging.getLogger(__name__)
 
 _WEATHER: ToolDefinition = {
     "type": "function",
@@ -37,32 +43,36 @@ _STORY = ({"role": "user", "content": "Tell me a story."},)
 
 
 class HttpModel:
-    """A model behind an OpenAI-compatible server. Use ``load_model("http://HOST/v1#NAME")``.
+    """A model behind an OpenAI-compatible or Anthropic server. Use ``load_model("http://HOST/v1#NAME")``.
 
-    batch_size: parallel requests at most. The key, if any, comes from the environment variable NL2SQL_API_KEY and is
-    shown nowhere. Raises UsageError for an address without a name (and says what is offered), else ModelError.
+    spec: as ``providers.place_of`` takes it. batch_size: parallel requests at most. The key, if any, comes from the
+    server's environment variable and is shown nowhere. Raises UsageError for an address without a name (and says what
+    is offered) and a missing key, else ModelError.
     """
 
     def __init__(self, spec: str, options: ServerOptions | None = None, *, batch_size: int = 16) -> None:
-        self.url, self.name = split_address(spec)
+        self.spec, place = spec, place_of(spec)
+        self.url, self.name = place.url, place.name
         self.batch_size = batch_size
         self.options = options or ServerOptions()
-        key = api_key() or None
-        self._transport = Transport(
-            self.url,
-            key=key,
+        transport = Transport(
+            place,
             timeout_s=self.options.timeout_s,
             retries=self.options.retries,
             concurrency=batch_size,
         )
+        self._server = Server(transport, self.options.body)
         try:
             if not self.name:
                 raise self._nameless()
             self._chat = load_tokenizer(self.options.tokenizer, self.name)
             likely = window_of(self.name) if self._chat else None
-            self.abilities = probe(self._transport, self.name, self._chat, self.options.context_window, likely)
+            options = self.options
+            self.abilities = probe(
+                self._server, self.name, self._chat, options.context_window, likely, options.thinking
+            )
         except BaseException:
-            self._transport.close()
+            self._server.close()
             raise
         self.context_window = self.abilities.window
         self._forms: dict[str, str] = {}
@@ -72,6 +82,7 @@ class HttpModel:
         self._many = self.abilities.many
         self._finding = threading.Lock()
         self._counted = CountedPrompts()
+        self._told = False  # that thoughts took all the tokens
 
     # ------------------------------------------------------------------------------------------ the protocol
 
@@ -139,7 +150,7 @@ class HttpModel:
         path, prompt = self._prompt(messages, prefill, tools)
         body = prompt | self._settings(1, (), None, None, 1)
         try:
-            count = read_counts(self._transport.send("POST", f"{self.url}/{path}", body).data).prompt
+            count = read_counts(self._server.send("POST", f"{self.url}/{path}", body).data).prompt
         except RequestRefused:  # too long for the server
             return bound
         self._counted.remember(messages, prefill, count, tools)
@@ -153,7 +164,7 @@ class HttpModel:
         return {
             "backend": "http",
             "name": self.name,
-            "revision": f"served by {self.url}",
+            "revision": f"served by {self.url}" + (f" with {self._own}" if self._own else ""),
             "url": self.url,
             "server": dict(abilities.server),
             "prefill": abilities.way,
@@ -162,6 +173,9 @@ class HttpModel:
             "token_counts": abilities.counting,
             "honours": [name for name in ("stops", "many") if getattr(abilities, name)]
             + ["logprobs"] * bool(abilities.logprobs),
+            "refused": self._server.refused,
+            "thinking_tokens": abilities.budget,
+            "body": self.options.body,
             "batch_size": self.batch_size,
             "context_window": self.context_window,
             "context_window_known": abilities.window_known,
@@ -172,12 +186,24 @@ class HttpModel:
     def cache_identity(self) -> dict[str, Any]:
         """The identity of this model for the response cache: also its answer to the probe's question."""
         abilities = self.abilities
-        parts = {"url": self.url, "name": self.name, "server": dict(abilities.server), "fields": dict(abilities.fields)}
+        parts: dict[str, Any] = {
+            "url": self.url,
+            "name": self.name,
+            "server": dict(abilities.server),
+            "fields": dict(abilities.fields),
+        }
+        parts |= {"refused": self._server.refused, "thinking": abilities.budget, "body": self.options.body}
         return parts | {"way": abilities.way, "answer": abilities.answer}
+
+    @property
+    def _own(self) -> str:
+        """What a user has set that changes answers, as a run's key holds it."""
+        thinking = {} if self.options.thinking is None else {"thinking": self.options.thinking}
+        return json.dumps({**self.options.body, **thinking}, sort_keys=True) if self.options.body or thinking else ""
 
     def close(self) -> None:
         """Hang up; callers still waiting get Cancelled."""
-        self._transport.close()
+        self._server.close()
 
     # --------------------------------------------------------------------------------------------- requests
 
@@ -199,7 +225,8 @@ class HttpModel:
         echo = prefill if self.abilities.echoes and self.abilities.way == "chat" else ""
         sizes = [min(whole, n - at) for at in range(0, n, whole)]
         # Tools are not streamed: calls come in pieces of another shape, and end by themselves.
-        streams = [Stream(stop, echo) if stop and not self.abilities.stops and not tools else None for _ in sizes]
+        streamed = bool(stop) and not self.abilities.stops and not tools
+        streams = [self._stream(stop, echo, max_new_tokens) if streamed else None for _ in sizes]
         path, prompt = self._prompt(messages, prefill, tools)
         requests: list[Any] = []
         for index, (size, stream) in enumerate(zip(sizes, streams, strict=True)):
@@ -208,9 +235,9 @@ class HttpModel:
                 body |= {"stream": True, "stream_options": {"include_usage": True}}
             requests.append(("POST", f"{self.url}/{path}", body, stream))
         completions: list[Completion] = []
-        for reply, stream, size in zip(self._transport.send_all(requests, cancel=cancel), streams, sizes, strict=True):
+        for reply, stream, size in zip(self._server.send_all(requests, cancel=cancel), streams, sizes, strict=True):
             try:
-                answers, counts = _read(reply, stream, size, stop, echo)
+                answers, counts = self._read(reply, stream, size, stop, echo)
             except ModelError as error:
                 raise ModelError(one_line(f"{self.url}: {error}", MAX_SAID)) from None
             self._counted.remember(messages, prefill, counts.prompt, tools)
@@ -220,6 +247,25 @@ class HttpModel:
                 answers = [without_echo(answer, prefill) for answer in answers]
             completions += self._completions(answers, counts, reply)
         return completions
+
+    def _stream(self, stop: Sequence[str], echo: str, max_new_tokens: int) -> Stream:
+        """The collector of a streamed answer; behind thoughts it counts the answer's tokens itself."""
+        budget, opened = self.abilities.budget, self.abilities.opened
+        return Stream(stop, echo, most=max_new_tokens if budget else None, opened=opened)
+
+    def _read(
+        self, reply: Reply, stream: Stream | None, size: int, stop: Sequence[str], echo: str
+    ) -> tuple[list[Answer], Counts]:
+        """The answers of one request and its token counts; completion tokens are estimated where none are given."""
+        if stream is not None and reply.data is None:
+            answers, counts, tokens = [stream.answer], stream.counts, stream.pieces
+        else:
+            answers = read_answers(reply.data, stop, echo, opened=self.abilities.opened)
+            counts = read_counts(reply.data)
+            tokens = sum(len((a.thinking + a.text).encode("utf-8", "replace")) // 3 + 1 for a in answers)
+        if len(answers) != size:
+            raise ModelError(f"{len(answers)} answers came where {size} were asked for")
+        return answers, counts if counts.completion is not None else replace(counts, completion=tokens)
 
     def _prompt(
         self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()
@@ -243,7 +289,8 @@ class HttpModel:
         self, max_new_tokens: int, stop: Sequence[str], sampling: Sampling | None, seed: int | None, n: int
     ) -> dict[str, Any]:
         limit = "max_tokens" if self.abilities.way == "completions" else self.abilities.limit_field
-        body: dict[str, Any] = {limit: max_new_tokens, "temperature": 0, **self.abilities.logprobs}
+        room = max_new_tokens + self.abilities.budget
+        body: dict[str, Any] = {limit: room, "temperature": 0, **self.abilities.logprobs}
         if sampling is not None:
             body |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
             body |= {"seed": seed} if seed is not None else {}
@@ -265,8 +312,15 @@ class HttpModel:
                 compute_seconds=counts.compute_seconds / n,
                 cost=paid / n,
             )
-            text = self._transport.without_key(answer.text)  # it may come in pieces of a stream
-            completions.append(Completion(text, answer.finish, usage, answer.logprob))
+            text, thinking = map(self._server.without_key, (answer.text, answer.thinking))  # in pieces of a stream
+            completions.append(Completion(text, answer.finish, usage, answer.logprob, thinking))
+            if answer.finish == "length" and not text and not self._told:
+                self._told = True
+                logger.warning(
+                    "%s used all of its %d tokens and answered nothing; allow it more with --server thinking=...",
+                    self.name,
+                    completion,
+                )
         return completions
 
     # ----------------------------------------------------------------------------------------------- counting
@@ -281,7 +335,7 @@ class HttpModel:
         count = self._counted.get(messages, prefill, tools)
         if count is None and not tools and abilities.counting in ("vllm", "llama.cpp") and abilities.way != "user_turn":
             chat = for_chat(messages, abilities.systems)
-            count = count_remotely(self._transport, self.name, abilities.counting, chat, prefill, abilities.fields)
+            count = count_remotely(self._server, self.name, abilities.counting, chat, prefill, abilities.fields)
             self._counted.remember(messages, prefill, count)
         return count
 
@@ -317,7 +371,7 @@ class HttpModel:
             path, prompt = self._prompt(_STORY, "", tools)
             body = prompt | self._settings(1, (), None, None, 1)
             try:
-                data = self._transport.send("POST", f"{self.url}/{path}", body, retries=1).data
+                data = self._server.send("POST", f"{self.url}/{path}", body, retries=1).data
             except RequestRefused as refused:
                 raise ModelError(f"{refused} (asked with tools; react.native_tools is on)") from None
             counts.append(read_counts(data).prompt)
@@ -348,6 +402,8 @@ class HttpModel:
     def _check_sampling(self) -> None:
         """Does the server sample at all? transformers serve, for one, decodes greedily whatever the temperature."""
         with self._finding:
+            if "temperature" in self._server.refused:
+                self._samples = True  # at a temperature of its own, whatever it is asked
             if self._samples is None:
                 hot = {"temperature": 1.5, "top_p": 1.0}
                 texts = {self._trial(_STORY, 16), *(self._trial(_STORY, 16, **hot, seed=seed) for seed in (1, 2))}
@@ -362,27 +418,15 @@ class HttpModel:
     def _trial(self, messages: Sequence[Message], tokens: int, **extra: Any) -> str:
         path, prompt = self._prompt(messages, "")
         body = prompt | self._settings(tokens, (), None, None, 1) | extra
-        return read_answers(self._transport.send("POST", f"{self.url}/{path}", body, retries=1).data, ())[0].text
+        return read_answers(self._server.send("POST", f"{self.url}/{path}", body, retries=1).data, ())[0].text
 
     def _nameless(self) -> UsageError:
-        names = [row["id"] for row in served_models(self._transport)]
+        names = [row["id"] for row in served_models(self._server)]
         offered = f"it offers: {', '.join(names[:20])}" if names else "it lists none; ask whoever runs it"
         example = names[0] if names else "NAME"
-        return UsageError(f"which model of {self.url}? {offered}. Example: --model {self.url}#{example}")
-
-
-def _read(
-    reply: Reply, stream: Stream | None, size: int, stop: Sequence[str], echo: str
-) -> tuple[list[Answer], Counts]:
-    """The answers of one request and its token counts; completion tokens are estimated where none are given."""
-    if stream is not None and reply.data is None:
-        answers, counts, tokens = [stream.answer], stream.counts, stream.pieces
-    else:
-        answers, counts = read_answers(reply.data, stop, echo), read_counts(reply.data)
-        tokens = sum(len(answer.text.encode("utf-8", "replace")) // 3 + 1 for answer in answers)
-    if len(answers) != size:
-        raise ModelError(f"{len(answers)} answers came where {size} were asked for")
-    return answers, counts if counts.completion is not None else replace(counts, completion=tokens)
+        known_as = self.spec.partition("/")[0] if self._server.place.provider else ""
+        example = f"{known_as}/{example}" if known_as else f"{self.url}#{example}"
+        return UsageError(f"which model of {self.url}? {offered}. Example: --model {example}")
 
 
 def _seed(seed: int | None, index: int) -> int | None:

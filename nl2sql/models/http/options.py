@@ -1,23 +1,27 @@
-"""The settings of an HTTP server: its address, ``--server KEY=VALUE`` options, a tokenizer of the same model.
+"""The settings of an HTTP server: ``--server KEY=VALUE`` options, and a tokenizer of the same model.
 
->>> split_address("http://localhost:8000/v1#qwen")
-('http://localhost:8000/v1', 'qwen')
+>>> ServerOptions.parse(["retries=2", "body.chat_template_kwargs.enable_thinking=true"]).body
+{'chat_template_kwargs': {'enable_thinking': True}}
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nl2sql.errors import ModelError, UsageError, one_line
-from nl2sql.machine import KEY_VARIABLE
+from nl2sql.machine import from_json
 from nl2sql.models.chat import Chat
 from nl2sql.models.embedded import pull
 from nl2sql.models.spec import resolve_spec
+
+OWN = ("model", "messages", "prompt", "stop", "n", "stream", "stream_options", "tools")  # what every request is about
+_SECRET = re.compile(r"(api_?)?key|authorization|password|secret|token", re.IGNORECASE)
 
 
 class ServerOptions(BaseModel):
@@ -31,16 +35,24 @@ class ServerOptions(BaseModel):
     retries: int = Field(4, ge=0, le=100)
     price_in: float = Field(0.0, ge=0)  # per million prompt tokens
     price_out: float = Field(0.0, ge=0)  # per million completion tokens
+    # tokens for thinking, beside those of the answer. None: as found by asking; 0: the model is asked not to think
+    thinking: int | None = Field(None, ge=0)
+    body: dict[str, Any] = {}  # further fields of every request: body.KEY=VALUE
 
     @classmethod
     def parse(cls, items: Iterable[str]) -> ServerOptions:
         """Read ``KEY=VALUE`` items. Raises UsageError for an unknown key or a value of another kind."""
-        values: dict[str, str] = {}
+        values: dict[str, Any] = {}
         for item in items:
             key, sep, value = item.partition("=")
-            if not sep or key.strip() not in cls.model_fields:
-                raise UsageError(f"--server {item!r}: expected KEY=VALUE with KEY one of {', '.join(cls.model_fields)}")
-            values[key.strip()] = value.strip()
+            key = key.strip()
+            if sep and key.startswith("body."):
+                _put(values.setdefault("body", {}), item, key.split(".")[1:], value.strip())
+            elif sep and key in cls.model_fields and key != "body":
+                values[key] = value.strip()
+            else:
+                known = ", ".join(name for name in cls.model_fields if name != "body")
+                raise UsageError(f"--server {item!r}: expected KEY=VALUE with KEY one of {known}, body.FIELD")
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -48,22 +60,26 @@ class ServerOptions(BaseModel):
             raise UsageError(f"--server {first['loc'][0]}={first['input']}: {first['msg']}") from None
 
 
-def split_address(spec: str) -> tuple[str, str]:
-    """``http://HOST/v1#NAME`` as (address, name; "" when missing). Raises UsageError for what may hold a secret."""
-    address, _, name = spec.partition("#")
-    try:
-        parts = urlsplit(address)
-        port = parts.port
-    except ValueError as error:
-        raise UsageError(f"model address {address!r}: {error}; example: http://localhost:8000/v1#NAME") from None
-    if not parts.hostname or port == 0:
-        raise UsageError(f"model address {address!r} names no host; example: http://localhost:8000/v1#NAME")
-    if parts.username or parts.password or parts.query:
+def _put(body: dict[str, Any], item: str, path: list[str], text: str) -> None:
+    """Put a field's value into ``body``: JSON where it is some, else the text itself."""
+    if not all(path) or path[0] in OWN:
         raise UsageError(
-            f"the address of {parts.hostname} holds a user name, password or query, which a run would write down; "
-            f"give a key in the environment variable {KEY_VARIABLE} instead"
+            f"--server {item!r}: expected body.FIELD=VALUE, FIELD none of {', '.join(OWN)}; "
+            "example: --server body.top_k=20"
         )
-    return address.rstrip("/"), name.strip()
+    if any(map(_SECRET.fullmatch, path)):
+        raise UsageError(
+            f"--server body.{'.'.join(path)}=...: a run would write it down; keys go into environment variables "
+            "(docs/models.md)"
+        )
+    for name in path[:-1]:
+        body = body.setdefault(name, {})
+        if not isinstance(body, dict):
+            raise UsageError(f"--server {item!r}: body.{name} was given a value already")
+    try:
+        body[path[-1]] = from_json(text)
+    except ValueError:
+        body[path[-1]] = text
 
 
 def load_tokenizer(setting: str, name: str) -> Chat | None:

@@ -1,4 +1,4 @@
-"""The probe of an OpenAI-compatible server: a few tiny questions, asked once at the start, show what it does.
+"""The probe of a server: a few tiny questions, asked once at the start, show what it does.
 
 Servers differ most in how they take an open assistant turn (``prefill``). In order of preference:
 
@@ -6,28 +6,34 @@ Servers differ most in how they take an open assistant turn (``prefill``). In or
 - ``chat``: ``/chat/completions`` with a final assistant message and ``continue_final_message``. Held against the
   token counts that the server reports, since many servers accept the switch and ignore it;
 - ``user_turn``: the text so far is quoted at the end of the user's message, with the request to go on from there.
+
+A model that thinks before it answers is always asked by ``user_turn``: an open turn would take its thoughts from it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from nl2sql.errors import ModelError
-from nl2sql.interfaces import Message, ToolDefinition
-from nl2sql.models.chat import Chat, plain_prompt, without_system
-from nl2sql.models.http.transport import RequestRefused, Transport
-from nl2sql.models.http.wire import MOST, read_answers, read_counts
+from nl2sql.interfaces import Message
+from nl2sql.models.chat import Chat
+from nl2sql.models.http.about import about_server, count_remotely, loaded_model, served_models, whole_number
+from nl2sql.models.http.prompts import CONTINUE, rendered
+from nl2sql.models.http.providers import PROVIDERS
+from nl2sql.models.http.server import LIMIT, NEWER_LIMIT, Server
+from nl2sql.models.http.thinking import CLOSING, DEFAULT_BUDGET, OPENING
+from nl2sql.models.http.transport import RequestRefused
+from nl2sql.models.http.wire import read_answers, read_counts
 
 logger = logging.getLogger(__name__)
 
 Way = Literal["completions", "chat", "user_turn"]
-CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 DEFAULT_WINDOW = 4096  # tokens, where neither the server nor the user names a window
 _ASKED: tuple[Message, ...] = ({"role": "user", "content": "What is the capital of France?"},)
+_ALL_THOUGHT = "model output limit was reached"  # OpenAI, where thoughts took all the tokens that were allowed
 _TEMPLATE_SWITCH = {"chat_template_kwargs": {"enable_thinking": False}}  # models that think aloud answer directly
 
 
@@ -50,31 +56,33 @@ class Abilities:
     drop_bos: str = ""  # a token that the server puts before a text prompt by itself
     server: Mapping[str, Any] = field(default_factory=dict)  # what it says about itself
     answer: str = ""  # to the probe's question: tells weights apart that go by one name
+    budget: int = 0  # tokens that the model may think with before it answers; 0: it answers at once
+    opened: bool = False  # its chat template opens the thoughts, which end with a tag
 
 
-def served_models(transport: Transport) -> list[dict[str, Any]]:
-    """The entries of ``/models``; empty where there is no such list. Raises ModelError when nobody answers."""
-    try:
-        data = transport.send("GET", f"{transport.base}/models").data
-    except RequestRefused as refused:
-        if refused.status in (401, 403) or 300 <= refused.status < 400:
-            raise
-        return []
-    rows = data.get("data") if isinstance(data, Mapping) else None
-    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)] if rows else []
-
-
-def probe(transport: Transport, name: str, chat: Chat | None, window: int | None, likely: int | None) -> Abilities:
+def probe(
+    server: Server,
+    name: str,
+    chat: Chat | None,
+    window: int | None,
+    likely: int | None,
+    thinking: int | None = None,
+) -> Abilities:
     """Ask the server what it does. Raises ModelError.
 
     chat: a tokenizer of the same model, where there is one. window: tokens, as the user says; else the server's word
-    is taken, else ``likely``.
+    is taken, else ``likely``. thinking: as in ``ServerOptions``.
     """
-    listed = served_models(transport)
+    listed = served_models(server)
     entry = next((row for row in listed if row["id"] == name), {})
-    about = _about(transport, entry)
+    about = about_server(server, entry)
     said = about.pop("window", None)
-    return _Probe(transport, name, chat, listed, about).run(window or said or likely)
+    return _Probe(server, name, chat, listed, about, thinking).run(window or said, likely)
+
+
+class _Window(NamedTuple):
+    tokens: int
+    known: bool
 
 
 class _Heard(NamedTuple):
@@ -84,29 +92,36 @@ class _Heard(NamedTuple):
     text: str
     logprob: float | None
     choices: int
+    thinks: bool  # or has written nothing yet
+    opened: bool = False  # its text has the end of thoughts, and not their beginning
 
 
 class _Probe:
     def __init__(
-        self, transport: Transport, name: str, chat: Chat | None, listed: list[dict[str, Any]], about: dict[str, Any]
+        self,
+        server: Server,
+        name: str,
+        chat: Chat | None,
+        listed: list[dict[str, Any]],
+        about: dict[str, Any],
+        thinking: int | None,
     ) -> None:
-        self._transport, self._name, self._chat, self._listed, self._about = transport, name, chat, listed, about
-        self._limit = "max_tokens"
+        self._server, self._name, self._chat, self._listed, self._about = server, name, chat, listed, about
+        self._thinking = thinking
+        self._limit = LIMIT
         self._fields: dict[str, Any] = {}
 
-    def run(self, window: int | None) -> Abilities:
-        if window is None:
-            logger.warning(
-                "%s does not say how long its context window is; assuming %d tokens (--server context_window=...)",
-                self._transport.base,
-                DEFAULT_WINDOW,
-            )
+    def run(self, said: int | None, likely: int | None) -> Abilities:
         plain: RequestRefused | None = None
-        asked, answer = 0, ""
+        asked, answer, thinks = 0, "", False
         try:
-            asked, answer = self._first_chat()
+            first = self._first_chat()
+            asked, answer, thinks = first.prompt, first.text, first.thinks or bool(self._thinking)
         except RequestRefused as refused:
             plain = refused
+        window = self._window(said, likely)
+        if thinks and self._chat is None:
+            return self._thinker(window)
         way, bos, trims, echoes = self._way(asked, plain)
         if way == "completions":
             self._fields = {}
@@ -114,8 +129,8 @@ class _Probe:
         ask = self._complete if way == "completions" else self._converse
         return Abilities(
             way=way,
-            window=window or DEFAULT_WINDOW,
-            window_known=window is not None,
+            window=window.tokens,
+            window_known=window.known,
             counting=self._counting(way, plain is not None),
             fields=self._fields,
             limit_field=self._limit,
@@ -130,17 +145,62 @@ class _Probe:
             answer=answer,
         )
 
+    def _thinker(self, window: _Window) -> Abilities:
+        """What is asked of a model that thinks: nothing that would cost its thoughts each time."""
+        budget = DEFAULT_BUDGET if self._thinking is None else self._thinking
+        logger.warning(
+            "%s thinks before it answers: %d tokens more are allowed for that (--server thinking=...)",
+            self._name,
+            budget,
+        )
+        room = 8 + (0 if self._fields.get("thinking") else budget)
+        heard = self._converse(_ASKED, "", room, top_p=0.9, seed=1)  # greedy still; a refusal shows here
+        return Abilities(
+            way="user_turn",
+            window=window.tokens,
+            window_known=window.known,
+            counting=self._counting("user_turn", False),
+            fields=self._fields,
+            limit_field=self._limit,
+            systems=self._systems(),
+            server=self._about,
+            answer=heard.text,
+            budget=budget,
+            opened=heard.opened,
+        )
+
+    def _window(self, said: int | None, likely: int | None) -> _Window:
+        """The context window: what was said of it, what shows once the model is loaded, or a guess that is told."""
+        provider = self._server.place.provider
+        if provider == "ollama":
+            loaded = loaded_model(self._server, self._name)
+            self._about |= {key: loaded[key] for key in ("digest",) if isinstance(loaded.get(key), str)}
+            said = said or whole_number(loaded.get("context_length"))
+        if known := said or likely:
+            return _Window(known, True)
+        if provider and PROVIDERS[provider].window:
+            return _Window(PROVIDERS[provider].window, False)
+        logger.warning(
+            "%s does not say how long its context window is; assuming %d tokens (--server context_window=...)",
+            self._server.base,
+            DEFAULT_WINDOW,
+        )
+        return _Window(DEFAULT_WINDOW, False)
+
     # ----------------------------------------------------------------------------------------------- requests
 
     def _post(self, path: str, body: Mapping[str, Any]) -> _Heard:
         fields = self._fields if path == "chat/completions" else {}
         sent = {"model": self._name, "temperature": 0, **fields, **body}
-        data = self._transport.send("POST", f"{self._transport.base}/{path}", sent).data
-        answers = read_answers(data, ())
-        return _Heard(read_counts(data).prompt or 0, answers[0].text, answers[0].logprob, len(answers))
+        data = self._server.send("POST", f"{self._server.base}/{path}", sent).data
+        answers, counts = read_answers(data, ()), read_counts(data)
+        first = answers[0]
+        thinks = bool(first.thinking or counts.thought or (not first.text and first.finish == "length"))
+        return _Heard(counts.prompt or 0, first.text, first.logprob, len(answers), thinks, _opened(data))
 
     def _converse(self, messages: Sequence[Message], _: str, limit: int, **more: Any) -> _Heard:
-        body = {"messages": [dict(m) for m in messages], self._limit: limit}
+        thoughts = self._fields.get("thinking", {}).get("budget_tokens", 0)  # Anthropic wants room for them
+        body = {"messages": [dict(m) for m in messages], self._limit: limit + thoughts}
         return self._post("chat/completions", body | more)
 
     def _complete(self, messages: Sequence[Message], bos: str, limit: int, **more: Any) -> _Heard:
@@ -149,23 +209,37 @@ class _Probe:
 
     # ------------------------------------------------------------------------------------------------ findings
 
-    def _first_chat(self) -> tuple[int, str]:
+    def _first_chat(self) -> _Heard:
         """A chat answer, with as many of our usual fields as the server takes."""
         refused: RequestRefused | None = None
-        for fields in (_TEMPLATE_SWITCH, {}):
-            for limit in ("max_tokens", "max_completion_tokens"):
+        for fields in self._usual_fields():
+            for limit in (LIMIT, NEWER_LIMIT):
                 self._fields, self._limit = dict(fields), limit
                 try:
-                    return self._converse(_ASKED, "", 8)[:2]
+                    return self._converse(_ASKED, "", 8)
                 except RequestRefused as error:
                     if error.status not in (400, 404, 405, 422, 501):
                         raise
+                    if _ALL_THOUGHT in error.said:
+                        return _Heard(0, "", None, 1, True)
                     refused = error
-                    if error.status == 404:
+                    if error.status == 404 or any(name in error.said for name in fields):
                         break
-        self._fields, self._limit = {}, "max_tokens"
+        self._fields, self._limit = {}, LIMIT
         assert refused is not None
         raise refused
+
+    def _usual_fields(self) -> list[Mapping[str, Any]]:
+        """The fields that make a model think or not, each set to be tried in place of the one before."""
+        if self._server.foreign:
+            thinks = {"type": "enabled", "budget_tokens": self._thinking}
+            return [{"thinking": thinks}] if self._thinking else [{}]
+        provider = self._server.place.provider
+        if self._thinking or provider == "openai":
+            return [{}]
+        if provider == "ollama":
+            return [{} if self._thinking is None else {"reasoning_effort": "none"}]
+        return [_TEMPLATE_SWITCH, {}]
 
     def _way(self, asked: int, plain: RequestRefused | None) -> tuple[Way, str, bool, bool]:
         """The way of an open turn to this server; a token to drop; is white space at its end lost; is it echoed."""
@@ -188,6 +262,8 @@ class _Probe:
             return "user_turn", "", False, False
         counts = [reply.prompt for reply in replies]
         head = counts[0] - (counts[1] - counts[0]) / 10  # tokens before the open turn's first word
+        if self._server.foreign:  # its documentation says that it continues, and no count tells
+            return "chat", "", True, False
         if not asked or head != asked:
             return "user_turn", "", False, False
         return "chat", "", counts[2] == counts[0], replies[1].text.startswith(turns[1])
@@ -211,7 +287,7 @@ class _Probe:
                 return bos
             if not chat.bos_token:
                 break
-        logger.warning("%s counts other tokens than the tokenizer given for it; not used", self._transport.base)
+        logger.warning("%s counts other tokens than the tokenizer given for it; not used", self._server.base)
         return None
 
     def _stops(self, ask: Callable[..., _Heard], answer: str) -> bool:
@@ -224,17 +300,24 @@ class _Probe:
             return False
 
     def _many(self, ask: Callable[..., _Heard]) -> bool:
+        """Does it give two answers at once? The fields of a sample are sent along, so that a refusal shows here."""
         try:
-            return ask(n=2, temperature=0.7).choices == 2
+            return ask(n=2, temperature=0.7, top_p=0.9, seed=1).choices == 2
+        except RequestRefused:
+            self._server.refuse("n")
         except ModelError:
-            return False
+            pass
+        return False
 
     def _logprobs(self, ask: Callable[..., _Heard], way: Way) -> dict[str, Any]:
         wanted: dict[str, Any] = {"logprobs": 1 if way == "completions" else True}
         try:
             return wanted if ask(**wanted).logprob is not None else {}
+        except RequestRefused:
+            self._server.refuse("logprobs")
         except ModelError:
-            return {}
+            pass
+        return {}
 
     def _counting(self, way: Way, no_chat: bool) -> Literal["tokenizer", "vllm", "llama.cpp", "usage"]:
         if self._chat is not None and way == "completions":
@@ -244,7 +327,7 @@ class _Probe:
         kinds: tuple[Literal["vllm", "llama.cpp"], ...] = ("vllm", "llama.cpp")
         for kind in kinds:
             try:
-                if count_remotely(self._transport, self._name, kind, _ASKED, "", self._fields) > 0:
+                if count_remotely(self._server, self._name, kind, _ASKED, "", self._fields) > 0:
                     return kind
             except ModelError:
                 continue
@@ -253,92 +336,14 @@ class _Probe:
     def _wrong_name(self, refused: RequestRefused) -> ModelError:
         names = [row["id"] for row in self._listed]
         if names and self._name not in names:
-            return ModelError(f"{self._transport.base} has no model {self._name!r}; it offers: {', '.join(names[:20])}")
-        hint = "" if self._transport.base.endswith("/v1") else " (the address usually ends in /v1)"
+            return ModelError(f"{self._server.base} has no model {self._name!r}; it offers: {', '.join(names[:20])}")
+        hint = "" if self._server.base.endswith("/v1") else " (the address usually ends in /v1)"
         return ModelError(f"{refused}{hint}")
 
 
-def for_chat(messages: Sequence[Message], systems: bool) -> list[dict[str, Any]]:
-    """Messages as a chat request takes them: the arguments of calls as text, no system role where none is known."""
-    chat = [
-        {**m, "tool_calls": [_on_the_wire(call) for call in m["tool_calls"]]} if m.get("tool_calls") else dict(m)
-        for m in messages
-    ]
-    return chat if systems else without_system(chat)
-
-
-def _on_the_wire(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
-
-
-def rendered(
-    chat: Chat | None, messages: Sequence[Message], prefill: str, drop_bos: str, tools: Sequence[ToolDefinition] = ()
-) -> str:
-    """The prompt as text: the tokenizer's chat template, or the plain one of a model that has none."""
-    if chat is None and tools:
-        raise ModelError("this server has no chat, so no native tool calls; leave react.native_tools at false")
-    text = chat.prompt_text(messages, prefill, tools) if chat is not None else plain_prompt(messages) + prefill
-    return text.removeprefix(drop_bos) if drop_bos else text
-
-
-def count_remotely(
-    transport: Transport, name: str, kind: str, messages: Sequence[Message], prefill: str, fields: Mapping[str, Any]
-) -> int:
-    """Tokens of a prompt by the server's own tokenizer. Raises ModelError where it has none."""
-    root = transport.base.removesuffix("/v1")
-    chat = [dict(message) for message in messages]
-    if kind == "vllm":
-        if prefill:
-            body = {"messages": [*chat, {"role": "assistant", "content": prefill}], **CONTINUE}
-        else:
-            body = {"messages": chat}
-        data = transport.send("POST", f"{root}/tokenize", {"model": name, **fields, **body}, retries=1).data
-        count = data.get("count") if isinstance(data, Mapping) else None
-    else:
-        body = {"messages": chat, **fields}
-        data = transport.send("POST", f"{root}/apply-template", body, retries=1).data
-        prompt = data.get("prompt") if isinstance(data, Mapping) else None
-        if not isinstance(prompt, str):
-            raise ModelError(f"{transport.base}: /apply-template gives no prompt")
-        whole = {"content": prompt + prefill, "add_special": True, "parse_special": True}
-        data = transport.send("POST", f"{root}/tokenize", whole, retries=1).data
-        tokens = data.get("tokens") if isinstance(data, Mapping) else None
-        count = len(tokens) if isinstance(tokens, list) else None
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST:
-        raise ModelError(f"{transport.base}: /tokenize gives no count")
-    return count
-
-
-def _about(transport: Transport, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The server's word about itself and the model; nothing that changes from one start to the next."""
-    root = transport.base.removesuffix("/v1")
-    described = entry.get("meta")
-    meta: Mapping[str, Any] = described if isinstance(described, Mapping) else {}
-    about: dict[str, Any] = {key: entry[key] for key in ("owned_by", "root") if isinstance(entry.get(key), str)}
-    about |= {
-        key: meta[key]
-        for key in ("n_params", "size", "n_vocab")
-        if isinstance(meta.get(key), int) and abs(meta[key]) < MOST**2
-    }
-    window = entry.get("max_model_len")
-    version = _ask(transport, f"{root}/version").get("version")
-    props = _ask(transport, f"{root}/props") if not isinstance(version, str) else {}
-    if isinstance(version, str):
-        about["version"] = version
-    if isinstance(props.get("build_info"), str):
-        about["version"] = props["build_info"]
-    settings = props.get("default_generation_settings")
-    if window is None and isinstance(settings, Mapping):
-        window = settings.get("n_ctx")
-    if isinstance(window, int) and not isinstance(window, bool) and 0 < window <= MOST:
-        about["window"] = window
-    return about
-
-
-def _ask(transport: Transport, url: str) -> Mapping[str, Any]:
-    try:
-        data = transport.send("GET", url, retries=0).data
-    except ModelError:
-        return {}
-    return data if isinstance(data, Mapping) else {}
+def _opened(data: Any) -> bool:
+    """Does the first answer hold the end of thoughts without their beginning? Then the template wrote that."""
+    choice = data["choices"][0]
+    message = choice.get("message")
+    text = message.get("content") if isinstance(message, Mapping) else choice.get("text")
+    return isinstance(text, str) and CLOSING in text and not text.lstrip().startswith(OPENING)

@@ -13,17 +13,45 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from nl2sql.errors import ModelError
 from nl2sql.interfaces import Message, ToolDefinition
+from nl2sql.models.chat import Chat, plain_prompt, without_system
 from nl2sql.models.http.wire import Answer
 
+CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 _REMEMBERED_COUNTS = 4096  # the latest; each prompt takes two
 _QUOTED = (
     "\n\nYour answer has already begun; it stands between the lines below. Go on exactly where it stops, and repeat "
     "nothing of it.\n-----\n{prefill}\n-----"
 )
+
+
+def for_chat(messages: Sequence[Message], systems: bool) -> list[dict[str, Any]]:
+    """Messages as a chat request takes them: the arguments of calls as text, no system role where none is known."""
+    chat = [
+        {**m, "tool_calls": [_on_the_wire(call) for call in m["tool_calls"]]} if m.get("tool_calls") else dict(m)
+        for m in messages
+    ]
+    return chat if systems else without_system(chat)
+
+
+def _on_the_wire(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+
+
+def rendered(
+    chat: Chat | None, messages: Sequence[Message], prefill: str, drop_bos: str, tools: Sequence[ToolDefinition] = ()
+) -> str:
+    """The prompt as text: the tokenizer's chat template, or the plain one of a model that has none."""
+    if chat is None and tools:
+        raise ModelError("this server has no chat, so no native tool calls; leave react.native_tools at false")
+    text = chat.prompt_text(messages, prefill, tools) if chat is not None else plain_prompt(messages) + prefill
+    return text.removeprefix(drop_bos) if drop_bos else text
 
 
 def quoting(chat: list[dict[str, Any]], prefill: str) -> list[dict[str, Any]]:
@@ -39,7 +67,7 @@ def without_echo(answer: Answer, prefill: str) -> Answer:
     last = prefill.rstrip().rpartition("\n")[2]
     for echo in (prefill, prefill.strip(), last):
         if echo.strip() and answer.text.lstrip().startswith(echo):
-            return Answer(answer.text.lstrip().removeprefix(echo), answer.finish)
+            return replace(answer, text=answer.text.lstrip().removeprefix(echo), logprob=None)
     return answer
 
 

@@ -8,6 +8,7 @@ that a key goes nowhere else. What a server says in an error is shown on one lin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 
 from nl2sql.errors import Cancelled, ModelError, one_line
 from nl2sql.machine import masked, masked_data
+from nl2sql.models.http.providers import Place, key_headers
 from nl2sql.sql.bounds import load_json
 
 logger = logging.getLogger(__name__)
@@ -48,10 +50,11 @@ class LineSink(Protocol):
 class RequestRefused(ModelError):
     """The server understood the request and said no (4xx, 501): asking again is no use."""
 
-    def __init__(self, message: str, status: int, said: str) -> None:
+    def __init__(self, message: str, status: int, said: str, field: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.said = said
+        self.field = field  # of the request, where the server says which one it minds
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,14 @@ class _Again(Exception):
 
 
 class Transport:
-    """A client of one server. ``concurrency`` requests at once, ``timeout_s`` for one, ``retries`` after the first."""
+    """A client of the server at ``place``.
 
-    def __init__(self, base: str, *, key: str | None, timeout_s: float, retries: int, concurrency: int) -> None:
-        self.base = base.rstrip("/")
-        self._key, self._timeout_s, self._retries = key, timeout_s, retries
+    ``concurrency`` requests at once, ``timeout_s`` for one, ``retries`` after the first.
+    """
+
+    def __init__(self, place: Place, *, timeout_s: float, retries: int, concurrency: int) -> None:
+        self.place, self.base = place, place.url
+        self._key, self._timeout_s, self._retries = place.key, timeout_s, retries
         self._loop = asyncio.new_event_loop()
         self._client: list[Any] = []  # made on first use, by the loop's thread; shared with the finalizer
         self._slots = asyncio.Semaphore(concurrency)
@@ -165,8 +171,7 @@ class Transport:
 
         if not self._client:
             headers = {"Accept-Encoding": "identity", "User-Agent": "nl2sql", "Content-Type": "application/json"}
-            if self._key:
-                headers["Authorization"] = f"Bearer {self._key}"
+            headers |= key_headers(self.place)
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
             timeout = httpx.Timeout(None, connect=CONNECT_S)
             self._client.append(httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout))
@@ -205,7 +210,7 @@ class Transport:
         """The parsed body of a 200; else the fitting exception."""
         if status == 200:
             try:
-                return masked_data(_parsed(raw), self._key or "")
+                return masked_data(_parsed(raw), self._key)
             except ValueError:
                 raise ModelError(f"{self.base}: the answer is not JSON: {self._clean(_text(raw))!r}") from None
         said = self._clean(_said(raw))
@@ -214,8 +219,8 @@ class Transport:
         if 300 <= status < 400:
             said = f"redirects to {self._clean(headers.get('location', 'nowhere'))}; give that address instead"
         elif status in (401, 403):
-            said += "; set NL2SQL_API_KEY to a key of this server"
-        raise RequestRefused(f"{self.base}: HTTP {status}: {said}", status, said)
+            said += f"; set {self.place.key_variable} to a key of this server"
+        raise RequestRefused(f"{self.base}: HTTP {status}: {said}", status, said, _field(raw))
 
     def _clean(self, text: str) -> str:
         """What a server says, as an error shows it: one line, without the key."""
@@ -226,7 +231,7 @@ class Transport:
 
     def without_key(self, text: str) -> str:
         """``text`` without the key, or a long end of it."""
-        return masked(text, self._key or "")
+        return masked(text, self._key)
 
 
 class _TooLarge(Exception):
@@ -275,6 +280,14 @@ def _said(raw: bytes) -> str:
             break
         data = inner
     return data if isinstance(data, str) else json.dumps(data)
+
+
+def _field(raw: bytes) -> str:
+    """The field of the request that an error body names as OpenAI's do (``error.param``); "" where none."""
+    with contextlib.suppress(ValueError, AttributeError):
+        named = _parsed(raw).get("error", {}).get("param")
+        return named if isinstance(named, str) else ""
+    return ""
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -1,7 +1,7 @@
 """The answers of an OpenAI-compatible server, read whole or streamed, trusting nothing.
 
 >>> read_answers({"choices": [{"text": "SELECT 1; -- done", "finish_reason": "stop"}]}, stop=[";"])
-[Answer(text='SELECT 1', finish='stop', logprob=None)]
+[Answer(text='SELECT 1', finish='stop', logprob=None, thinking='')]
 
 Whatever is missing or of another type than the protocol says is a ModelError with one line that names the field.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 from nl2sql.errors import ModelError, one_line
+from nl2sql.models.http.thinking import set_aside, thought_in
 from nl2sql.sql.bounds import load_json
 
 MOST = 10**9  # tokens or milliseconds that a server may report for one answer
@@ -24,11 +25,12 @@ Finish = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True)
 class Answer:
-    """One choice of an answer, cut at the first stop string."""
+    """One choice of an answer, cut at the first stop string; what the model thought before it stands apart."""
 
     text: str
     finish: Finish
     logprob: float | None = None
+    thinking: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,21 +41,26 @@ class Counts:
     completion: int | None = None
     reused: int = 0
     compute_seconds: float = 0.0
+    thought: int = 0  # of the completion's tokens
 
 
-def read_answers(data: Any, stop: Sequence[str], echo: str = "") -> list[Answer]:
-    """The choices of a (chat) completion, without the ``echo`` each begins with. Raises ModelError."""
+def read_answers(data: Any, stop: Sequence[str], echo: str = "", *, opened: bool = False) -> list[Answer]:
+    """The choices of a (chat) completion, without the ``echo`` each begins with. Raises ModelError.
+
+    opened: the chat template has opened the thoughts (``thinking.set_aside``).
+    """
     choices = _field(data, "choices", list)
     if not choices:
         raise ModelError("the server's answer has no choices")
-    return [_answer(choice, stop, echo) for choice in choices]
+    return [_answer(choice, stop, echo, opened) for choice in choices]
 
 
-def _answer(choice: Any, stop: Sequence[str], echo: str) -> Answer:
+def _answer(choice: Any, stop: Sequence[str], echo: str, opened: bool) -> Answer:
+    aside = ""
     if isinstance(choice, Mapping) and "message" in choice:
         message = _field(choice, "message", dict)
-        calls = _calls(message.get("tool_calls"))
-        if "content" not in message and not calls:
+        calls, aside = _calls(message.get("tool_calls")), thought_in(message)
+        if "content" not in message and not calls and not aside:
             raise ModelError("the server's answer has no 'content' in its message")
         text = message.get("content") if message.get("content") is not None else ""
         if calls and isinstance(text, str):
@@ -64,9 +71,11 @@ def _answer(choice: Any, stop: Sequence[str], echo: str) -> Answer:
         raise ModelError(f"the server's answer has a {type(text).__name__} as content; expected text")
     if not text.startswith(echo):
         raise ModelError("the server's answer does not begin with the open turn, as its answers did before")
-    before_stop, cut = cut_at(text.removeprefix(echo), stop)
-    finish = finish_of(choice.get("finish_reason"))
-    return Answer(before_stop, "stop" if cut else finish, None if cut else _logprob(choice.get("logprobs")))
+    thinking, said = set_aside(text.removeprefix(echo), opened and not aside)
+    before_stop, cut = cut_at(said, stop)
+    finish, alone = finish_of(choice.get("finish_reason")), not cut and not thinking and not aside
+    logprob = _logprob(choice.get("logprobs")) if alone else None  # else it counts other tokens too
+    return Answer(before_stop, "stop" if cut else finish, logprob, aside or thinking)
 
 
 def _calls(calls: Any) -> list[str]:
@@ -102,15 +111,20 @@ def read_counts(data: Any) -> Counts:
     if not isinstance(usage, Mapping):
         return Counts()
     prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    details = usage.get("prompt_tokens_details")
-    reused = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    reused = _detail(usage, "prompt_tokens_details", "cached_tokens")
+    thought = _detail(usage, "completion_tokens_details", "reasoning_tokens") or 0
     seconds = 0.0
     timings = data.get("timings")  # llama.cpp
     if isinstance(timings, Mapping):
         reused = _count(timings.get("cache_n")) if reused is None else reused
         parts = [timings.get(name) for name in ("prompt_ms", "predicted_ms")]
         seconds = sum(p for p in parts if _is_number(p) and 0 < p < MOST) / 1000
-    return Counts(prompt, completion, min(reused or 0, prompt or 0), seconds)
+    return Counts(prompt, completion, min(reused or 0, prompt or 0), seconds, thought)
+
+
+def _detail(usage: Mapping[str, Any], part: str, name: str) -> int | None:
+    details = usage.get(part)
+    return _count(details.get(name)) if isinstance(details, Mapping) else None
 
 
 def cut_at(text: str, stop: Sequence[str]) -> tuple[str, bool]:
@@ -120,19 +134,24 @@ def cut_at(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 
 class Stream:
-    """Collects a streamed answer. A call with each line (None at the end) says whether it is complete or cut."""
+    """Collects a streamed answer. A call with each line (None at the end) says whether it is complete or cut.
 
-    def __init__(self, stop: Sequence[str], echo: str = "") -> None:
-        self._stop, self._echo = stop, echo
+    most: tokens of the answer itself, behind the thoughts; None: the server's business. opened: as for
+    ``read_answers``.
+    """
+
+    def __init__(self, stop: Sequence[str], echo: str = "", *, most: int | None = None, opened: bool = False) -> None:
+        self._stop, self._echo, self._most, self._opened = stop, echo, most, opened
         self.restart()
 
     def restart(self) -> None:
         """Forget what came: the request is made again."""
-        self._text = ""
+        self._text = self._aside = ""
         self._finish: Finish | None = None
         self._done = self._cut = False
         self._logprob: float | None = 0.0
         self.pieces = 0  # about one a token
+        self._answered = 0  # of them, behind the thoughts
         self.counts = Counts()
 
     def __call__(self, line: str | None) -> bool:
@@ -165,25 +184,37 @@ class Stream:
             piece = delta.get("content") if isinstance(delta, Mapping) else choice.get("text")
             if piece is not None and not isinstance(piece, str):
                 raise ModelError(f"the server's stream holds a {type(piece).__name__} as text")
-            if piece:
+            if aside := thought_in(delta) if isinstance(delta, Mapping) else "":
                 self.pieces += 1
-                self._text += piece
-                if self._text.startswith(self._echo):
-                    head, self._cut = cut_at(self._text[len(self._echo) :], self._stop)
-                    self._text = self._echo + head
+                self._aside += aside
+            if piece:
+                self._add(piece)
                 more = _logprob(choice.get("logprobs"))
                 self._logprob = None if more is None or self._logprob is None else self._logprob + more
             if choice.get("finish_reason"):
                 self._finish = finish_of(choice["finish_reason"])
+
+    def _add(self, piece: str) -> None:
+        self.pieces += 1
+        self._text += piece
+        if not self._text.startswith(self._echo):
+            return
+        _, said = set_aside(self._text[len(self._echo) :], self._opened and not self._aside)
+        head, self._cut = cut_at(said, self._stop)
+        if self._cut:  # what was cut off goes
+            self._text = self._text[: len(self._text) - len(said) + len(head)]
+        self._answered += bool(said.strip())
+        if self._most is not None and self._answered >= self._most and not self._cut:
+            self._finish, self._done = "length", True
 
     @property
     def answer(self) -> Answer:
         finish: Finish = "stop" if self._cut else self._finish or "stop"
         if not self._text.startswith(self._echo):
             raise ModelError("the server's answer does not begin with the open turn, as its answers did before")
-        return Answer(
-            self._text.removeprefix(self._echo), finish, self._logprob if self.pieces and not self._cut else None
-        )
+        thinking, said = set_aside(self._text.removeprefix(self._echo), self._opened and not self._aside)
+        alone = self.pieces and not self._cut and not thinking and not self._aside
+        return Answer(said, finish, self._logprob if alone else None, self._aside or thinking)
 
 
 def _field(data: Any, name: str, kind: type) -> Any:

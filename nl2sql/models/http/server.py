@@ -1,0 +1,135 @@
+"""One server as the model and its probe talk to it: refused fields left out, a user's own put in, dialects translated.
+
+>>> refused_field("Unsupported value: 'temperature' does not support 0 with this model.", "", {"temperature": 0})
+'temperature'
+>>> refused_field("please stop sending nonsense", "", {"stop": [";"]})
+''
+
+A server that refuses one of ``OPTIONAL`` and names it is asked again without it, at once and from then on: that costs
+one call. What is left out is said once (logger, ``refused``). What a user puts in by ``--server body.KEY=VALUE`` is
+never left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nl2sql.models.http import anthropic
+from nl2sql.models.http.transport import LineSink, Reply, RequestRefused, Transport
+
+logger = logging.getLogger(__name__)
+
+OPTIONAL = ("seed", "top_p", "stop", "temperature")  # where a refusal names several, the first goes
+LIMIT, NEWER_LIMIT = "max_tokens", "max_completion_tokens"
+_WITHOUT = {  # what follows for a run
+    "seed": "its samples cannot be drawn again",
+    "top_p": "it samples from all tokens",
+    "stop": "answers are cut at stop strings here",
+    "temperature": "it answers at a temperature of its own, so its answers vary",
+    LIMIT: f"{NEWER_LIMIT} is sent in its place",
+    "n": "samples are asked for one by one",
+    "logprobs": "answers have no log-probability",
+}
+_NAMED = {  # how a sentence names a field, and not the English word
+    **{name: rf"['\"`]{name}['\"`]" for name in ("seed", "stop")},
+    **{name: rf"(?<![\w.]){name}(?!\w)" for name in ("top_p", "temperature")},
+}
+Request = tuple[str, str, Mapping[str, Any] | None, LineSink | None]
+
+
+class Server:
+    """A transport with what was learned about its server. Thread-safe.
+
+    body: fields of a user's own, which go with every request for text, over ours.
+    """
+
+    def __init__(self, transport: Transport, body: Mapping[str, Any]) -> None:
+        self._transport, self._body = transport, body
+        self.place, self.base = transport.place, transport.base
+        self.foreign = transport.place.provider == "anthropic"  # speaks another interface than OpenAI's
+        self._refused: dict[str, None] = {}
+        self._lock = threading.Lock()
+        self.close, self.without_key = transport.close, transport.without_key
+
+    @property
+    def refused(self) -> list[str]:
+        """The fields that the server refuses, in the order in which it did."""
+        return list(self._refused)
+
+    def refuse(self, field: str) -> None:
+        """Leave a field out from now on, and say so once."""
+        with self._lock:
+            new = field not in self._refused
+            self._refused[field] = None
+        if new:
+            logger.warning("%s refuses %s: %s", self.base, field, _WITHOUT[field])
+
+    def send(self, method: str, url: str, body: Mapping[str, Any] | None = None, **options: Any) -> Reply:
+        """One request; see ``Transport.send``."""
+        return self.send_all([(method, url, body, None)], **options)[0]
+
+    def send_all(self, requests: Sequence[Request], **options: Any) -> list[Reply]:
+        """Several requests side by side; see ``Transport.send_all``."""
+        while True:
+            fitted = [self._fitted(request) for request in requests]
+            try:
+                replies = self._transport.send_all([self._spoken(request) for request in fitted], **options)
+            except RequestRefused as refused:
+                if not self._learn(refused, fitted):
+                    raise
+                continue
+            return [self._heard(request, reply) for request, reply in zip(fitted, replies, strict=True)]
+
+    def _fitted(self, request: Request) -> Request:
+        method, url, body, lines = request
+        if body is None or not url.endswith("completions"):
+            return request
+        kept = {name: value for name, value in body.items() if name not in self._refused or name == LIMIT}
+        if LIMIT in self._refused and LIMIT in kept:
+            kept[NEWER_LIMIT] = kept.pop(LIMIT)
+        return method, url, merged(kept, self._body), lines
+
+    def _learn(self, refused: RequestRefused, sent: Sequence[Request]) -> bool:
+        """Does the refusal name a field that can be left out? It is left out from then on."""
+        bodies: dict[str, Any] = {}
+        for _, url, body, _ in sent:
+            bodies |= body if body is not None and url.endswith("completions") else {}
+        ours = {name: value for name, value in bodies.items() if name not in self._body}
+        field = refused_field(refused.said, refused.field, ours) if refused.status in (400, 422) else ""
+        if field:
+            self.refuse(field)
+        return bool(field)
+
+    def _spoken(self, request: Request) -> Request:
+        return anthropic.request_of(*request) if self.foreign else request
+
+    def _heard(self, request: Request, reply: Reply) -> Reply:
+        if not self.foreign or request[2] is None:
+            return reply
+        return Reply(anthropic.answer_of(reply.data), reply.queue_seconds, reply.seconds)
+
+
+def refused_field(said: str, field: str, body: Mapping[str, Any]) -> str:
+    """The field of ``body`` that a refusal is about and that can be left out (or renamed); "" when it is none.
+
+    field: the one that the server names apart from its sentence. A plain English word counts in quotes only.
+    """
+    if LIMIT in body and NEWER_LIMIT in said and "context" not in said and "too large" not in said:
+        return LIMIT
+    optional = [name for name in OPTIONAL if name in body]
+    if field in optional:
+        return field
+    return next((name for name in optional if re.search(_NAMED[name], said)), "")
+
+
+def merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, ``theirs`` over ``ours``, objects inside them too."""
+    both = dict(ours)
+    for name, value in theirs.items():
+        mine = both.get(name)
+        both[name] = merged(mine, value) if isinstance(mine, Mapping) and isinstance(value, Mapping) else value
+    return both
