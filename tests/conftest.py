@@ -19,6 +19,7 @@ from people import make_database
 from session_stores import redis_address, session_store  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
+    from nl2sql.databases.sqlite.database import SqliteDatabase
     from nl2sql.databases.sqlite.pool import QueryPool
     from nl2sql.models.constrained import Constrainer
 
@@ -92,3 +93,15 @@ def pool() -> Iterator[QueryPool]:
 def pytest_configure() -> None:
     """A job started in the background ignores Ctrl-C, and so would every command that a test interrupts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def sales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteDatabase]:
+    """The database of ``sessions/sales.py``."""
+    from sessions.sales import SALES
+
+    from nl2sql.databases.sqlite.database import SqliteDatabase
+
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    with SqliteDatabase(make_database(tmp_path / "sales.sqlite", SALES)) as database:
+        yield database
