@@ -91,6 +91,7 @@ def test_a_full_grid_has_every_combination() -> None:
 
 def test_every_option_of_a_run_has_its_place_in_a_grid() -> None:
     placed = {*SHARED, *PLAN_AXES, "seeds", "objects"}  # seeds: the axis ``seed``; objects: not from a file
+    placed |= {"turns"}  # a cell names the form itself: react.native_tools
     assert placed == {field.name for field in fields(Plan)}
     of_models = set(inspect.signature(load_model).parameters) - {"spec"}
     assert of_models <= set(MODEL_OPTIONS), "cells would share a model that is not theirs"
