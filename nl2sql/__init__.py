@@ -4,7 +4,7 @@ Importing this package is cheap: public names are loaded on first use, so that s
 predictions never pays for (or needs) a model library.
 
     import nl2sql
-    episode = nl2sql.react_sql("How many orders were shipped?", database, model)
+    episode = nl2sql.answer("How many customers are on hold?", database, model, "best")
 
 The specification names modules by paths of its own (``nl2sql.agent_tools``, ``nl2sql.prompts``, ...); they
 are the modules of ``_SPECIFICATION`` under another name, the very same objects.

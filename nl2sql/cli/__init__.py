@@ -45,7 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Text-to-SQL agents over local models: ask, evaluate, score.\n\n"
-    "Start with: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite",
+    "Start with: nl2sql ask 'How many customers are there?' --db FILE.sqlite",
 )
 
 

@@ -1,0 +1,81 @@
+"""Every question that a page or a help text asks is answered right as shipped, or is shown as a failure."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nl2sql.cli.ask import ask
+from nl2sql.cli.chat import chat
+from nl2sql.databases.engines import open_database
+from nl2sql.eval.rules import results_match
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GOLDS = {  # question -> the rows that are right
+    "How many customers are there?": "SELECT count(*) FROM customers",
+    "How many customers are on hold?": "SELECT count(*) FROM customers WHERE status = 'on hold'",
+    "Which city has most customers?": "SELECT town FROM customers GROUP BY town ORDER BY count(*) DESC LIMIT 1",
+    "How many people are older than 40?": "SELECT count(*) FROM people WHERE age > 40",
+}
+FAILURES = {  # shown with what is said about it: (question, controller) -> the page
+    ("How many customers are on hold?", "single_shot"): "docs/suspicions.md",
+}
+PEOPLE = "name,age,city\nAda,36,Oslo\nBen,41,Bern\nCai,58,Rome\nDee,29,Oslo\n"
+
+
+def shown() -> dict[tuple[str, ...], str]:
+    """The arguments of each ``nl2sql ask`` that is shown with a question -> the first page that shows it."""
+    texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+    texts |= {f"--help of {f.__name__}": inspect.getdoc(f) or "" for f in (ask, chat)}
+    commands: dict[tuple[str, ...], str] = {}
+    for page, text in texts.items():
+        for piped, rest in re.findall(r'^\s*(?:\$ )?(?:echo ("[^"]+") \| )?nl2sql ask (.+)$', text, re.MULTILINE):
+            words = shlex.split(f"{piped} {rest}", comments=True)
+            if "..." not in words[0] and not re.search(r"--model (\w+/|http)", rest):  # no server is there
+                commands.setdefault(tuple(words), page)
+    return commands
+
+
+def option(words: tuple[str, ...], name: str, default: str = "") -> str:
+    return words[words.index(name) + 1] if name in words else default
+
+
+def test_the_questions_that_are_shown_are_known() -> None:
+    commands = shown()
+    assert len(commands) >= 8
+    unknown = {words[0]: page for words, page in commands.items() if words[0] not in GOLDS}
+    assert not unknown, "give each its gold here, or ask one of those that are known"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("words", shown(), ids=lambda words: " ".join(words)[:100])
+def test_a_question_that_is_shown_is_answered_right(words: tuple[str, ...], tmp_path: Path, shop: Path) -> None:
+    (tmp_path / "people.csv").write_text(PEOPLE, encoding="utf-8")
+    if shop.parent != tmp_path:
+        (tmp_path / "shop.sqlite").write_bytes(shop.read_bytes())
+    page = shown()[words]
+    if "my_loop.py:my_loop" in words:
+        code = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+        assert code is not None
+        (tmp_path / "my_loop.py").write_text(code[1], encoding="utf-8")
+    command = [sys.executable, "-m", "nl2sql.cli", "ask", *(w for w in words if w not in ("--trace", "--json"))]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=250, cwd=tmp_path)
+    answer = json.loads(done.stdout)
+    database = open_database(db if (db := option(words, "--db")).startswith("packaged:") else str(tmp_path / db))
+    with database:
+        gold, given = database.run(GOLDS[words[0]]), database.run(answer["sql"])
+    right = results_match(gold, given, ordered=False)
+    if (words[0], option(words, "--controller", "best")) in FAILURES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        suspected = [f"-- suspicious, {item['check']}: {item['text']}" for item in answer["flags"]["suspicions"]]
+        assert not right and suspected and all(line in text for line in [answer["sql"], *suspected])
+    else:
+        assert right, answer["sql"]
