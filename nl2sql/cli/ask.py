@@ -5,60 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from nl2sql.cli.chat import chat
+from nl2sql.cli.options import (
+    AdapterOption,
+    CacheOption,
+    ConfigOption,
+    ConstrainOption,
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    ServerOption,
+    SetOption,
+)
 from nl2sql.errors import UsageError
 from nl2sql.machine import masked
-
-ModelOption = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        help="smollm2-135m (embedded), gemma3-270m, a hub id, a local folder, a .gguf file, scripted:FILE, or a "
-        "server's model: http://HOST/v1#NAME, openai/NAME, anthropic/NAME, ollama/NAME, vllm/NAME, llamacpp/NAME. "
-        "See: nl2sql models list",
-    ),
-]
-ServerOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--server",
-        help="KEY=VALUE for a server's model; may be repeated: tokenizer, context_window, timeout_s, retries, "
-        "price_in, price_out (per million tokens), thinking (tokens), body.FIELD (a further field of every request).",
-    ),
-]
-CacheOption = Annotated[
-    bool, typer.Option("--no-cache", help="Compute every model call; take none from the response cache, keep none.")
-]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, mps, or map: over all GPUs, memory and disk.")]
-DtypeOption = Annotated[
-    str | None,
-    typer.Option(help="float32 (default on CPU: same text at any batch composition) or bfloat16 (the fast lane)."),
-]
-EngineUrlOption = Annotated[
-    str,
-    typer.Option(
-        help="Ask the databases on another engine, without TS: mysql://USER@HOST/{db_id}, duckdb:FOLDER/{db_id}.duckdb."
-    ),
-]
-AdapterOption = Annotated[
-    str,
-    typer.Option(help="LoRA adapter of a local model: auto (the packaged one), none, a name, or a PEFT folder."),
-]
-ConfigOption = Annotated[list[Path] | None, typer.Option("--config", help="YAML config file; may be repeated.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("-c", "--set", help="Config override, e.g. -c react.max_steps=4; may be repeated.")
-]
-ConstrainOption = Annotated[
-    Literal["none", "action", "sql", "plain"] | None,
-    typer.Option(
-        help="Grammars for what the model writes: none (default), action (the loop's turns), sql (also SQL), plain "
-        "(SQL in the one style that the adapter learns)."
-    ),
-]
 
 
 def ask(
@@ -94,6 +58,8 @@ def ask(
 ) -> None:
     """Answer one question: SQL, rows, and how they came about. Exit code 1 when no rows came of it.
 
+    On a terminal without a question it keeps the model loaded and asks for one after the other, as nl2sql chat.
+
     \b
     Examples:
       nl2sql ask "How many customers are on hold?" --db packaged:scale_models
@@ -105,9 +71,14 @@ def ask(
     """
     if db is None:
         raise UsageError("which database? give --db FILE.sqlite")
+    if question is None and sys.stdin.isatty() and not (trace or min_confidence is not None):
+        where_from: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter, "server": server}
+        settings_of: dict[str, Any] = {"config": config, "set_": set_, "constrain": constrain, "as_json": as_json}
+        chat(db, model=model, controller=controller, no_cache=no_cache, **where_from, **settings_of)
+        return
     text = _question(question)
     if not text:
-        raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
+        raise UsageError("the question is empty; example: nl2sql ask 'How many customers are there?' --db FILE.sqlite")
 
     from nl2sql.agents.controllers import answer, get_controller
     from nl2sql.agents.record import json_text
@@ -142,7 +113,7 @@ def ask(
 
 def _question(argument: str | None) -> str:
     if argument is None and sys.stdin.isatty():
-        raise UsageError("no question; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
+        raise UsageError("no question; example: nl2sql ask 'How many customers are there?' --db FILE.sqlite")
     if argument is None or argument == "-":
         return sys.stdin.buffer.read().decode("utf-8", "replace").strip()
     return argument.encode("utf-8", "replace").decode("utf-8").strip()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nl2sql.cli.ask import (
+from nl2sql.cli.options import (
     AdapterOption,
     CacheOption,
     ConfigOption,

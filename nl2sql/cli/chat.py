@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nl2sql.cli.ask import (
+from nl2sql.cli.options import (
     AdapterOption,
     CacheOption,
     ConfigOption,

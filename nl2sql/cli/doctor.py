@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nl2sql.cli.ask import DeviceOption, DtypeOption
+from nl2sql.cli.options import DeviceOption, DtypeOption
 
 if TYPE_CHECKING:
     from nl2sql.models.doctor import Check

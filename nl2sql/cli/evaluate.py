@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from nl2sql.cli.ask import (
+from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
+from nl2sql.cli.options import (
     AdapterOption,
     CacheOption,
     ConfigOption,
@@ -23,7 +24,6 @@ from nl2sql.cli.ask import (
     ServerOption,
     SetOption,
 )
-from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
 from nl2sql.errors import Nl2SqlError, UsageError
 
 MOST_WITH_GOLDS = 300  # a run of more questions gets a page without the rows of the golds, which have to be executed

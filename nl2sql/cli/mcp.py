@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nl2sql.cli.ask import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
+from nl2sql.cli.options import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:

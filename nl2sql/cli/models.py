@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nl2sql.cli.ask import ServerOption
+from nl2sql.cli.options import ServerOption
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nl2sql.cli.ask import EngineUrlOption
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
+from nl2sql.cli.options import EngineUrlOption
 
 if TYPE_CHECKING:
     from nl2sql.eval import Scores

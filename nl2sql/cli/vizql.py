@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nl2sql.cli.ask import SetOption
 from nl2sql.cli.explain import DatabaseOption
+from nl2sql.cli.options import SetOption
 from nl2sql.errors import Nl2SqlError, UsageError
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

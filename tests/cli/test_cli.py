@@ -150,6 +150,17 @@ def test_ask_gives_the_best_answer_and_how_sure_it_is(place: Path) -> None:
     assert answer["error"].startswith("abstained: confidence 0.") and "SELECT" in answer["error"]
 
 
+def test_ask_on_a_terminal_answers_line_after_line(place: Path) -> None:
+    command = [sys.executable, "-m", "nl2sql.cli", "ask", "--db", "shop.sqlite", "--model", "scripted:good.json"]
+    typed, terminal = os.openpty()
+    pipes = {"stdin": terminal, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "--controller", "react"], cwd=place, text=True, **pipes) as process:
+        os.write(typed, b"How many orders were shipped?\n/sql\n\x04")
+        said, _ = process.communicate(timeout=120)
+    os.close(typed), os.close(terminal)
+    assert process.returncode == 0 and said.count("SELECT COUNT(*) FROM orders WHERE status = 'shipped'") == 2, said
+
+
 def processor_time(pid: int) -> int:
     """In clock ticks; 0 before the process has run at all."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()

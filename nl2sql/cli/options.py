@@ -1,0 +1,55 @@
+"""The options that several commands take: which model, where it runs, and how it is set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="smollm2-135m (embedded), gemma3-270m, a hub id, a local folder, a .gguf file, scripted:FILE, or a "
+        "server's model: http://HOST/v1#NAME, openai/NAME, anthropic/NAME, ollama/NAME, vllm/NAME, llamacpp/NAME. "
+        "See: nl2sql models list",
+    ),
+]
+ServerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--server",
+        help="KEY=VALUE for a server's model; may be repeated: tokenizer, context_window, timeout_s, retries, "
+        "price_in, price_out (per million tokens), thinking (tokens), body.FIELD (a further field of every request).",
+    ),
+]
+CacheOption = Annotated[
+    bool, typer.Option("--no-cache", help="Compute every model call; take none from the response cache, keep none.")
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, mps, or map: over all GPUs, memory and disk.")]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(help="float32 (default on CPU: same text at any batch composition) or bfloat16 (the fast lane)."),
+]
+EngineUrlOption = Annotated[
+    str,
+    typer.Option(
+        help="Ask the databases on another engine, without TS: mysql://USER@HOST/{db_id}, duckdb:FOLDER/{db_id}.duckdb."
+    ),
+]
+AdapterOption = Annotated[
+    str,
+    typer.Option(help="LoRA adapter of a local model: auto (the packaged one), none, a name, or a PEFT folder."),
+]
+ConfigOption = Annotated[list[Path] | None, typer.Option("--config", help="YAML config file; may be repeated.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("-c", "--set", help="Config override, e.g. -c react.max_steps=4; may be repeated.")
+]
+ConstrainOption = Annotated[
+    Literal["none", "action", "sql", "plain"] | None,
+    typer.Option(
+        help="Grammars for what the model writes: none (default), action (the loop's turns), sql (also SQL), plain "
+        "(SQL in the one style that the adapter learns)."
+    ),
+]
