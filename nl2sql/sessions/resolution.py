@@ -194,7 +194,7 @@ def fallen_back(
     **parts: Any,
 ) -> Resolution:
     """The question as it was asked, beside the draft or the SQL of the turn that it speaks of (the last one)."""
-    logger.warning("the question %r is handed on as asked: %s", question.text, why)
+    logger.info("the question %r is handed on as asked: %s", question.text, why)
     beside = replace(question, previous_sql=draft or (turn or question.history[-1]).sql)
     return Resolution(beside, True, evidence, strategy, why, **parts)
 
