@@ -292,6 +292,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
         "react": {**CHECKS, "max_new_tokens": 128},
         "schema_text": {"values": 4},
         "repair": {"deterministic": True},
+        "session": {"answer": "edited"},
         "candidates": {
             "n": 24,
             "views": 4,
