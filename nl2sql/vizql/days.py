@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from nl2sql.vizql.formula_tree import NotExecutable
 
-TRIED = ("sqlite", "duckdb")  # what was compared with a second evaluation (scripts/vizql_reference.py)
+TRIED = ("sqlite", "duckdb")  # what tests execute (tests/vizql/test_compile.py)
 _FORMATS = {"YEAR": "%Y", "MONTH": "%m", "DAY": "%d"}
 _UNITS = {"DAYS": "DAY", "WEEKS": "WEEK", "MONTHS": "MONTH", "QUARTERS": "QUARTER", "YEARS": "YEAR"}
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}

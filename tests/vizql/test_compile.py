@@ -261,7 +261,7 @@ CALCULATIONS = [
     ("SUM([N]) / COUNT([Sale])", 1.0),
     ("SUM([N]) / 0", None),
     ("SUM(IF [Note] = 'Red' THEN [N] ELSEIF ISNULL([Note]) THEN 100 END)", 96),
-    ("SUM(CASE [City] WHEN 'Roma' THEN 1 ELSE 0 END)", 2),
+    ("SUM(CASE [City] WHEN 'Roma' THEN 1 ELSE 0 END)", 1),
     ("SUM([N]) * [Parameters].[Factor]", 15),
     ("SUM(IIF(CONTAINS([Note], 'ed') AND NOT ENDSWITH([Note], 'sea'), 1, 0))", 2),
     ("SUM(ZN([Amount])) - IFNULL(MAX([Amount]), 0)", 20.0),
@@ -271,9 +271,7 @@ CALCULATIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("formula", "value"), [pair for pair in CALCULATIONS if pair[1] is not None or "/ 0" in pair[0]]
-)
+@pytest.mark.parametrize(("formula", "value"), CALCULATIONS)
 def test_calculations(shop: Database, formula: str, value: Any) -> None:
     assert rows(shop, query({"fieldCaption": "Own", "calculation": formula})) == [(value,)]
 
