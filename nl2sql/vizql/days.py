@@ -1,7 +1,7 @@
 """Dates in SQL: days, moments, parts and truncations by dialect, and the days that a relative filter means.
 
 >>> part("WEEK", exp.column("d"), "duckdb").sql("duckdb")
-'EXTRACT(WEEK FROM d)'
+'EXTRACT(WEEK FROM CAST(d AS DATE))'
 >>> period("MONTHS", "LASTN", datetime.date(2024, 3, 15), 2)
 (datetime.date(2024, 2, 1), datetime.date(2024, 4, 1))
 

@@ -1,5 +1,6 @@
 """What the names of a query mean: fields and formulas of the data source as values in SQL.
 
+>>> from nl2sql.vizql.scalars import constant
 >>> grouping = Grouping()
 >>> grouping.aggregate("SUM", constant(1, "INTEGER"), "SUM(1)")
 Traceback (most recent call last):
