@@ -1,0 +1,278 @@
+"""The tree of a formula as a value in SQL, with Tableau's meaning where engines differ.
+
+A division is never one of whole numbers, and by zero gives NULL; ``+`` joins texts; IF without ELSE gives NULL.
+The functions are those of ``FUNCTIONS`` with the aggregates. Worked examples: ``tests/vizql/test_compile.py``.
+
+>>> sorted(FUNCTIONS)[:4]
+['ABS', 'CEILING', 'CONTAINS', 'ENDSWITH']
+
+Not covered: LOD expressions, table calculations, and all other functions, which are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from nl2sql.vizql.fields import DATE_PARTS, CalculatedField
+from nl2sql.vizql.formula_tree import Call, Choice, Constant, Day, Name, NotExecutable, Operation, Tree
+from nl2sql.vizql.scalars import DATES, NUMBERS, UNKNOWN, Value, comparable, constant, date_literal, moment_of
+
+if TYPE_CHECKING:
+    from nl2sql.vizql.scope import Grouping, Scope
+
+_COMPARED = {"=": exp.EQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE}
+_TABLE_CALCULATIONS = ("RUNNING_", "WINDOW_", "RANK", "MODEL_", "SCRIPT_")
+_OF_TABLES = frozenset({"INDEX", "LOOKUP", "FIRST", "LAST", "SIZE", "TOTAL", "PREVIOUS_VALUE"})
+
+
+class Evaluation:
+    """Evaluates the trees of one formula; ``depth`` counts calculations that name calculations."""
+
+    def __init__(self, scope: Scope, grouping: Grouping, depth: int) -> None:
+        self.scope, self.grouping, self.depth = scope, grouping, depth
+
+    def value(self, tree: Tree) -> Value:
+        """The value of a tree. Raises NotExecutable."""
+        match tree:
+            case Constant(value):
+                return constant(value, _kind_of(value))
+            case Day(text):
+                moments = moment_of(text).time() != moment_of(text[:10]).time()
+                sql = date_literal(text, self.scope.dialect, moments=moments)
+                return Value(sql, "DATETIME" if moments else "DATE", "constant")
+            case Name():
+                return self.name(tree)
+            case Operation(sign, parts):
+                return self.operation(sign, [self.value(part) for part in parts])
+            case Choice(ways, otherwise):
+                tests = [self.value(test) for test, _ in ways]
+                return choice(tests, [self.value(result) for _, result in ways], self.value(otherwise))
+            case Call():
+                return self.call(tree)
+
+    def name(self, name: Name) -> Value:
+        """A calculation of the query, a field, or a parameter."""
+        scope, folded = self.scope, name.text.casefold()
+        own = [f for f in scope.request.query.fields if isinstance(f, CalculatedField)]
+        called = [f for f in own if f.fieldCaption.casefold() == folded]
+        if called and not name.parameter:
+            return scope.formula(called[0].calculation, self.grouping, self.depth + 1)
+        known = scope.source.field_any_case(name.text) or scope.source.field_named(name.text)
+        if known is not None and not name.parameter:
+            return scope.field(known, self.grouping, self.depth)
+        return self.parameter(name.text)
+
+    def parameter(self, text: str) -> Value:
+        """The value of a parameter: the query's, else the data source's."""
+        parameters = self.scope.source.parameters
+        known = next((p for p in parameters if text in (p.parameterCaption, p.parameterName)), None)
+        if known is None:
+            raise NotExecutable(f"the name [{text}] in a formula, which the data source does not have")
+        asked = self.scope.request.query.parameters or []
+        value = next((p.value for p in asked if p.parameterCaption == known.parameterCaption), known.value)
+        kind = known.dataType if known.dataType not in UNKNOWN else _kind_of(value)
+        if kind in DATES and isinstance(value, str):
+            return Value(date_literal(value, self.scope.dialect, moments=kind == "DATETIME"), kind, "constant")
+        return constant(value, kind)
+
+    def operation(self, sign: str, parts: list[Value]) -> Value:
+        if sign in _COMPARED:
+            return self.compared(sign, *parts)
+        if sign in ("AND", "OR", "NOT"):
+            _need(parts, ("BOOLEAN",), sign)
+            sqls = [exp.paren(part.sql) for part in parts]
+            joined = {"AND": exp.And, "OR": exp.Or}
+            sql = exp.Not(this=sqls[0]) if sign == "NOT" else joined[sign](this=sqls[0], expression=sqls[1])
+            return merged(sql, "BOOLEAN", parts)
+        if sign == "+" and any(part.kind == "STRING" for part in parts):
+            _need(parts, ("STRING",), sign)
+            return merged(exp.DPipe(this=exp.paren(parts[0].sql), expression=exp.paren(parts[1].sql)), "STRING", parts)
+        _need(parts, NUMBERS, sign)
+        return merged(*_arithmetic(sign, parts), parts)
+
+    def compared(self, sign: str, left: Value, right: Value) -> Value:
+        kinds = {left.kind, right.kind}
+        alike = (set(NUMBERS), set(DATES), {"STRING"}, {"BOOLEAN"})
+        if not (kinds & set(UNKNOWN) or any(kinds <= among for among in alike)):
+            raise NotExecutable(f"{left.kind} {sign} {right.kind} in a formula")
+        moments, dialect = "DATETIME" in kinds, self.scope.dialect
+        sides = [exp.paren(comparable(side, dialect, moments=moments)) for side in (left, right)]
+        return merged(_COMPARED[sign](this=sides[0], expression=sides[1]), "BOOLEAN", [left, right])
+
+    def call(self, call: Call) -> Value:
+        name, count = call.name, len(call.arguments)
+        if name.startswith(_TABLE_CALCULATIONS) or name in _OF_TABLES:
+            raise NotExecutable(f"the table calculation {name}()")
+        if name in ("SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR") and count == 1:
+            return self.aggregate(name, call.arguments[0])
+        arguments = [self.value(argument) for argument in call.arguments]
+        if name in DATE_PARTS and count == 1:
+            return self.scope.of_date(name, arguments[0])
+        if name not in FUNCTIONS or count not in FUNCTIONS[name][0]:
+            raise NotExecutable(f"the function {name} with {count} argument{'s' * (count != 1)}")
+        return FUNCTIONS[name][1](arguments)
+
+    def aggregate(self, name: str, argument: Tree) -> Value:
+        """An aggregate; ``COUNT([Table])`` counts the rows of a logical table."""
+        if name == "COUNT" and isinstance(argument, Name):
+            folded = argument.text.casefold()
+            tables = [t for t in self.scope.source.logicalTables if t.caption.casefold() == folded]
+            if tables and self.scope.source.field_any_case(argument.text) is None:
+                table = tables[0].logicalTableId
+                self.scope.aliases.setdefault(table, f"t{len(self.scope.aliases)}")
+                one = Value(exp.Literal.number(1), "INTEGER", "row", frozenset({table}))
+                return self.grouping.aggregate("COUNT", one, f"COUNT([{argument.text}])")
+        value = self.value(argument)
+        if name in ("SUM", "AVG", "MEDIAN", "STDEV", "VAR"):
+            _need([value], NUMBERS, name)
+        return self.grouping.aggregate(name, value, f"{name}(...)")
+
+
+def merged(sql: exp.Expr, kind: str, parts: Sequence[Value]) -> Value:
+    """A value made of others. Raises NotExecutable where rows and aggregates are mixed."""
+    levels = {part.level for part in parts} - {"constant"}
+    if len(levels) > 1:
+        raise NotExecutable("a formula that mixes rows and aggregates")
+    tables = frozenset().union(*(part.tables for part in parts))
+    return Value(sql, kind, levels.pop() if levels else "constant", tables)
+
+
+def choice(tests: list[Value], results: list[Value], otherwise: Value) -> Value:
+    """IF and CASE. Raises NotExecutable where the results are of different types."""
+    _need(tests, ("BOOLEAN",), "IF")
+    kind = _common([*results, otherwise])
+    case = exp.Case(this=None, ifs=[])
+    for test, result in zip(tests, results, strict=True):
+        case = case.when(test.sql, result.sql)
+    return merged(case.else_(otherwise.sql), kind, [*tests, *results, otherwise])
+
+
+def _common(values: Sequence[Value]) -> str:
+    kinds = {value.kind for value in values} - set(UNKNOWN)
+    if kinds == set(NUMBERS):
+        return "REAL"
+    if len(kinds) > 1:
+        raise NotExecutable(f"a formula with values of the types {', '.join(sorted(kinds))}")
+    return kinds.pop() if kinds else "UNKNOWN"
+
+
+def _arithmetic(sign: str, parts: list[Value]) -> tuple[exp.Expr, str]:
+    sqls = [exp.paren(part.sql) for part in parts]
+    whole = all(part.kind == "INTEGER" for part in parts)
+    if len(parts) == 1:
+        return exp.Neg(this=sqls[0]), parts[0].kind
+    left, right = sqls
+    if sign in ("+", "-", "*"):
+        made = {"+": exp.Add, "-": exp.Sub, "*": exp.Mul}[sign](this=left, expression=right)
+        return exp.paren(made), "INTEGER" if whole else "REAL"
+    not_zero = exp.Nullif(this=right, expression=exp.Literal.number(0))
+    if sign == "/":
+        return exp.Div(this=_float(left), expression=_float(not_zero), typed=True, safe=True), "REAL"
+    if sign == "%" and whole:
+        return exp.Mod(this=left, expression=not_zero), "INTEGER"
+    raise NotExecutable(f"the sign {sign} between {' and '.join(part.kind for part in parts)} in a formula")
+
+
+def _float(sql: exp.Expr) -> exp.Expr:
+    return exp.cast(sql, "double")
+
+
+def _kind_of(value: object) -> str:
+    kinds = {bool: "BOOLEAN", int: "INTEGER", float: "REAL", str: "STRING"}
+    return kinds.get(type(value), "UNKNOWN")
+
+
+def _need(values: Sequence[Value], kinds: Sequence[str], what: str) -> None:
+    for value in values:
+        if value.kind not in (*kinds, *UNKNOWN):
+            raise NotExecutable(f"{what} of a value of type {value.kind}")
+
+
+# ------------------------------------------------------------------------------------------------------- functions
+
+Maker = Callable[[list[Value]], Value]
+
+
+def _plain(sql_name: str, kinds: Sequence[str], result: str | None = None) -> Maker:
+    """A function of one argument that engines have under one name; without ``result``, of the argument's type."""
+
+    def make(values: list[Value]) -> Value:
+        _need(values, kinds, sql_name)
+        sql = exp.Anonymous(this=sql_name, expressions=[value.sql for value in values])
+        return merged(sql, result or values[0].kind, values)
+
+    return make
+
+
+def _text_test(place: Callable[[exp.Expr, exp.Expr], exp.Expr]) -> Maker:
+    def make(values: list[Value]) -> Value:
+        _need(values, ("STRING",), "a comparison of texts")
+        return merged(place(values[0].sql, values[1].sql), "BOOLEAN", values)
+
+    return make
+
+
+def contains(text: exp.Expr, part: exp.Expr) -> exp.Expr:
+    """Whether a text has another in it."""
+    return exp.GT(this=exp.StrPosition(this=text, substr=part), expression=exp.Literal.number(0))
+
+
+def starts(text: exp.Expr, part: exp.Expr) -> exp.Expr:
+    """Whether a text begins with another."""
+    head = exp.Substring(this=text, start=exp.Literal.number(1), length=exp.Length(this=part.copy()))
+    return exp.EQ(this=head, expression=part)
+
+
+def ends(text: exp.Expr, part: exp.Expr) -> exp.Expr:
+    """Whether a text ends with another; one that is longer is no end."""
+    size, of = exp.Length(this=text.copy()), exp.Length(this=part.copy())
+    start = exp.Add(this=exp.Sub(this=size.copy(), expression=of.copy()), expression=exp.Literal.number(1))
+    tail = exp.EQ(this=exp.Substring(this=text, start=start), expression=part)
+    return exp.paren(exp.and_(exp.GTE(this=size, expression=of), tail))
+
+
+def _if_null(values: list[Value]) -> Value:
+    sql = exp.Coalesce(this=values[0].sql, expressions=[values[1].sql])
+    return merged(sql, _common(values), values)
+
+
+def _zero(values: list[Value]) -> Value:
+    _need(values, NUMBERS, "ZN")
+    return _if_null([values[0], constant(0, "INTEGER")])
+
+
+def _is_null(values: list[Value]) -> Value:
+    return merged(exp.paren(values[0].sql.is_(exp.null())), "BOOLEAN", values)
+
+
+def _iif(values: list[Value]) -> Value:
+    return choice([values[0]], [values[1]], values[2])
+
+
+def _round(values: list[Value]) -> Value:
+    _need(values, NUMBERS, "ROUND")
+    sql = exp.Round(this=values[0].sql, decimals=values[1].sql if len(values) == 2 else None)
+    return merged(sql, values[0].kind, values)
+
+
+_TEXT = ("STRING",)
+FUNCTIONS: dict[str, tuple[Sequence[int], Maker]] = {  # name: how many arguments, and what is made of them
+    "ABS": ((1,), _plain("ABS", NUMBERS)),
+    "CEILING": ((1,), _plain("CEIL", NUMBERS, "INTEGER")),
+    "FLOOR": ((1,), _plain("FLOOR", NUMBERS, "INTEGER")),
+    "ROUND": ((1, 2), _round),
+    "LEN": ((1,), _plain("LENGTH", _TEXT, "INTEGER")),
+    "UPPER": ((1,), _plain("UPPER", _TEXT)),
+    "LOWER": ((1,), _plain("LOWER", _TEXT)),
+    "TRIM": ((1,), _plain("TRIM", _TEXT)),
+    "CONTAINS": ((2,), _text_test(contains)),
+    "STARTSWITH": ((2,), _text_test(starts)),
+    "ENDSWITH": ((2,), _text_test(ends)),
+    "IFNULL": ((2,), _if_null),
+    "ISNULL": ((1,), _is_null),
+    "ZN": ((1,), _zero),
+    "IIF": ((3,), _iif),
+}

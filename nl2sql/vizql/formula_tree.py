@@ -1,0 +1,209 @@
+"""Tableau formulas as trees: numbers, texts, names in brackets, arithmetic, comparisons, IF, CASE, calls.
+
+>>> parse_formula("SUM([Sales]) / 2")
+Operation(sign='/', parts=(Call(name='SUM', arguments=(Name(text='Sales', parameter=False),)), Constant(value=2)))
+>>> parse_formula("{FIXED [Region]: SUM([Sales])}")
+Traceback (most recent call last):
+    ...
+nl2sql.vizql.formula_tree.NotExecutable: an LOD expression ({FIXED ...})
+
+Binding, loosest first: OR, AND, NOT, comparisons, + and -, * and / and %, a leading -, ^. Not covered: IN, and what
+the names mean (``scalars``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+DEEPEST = 40  # expressions within expressions
+LONGEST = 10_000  # characters
+_TOKEN = re.compile(
+    r"""\s+|//[^\n]*|/\*.*?\*/
+    |(?P<text>"(?:[^"]|"")*"|'(?:[^']|'')*')
+    |(?P<name>\[(?:[^\]]|\]\])*\](?:\.\[(?:[^\]]|\]\])*\])?)
+    |\#(?P<date>[^#]*)\#
+    |(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)
+    |(?P<word>[A-Za-z_]\w*)
+    |(?P<sign><>|!=|<=|>=|==|[-+*/%^=<>(),{}:])""",
+    re.VERBOSE | re.DOTALL,
+)
+_BINDING = {"OR": 1, "AND": 2, "=": 4, "<>": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "+": 5, "-": 5}
+_BINDING |= {"*": 6, "/": 6, "%": 6, "^": 8}
+_NOT, _MINUS = 3, 7
+_SAME = {"==": "=", "!=": "<>"}
+_WORDS = frozenset({"AND", "OR", "NOT", "IF", "THEN", "ELSEIF", "ELSE", "END", "CASE", "WHEN"})
+
+
+class NotExecutable(Exception):
+    """A valid query, or a part of one, that is not executed here; the text names what."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number, a text, a truth value or NULL."""
+
+    value: str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Day:
+    """A date between two #."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name in brackets; ``parameter``: it stood behind ``[Parameters].``"""
+
+    text: str
+    parameter: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    arguments: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A sign with two parts, or one (``-``, ``NOT``)."""
+
+    sign: str
+    parts: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """IF and CASE: the first condition that holds decides."""
+
+    ways: tuple[tuple[Tree, Tree], ...]
+    otherwise: Tree
+
+
+Tree: TypeAlias = Constant | Day | Name | Call | Operation | Choice
+_CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
+
+
+def parse_formula(text: str) -> Tree:
+    """The tree of a formula. Raises NotExecutable, which says what was not read."""
+    if len(text) > LONGEST:
+        raise NotExecutable(f"a formula of more than {LONGEST:,} characters")
+    reader = _Reader(_tokens(text))
+    tree = reader.expression(0)
+    reader.expect("end", "")
+    return tree
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    tokens, at = [], 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise NotExecutable(f"the sign {text[at]!r} in a formula")
+        at = match.end()
+        if match.lastgroup:
+            tokens.append((match.lastgroup, match[match.lastgroup]))
+    return [*map(_with_words, tokens), ("end", "")]
+
+
+def _with_words(token: tuple[str, str]) -> tuple[str, str]:
+    kind, text = token
+    if kind == "word" and text.upper() in _WORDS:
+        return "sign", text.upper()
+    return kind, _SAME.get(text, text) if kind == "sign" else text
+
+
+class _Reader:
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self.tokens, self.at, self.depth = tokens, 0, 0
+
+    def take(self) -> tuple[str, str]:
+        token = self.tokens[self.at]
+        self.at += token[0] != "end"
+        return token
+
+    def met(self, sign: str) -> bool:
+        """Is ``sign`` next? Then it is passed."""
+        there = self.tokens[self.at] == ("sign", sign)
+        self.at += there
+        return there
+
+    def expect(self, kind: str, text: str) -> None:
+        token = self.take()
+        if token != (kind, text):
+            raise NotExecutable(f"a formula with {token[1] or 'its end'!r} where {text or 'its end'!r} is expected")
+
+    def expression(self, least: int) -> Tree:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise NotExecutable(f"a formula nested more than {DEEPEST} deep")
+        left = self.operand()
+        while (sign := self.tokens[self.at])[0] == "sign" and _BINDING.get(sign[1], -1) > least:
+            self.at += 1
+            left = Operation(sign[1], (left, self.expression(_BINDING[sign[1]])))
+        self.depth -= 1
+        return left
+
+    def operand(self) -> Tree:
+        kind, text = self.take()
+        if kind == "sign":
+            return self.signed(text)
+        if kind == "number":
+            return Constant(int(text) if text.isdigit() else float(text))
+        if kind == "text":
+            return Constant(text[1:-1].replace(text[0] * 2, text[0]))
+        if kind == "date":
+            return Day(text.strip())
+        if kind == "name":
+            owner, dot, last = text.rpartition("].[")
+            name = (last[:-1] if dot else text[1:-1]).replace("]]", "]")
+            return Name(name, bool(dot) and owner.strip("[]").lower() == "parameters")
+        if kind == "word":
+            return self.word(text.upper())
+        raise NotExecutable("a formula that ends too early")
+
+    def signed(self, sign: str) -> Tree:
+        if sign == "(":
+            inner = self.expression(0)
+            self.expect("sign", ")")
+            return inner
+        if sign in ("-", "NOT"):
+            return Operation(sign, (self.expression(_MINUS if sign == "-" else _NOT),))
+        if sign == "IF":
+            return self.choice(None)
+        if sign == "CASE":
+            subject = self.expression(0)
+            self.expect("sign", "WHEN")
+            return self.choice(subject)
+        if sign == "{":
+            kind, text = self.take()
+            raise NotExecutable(f"an LOD expression ({{{text.upper() if kind == 'word' else ''} ...}})")
+        raise NotExecutable(f"a formula with {sign!r} where a value is expected")
+
+    def choice(self, subject: Tree | None) -> Tree:
+        ways, again = [], "ELSEIF" if subject is None else "WHEN"
+        while True:
+            test = self.expression(0)
+            self.expect("sign", "THEN")
+            ways.append((test if subject is None else Operation("=", (subject, test)), self.expression(0)))
+            if not self.met(again):
+                break
+        otherwise = self.expression(0) if self.met("ELSE") else Constant(None)
+        self.expect("sign", "END")
+        return Choice(tuple(ways), otherwise)
+
+    def word(self, word: str) -> Tree:
+        if not self.met("("):
+            if word in _CONSTANTS:
+                return Constant(_CONSTANTS[word])
+            raise NotExecutable(f"the name {word} without brackets in a formula")
+        arguments: list[Tree] = []
+        while not self.met(")"):
+            if arguments:
+                self.expect("sign", ",")
+            arguments.append(self.expression(0))
+        return Call(word, tuple(arguments))
