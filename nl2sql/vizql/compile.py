@@ -27,6 +27,7 @@ from sqlglot import exp
 
 from nl2sql.config import VizqlConfig
 from nl2sql.vizql.conditions import condition
+from nl2sql.vizql.days import TRIED
 from nl2sql.vizql.fields import BinField, DimensionField, TableCalcField
 from nl2sql.vizql.filters import ConditionFilter, SetFilter, TopNFilter
 from nl2sql.vizql.formula_tree import NotExecutable
@@ -92,6 +93,8 @@ def compiled(
     are about; without it, the day on which this is called. Raises nothing for what is not executed here.
     """
     request = query if isinstance(query, Request) else Request(query=query)
+    if dialect not in TRIED:
+        return CompiledQuery("", (), (f"queries are not executed on {dialect} here; only on {' and '.join(TRIED)}",))
     plan = _Plan(Scope(request, source, dialect), today or datetime.date.today())
     strict = bool(settings and settings.strict)
     reasons: list[str] = []
@@ -257,8 +260,6 @@ def _filtered(plan: _Plan, tables: Joined, picked: list[int], tests: list[exp.Ex
 
 def _values_left(plan: _Plan, tables: Joined, picked: _Picked) -> exp.Select:
     """The dimension's values that a TOP or CONDITION filter leaves, over all rows, or those of the context."""
-    if plan.scope.dialect not in ("sqlite", "duckdb"):
-        raise NotExecutable(f"a {picked.part.filterType} filter in dialect {plan.scope.dialect}")
     own = bool(picked.part.context)
     tests = [] if own else [test for test, context in plan.rows if context]
     others = [] if own else [i for i, other in enumerate(plan.picked) if other.part.context]

@@ -15,7 +15,7 @@ from nl2sql.config import VizqlConfig
 from nl2sql.databases.engines import open_database
 from nl2sql.interfaces import Database
 from nl2sql.vizql.compile import CompiledQuery, compiled
-from nl2sql.vizql.query import Request
+from nl2sql.vizql.query import Query, Request
 from nl2sql.vizql.source import DataSource
 
 TABLES = """
@@ -303,3 +303,10 @@ def test_tables_that_no_relationship_to_a_key_connects_are_refused() -> None:
     bare = SOURCE.model_copy(update={"logicalTableRelationships": ()})
     made = compiled(query(CITY, AMOUNT), bare, "sqlite")
     assert made.sql == "" and "no table leads to all of them" in made.not_executable[0]
+
+
+def test_an_engine_on_which_nothing_was_tried_is_refused_by_name() -> None:
+    refused = compiled(Query.model_validate({"fields": [CITY, AMOUNT]}), SOURCE, "postgres")
+    assert refused.sql == "" and refused.not_executable == (
+        "queries are not executed on postgres here; only on sqlite and duckdb",
+    )
