@@ -90,8 +90,8 @@ def test_what_else_is_held_takes_its_part_of_the_limit_and_never_more_than_half(
     written = 300 * MB  # the same bytes, when they are the cache's own
     assert held.for_cache() > 900 * MB
     written = 0
-    held.limit = 400 * MB
-    assert held.for_cache() == 200 * MB
+    held.limit = 250 * MB  # far below what is held: the machine may have taken some of it back
+    assert held.for_cache() == 125 * MB
     del block
     assert EngineMemory(1000, measured=False).for_cache() == 1000
 
