@@ -26,6 +26,7 @@ from typing import Any
 from nl2sql.agents import prompts, repairing
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.grammars import select
+from nl2sql.agents.prompt_texts import TOOL_TEXTS
 from nl2sql.agents.task import EpisodeFailed, State, link
 from nl2sql.config import RepairConfig
 from nl2sql.databases import validation
@@ -167,7 +168,7 @@ CHECKED = ("valid", "reason")
 
 
 def _built_in(name: str, function: Tool, **options: Any) -> ToolRecord:
-    example, says = prompts.TOOL_TEXTS[name]
+    example, says = TOOL_TEXTS[name]
     return ToolRecord(name, function, says, example=example, **options)
 
 

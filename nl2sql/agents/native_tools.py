@@ -20,6 +20,7 @@ from typing import Any
 from nl2sql.agents import prompts
 from nl2sql.agents.agent_tools import action_space
 from nl2sql.agents.grammars import select
+from nl2sql.agents.prompt_texts import HINT
 from nl2sql.agents.task import State, Task
 from nl2sql.agents.turns import Form, Prompt, parse_action
 from nl2sql.interfaces import ToolDefinition
@@ -58,7 +59,7 @@ def conversation(history: Sequence[str], overrides: Mapping[str, str]) -> list[d
     messages: list[dict[str, Any]] = prompts.native_messages(history[0], overrides)
     turn: list[str] = []
     for line in history[1:]:
-        if line.startswith(prompts.HINT) and not turn:
+        if line.startswith(HINT) and not turn:
             messages[-1]["content"] += f"\n{line}"
         elif line.startswith("Observation: "):
             messages += _exchange("\n".join(turn), line.removeprefix("Observation: "), len(messages))

@@ -27,6 +27,7 @@ from nl2sql.agents import prompts, repairing
 from nl2sql.agents.agent_tools import action_space, dispatch
 from nl2sql.agents.checks import guardrails
 from nl2sql.agents.native_tools import NATIVE
+from nl2sql.agents.prompt_texts import HINT
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import EpisodeFailed, State, guard, open_task
 from nl2sql.agents.turns import TEXT, Form, failed, fit_window, parse_action, shown_observation, turn_grammar
@@ -270,7 +271,7 @@ def act(state: State, step: int, action: str, args: dict[str, Any]) -> Any:
     state.record({"step": step, "action": action, "args": args, "observation": observation})
     state.history.append(f"Observation: {shown_observation(state, action, observation)}")
     if repeated and state.task.config.react.repeat_hint:  # react_plus
-        state.history.append(f"{prompts.HINT}{next_action(state)}.")
+        state.history.append(f"{HINT}{next_action(state)}.")
     return observation
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-PROMPT_NAMES = (  # their texts are in agents/prompts.py
+PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
     *("few_shot_example", "repair_user", "repair_blind_user", "repair_guided_user", "retry_user", "retry_exemplar"),
     *("critique_system", "critique_user", "question_user", "generate_followup_user", "resolve_system", "resolve_user"),
