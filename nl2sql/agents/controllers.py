@@ -21,6 +21,7 @@ from typing import Any
 from nl2sql.agents.identity import code_identity
 from nl2sql.agents.prompts import for_engine
 from nl2sql.agents.record import Episode
+from nl2sql.agents.resources import takes_grammars
 from nl2sql.agents.task import EpisodeFailed
 from nl2sql.config import PRESETS, Config, build_config, function_of_file, merge
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
@@ -48,6 +49,7 @@ _HOMES = {
     "reflect": "nl2sql.agents.reflection:reflect",
     "candidates": "nl2sql.agents.candidates.agent:candidates",
     "best": "nl2sql.agents.candidates.agent:candidates",
+    "vizql": "nl2sql.agents.vizql:vizql",
 }
 SAMPLERS = ("single_shot", "candidates", "best")  # draw samples whatever react.do_sample says
 
@@ -108,6 +110,7 @@ def check_model_abilities(model: Model, config: Config) -> None:
     """Raises ModelError before a run that needs what the model cannot do: grammars, native tool calls."""
     check = getattr(model, "check", None)
     grammar, tools = config.constrain not in ("none", "auto"), config.react.native_tools
+    grammar = grammar or config.vizql.constrain == "schema"
     if check is not None and (grammar or tools):
         check(grammar=grammar, tools=tools)
 
@@ -208,13 +211,7 @@ def fitted(config: Config, resources: Resources) -> Config:
         config = config.model_copy(update={"prompts": for_engine(config.prompts, dialect)})
     if config.constrain != "auto":
         return config
-    check = getattr(resources.model, "check", None)
-    level = "plain" if dialect == "sqlite" else "none"
-    try:
-        if check is not None:
-            check(grammar=True, tools=False)
-    except ModelError:
-        level = "none"
+    level = "plain" if dialect == "sqlite" and takes_grammars(resources.model) else "none"
     return config.model_copy(update={"constrain": level})
 
 

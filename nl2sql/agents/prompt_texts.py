@@ -199,6 +199,56 @@ Return ONLY the resolved query, nothing else."""
 CLARIFY_TEXT = """\
 Nothing in this database is called like what you ask for; its tables are: {tables}. Which of them do you mean?"""
 
+# Structured queries (docs/vizql.md); {rules} is vizql_rules in both.
+VIZQL_SYSTEM_PROMPT = """\
+You write queries for a data source as JSON. Answer with one JSON object and nothing else.
+{rules}"""
+
+VIZQL_RULES = """\
+Rules:
+- A field is {"fieldCaption": "NAME"}. A measure needs a function: {"fieldCaption": "NAME", "function": "SUM"}, or \
+AVG, MEDIAN, MIN, MAX, COUNT, COUNTD.
+- A dimension has no function, but COUNT and COUNTD, and YEAR, QUARTER, MONTH, TRUNC_MONTH and the like of a date.
+- The result has one row for each combination of the dimensions. Ask only for what the question asks for.
+- To sort: "sortDirection": "DESC", "sortPriority": 1 in a field. The first rows only: "options": {"rowLimit": 3}.
+- Filters: {"field": {"fieldCaption": "NAME"}, "filterType": "SET", "values": ["A"]}; filterType MATCH with contains; \
+QUANTITATIVE_NUMERICAL with quantitativeFilterType MIN and min, MAX and max, or RANGE and both; QUANTITATIVE_DATE \
+with minDate and maxDate; TOP with howMany and fieldToMeasure."""
+
+VIZQL_USER_PROMPT = """\
+Data source:
+{schema}
+
+{examples}Question: {question}
+JSON:"""
+
+VIZQL_EXAMPLE = """\
+Question: {question}
+JSON: {query}"""
+
+# The specification's six parts, and its common fixes.
+VIZQL_REFINE_PROMPT = """\
+Question: {question}
+
+This query failed:
+{query}
+
+Errors:
+{errors}
+{earlier}{suggestions}
+Data source:
+{schema}
+
+{rules}
+
+Common fixes:
+- A name that is not there: write one of the data source's, letter by letter.
+- A measure alone: add "function": "SUM". A dimension with SUM or AVG: take the function away.
+- A value that is not there: write one of those that are suggested.
+
+Write the whole corrected query.
+JSON:"""
+
 # The open assistant turn that the SQL prompts are continued from. It keeps a small model from answering in prose
 # (VA of the stock 135M model 0% without, 20% with it, on 60 packaged questions) and rules out WITH; a larger model is
 # better off with -c prompts.generate_prefill= (empty).
@@ -224,4 +274,9 @@ PROMPTS: dict[str, str] = {
     "resolve_system": RESOLVE_SYSTEM_PROMPT,
     "resolve_user": RESOLVE_USER_PROMPT,
     "clarify": CLARIFY_TEXT,
+    "vizql_system": VIZQL_SYSTEM_PROMPT,
+    "vizql_rules": VIZQL_RULES,
+    "vizql_user": VIZQL_USER_PROMPT,
+    "vizql_example": VIZQL_EXAMPLE,
+    "vizql_refine": VIZQL_REFINE_PROMPT,
 }

@@ -16,7 +16,8 @@ from nl2sql.agents.identity import code_identity
 from nl2sql.agents.question_model import question_model, question_model_print
 from nl2sql.agents.repairing import check_corpus, corpus_of, corpus_print
 from nl2sql.config import Config
-from nl2sql.interfaces import Gate, Resources, Tool
+from nl2sql.errors import ModelError
+from nl2sql.interfaces import Gate, Model, Resources, Tool
 
 
 def completed(resources: Resources, config: Config) -> Resources:
@@ -34,6 +35,17 @@ def completed(resources: Resources, config: Config) -> Resources:
     if resources.question_model is None and config.candidates.choose == "question":
         opened["question_model"] = functools.partial(question_model, config.candidates, resources.model)
     return replace(resources, **opened) if opened else resources
+
+
+def takes_grammars(model: Model) -> bool:
+    """Whether a model writes under grammars. One that does not say is believed to."""
+    check = getattr(model, "check", None)
+    try:
+        if check is not None:
+            check(grammar=True, tools=False)
+    except ModelError:
+        return False
+    return True
 
 
 def check_members(config: Config) -> None:

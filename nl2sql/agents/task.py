@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -328,8 +328,16 @@ class State:
         self.task.rejected.append({"step": step, "by": by, "sql": sql, "reason": reason})
 
 
-def open_task(question: Question, resources: Resources, config: Config) -> Task:
+def open_task(
+    question: Question,
+    resources: Resources,
+    config: Config,
+    shown: Callable[[Question], tuple[str, str] | None] | None = None,
+) -> Task:
     """Read the schema and write its texts within the model's window.
+
+    shown: a few-shot example as the prompt shows it (question, answer), None for one that cannot be shown; without
+    it, question and SQL.
 
     Raises UsageError for an empty question or one that leaves no room for the schema, DatabaseError.
     """
@@ -382,9 +390,13 @@ def open_task(question: Question, resources: Resources, config: Config) -> Task:
     if config.few_shot.k:
         from nl2sql.agents.context import few_shot
 
-        pool, database = resources.examples, resources.database
-        chosen = few_shot.choose(question, database, pool, config, lambda text: count(text) <= window // 8)
-        task.examples = [few_shot.prompt_pair(example) for example in chosen]
+        pool, pair = resources.examples, shown or few_shot.prompt_pair
+
+        def fits(text: str) -> bool:
+            return count(text) <= window // 8
+
+        chosen = few_shot.choose(question, resources.database, pool, config, fits, pair)
+        task.examples = [written for example in chosen if (written := pair(example)) is not None]
         task.flags["few_shot"] = [example.id for example in chosen]
     return task
 

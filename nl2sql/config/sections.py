@@ -15,7 +15,7 @@ PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
     *("few_shot_example", "repair_user", "repair_blind_user", "repair_guided_user", "retry_user", "retry_exemplar"),
     *("critique_system", "critique_user", "question_user", "generate_followup_user", "resolve_system", "resolve_user"),
-    "clarify",
+    *("clarify", "vizql_system", "vizql_user", "vizql_example", "vizql_refine", "vizql_rules"),
 )
 
 
@@ -201,11 +201,28 @@ class SessionConfig(_Frozen):
 
 
 class VizqlConfig(_Frozen):
-    """Structured queries: how strictly they are checked (docs/vizql.md)."""
+    """Structured queries: how they are checked, and how they are written and refined (docs/vizql.md)."""
 
     strict: bool = False  # the letter of the specification: no function on a dimension at all
     check_values: bool = True  # do values of SET and MATCH filters exist? one query, where there is a database
     api: Literal[20261, 20263] = 20263  # version of the service whose rules hold
+    source: str = ""  # the data source, as YAML; empty: inferred from the database
+    constrain: Literal["auto", "schema", "none"] = "auto"  # a JSON schema; auto: where the model takes one
+    max_new_tokens: int = Field(300, ge=1)  # of a query
+    refinements: int = Field(3, ge=0, le=3)  # the specification's most
+    suggestions: bool = True  # the refiner is shown them
+    apply_suggestions: bool = False  # the likeliest ones are carried out first; the model is asked where that fails
+    # the specification's five improvements
+    increment: bool = True  # query_version counts refinements
+    accumulate: bool = True  # the refiner is shown the errors of earlier versions, and which one came back
+    rank: bool = True  # suggestions by likelihood; else by the alphabet
+    feedback: bool = True  # errors of execution, and odd results, are refined as well
+    keep_valid: bool = True  # what was valid stays while the rest is mended
+
+    @field_validator("source")
+    @classmethod
+    def _source_from_anywhere(cls, value: str) -> str:
+        return str(Path(value).expanduser().absolute()) if value else ""
 
 
 class EvalConfig(_Frozen):
@@ -287,6 +304,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
     },
     "reflect": {"react": CHECKS},
     "candidates": {"react": CHECKS},
+    "vizql": {"schema_text": {"values": 4}, "few_shot": {"k": 3, "pool": "vizql:dev"}},
     "best": {  # the best that this machine can: what `ask` does where nothing else is asked for (docs/candidates.md)
         "constrain": "auto",
         "react": {**CHECKS, "max_new_tokens": 128},

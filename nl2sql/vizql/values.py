@@ -9,19 +9,20 @@ Not covered: filters with functions or formulas, dates, and numbers, where 5 and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nl2sql.vizql.likeness import did_you_mean
 from nl2sql.vizql.lookup import Checked
 from nl2sql.vizql.mending import Change, Place, QueryError, part_at, shown
-from nl2sql.vizql.source import FieldMetadata
+from nl2sql.vizql.source import DataSource, FieldMetadata
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
     from nl2sql.interfaces import Database
 
+K = TypeVar("K")
 MOST = 2_000  # distinct values of one column
 SECONDS = 10.0
 _KEYS = ("startsWith", "endsWith", "contains")
@@ -33,7 +34,7 @@ def value_errors(checked: Checked, places: Sequence[Place], database: Database) 
     A query that fails says nothing of the values: a database that is away is no error of the query.
     """
     columns = {place: known for place in places if (known := _column(checked, place)) is not None}
-    values = _distinct(checked, columns, database) if columns else {}
+    values = _distinct(checked.source, columns, database, MOST) if columns else {}
     for place, there in values.items():
         part = part_at(checked.query, place)
         shown_as = [alias.get("value") for alias in columns[place].aliases]
@@ -48,32 +49,48 @@ def _column(checked: Checked, place: Place) -> FieldMetadata | None:
     if part["filterType"] not in ("SET", "MATCH") or set(part["field"]) != {"fieldCaption"}:
         return None
     known = checked.field_at((*place, "field"))
-    plain = known is not None and known.columnClass == "COLUMN" and known.dataType == "STRING"
-    return known if plain and known is not None and checked.source.table_of(known) else None
+    return known if known is not None and _is_text(checked.source, known) else None
 
 
-def _distinct(checked: Checked, columns: dict[Place, FieldMetadata], database: Database) -> dict[Place, list[Any]]:
-    result = database.run(
-        _sql(checked, columns, database.dialect), timeout_s=SECONDS, max_rows=len(columns) * (MOST + 1)
-    )
+def _is_text(source: DataSource, known: FieldMetadata) -> bool:
+    return known.columnClass == "COLUMN" and known.dataType == "STRING" and bool(source.table_of(known))
+
+
+def distinct_texts(
+    source: DataSource, fields: Sequence[FieldMetadata], database: Database, *, most: int
+) -> dict[str, list[str]]:
+    """The distinct texts of each text column among ``fields``, by caption, sorted; one bounded query.
+
+    A column with more than ``most`` of them is left out, as are all where the query fails.
+    """
+    columns = {field.fieldCaption: field for field in fields if _is_text(source, field)}
+    values = _distinct(source, columns, database, most) if columns else {}
+    return {caption: sorted(v for v in there if isinstance(v, str)) for caption, there in values.items()}
+
+
+def _distinct(
+    source: DataSource, columns: Mapping[K, FieldMetadata], database: Database, most: int
+) -> dict[K, list[Any]]:
+    sql = _sql(source, columns.values(), database.dialect, most)
+    result = database.run(sql, timeout_s=SECONDS, max_rows=len(columns) * (most + 1))
     if not result.success or result.truncated:
         return {}
-    values: dict[Place, list[Any]] = {place: [] for place in columns}
+    values: dict[K, list[Any]] = {key: [] for key in columns}
     for i, value in result.rows:
         values[list(columns)[int(i)]].append(value)
-    return {place: there for place, there in values.items() if len(there) <= MOST}
+    return {key: there for key, there in values.items() if len(there) <= most}
 
 
-def _sql(checked: Checked, columns: dict[Place, FieldMetadata], dialect: str) -> str:
+def _sql(source: DataSource, columns: Iterable[FieldMetadata], dialect: str, most: int) -> str:
     from sqlglot import exp
 
     selects: list[exp.Query] = []
-    for i, known in enumerate(columns.values()):
+    for i, known in enumerate(columns):
         name = exp.column(exp.to_identifier(known.column, quoted=True))
-        table = exp.to_identifier(checked.source.table_of(known), quoted=True)
+        table = exp.to_identifier(source.table_of(known), quoted=True)
         inner = exp.select(name.as_("v")).distinct().from_(exp.Table(this=table)).where(name.is_(exp.null()).not_())
         selects.append(
-            exp.select(exp.Literal.number(i).as_("i"), exp.column("v")).from_(inner.limit(MOST + 1).subquery("s"))
+            exp.select(exp.Literal.number(i).as_("i"), exp.column("v")).from_(inner.limit(most + 1).subquery("s"))
         )
     whole = selects[0]
     for other in selects[1:]:

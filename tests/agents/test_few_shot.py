@@ -10,7 +10,7 @@ import pytest
 from people import make_database
 
 from nl2sql.agents import prompt_texts, prompts
-from nl2sql.agents.context.few_shot import check_few_shot, choose, masked, pool_of
+from nl2sql.agents.context.few_shot import check_few_shot, choose, masked, pool_of, prompt_pair
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
@@ -64,7 +64,10 @@ def settings(pool: str, k: int = 2, **more: Any) -> Config:
 
 def chosen(shop: Path, config: Config, question: Question = ASKED) -> list[str]:
     with SqliteDatabase(shop, name=question.db_id) as database:
-        return [item.text for item in choose(question, database, pool_of(config.few_shot), config, lambda text: True)]
+        return [
+            item.text
+            for item in choose(question, database, pool_of(config.few_shot), config, lambda text: True, prompt_pair)
+        ]
 
 
 # -------------------------------------------------------------------------------------------------- no leakage
@@ -92,7 +95,7 @@ def test_no_packaged_question_sees_its_own_database_words_or_query(select: str) 
     config = settings("packaged", k=3, select=select)
     for question in benchmark.questions:
         database = benchmark.database(question.db_id)
-        found = choose(question, database, pool_of(config.few_shot), config, lambda text: True)
+        found = choose(question, database, pool_of(config.few_shot), config, lambda text: True, prompt_pair)
         assert len(found) == 3 and len({normalise_sql(item.gold[0]) for item in found}) == 3
         for item in found:
             assert item.db_id != question.db_id and words(item.text) != words(question.text)

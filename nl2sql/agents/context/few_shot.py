@@ -91,25 +91,33 @@ class Pool:
 
 
 def choose(
-    question: Question, database: Database, pool: Pool, config: Config, fits: Callable[[str], bool]
+    question: Question,
+    database: Database,
+    pool: Pool,
+    config: Config,
+    fits: Callable[[str], bool],
+    shown: Callable[[Question], tuple[str, str] | None],
 ) -> list[Question]:
     """The examples for a question, the likest last, next to the question; fixed ones as they stand in the pool.
 
     fits: whether a text of examples may go into the prompt; those past that are left out, the least like first.
+    shown: an example as the prompt shows it; None: it cannot be shown.
     """
     settings = config.few_shot
     tables = [table.name for table in database.schema().tables]
     examples: list[Question] = []
+    texts: list[str] = []
     queries: set[str] = set()
     twin = _twins(question, database, pool, settings.same_database)
     for at in pool.order(question, tables, settings.select, config.seed):
         item = pool.items[at]
         query = normalise_sql(item.gold[0])
-        if query in queries or twin(item):  # another wording of an example that is there shows nothing new
+        pair = shown(item)
+        if pair is None or query in queries or twin(item):  # another wording of one that is there shows nothing new
             continue
-        text = "\n\n".join("\n".join(prompt_pair(example)) for example in [*examples, item])
-        if not fits(text):
+        if not fits("\n\n".join([*texts, "\n".join(pair)])):
             break
+        texts.append("\n".join(pair))
         examples.append(item)
         queries.add(query)
         if len(examples) == settings.k:

@@ -1,18 +1,14 @@
-"""The state machine on LangGraph, as the specification draws it: plan, execute_tools, generate_sql, reflect, complete.
-
-LangGraph is imported when a graph is built, so that this package can be imported without the extra ``graph``.
-"""
+"""The specification's state machine on LangGraph: plan, execute_tools, generate_sql, reflect, complete."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.reflection import nodes
 from nl2sql.agents.reflection.state import Context, ReflectState, workspace
-from nl2sql.agents.task import EpisodeFailed
-from nl2sql.errors import UsageError
+from nl2sql.agents.state_graph import as_node, check_langgraph
+from nl2sql.agents.task import State
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -41,7 +37,7 @@ def build_graph(checkpointer: BaseCheckpointSaver[str] | None = None) -> Compile
 
     graph = StateGraph(ReflectState, context_schema=Context)
     for name in ("plan", "execute_tools", "generate_sql", "reflect", "complete"):
-        graph.add_node(name, _node(getattr(nodes, name)))
+        graph.add_node(name, as_node(getattr(nodes, name), _work))
     graph.add_edge(START, "plan")
     routes = ("execute_tools", "generate_sql", "reflect", "complete")
     graph.add_conditional_edges("plan", nodes.should_execute_or_generate, {name: name for name in routes})
@@ -54,27 +50,8 @@ def build_graph(checkpointer: BaseCheckpointSaver[str] | None = None) -> Compile
 
 def check_installed() -> None:
     """Raises UsageError with the command that installs what is missing."""
-    try:
-        import langgraph.graph  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"controller reflect needs LangGraph ({error}); install it: pip install 'nl2sql-harness[graph]'"
-        ) from None
+    check_langgraph("reflect")
 
 
-def _node(step: nodes.Step) -> Callable[..., dict[str, Any]]:
-    """A step as LangGraph calls it. A failure of the model, a tool or the database ends the episode, recorded."""
-
-    def run(state: ReflectState, runtime: Any) -> dict[str, Any]:
-        work = workspace(state, runtime.context.task)
-        try:
-            update = step(state, work)
-        except EpisodeFailed as failure:
-            update = {"failure": str(failure)}
-        return {
-            **update,
-            "trace": work.trace[len(state["trace"]) :],
-            "decision_log": work.decision_log[len(state["decision_log"]) :],
-        }
-
-    return run
+def _work(state: ReflectState, context: Context) -> State:
+    return workspace(state, context.task)

@@ -1,0 +1,245 @@
+"""The nodes of the graph and its two routes, as functions over plain state [VizQL specification, "Graph Flow"].
+
+A node reads the graph's state, works with ``Work`` (whose trace and decision log grow as in the loop) and returns an
+update. Nodes do not know LangGraph; ``graph.py`` does. Planner and schema fetch have done their work before the first
+node that asks the model: ``Context`` holds it.
+
+The versions, on which the specification disagrees with itself: a query that is built has version 1, refinements have
+2, 3 and 4, and a version 4 that fails goes to the error handler (``docs/vizql.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from nl2sql.agents import prompts
+from nl2sql.agents.vizql import drafts, execution
+from nl2sql.agents.vizql.state import VizqlState, Work
+from nl2sql.config import VizqlConfig
+from nl2sql.vizql.mending import as_json
+
+Update: TypeAlias = dict[str, Any]
+MOST_ATTEMPTS = 10  # with vizql.increment off the version never ends an episode
+SHOWN_ERRORS = 8  # of one attempt, in the refiner's prompt
+PREVIEW = 5  # rows of a result in the trace
+
+
+def query_builder(state: VizqlState, work: Work) -> Update:
+    """The first draft: one call of the model, under the data source's grammar where there is one."""
+    task, here = work.task, work.here
+    examples = [
+        prompts.prompt("vizql_example", task.config.prompts, question=asked, query=query)
+        for asked, query in task.examples
+    ]
+    user = prompts.prompt(
+        "vizql_user",
+        task.config.prompts,
+        schema=here.schema,
+        question=here.question,
+        examples="".join(f"{example}\n\n" for example in examples),
+    )
+    reply, draft = ask(work, user)
+    made = draft if draft is not None else reply
+    log(work, "build_query", {"version": 1}, {"query": made}, "ok" if draft is not None else "no query in the reply")
+    return {"query_draft": made, "query_version": 1}
+
+
+def validator(state: VizqlState, work: Work) -> Update:
+    """What is wrong with the draft, and what would mend it."""
+    draft, version = state["query_draft"], state["query_version"]
+    validation = work.here.check(draft)
+    settings = work.task.config.vizql
+    errors = validation.validation_errors
+    observation = {
+        "is_valid": validation.is_valid,
+        "validation_errors": errors,
+        "validation_suggestions": validation.validation_suggestions,
+        "warnings": list(validation.warnings),
+    }
+    log(work, "validate_query", {"version": version}, observation, errors[0] if errors else "ok")
+    update: Update = {
+        "is_valid": validation.is_valid,
+        "validation_errors": errors,
+        "validation_suggestions": drafts.suggestion_lines(validation, ranked=settings.rank),
+        "execution_result": None,
+    }
+    if not validation.is_valid:
+        update["attempts"] = [_attempt(state, "validation", errors)]
+    return update
+
+
+def executor(state: VizqlState, work: Work) -> Update:
+    """The valid draft executed. What fails, and what is odd about a result, are errors for the refiner."""
+    ran = execution.execute(work.here, state["query_draft"])
+    result, errors = ran.result, ran.errors
+    observation: Update = {"success": result.success, "sql": ran.sql, "row_count": len(result.rows)}
+    if result.success:
+        observation |= {"columns": list(result.columns), "rows": [list(row) for row in result.rows[:PREVIEW]]}
+    else:
+        observation |= {"error": result.error, "error_kind": result.error_kind}
+    version = state["query_version"]
+    log(work, "execute_query", {"version": version}, observation, errors[0] if errors else "ok")
+    stage = "execution" if not result.success else "result" if errors else "answered"
+    return {
+        "execution_result": {"success": result.success, "refinable": ran.refinable, "odd": bool(errors)},
+        "validation_errors": errors,
+        "validation_suggestions": [],
+        "attempts": [{**_attempt(state, stage, errors), "sql": ran.sql, "success": result.success}],
+    }
+
+
+def refiner(state: VizqlState, work: Work) -> Update:
+    """The next version: the likeliest suggestions carried out, or the model asked to mend the draft.
+
+    A reply without a query uses up the refinement; the draft stays, and the next prompt says so.
+    """
+    settings, before = work.task.config.vizql, state["query_draft"]
+    version = state["query_version"] + settings.increment
+    broken_here = state["execution_result"] is None  # else the query is valid, and nothing in it is known to be wrong
+    validation = work.here.check(before)
+    draft, by = None, "suggestions"
+    if settings.apply_suggestions and broken_here:
+        draft = drafts.mended(before, validation, work.here.check)
+    reply = ""
+    if draft is None:
+        reply, draft = ask(work, refine_prompt(state, work))
+        by = "model"
+    if draft is not None and settings.keep_valid and broken_here:
+        draft = drafts.with_valid_parts(before, validation.broken, draft)
+    reason = "ok" if draft is not None else "no query in the reply"
+    log(work, "refine_query", {"version": version, "by": by}, {"query": draft if draft is not None else reply}, reason)
+    return {
+        "query_draft": before if draft is None else draft,
+        "query_version": version,
+        "unread": reply if draft is None else "",
+    }
+
+
+def formatter(state: VizqlState, work: Work) -> Update:
+    """The answer: the attempt that was executed last; an earlier one where the last one's result is no better."""
+    ran = [i for i, attempt in enumerate(state["attempts"]) if attempt.get("success")]
+    sound = [i for i in ran if state["attempts"][i]["stage"] == "answered"]
+    answer = sound[-1] if sound else ran[0]
+    log(work, "format_result", {}, {"version": state["attempts"][answer]["version"]}, "ok")
+    return {"answer": answer, "finish": "finish", "error": None}
+
+
+def error_handler(state: VizqlState, work: Work) -> Update:
+    """What is left when no version is valid and runs: errors, suggestions, and what was valid.
+
+    Where an earlier version ran, with an odd result, it is the answer after all.
+    """
+    ran = [i for i, attempt in enumerate(state["attempts"]) if attempt.get("success")]
+    if ran and not state["failure"]:
+        log(work, "format_result", {}, {"version": state["attempts"][ran[0]]["version"]}, "ok")
+        return {"answer": ran[0], "finish": "best_so_far", "error": None}
+    said = error_text(state, work)
+    log(work, "format_result", {}, {"error": said}, said.partition("\n")[0])
+    return {"finish": "error" if state["failure"] else "empty", "error": said}
+
+
+# ---------------------------------------------------------------------------------------------------------- routes
+
+
+def route_after_validation(state: VizqlState, settings: VizqlConfig) -> str:
+    """``execute`` a valid query, ``refine`` another one while versions are left, else ``error_handler``."""
+    if state["failure"]:
+        return "error_handler"
+    if state["is_valid"]:
+        return "execute"
+    return "refine" if refinements_left(state, settings) else "error_handler"
+
+
+def route_after_execution(state: VizqlState, settings: VizqlConfig) -> str:
+    """``format`` a result; ``refine`` what failed or is odd, with ``vizql.feedback``; else ``error_handler``."""
+    ran = state["execution_result"] or {}
+    if state["failure"]:
+        return "error_handler"
+    again = settings.feedback and ran.get("refinable") and refinements_left(state, settings)
+    if ran.get("success"):
+        seen = sum(attempt.get("success", False) for attempt in state["attempts"])
+        return "refine" if ran.get("odd") and again and seen == 1 else "format"  # an odd result is doubted once
+    return "refine" if again else "error_handler"
+
+
+def refinements_left(state: VizqlState, settings: VizqlConfig) -> bool:
+    """Whether another version may be made."""
+    return state["query_version"] <= settings.refinements and len(state["attempts"]) < MOST_ATTEMPTS
+
+
+# ----------------------------------------------------------------------------------------------------------- texts
+
+
+def refine_prompt(state: VizqlState, work: Work) -> str:
+    """The specification's six parts, and with ``vizql.accumulate`` the errors of earlier versions."""
+    config, here = work.task.config, work.here
+    errors = [*state["validation_errors"]][:SHOWN_ERRORS]
+    if state["unread"]:
+        errors.insert(0, "The last reply held no query as JSON")
+    shown = state["validation_suggestions"][:SHOWN_ERRORS] if config.vizql.suggestions else []
+    earlier = _earlier(state) if config.vizql.accumulate else ""
+    return prompts.prompt(
+        "vizql_refine",
+        config.prompts,
+        question=here.question,
+        query=drafts.draft_text(state["query_draft"]),
+        errors="\n".join(f"- {error}" for error in errors),
+        earlier=earlier,
+        suggestions="\nSuggestions:\n" + "".join(f"- {line}\n" for line in shown) if shown else "",
+        schema=here.schema,
+        rules=prompts.prompt("vizql_rules", config.prompts),
+    )
+
+
+def _earlier(state: VizqlState) -> str:
+    """The errors of the versions before this one; an error that was gone and is back is said to."""
+    *before, last = [attempt["errors"] for attempt in state["attempts"]]
+    if not before:
+        return ""
+    lines = [f"- version {n}: {error}" for n, errors in enumerate(before, 1) for error in errors[:SHOWN_ERRORS]]
+    gone = {error for errors in before for error in errors if error not in before[-1]}
+    lines += [f"- It was mended before and is back: {error}" for error in last if error in gone]
+    return "\nErrors of earlier versions:\n" + "".join(f"{line}\n" for line in dict.fromkeys(lines))
+
+
+def error_text(state: VizqlState, work: Work) -> str:
+    """The error handler's message: errors, suggestions, and the captions that were valid."""
+    where = "model: the query cannot be executed" if state["is_valid"] else "model: the query is not valid"
+    lines = [state["failure"] or f"{where} after {max(0, len(state['attempts']) - 1)} refinements"]
+    lines += [f"- {error}" for error in state["validation_errors"]]
+    if state["validation_suggestions"]:
+        lines += ["suggestions:", *(f"- {line}" for line in state["validation_suggestions"])]
+    query = drafts.query_of(state["query_draft"])
+    broken = work.here.check(state["query_draft"]).broken
+    fields = query.get("fields") if isinstance(query, dict) else None
+    valid = [part for i, part in enumerate(fields) if ("fields", i) not in broken] if isinstance(fields, list) else []
+    if valid and not state["is_valid"] and ("fields",) not in broken and () not in broken:
+        lines.append("valid: " + ", ".join(as_json(part) for part in valid))
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------------------- records
+
+
+def ask(work: Work, user: str) -> tuple[str, Any | None]:
+    """The model's reply to a prompt, and the query in it, if there is one."""
+    task = work.task
+    rules = prompts.prompt("vizql_rules", task.config.prompts)
+    system = prompts.prompt("vizql_system", task.config.prompts, rules=rules)
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    options: dict[str, Any] = {"grammar": work.here.grammar} if work.here.grammar else {}
+    tokens = task.config.vizql.max_new_tokens
+    reply = task.ask_many(messages, "vizql", max_new_tokens=tokens, n=1, sampling=task.sampling(), **options)[0].text
+    return reply, drafts.read_reply(reply)
+
+
+def log(work: Work, action: str, args: Mapping[str, Any], observation: Any, reason: str) -> None:
+    """Append a trace record and a decision; ``reason`` is ``ok`` for what was accepted."""
+    step = int(work.trace[-1]["step"]) + 1 if work.trace else 0
+    work.decide(step, action, reason, "accept" if reason == "ok" else "reject", {})
+    work.record({"step": step, "action": action, "args": dict(args), "observation": observation})
+
+
+def _attempt(state: VizqlState, stage: str, errors: list[str]) -> Update:
+    return {"version": state["query_version"], "query": state["query_draft"], "stage": stage, "errors": list(errors)}

@@ -1,0 +1,245 @@
+"""The structured-query controller: the specification's example flow, its routes, and each improvement off and on."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nl2sql.agents.controllers import answer
+from nl2sql.agents.record import Episode
+from nl2sql.agents.vizql import nodes
+from nl2sql.agents.vizql.drafts import read_reply, with_valid_parts
+from nl2sql.agents.vizql.state import VizqlState, initial_state
+from nl2sql.config import VizqlConfig, build_config
+from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.models.scripted import ScriptedModel
+
+ASKED = "show total sales by region"
+SALES = {"fieldCaption": "Sales"}
+TOTAL = {"fieldCaption": "Sales", "function": "SUM"}
+REGION = {"fieldCaption": "Region"}
+NO_FUNCTION = "MEASURE field 'Sales' requires aggregation function"
+ADD_FUNCTION = 'Add aggregation to \'Sales\': {"fieldCaption": "Sales", "function": "SUM"}'
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[SqliteDatabase]:
+    path = tmp_path / "orders.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE orders (order_id INTEGER PRIMARY KEY, region TEXT, sales REAL, profit REAL)")
+        rows = [(1, "West", 10.0, None), (2, "East", 5.0, None), (3, "West", 2.5, None)]
+        connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?)", rows)
+    with SqliteDatabase(path) as database:
+        yield database
+
+
+def query(*fields: Any, **parts: Any) -> str:
+    return json.dumps({"fields": list(fields), **parts})
+
+
+def asked(database: SqliteDatabase, *replies: str, **switches: Any) -> tuple[Episode, list[str]]:
+    """The episode over these replies, and the user turns that the model saw."""
+    config = build_config({"vizql": switches, "few_shot": {"k": 0}, "schema_text": {"values": 0}})
+    episode = answer(ASKED, database, ScriptedModel(list(replies)), "vizql", config)
+    return episode, [call["messages"][-1]["content"] for call in episode.calls]
+
+
+def actions(episode: Episode) -> list[str]:
+    return [record["action"] for record in episode.trace]
+
+
+# ------------------------------------------------------------------------------------------- the specification's flow
+
+
+def test_the_specification_s_example_flow(orders: SqliteDatabase) -> None:
+    episode, shown = asked(orders, query(SALES), query(REGION, TOTAL))
+    assert sorted(episode.rows) == [("East", 5.0), ("West", 12.5)] and episode.error is None
+    assert actions(episode) == [
+        *("build_query", "validate_query", "refine_query", "validate_query", "execute_query", "format_result")
+    ]
+    first = episode.trace[1]["observation"]
+    assert (first["validation_errors"], first["validation_suggestions"]) == ([NO_FUNCTION], [ADD_FUNCTION])
+    refine = shown[1]
+    parts = [ASKED, query(SALES), f"- {NO_FUNCTION}", f"- {ADD_FUNCTION}", "dimensions: Order ID", "Rules:"]
+    assert [part for part in (*parts, "Common fixes:") if part not in refine] == []
+    assert episode.flags["vizql"] == {
+        "query": json.loads(query(REGION, TOTAL)),
+        "query_version": 2,
+        "errors": {"1": [NO_FUNCTION], "2": []},
+        "stages": ["validation", "answered"],
+    }
+    assert json.loads(episode.raw_sql) == json.loads(query(REGION, TOTAL))
+
+
+def test_versions_count_from_one_to_four_and_a_fourth_that_fails_is_the_last(orders: SqliteDatabase) -> None:
+    episode, shown = asked(orders, *[query(SALES)] * 5)
+    assert [record["args"]["version"] for record in episode.trace if record["action"] == "validate_query"] == [
+        *(1, 2, 3, 4)
+    ]
+    assert len(shown) == 4 and episode.finish == "empty" and episode.sql == ""
+    assert episode.error is not None and "after 3 refinements" in episode.error
+    assert f"- {NO_FUNCTION}" in episode.error and f"- {ADD_FUNCTION}" in episode.error
+
+
+@pytest.mark.parametrize(
+    ("changes", "route"),
+    [
+        ({"failure": "model: gone"}, "error_handler"),
+        ({"failure": "model: gone", "is_valid": True}, "error_handler"),
+        ({"is_valid": True, "query_version": 4}, "execute"),
+        ({"query_version": 0}, "refine"),
+        *(({"query_version": version}, "refine") for version in (1, 2, 3)),
+        *(({"query_version": version}, "error_handler") for version in (4, 5)),
+    ],
+)
+def test_the_route_after_validation(changes: dict[str, Any], route: str) -> None:
+    state: VizqlState = {**initial_state(), **changes}  # type: ignore[typeddict-item]
+    assert nodes.route_after_validation(state, VizqlConfig()) == route
+
+
+@pytest.mark.parametrize(
+    ("ran", "version", "route"),
+    [
+        ({"success": True, "odd": False, "refinable": True}, 1, "format"),
+        ({"success": True, "odd": True, "refinable": True}, 1, "refine"),
+        ({"success": True, "odd": True, "refinable": True}, 4, "format"),
+        ({"success": False, "odd": True, "refinable": True}, 3, "refine"),
+        ({"success": False, "odd": True, "refinable": True}, 4, "error_handler"),
+        ({"success": False, "odd": True, "refinable": False}, 1, "error_handler"),
+    ],
+)
+def test_the_route_after_execution(ran: dict[str, Any], version: int, route: str) -> None:
+    attempts = [{"success": ran["success"]}]
+    state: VizqlState = {
+        **initial_state(),  # type: ignore[typeddict-item]
+        "execution_result": ran,
+        "query_version": version,
+        "attempts": attempts,
+    }
+    assert nodes.route_after_execution(state, VizqlConfig()) == route
+    without = nodes.route_after_execution(state, VizqlConfig(feedback=False))
+    assert without == ("format" if ran["success"] else "error_handler")
+
+
+# ----------------------------------------------------------------------------------------------------------- replies
+
+
+def test_a_reply_without_a_query_uses_up_a_refinement_and_the_draft_stays(orders: SqliteDatabase) -> None:
+    episode, shown = asked(orders, query(SALES), "I am sorry.", query(REGION, TOTAL))
+    assert "The last reply held no query as JSON" not in shown[1] and query(SALES) in shown[2]
+    assert "- The last reply held no query as JSON" in shown[2]
+    assert episode.flags["vizql"]["query_version"] == 3 and len(episode.rows) == 2
+
+
+def test_a_first_reply_without_a_query_is_shown_as_it_is(orders: SqliteDatabase) -> None:
+    episode, shown = asked(orders, "no JSON here", query(TOTAL))
+    assert "no JSON here" in shown[1] and episode.rows == ((17.5,),)
+
+
+def test_a_model_that_fails_ends_the_episode_with_its_error(orders: SqliteDatabase) -> None:
+    episode, _ = asked(orders, query(SALES))
+    assert episode.finish == "error" and episode.error is not None and episode.error.startswith("model: ")
+    assert actions(episode)[-1] == "format_result"
+
+
+@pytest.mark.parametrize(
+    ("text", "draft"),
+    [
+        ('```json\n{"fields": []}\n```', {"fields": []}),
+        ('{"json": {"query": {"fields": []}}}', {"query": {"fields": []}}),
+        ('{ no } then {"fields": [1]} and more', {"fields": [1]}),
+        ("SELECT 1", None),
+        ("{" * 5000, None),
+        ('{"fields": [', None),
+    ],
+)
+def test_the_query_in_a_reply(text: str, draft: Any) -> None:
+    assert read_reply(text) == draft
+
+
+# ------------------------------------------------------------------------------------------------- the improvements
+
+
+def test_increment_off_leaves_the_version_and_the_attempts_still_end(orders: SqliteDatabase) -> None:
+    episode, shown = asked(orders, *[query(SALES)] * 20, increment=False)
+    assert {record["args"].get("version") for record in episode.trace} == {1, None}
+    assert len(shown) == nodes.MOST_ATTEMPTS and episode.finish == "empty"
+
+
+def test_accumulate_shows_earlier_errors_and_says_which_one_is_back(orders: SqliteDatabase) -> None:
+    replies = (query(SALES), query(TOTAL, {"fieldCaption": "Regoin"}), query(SALES), query(TOTAL))
+    episode, shown = asked(orders, *replies, keep_valid=False)
+    assert "Errors of earlier versions" not in shown[1]
+    assert f"- version 1: {NO_FUNCTION}" in shown[2] and "is back" not in shown[2]
+    assert f"- It was mended before and is back: {NO_FUNCTION}" in shown[3]
+    _, plain = asked(orders, *replies, keep_valid=False, accumulate=False)
+    assert not any("earlier versions" in text for text in plain)
+    assert len(episode.rows) == 1
+
+
+def test_rank_puts_the_likeliest_suggestion_first(orders: SqliteDatabase) -> None:
+    wrong = query({"fieldCaption": "Regoin"}, SALES)
+    ranked, plain = (asked(orders, wrong, query(TOTAL), rank=on)[1][1] for on in (True, False))
+    first, second = "- Field 'Regoin' not found. Did", "- Add aggregation to 'Sales'"
+    assert ranked.index(first) < ranked.index(second) and plain.index(second) < plain.index(first)
+
+
+def test_feedback_has_the_refiner_doubt_a_result_without_rows_once(orders: SqliteDatabase) -> None:
+    none = query(TOTAL, filters=[{"field": REGION, "filterType": "SET", "values": ["East"], "exclude": True}])
+    over = {"field": TOTAL, "filterType": "QUANTITATIVE_NUMERICAL", "quantitativeFilterType": "MIN", "min": 99}
+    empty = query(REGION, TOTAL, filters=[over])
+    episode, shown = asked(orders, empty, none)
+    assert "- The query runs and gives no rows" in shown[1] and episode.rows == ((12.5,),)
+    assert episode.flags["vizql"]["stages"] == ["result", "answered"]
+    episode, shown = asked(orders, empty, empty)
+    assert len(shown) == 2 and episode.rows == () and episode.finish == "finish" and episode.error is None
+    episode, shown = asked(orders, empty, none, feedback=False)
+    assert len(shown) == 1 and episode.rows == ()
+
+
+def test_a_refinement_that_is_worse_leaves_the_result_that_was_there(orders: SqliteDatabase) -> None:
+    nulls = query({"fieldCaption": "Profit", "function": "SUM"})
+    episode, shown = asked(orders, nulls, *[query(SALES)] * 3, keep_valid=False)
+    assert "all of its values are NULL" in shown[1] and len(shown) == 4
+    assert episode.rows == ((None,),) and episode.finish == "best_so_far" and episode.error is None
+
+
+def test_what_is_valid_and_not_executable_goes_to_the_refiner_by_name(orders: SqliteDatabase) -> None:
+    fixed = query({"fieldCaption": "Share", "calculation": "{FIXED [Region]: SUM([Sales])}"})
+    episode, shown = asked(orders, fixed, query(TOTAL))
+    assert "not executable: " in shown[1] and "LOD" in shown[1] and episode.rows == ((17.5,),)
+
+
+def test_keep_valid_puts_back_what_a_reply_lost(orders: SqliteDatabase) -> None:
+    episode, _ = asked(orders, query(REGION, SALES), query(TOTAL))
+    assert episode.flags["vizql"]["query"] == {"fields": [REGION, TOTAL]}
+    episode, _ = asked(orders, query(REGION, SALES), query(TOTAL), keep_valid=False)
+    assert episode.flags["vizql"]["query"] == {"fields": [TOTAL]}
+
+
+def test_a_changed_part_that_was_valid_goes_and_a_mended_one_stays() -> None:
+    by_day = {"fieldCaption": "Order Date", "function": "DAY"}
+    by_year = {"fieldCaption": "Order Date", "function": "YEAR"}
+    before = {"query": {"fields": [by_year, SALES]}}
+    broken = frozenset({("fields", 1)})
+    assert with_valid_parts(before, broken, {"fields": [by_day, TOTAL]}) == {"fields": [by_year, TOTAL]}
+    twice = {"fields": [TOTAL, SALES]}
+    assert with_valid_parts(twice, broken, {"fields": [TOTAL, {**TOTAL, "function": "AVG"}]})["fields"][0] == TOTAL
+    whole = frozenset({("fields",)})
+    assert with_valid_parts(before, whole, {"fields": [by_day]}) == {"fields": [by_day]}
+
+
+def test_suggestions_can_be_carried_out_without_the_model(orders: SqliteDatabase) -> None:
+    episode, shown = asked(orders, query({"fieldCaption": "Regoin"}, SALES), apply_suggestions=True)
+    assert len(shown) == 1 and episode.flags["vizql"]["query"] == {"fields": [REGION, TOTAL]}
+    assert [r["args"]["by"] for r in episode.trace if r["action"] == "refine_query"] == ["suggestions"]
+
+
+def test_suggestions_can_be_kept_from_the_refiner(orders: SqliteDatabase) -> None:
+    _, shown = asked(orders, query(SALES), query(TOTAL), suggestions=False)
+    assert "Suggestions:" not in shown[1] and f"- {NO_FUNCTION}" in shown[1]
