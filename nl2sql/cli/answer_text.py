@@ -25,7 +25,7 @@ def answer_text(episode: Episode, database: Database) -> str:
     if episode.error:
         lines.append(f"-- {escaped(episode.error)}")
     if episode.columns:
-        lines += _rows(episode.columns, episode.rows)
+        lines += rows_text(episode.columns, episode.rows)
     lines += [f"-- suspicious, {escaped(line)}" for line in texts(episode.flags.get("suspicions", ()))]
     lines += _explained(episode, database)
     if "confidence" in episode.flags:
@@ -50,11 +50,12 @@ def _explained(episode: Episode, database: Database) -> list[str]:
     if not known.mended:
         return lines
     result = database.run(known.mended, timeout_s=10.0, max_rows=MOST_ROWS + 1)
-    shown = _rows(result.columns, result.rows) if result.success else [f"-- {escaped(str(result.error))}"]
+    shown = rows_text(result.columns, result.rows) if result.success else [f"-- {escaped(str(result.error))}"]
     return [*lines, MENDED, escaped(known.mended), *shown]
 
 
-def _rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+def rows_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """The first rows as a table, and how many more there are."""
     table = [[escaped(str(column)) for column in columns]]
     for row in rows[:MOST_ROWS]:
         table.append(["NULL" if value is None else escaped(str(json_value(value))) for value in row])

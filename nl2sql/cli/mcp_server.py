@@ -1,4 +1,4 @@
-"""Databases as MCP tools: look at the schema, read, dry-run with repair guidance, ask.
+"""Databases as MCP tools: look at the schema, read, dry-run with repair guidance, ask, query by structured queries.
 
 All tools but ``log_successful_query`` only read: their SQL runs in the sandbox of the database's engine, and they are
 annotated as reading. ``ask`` remembers the turns of a session in memory, each client's apart. ``log_successful_query``
@@ -9,6 +9,7 @@ error, never as a crash of the server. A server has one database or several, eac
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,10 @@ from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version, explain_analyze
 from nl2sql.sessions.conversation import Conversation, reply_of
 from nl2sql.sessions.stores import MemoryStore
+from nl2sql.vizql.infer import infer
+from nl2sql.vizql.metadata import to_metadata
+from nl2sql.vizql.querying import run_query
+from nl2sql.vizql.source import DataSource, read_source
 
 if TYPE_CHECKING:
     from nl2sql.config import Config
@@ -140,6 +145,29 @@ class DatabaseTools:
             self._made.add(conversation.session_id)
         return reply_of(episode)
 
+    @functools.cached_property
+    def source(self) -> DataSource:
+        """The data source over the database: ``vizql.source``, else inferred."""
+        named = self.config.vizql.source
+        return read_source(named) if named else infer(self.database)
+
+    def get_datasource_metadata(self) -> dict[str, Any]:
+        """The fields of the data source by caption, with role and type: what query_datasource can ask for."""
+        return json_tree(to_metadata(self.source))
+
+    def query_datasource(self, query: dict[str, Any], limit: int = 100) -> dict[str, Any]:
+        """Validate and run a structured query (VizQL Data Service) over the data source. A query that is not valid
+        comes back with is_valid false, its errors, and suggestions with the JSON to paste. The captions are in
+        get_datasource_metadata. Example: {"fields": [{"fieldCaption": "Region"}, {"fieldCaption": "Sales",
+        "function": "SUM"}]}"""
+        if not 1 <= limit <= MAX_ROWS:
+            raise ToolError(f"limit={limit}; expected 1 to {MAX_ROWS}")
+        settings = self.config.vizql
+        reply = run_query(query, self.source, self.database, settings, timeout_s=QUERY_S, max_rows=limit)
+        if reply.validation.is_valid and reply.error:
+            raise ToolError(reply.error)
+        return json_tree(reply.to_dict())
+
     def log_successful_query(
         self,
         query_id: str,
@@ -207,6 +235,14 @@ def build_server(profiles: Mapping[str, DatabaseTools]) -> MCPServer:
     @server.tool(annotations=READS, description=DatabaseTools.explain_analyze.__doc__)
     async def explain_analyze(sql: str, profile: str = DEFAULT) -> dict[str, Any]:
         return await _outside(of(profile).explain_analyze, sql)
+
+    @server.tool(annotations=READS, description=DatabaseTools.get_datasource_metadata.__doc__)
+    async def get_datasource_metadata(profile: str = DEFAULT) -> dict[str, Any]:
+        return await _outside(of(profile).get_datasource_metadata)
+
+    @server.tool(annotations=READS, description=DatabaseTools.query_datasource.__doc__)
+    async def query_datasource(query: dict[str, Any], limit: int = 100, profile: str = DEFAULT) -> dict[str, Any]:
+        return await _outside(of(profile).query_datasource, query, limit)
 
     @server.tool(annotations=REMEMBERS, description=DatabaseTools.ask.__doc__)
     async def ask(

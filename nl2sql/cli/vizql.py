@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,9 @@ import typer
 from nl2sql.cli.explain import DatabaseOption
 from nl2sql.cli.options import SetOption
 from nl2sql.errors import Nl2SqlError, UsageError
+
+QueryArgument = Annotated[str, typer.Argument(help="A query, or a request, as JSON; '-': read from stdin.")]
+SourceOption = Annotated[Path, typer.Option(help="The data source, as YAML (nl2sql vizql infer writes one).")]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -45,8 +48,8 @@ def infer_command(
 
 @app.command("validate")
 def validate_command(
-    file: Annotated[str, typer.Argument(help="A query, or a request, as JSON; '-': read from stdin.")],
-    source: Annotated[Path, typer.Option(help="The data source, as YAML (nl2sql vizql infer writes one).")],
+    file: QueryArgument,
+    source: SourceOption,
     db: Annotated[str | None, typer.Option(help="The database behind it, to look for the values of filters.")] = None,
     overrides: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the validation as JSON.")] = False,
@@ -59,7 +62,6 @@ def validate_command(
     """
     from nl2sql.config import load_config
     from nl2sql.databases.engines import open_database
-    from nl2sql.vizql.mending import as_json as one_line_json
     from nl2sql.vizql.source import read_source
     from nl2sql.vizql.validator import validate
 
@@ -70,12 +72,86 @@ def validate_command(
         if database is not None:
             stack.callback(database.close)
         validation = validate(document, described, settings, database)
-    if as_json:
-        print(one_line_json(validation.to_dict()))
-    else:
-        for line in _lines(validation):
-            print(line)
+    _show_validation(validation, as_json)
     if not validation.is_valid:
+        raise typer.Exit(1)
+
+
+@app.command("compile")
+def compile_command(
+    file: QueryArgument,
+    source: SourceOption,
+    dialect: Annotated[str, typer.Option(help="The database's dialect: sqlite or duckdb.")] = "sqlite",
+    overrides: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print SQL, columns and reasons as JSON.")] = False,
+) -> None:
+    """Print the SQL of a structured query. Exit code 1 when it is not valid, or not executable here.
+
+    \b
+    Example: nl2sql vizql compile query.json --source scale_models.yaml
+    """
+    from nl2sql.config import load_config
+    from nl2sql.vizql.compile import compiled
+    from nl2sql.vizql.mending import as_json as one_line_json
+    from nl2sql.vizql.query import Request, is_request
+    from nl2sql.vizql.source import read_source
+    from nl2sql.vizql.validator import validate
+
+    settings = load_config(overrides=overrides or ()).vizql
+    document, described = read_document(file), read_source(source)
+    validation = validate(document, described, settings)
+    if not validation.is_valid:
+        _show_validation(validation, as_json)
+        raise typer.Exit(1)
+    request = Request.model_validate(document if is_request(document) else {"query": document})
+    query = compiled(request, described, dialect, settings=settings)
+    if as_json:
+        shown = {"sql": query.sql, "columns": query.columns, "not_executable": query.not_executable}
+        print(one_line_json(shown))
+    else:
+        print(query.sql or "\n".join(f"not executable: {reason}" for reason in query.not_executable))
+    if not query.sql:
+        raise typer.Exit(1)
+
+
+@app.command("run")
+def run_command(
+    file: QueryArgument,
+    db: DatabaseOption,
+    source: Annotated[Path | None, typer.Option(help="The data source, as YAML; without it, inferred.")] = None,
+    max_rows: Annotated[int, typer.Option(min=1, help="Rows that are read.")] = 10_000,
+    overrides: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print validation, SQL and rows as JSON.")] = False,
+) -> None:
+    """Execute a structured query over a database. Exit code 1 when no rows came of it.
+
+    \b
+    Example: nl2sql vizql run query.json --db packaged:scale_models
+    """
+    from nl2sql.agents.record import json_text
+    from nl2sql.cli.answer_text import rows_text
+    from nl2sql.config import load_config
+    from nl2sql.databases.engines import open_database
+    from nl2sql.vizql.infer import infer
+    from nl2sql.vizql.querying import run_query
+    from nl2sql.vizql.source import read_source
+
+    settings, document = load_config(overrides=overrides or ()).vizql, read_document(file)
+    with closing(open_database(db)) as database:
+        described = read_source(source) if source else infer(database)
+        reply = run_query(document, described, database, settings, max_rows=max_rows)
+    result = reply.result
+    if as_json:
+        print(json_text(reply.to_dict()))
+    elif not reply.validation.is_valid:
+        _show_validation(reply.validation, as_json=False)
+    elif result is not None and result.success:
+        print("\n".join([reply.sql, *rows_text(result.columns, result.rows)]))
+        if result.truncated:
+            print(f"-- cut at {max_rows} rows; see --max-rows")
+    if reply.error:
+        if reply.validation.is_valid and not as_json:
+            raise Nl2SqlError(reply.error)
         raise typer.Exit(1)
 
 
@@ -90,6 +166,13 @@ def read_document(file: str) -> Any:
         raise UsageError(f"cannot read the query {file!r} ({error.strerror}); expected a file of JSON, or -") from None
     except ValueError as error:
         raise Nl2SqlError(f'{file!r} is not JSON: {error}; expected a query: {{"fields": [...]}}') from None
+
+
+def _show_validation(validation: Any, as_json: bool) -> None:
+    from nl2sql.vizql.mending import as_json as one_line_json
+
+    lines = [one_line_json(validation.to_dict())] if as_json else _lines(validation)
+    print("\n".join(lines))
 
 
 def _lines(validation: Any) -> list[str]:

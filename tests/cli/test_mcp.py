@@ -19,7 +19,10 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from nl2sql.repair.corpus import Corpus
 
-READING = ["list_tables", "describe_table", "read_query", "explain_analyze", "ask"]
+READING = [
+    *("list_tables", "describe_table", "read_query", "explain_analyze", "get_datasource_metadata", "query_datasource"),
+    "ask",
+]
 
 
 def talk(arguments: list[str], conversation: Callable[[Client], Awaitable[Any]]) -> Any:
@@ -52,6 +55,8 @@ def test_every_tool_answers_over_stdio(shop: Path, tmp_path: Path) -> None:
             "describe_table": {"table": "ORDERS"},
             "read_query": {"sql": "SELECT name FROM customers ORDER BY 1", "max_rows": 2},
             "explain_analyze": {"sql": "SELECT nam FROM customers"},
+            "get_datasource_metadata": {},
+            "query_datasource": {"query": {"fields": [{"fieldCaption": "Status", "function": "COUNTD"}]}},
             "ask": {"question": "How many orders are there?"},
         }
         found = {}
@@ -75,6 +80,10 @@ def test_every_tool_answers_over_stdio(shop: Path, tmp_path: Path) -> None:
         "similar_fixes",
     }
     assert checked["valid"] is False and "customers.name" in checked["repair_guidance"]["alternative_approach"]
+    assert {"fieldCaption", "fieldRole", "dataType"} <= set(found["get_datasource_metadata"]["data"][0])
+    asked = found["query_datasource"]
+    assert (asked["is_valid"], asked["error"], asked["columns"]) == (True, None, ["COUNTD(Status)"])
+    assert asked["rows"] == [[2]] and asked["sql"].startswith("SELECT")
     assert (found["ask"]["sql"], found["ask"]["rows"]) == ("SELECT COUNT(*) FROM orders;", [[4]])
 
 
@@ -93,6 +102,8 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("read_query", {}, "sql"),
     ("describe_table", {"table": "orders; DROP TABLE orders"}, "its tables: customers, orders"),
     ("describe_table", {"table": "sqlite_master"}, "no table"),
+    ("query_datasource", {"query": {"fields": [{"fieldCaption": "Status"}]}, "limit": 0}, "expected 1 to 1000"),
+    ("query_datasource", {"query": "SELECT 1"}, "query"),
     ("ask", {"question": ""}, "empty"),
     ("log_successful_query", {"query_id": "x", "sql": "SELECT 1", "description": ""}, "log_successful_query"),
 ]
@@ -110,6 +121,9 @@ def test_hostile_input_is_a_tool_error_and_changes_nothing(shop: Path, tmp_path:
             else:
                 failed, text = result.is_error, str(result.content)
             assert failed and wanted in text and "Traceback" not in text, (name, given, text)
+        wrong = await client.call_tool("query_datasource", {"query": {"fields": [{"fieldCaption": "Statsu"}]}})
+        assert wrong.structured_content and not wrong.structured_content["is_valid"] and not wrong.is_error
+        assert wrong.structured_content["validation_suggestions"] == ["Field 'Statsu' not found. Did you mean: Status?"]
         checked = await client.call_tool("explain_analyze", {"sql": "DROP TABLE orders"})
         assert checked.structured_content and checked.structured_content["valid"] is False
         alive = await client.call_tool("read_query", {"sql": "SELECT COUNT(*) FROM orders"})

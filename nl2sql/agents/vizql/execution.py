@@ -11,9 +11,7 @@ from typing import Any
 
 from nl2sql.agents.vizql.state import Context
 from nl2sql.interfaces import RunResult
-from nl2sql.vizql.compile import compiled
-from nl2sql.vizql.mending import as_json
-from nl2sql.vizql.query import Request, is_request
+from nl2sql.vizql.querying import SERVICE, statement
 
 
 @dataclass(frozen=True)
@@ -28,23 +26,14 @@ class Ran:
 
 def execute(here: Context, draft: dict[str, Any]) -> Ran:
     """Execute a valid draft within ``execution.*``."""
-    request = draft if is_request(draft) else {"query": draft}
     task = here.task
-    if task.resources.database.dialect == "vizql":
-        from nl2sql.vizql.service import reaction
-
-        sql = as_json(request)
-        result = task.result_of(sql)
-        refinable = result.success or reaction(result.error_kind or "") == "refine"
-        return Ran(sql, result, errors_of(result), refinable)
-    query = compiled(
-        Request.model_validate(request), here.source, task.resources.database.dialect, settings=task.config.vizql
-    )
-    if query.not_executable:
-        reasons = [f"not executable: {reason}" for reason in query.not_executable]
+    dialect = task.resources.database.dialect
+    sql, not_executable = statement(draft, here.source, dialect, task.config.vizql)
+    if not_executable:
+        reasons = [f"not executable: {reason}" for reason in not_executable]
         return Ran("", RunResult(False, error="; ".join(reasons), error_kind="not_executable"), reasons)
-    result = task.result_of(query.sql)
-    return Ran(query.sql, result, errors_of(result))
+    result = task.result_of(sql)
+    return Ran(sql, result, errors_of(result), result.success or dialect != SERVICE or _mendable(result))
 
 
 def errors_of(result: RunResult) -> list[str]:
@@ -56,3 +45,10 @@ def errors_of(result: RunResult) -> list[str]:
     if all(value is None for row in result.rows for value in row):
         return ["The query runs and all of its values are NULL"]
     return ["The result was cut: it has too many rows; aggregate it or filter it"] if result.truncated else []
+
+
+def _mendable(result: RunResult) -> bool:
+    """Whether the service's error is one of the query, and not of the server or the sign-in."""
+    from nl2sql.vizql.service import reaction  # the service's client is an extra
+
+    return bool(reaction(result.error_kind or "") == "refine")
