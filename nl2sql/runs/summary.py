@@ -20,6 +20,7 @@ from nl2sql.runs.controls import CONTROLS, systems_of
 from nl2sql.runs.dialogue_scores import dialogue_notes, dialogue_rows, dialogue_scores
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, history_of
 from nl2sql.runs.folder import RunFolder
+from nl2sql.runs.vizql_scores import vizql_notes, vizql_scores
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
 SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause
@@ -89,6 +90,8 @@ def summarise(
     if history := history_of(manifest["plan"].get("history", ""), benchmark.name, questions):
         understood = of_asked(main.traces(RESOLVED_FIELDS))
         report["dialogues"] = dialogue_scores(history, questions, report["items"], understood)
+    if structured := vizql_scores(traces):
+        report["vizql"] = structured
     return report
 
 
@@ -275,6 +278,8 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
             lines.append(f"{name}: {of} model calls came from the response cache; its seconds are not a measurement")
     if "dialogues" in report:
         lines += dialogue_notes(report)
+    if "vizql" in report:
+        lines += vizql_notes(report["vizql"])
     counts = report["counts"]
     lines.append("ended by: " + ", ".join(f"{name} {count}" for name, count in counts["finish"].items()))
     if counts["steps"] and report["controller"] != "single_shot":

@@ -35,6 +35,7 @@ from nl2sql.runs.opened import Opened, model_options
 from nl2sql.runs.plan import Plan, read_plan, weights_of
 from nl2sql.runs.rescore import owed_of
 from nl2sql.runs.run import Run, shared_ex
+from nl2sql.runs.vizql_scores import vizql_notes
 
 FORMAT = 1
 
@@ -79,7 +80,7 @@ class Ablation:
         for cell in self.cells:
             report = self.runs[cell.name].report
             shown = {name: report[name] for name in ("run", "n", "metrics", "usage", "counts", "alarms", "warnings")}
-            shown |= {"dialogues": report["dialogues"]} if "dialogues" in report else {}
+            shown |= {part: report[part] for part in ("dialogues", "vizql") if part in report}
             test = asdict(tests[cell.name]) if cell.name in tests else None
             cells.append({"name": cell.name, "changed": dict(cell.changed), **shown, "test": test})
         about = {"benchmark": base["benchmark"], "split": self.cells[0].plan.split, "n": base["n"]}
@@ -330,6 +331,7 @@ def ablation_notes(data: Mapping[str, Any]) -> list[str]:
         *alarms,
         *([answered] if cached else []),
         *cell_notes(data["cells"]),
+        *(line for cell in data["cells"] if "vizql" in cell for line in vizql_notes(cell["vizql"], cell["name"])),
         f"points, won, lost: against {BASE}; p: exact McNemar over the same questions, and adjusted over cells (Holm)",
         "overrides: actions that the loop forced; repairs: calls of repair_sql whose query was accepted, of all calls",
         "detects: the smallest difference, in points, that such a test is likely to find (power 0.8, without Holm)",
