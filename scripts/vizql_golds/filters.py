@@ -25,8 +25,16 @@ from vizql_golds.formulas import formula, liked
 from vizql_golds.gold import Gold, LeftOut
 
 Json = dict[str, Any]
-_TURNED = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE, exp.EQ: exp.EQ, exp.NEQ: exp.NEQ}
-_AGGREGATES = {exp.Sum: "SUM", exp.Avg: "AVG", exp.Min: "MIN", exp.Max: "MAX", exp.Count: "COUNT"}
+Sign = type[exp.Expr]
+_TURNED: dict[Sign, Sign] = {  # a sign read from the right
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+    exp.EQ: exp.EQ,
+    exp.NEQ: exp.NEQ,
+}
+_AGGREGATES: dict[Sign, str] = {exp.Sum: "SUM", exp.Avg: "AVG", exp.Min: "MIN", exp.Max: "MAX", exp.Count: "COUNT"}
 _KINDS = {(True, True): "RANGE", (True, False): "MIN", (False, True): "MAX"}
 
 
@@ -34,10 +42,10 @@ def filters_of(gold: Gold) -> list[Json]:
     """The filters of WHERE and HAVING, in the SQL's order. Raises LeftOut."""
     made: list[Json] = []
     for clause in ("where", "having"):
-        tree = gold.select.args.get(clause)
-        condition = tree.this.unnest() if tree is not None else None
-        for part in condition.flatten() if isinstance(condition, exp.And) else [condition] * (condition is not None):
-            _add(made, part, gold)
+        if (tree := gold.select.args.get(clause)) is not None:
+            condition = tree.this.unnest()
+            for part in condition.flatten() if isinstance(condition, exp.And) else [condition]:
+                _add(made, part, gold)
     return made
 
 
@@ -106,11 +114,11 @@ def _direct(node: exp.Expr, gold: Gold) -> Json | None:
         return _matched(node, gold.field(node.this))
     if isinstance(node, exp.Between):
         return _compared(node.this, ((exp.GTE, node.args["low"]), (exp.LTE, node.args["high"])), gold)
-    if type(node) in _TURNED and isinstance(node.left, exp.Literal):
+    if not isinstance(node, exp.Binary) or type(node) not in _TURNED:
+        return None
+    if isinstance(node.left, exp.Literal):
         return _compared(node.right, ((_TURNED[type(node)], node.left),), gold)
-    if type(node) in _TURNED:
-        return _compared(node.left, ((type(node), node.right),), gold)
-    return None
+    return _compared(node.left, ((type(node), node.right),), gold)
 
 
 def _listed(known: FieldMetadata, values: list[Any], gold: Gold, *, exclude: bool) -> Json:
@@ -140,7 +148,7 @@ def _days(pattern: str) -> Json | None:
     return {"minDate": str(first), "maxDate": str(after - datetime.timedelta(1))}
 
 
-def _compared(about: exp.Expr, ends: tuple[tuple[type[exp.Expr], exp.Expr], ...], gold: Gold) -> Json | None:
+def _compared(about: exp.Expr, ends: tuple[tuple[Sign, exp.Expr], ...], gold: Gold) -> Json | None:
     """A comparison of a field, or of an aggregate of one, with values: a SET, or the ends of a range."""
     if not all(isinstance(value, exp.Literal | exp.Neg) for _, value in ends):
         return None
@@ -163,7 +171,7 @@ def _about(about: exp.Expr, gold: Gold) -> tuple[str | None, FieldMetadata | Non
     return aggregated(about, gold) or (None, None)
 
 
-def _numbers(field: Json, ends: Iterable[tuple[type[exp.Expr], exp.Expr]], *, whole: bool) -> Json | None:
+def _numbers(field: Json, ends: Iterable[tuple[Sign, exp.Expr]], *, whole: bool) -> Json | None:
     limits: Json = {}
     for sign, value in ends:
         number = _value(value)
@@ -179,12 +187,12 @@ def _numbers(field: Json, ends: Iterable[tuple[type[exp.Expr], exp.Expr]], *, wh
     return {"field": field, "filterType": "QUANTITATIVE_NUMERICAL", "quantitativeFilterType": kind} | limits
 
 
-def _dates(field: Json, ends: Iterable[tuple[type[exp.Expr], exp.Expr]]) -> Json | None:
+def _dates(field: Json, ends: Iterable[tuple[Sign, exp.Expr]]) -> Json | None:
     limits: Json = {}
     for sign, value in ends:
         if not is_full_date(str(_value(value))):
             raise LeftOut("a date compared with a part of a date")
-        step = {exp.GT: 1, exp.LT: -1}.get(sign, 0)
+        step = int(sign is exp.GT) - int(sign is exp.LT)
         date = str(datetime.date.fromisoformat(str(_value(value))) + datetime.timedelta(step))
         limits |= {"minDate" if sign in (exp.GT, exp.GTE) else "maxDate": date}
     kind = _KINDS["minDate" in limits, "maxDate" in limits]

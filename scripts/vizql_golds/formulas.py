@@ -97,14 +97,14 @@ def formula(node: exp.Expr, gold: Gold) -> str:
             return f"ROUND({formula(node.this, gold)})"
         case exp.Coalesce(expressions=[other]):
             return f"IFNULL({formula(node.this, gold)}, {formula(other, gold)})"
-    if type(node) in _SIGNS:
+    if isinstance(node, exp.Binary) and type(node) in _SIGNS:
         return _signed(node, gold)
     if type(node) in _CALLS:
         return _call(node, gold)
     raise LeftOut(f"function {_name(node)}")
 
 
-def _signed(node: exp.Expr, gold: Gold) -> str:
+def _signed(node: exp.Binary, gold: Gold) -> str:
     if isinstance(node, exp.Div) and is_whole(node.left, gold) and is_whole(node.right, gold):
         raise LeftOut("division of whole numbers")
     sides = [_beside(side, other, gold) for side, other in ((node.left, node.right), (node.right, node.left))]

@@ -115,6 +115,8 @@ def _equal_fields(gold: Gold) -> Iterator[tuple[FieldMetadata, FieldMetadata]]:
     for join in gold.select.args.get("joins") or ():
         on = join.args.get("on")
         for part in on.flatten() if isinstance(on, exp.And) else [on]:
-            if not (isinstance(part, exp.EQ) and all(isinstance(side, exp.Column) for side in (part.left, part.right))):
+            sides = (part.left, part.right) if isinstance(part, exp.EQ) else ()
+            columns = [gold.field(side) for side in sides if isinstance(side, exp.Column)]
+            if len(columns) != 2:
                 raise LeftOut("join by something else than equal columns")
-            yield gold.field(part.left), gold.field(part.right)
+            yield columns[0], columns[1]

@@ -42,18 +42,18 @@ class Prover:
         self.databases = [database, *(SqliteDatabase(path, name=database.name) for path in replicas)]
 
     def prove(self, sql: str) -> dict[str, Any]:
-        """The plainest structured query with the rows of ``sql``. Raises LeftOut with the reason of the plainest."""
+        """The plainest structured query with the rows of ``sql``. Raises LeftOut, with the last one's reason."""
         gold = read_gold(sql, self.source, self.schema)
         results = self.rows(sql)
-        first = LeftOut("rows differ")
-        for number, document in enumerate(candidates(gold)):
+        last = LeftOut("no way to write it")
+        for document in candidates(gold):
             try:
                 self.check(document, sql, results)
             except LeftOut as reason:
-                first = reason if number == 0 else first
+                last = reason
             else:
                 return document
-        raise first
+        raise last
 
     def check(self, document: Any, sql: str, results: list[RunResult]) -> None:
         """Raises LeftOut for a query that is not valid, not executable, or has other rows than the SQL."""
@@ -65,8 +65,10 @@ class Prover:
         query = compiled(request, self.source, "sqlite")
         if query.not_executable:
             raise LeftOut(_not_executable(query.not_executable[0]))
-        if not same_rows(results, self.rows(query.sql), sql):
-            raise LeftOut("rows differ")
+        rows = self.rows(query.sql)
+        if not same_rows(results, rows, sql):
+            here = same_rows(results[:1], rows[:1], sql)
+            raise LeftOut("rows differ on a replica" if here else "rows differ")
 
     def rows(self, sql: str) -> list[RunResult]:
         """The rows on the packaged database and on each replica."""

@@ -3,8 +3,9 @@
 A query alone is plainer than a request with options, and fewer filters are plainer than more. Which of them has the
 SQL's rows is for ``proof`` to say.
 
->>> [limit for limit in _LIMITS]
-['TOP', 'rowLimit']
+>>> field = {"fieldCaption": "Sales", "function": "SUM", "sortDirection": "DESC", "sortPriority": 1}
+>>> _top([{"fieldCaption": "Region"}, field], 3)["fieldToMeasure"]
+{'fieldCaption': 'Sales', 'function': 'SUM'}
 
 Not covered: ORDER BY of what is not asked for; table calculations; bins wider than one whole number.
 """
@@ -142,8 +143,9 @@ def _place(key: exp.Expr, gold: Gold) -> int:
 
 
 def _same_column(one: exp.Expr, other: exp.Expr, gold: Gold) -> bool:
-    both = isinstance(one, exp.Column) and isinstance(other, exp.Column)
-    return both and gold.field(one) is gold.field(other)
+    if not (isinstance(one, exp.Column) and isinstance(other, exp.Column)):
+        return False
+    return gold.field(one) is gold.field(other)
 
 
 def _how_many(gold: Gold) -> int:
