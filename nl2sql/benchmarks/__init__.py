@@ -1,6 +1,6 @@
 """Benchmarks: questions with golds over databases, from the package, a folder, or Hugging Face ``datasets``.
 
-``load_benchmark("packaged")``, ``load_benchmark("packaged-dialogues", split="dev")``,
+``load_benchmark("packaged")``, ``load_benchmark("packaged-dialogues", split="dev")``, ``load_benchmark("vizql")``,
 ``load_benchmark("spider", split="holdout")`` (searched in ``NL2SQL_BENCHMARKS``),
 ``load_benchmark("/data/bird")``, ``load_benchmark("hf:org/name:validation", databases="/data/databases")``.
 """

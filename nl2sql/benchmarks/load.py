@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, load_packaged_dialogues
+from nl2sql.benchmarks.structured import VIZQL, load_vizql
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def load_benchmark(
     databases: str | Path | None = None,
     engine_url: str = "",
 ) -> Benchmark:
-    """Load ``packaged``, ``packaged-dialogues``, a name in ``root`` or ``NL2SQL_BENCHMARKS``, a folder, or ``hf:...``.
+    """Load what is packaged (``packaged``, ``packaged-dialogues``, ``vizql``), a folder, or ``hf:...``.
+
+    A folder is named by its path, or by its name in ``root`` or ``NL2SQL_BENCHMARKS``.
 
     ``split`` keeps the questions of one split (``all``: every question). ``databases`` is the folder of SQLite
     files for a Hugging Face data set (default: ``NL2SQL_DATABASES``, then the data set's own folder). ``engine_url``:
@@ -43,6 +46,8 @@ def load_benchmark(
         benchmark: Benchmark = load_packaged()
     elif name == PACKAGED_DIALOGUES:
         benchmark = load_packaged_dialogues()
+    elif name == VIZQL:
+        benchmark = load_vizql()
     elif name.startswith("hf:"):
         from nl2sql.benchmarks.hub import load_hub
 
@@ -70,7 +75,7 @@ def available_benchmarks(root: str | Path | None = None) -> list[str]:
         for folder in base.iterdir()
         if folder.is_dir() and layout_of(folder)
     }
-    return ["packaged", PACKAGED_DIALOGUES, *sorted(names)]
+    return ["packaged", PACKAGED_DIALOGUES, VIZQL, *sorted(names)]
 
 
 def _search_path(root: str | Path | None) -> list[Path]:

@@ -13,7 +13,7 @@ def check_data(
         typer.Option(
             "--benchmark",
             "-b",
-            help="packaged, packaged-dialogues, a name in NL2SQL_BENCHMARKS, a folder, or hf:...",
+            help="packaged, packaged-dialogues, vizql, a name in NL2SQL_BENCHMARKS, a folder, or hf:...",
         ),
     ] = "packaged",
     split: Annotated[str | None, typer.Option(help="Check the questions of one split.")] = None,

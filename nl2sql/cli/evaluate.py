@@ -32,7 +32,7 @@ MOST_WITH_GOLDS = 300  # a run of more questions gets a page without the rows of
 def evaluate_command(
     context: typer.Context,
     benchmark: Annotated[
-        str, typer.Option(help="packaged, a name found in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME[:split].")
+        str, typer.Option(help="packaged, vizql, a name found in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME[:split].")
     ] = "packaged",
     dialogues: Annotated[
         bool, typer.Option("--dialogues", help="Ask conversations: packaged-dialogues, or those of --benchmark.")

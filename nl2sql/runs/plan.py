@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.agents import prompts
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, draw_dialogues, has_dialogues
+from nl2sql.benchmarks.structured import VIZQL
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question, content_key, question_key
 from nl2sql.runs.folder import read_manifest
@@ -82,7 +83,7 @@ def _absolute(spec: str) -> str:
 
 def default_split(benchmark: str, split: str | None) -> str | None:
     """What is packaged is not taken whole unless that is asked for: its test questions are for measuring."""
-    return split or {"packaged": "quick", PACKAGED_DIALOGUES: "dev"}.get(benchmark)
+    return split or {"packaged": "quick", PACKAGED_DIALOGUES: "dev", VIZQL: "dev"}.get(benchmark)
 
 
 def read_plan(folder: Path) -> tuple[Plan, Config]:

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 # the last word of a number that names or orders things, and is not to be added up
 _CODE_WORDS = """
     id ids key code codes no nr num number year month day week quarter date zip zipcode postcode postal phone fax rank
-    position level grade version sequence seq index isbn ssn barcode sku flag status type class"""
+    position level grade tier round order version sequence seq index isbn ssn barcode sku flag status type class"""
 _CODES = frozenset(_CODE_WORDS.split())
 # a number whose sum says nothing
 _RATE_WORDS = """
     rate ratio percent percentage pct share average avg mean price age score rating gpa temperature temp humidity
-    latitude longitude lat lon lng height weight speed elevation capacity year"""
+    latitude longitude lat lon lng height weight speed kmh mph elevation capacity year unit"""
 _RATES = frozenset(_RATE_WORDS.split())
+_AMOUNTS = (("to", "date"), ("on", "order"))  # loans to date, units on order: last words that are no code here
 _UPPER = frozenset({"id", "url", "isbn", "gpa", "ssn", "sku", "utc", "gps"})
 _TYPES = (  # the first that is part of the declared type, as SQLite reads one
     ("BOOL", "BOOLEAN"),
@@ -91,9 +92,9 @@ def caption_of(name: str) -> str:
 
 def is_measure(name: str, data_type: str) -> bool:
     """Is a column of this name and type an amount, and not the key or code of something?"""
-    last = (words(name) or [""])[-1]
-    first = (words(name) or [""])[0]
-    return data_type in ("INTEGER", "REAL") and last not in _CODES and first not in ("is", "has")
+    parts = words(name) or [""]
+    code = parts[-1] in _CODES and tuple(parts[-2:]) not in _AMOUNTS
+    return data_type in ("INTEGER", "REAL") and not code and parts[0] not in ("is", "has")
 
 
 def default_aggregation(field: str, data_type: str, measure: bool) -> str:

@@ -38,20 +38,20 @@ def joined(aliases: dict[str, str], source: DataSource) -> Joined:
     """
     if not aliases:
         raise NotExecutable("a query that names no field of a table")
-    ways = {start: _ways(start, tuple(aliases), source) for start in _candidates(aliases, source)}
-    starts = [start for start, steps in ways.items() if steps is not None]
-    own = [start for start in starts if start in aliases]
-    if len(own or starts) != 1:
+    others = [table.logicalTableId for table in source.logicalTables if table.logicalTableId not in aliases]
+    starts = _starts([*aliases], aliases, source) or _starts(others, aliases, source)
+    if len(starts) != 1:
         names = ", ".join(sorted(aliases))
         said = "more than one table leads" if starts else "no table leads"
         raise NotExecutable(f"the tables {names} together: {said} to all of them by relationships to their keys")
-    first = (own or starts)[0]
-    return Joined(first, _from(first, ways[first] or [], aliases, source))
+    [(first, steps)] = starts.items()
+    return Joined(first, _from(first, steps, aliases, source))
 
 
-def _candidates(aliases: dict[str, str], source: DataSource) -> list[str]:
-    others = [table.logicalTableId for table in source.logicalTables if table.logicalTableId not in aliases]
-    return [*aliases, *others] if len(aliases) > 1 else list(aliases)
+def _starts(tables: list[str], aliases: dict[str, str], source: DataSource) -> dict[str, list[Step]]:
+    """The tables that lead to all of ``aliases``, with the steps."""
+    ways = {table: _ways(table, tuple(aliases), source) for table in tables}
+    return {table: steps for table, steps in ways.items() if steps is not None}
 
 
 def _ways(start: str, wanted: tuple[str, ...], source: DataSource) -> list[Step] | None:

@@ -88,7 +88,8 @@ def _in_child(folder: Path, tests: Sequence[str], module: str, first_only: bool)
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     os.chdir(folder)
-    sys.path[:] = [str(folder), *(entry for entry in sys.path if Path(entry or ".").resolve() != SCRIPTS)]
+    others = [entry for entry in sys.path if Path(entry or ".").resolve() != SCRIPTS]
+    sys.path[:] = [str(folder), *others, str(folder / SCRIPTS.name)]
     # Bytecode of a planted file must not outlive the fault: the copy's stays as the first run has written it.
     sys.dont_write_bytecode = first_only
     os.environ |= {"PYTHONPATH": str(folder), "NL2SQL_CACHE": str(side / "cache")}
@@ -191,7 +192,8 @@ def wait(process: int, folder: Path, timeout_s: float | None) -> dict[str, Any] 
 
 
 def module_of(file: str) -> str:
-    """The module that a file of the package is; "" for data."""
+    """The module that a file of the package is, or one of a script's; "" for data."""
+    file = file.removeprefix(f"{SCRIPTS.name}/")
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") if file.endswith(".py") else ""
 
 

@@ -134,18 +134,18 @@ def test_the_uniform_layout(uniform):
 
 def test_names_are_searched_in_the_environment(uniform, spider, monkeypatch):
     monkeypatch.setenv("NL2SQL_BENCHMARKS", f"/nowhere{os.pathsep}{uniform.parent}")
-    assert available_benchmarks() == ["packaged", "packaged-dialogues", "mini", "plain"]
+    assert available_benchmarks() == ["packaged", "packaged-dialogues", "vizql", "mini", "plain"]
     assert load_benchmark("plain").name == "plain"
     assert load_benchmark("plain", root=uniform.parent).name == "plain"
 
 
 def test_an_unknown_name_lists_what_was_tried_and_what_exists(uniform, monkeypatch):
     with pytest.raises(
-        UsageError, match=r"'plein' \(tried: plein\); known: packaged, packaged-dialogues; set NL2SQL_BENCHMARKS"
+        UsageError, match=r"'plein' \(tried: plein\); known: packaged, packaged-dialogues, vizql; set NL2SQL_BENCHMARKS"
     ):
         load_benchmark("plein")
     monkeypatch.setenv("NL2SQL_BENCHMARKS", str(uniform.parent))
-    with pytest.raises(UsageError, match="known: packaged, packaged-dialogues, plain"):
+    with pytest.raises(UsageError, match="known: packaged, packaged-dialogues, vizql, plain"):
         load_benchmark("plein")
 
 

@@ -305,6 +305,30 @@ def test_tables_that_no_relationship_to_a_key_connects_are_refused() -> None:
     assert made.sql == "" and "no table leads to all of them" in made.not_executable[0]
 
 
+def test_a_table_that_is_not_asked_for_decides_nothing() -> None:
+    """A refund leads to a shop by two ways; a question about sales and shops has nothing to do with refunds."""
+
+    def to(table: str, field: str, key: str) -> dict[str, Any]:
+        pair = {"fromField": f"[{field}]", "toField": f"[{key}]"}
+        ends = {"fromLogicalTable": {"logicalTableId": "refund"}, "toLogicalTable": {"logicalTableId": table}}
+        return ends | {"expression": {"relationships": [pair]}}
+
+    data = SOURCE.model_dump(exclude_unset=True)
+    data["fields"] = [
+        *data["fields"],
+        _field("Refund", "REAL", "refund"),
+        _field("Of", "INTEGER", "refund"),
+        _field("Where", "INTEGER", "refund"),
+    ]
+    data["logicalTables"] = (*data["logicalTables"], {"logicalTableId": "refund", "caption": "Refund"})
+    further = [to("sale", "of", "sale_id"), to("shop", "where", "shop_key")]
+    data["logicalTableRelationships"] = [*data["logicalTableRelationships"], *further]
+    source = DataSource.model_validate(data)
+    assert compiled(query(CITY, AMOUNT), source, "sqlite") == compiled(query(CITY, AMOUNT), SOURCE, "sqlite")
+    [said] = compiled(query(CITY, {"fieldCaption": "Refund"}), source, "sqlite").not_executable
+    assert said == "more than one way of relationships to table shop"
+
+
 def test_an_engine_on_which_nothing_was_tried_is_refused_by_name() -> None:
     refused = compiled(Query.model_validate({"fields": [CITY, AMOUNT]}), SOURCE, "postgres")
     assert refused.sql == "" and refused.not_executable == (

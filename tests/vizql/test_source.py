@@ -14,7 +14,7 @@ from strategies import FIXTURES, SUPERSTORE
 
 from nl2sql.databases.engines import open_database
 from nl2sql.errors import UsageError
-from nl2sql.vizql.infer import infer
+from nl2sql.vizql.infer import default_aggregation, infer, is_measure
 from nl2sql.vizql.metadata import from_metadata, to_datasource_model, to_metadata
 from nl2sql.vizql.source import DataSource, read_source, to_yaml
 
@@ -160,6 +160,25 @@ def test_keys_and_codes_are_dimensions_and_amounts_measures(tmp_path: Path) -> N
     assert [source.field_named(n).column for n in (own, theirs)] == ["customer_id"] * 2  # type: ignore[union-attr]
     assert source.logicalTables[0].key == ("customer_id",)
     assert read_again(source, tmp_path) == source
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("tier", "DIMENSION"),
+        ("round", "DIMENSION"),
+        ("board_order", "DIMENSION"),
+        ("order_date", "DIMENSION"),
+        ("loans_to_date", "SUM"),
+        ("UnitsOnOrder", "SUM"),
+        ("units_sold", "SUM"),
+        ("unit_cost", "AVG"),
+        ("gust_kmh", "AVG"),
+    ],
+)
+def test_a_name_says_whether_numbers_are_codes_amounts_or_rates(name: str, role: str) -> None:
+    measure = is_measure(name, "INTEGER")
+    assert (default_aggregation(name, "INTEGER", measure) if measure else "DIMENSION") == role
 
 
 def read_again(source: DataSource, folder: Path) -> DataSource:

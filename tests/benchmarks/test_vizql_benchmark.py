@@ -1,0 +1,170 @@
+"""The benchmark ``vizql``: its file is what the script makes, and every query has the rows of its SQL gold."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from derive_vizql import FILE, counts, derived, to_text
+from people import make_database
+from typer.testing import CliRunner
+from vizql_golds import filters, formulas, gold, writing
+from vizql_golds.gold import LeftOut, read_gold
+from vizql_golds.proof import Prover, same_rows
+from vizql_golds.writing import candidates
+
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.benchmarks.packaged import load_packaged
+from nl2sql.benchmarks.structured import load_vizql
+from nl2sql.cli import app
+from nl2sql.databases.packaged import database_ids
+from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.errors import BenchmarkError
+from nl2sql.eval.rules import gold_order, results_match
+from nl2sql.interfaces import RunResult
+from nl2sql.vizql.compile import compiled
+from nl2sql.vizql.infer import infer
+from nl2sql.vizql.query import read_request
+from nl2sql.vizql.validator import validate
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
+CASES = yaml.safe_load((ROOT / "tests" / "fixtures" / "vizql" / "golds.yaml").read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------------------------------------------- the file
+
+
+def test_the_file_is_what_the_script_makes_and_the_page_says_what_is_left_out() -> None:
+    records, left_out = derived()
+    assert FILE.read_text(encoding="utf-8") == to_text(records)
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert counts(records, left_out) in page
+
+
+def test_the_file_holds_ids_splits_and_queries_and_no_texts_of_questions() -> None:
+    packaged = {question.id: question.split for question in load_packaged().questions}
+    assert len(RECORDS) >= 120 and len({record["id"] for record in RECORDS}) == len(RECORDS)
+    for record in RECORDS:
+        assert set(record) == {"id", "split", "query"}
+        assert packaged[record["id"]] == record["split"]
+
+
+@pytest.mark.parametrize("db_id", database_ids())
+def test_every_query_is_valid_and_has_the_rows_and_columns_of_its_gold(db_id: str) -> None:
+    benchmark = load_vizql()
+    database = benchmark.database(db_id)
+    source = infer(database)
+    for question in (question for question in benchmark.questions if question.db_id == db_id):
+        document = question.meta["vizql"]
+        validation = validate(document, source, database=database)
+        assert validation.is_valid, (question.id, validation.validation_errors)
+        made = compiled(read_request(document), source, "sqlite")
+        wanted, rows = database.run(question.gold[0]), database.run(made.sql)
+        assert results_match(wanted, rows, **gold_order(question.gold[0], wanted)), question.id
+        assert _rounded(wanted) == _rounded(rows), question.id
+
+
+def _rounded(result: RunResult) -> list[str]:
+    return sorted(
+        str([round(value, 6) if isinstance(value, float) else value for value in row]) for row in _plain(result)
+    )
+
+
+def _plain(result: RunResult) -> Iterator[list[Any]]:
+    for row in result.rows:
+        yield [int(value) if isinstance(value, float) and value.is_integer() else value for value in row]
+
+
+# ----------------------------------------------------------------------------------------------- the benchmark
+
+
+def test_its_questions_are_the_packaged_ones_with_a_structured_query() -> None:
+    packaged = load_packaged()
+    benchmark = load_benchmark("vizql")
+    assert [question.id for question in benchmark.questions] == [record["id"] for record in RECORDS]
+    known = {question.id: question for question in packaged.questions}
+    for question, record in zip(benchmark.questions, RECORDS, strict=True):
+        source = known[question.id]
+        assert (question.text, question.gold, question.split) == (source.text, source.gold, source.split)
+        assert question.meta["vizql"] == record["query"]
+    for name, ids in benchmark.splits.items():
+        assert ids and set(ids) <= set(packaged.splits[name])
+    assert set(benchmark.splits) == set(packaged.splits)
+    assert "vizql" not in packaged.questions[0].meta
+
+
+def test_it_can_be_checked_and_give_examples() -> None:
+    from nl2sql.agents.context.few_shot import pool_of
+    from nl2sql.config import FewShotConfig
+
+    done = CliRunner().invoke(app, ["check-data", "-b", "vizql", "--split", "quick"])
+    sound = sum(record["split"] == "quick" for record in RECORDS)
+    assert (done.exit_code, done.output) == (0, f"{sound} of {sound} items are sound\n")
+    pool = pool_of(FewShotConfig(k=1, pool="vizql:dev"))
+    assert {item.id for item in pool.items} <= {record["id"] for record in RECORDS if record["split"] == "dev"}
+    assert all("vizql" in item.meta for item in pool.items)
+
+
+def test_a_run_takes_its_dev_half_unless_another_is_named() -> None:
+    from nl2sql.runs.plan import default_split
+
+    assert (default_split("vizql", None), default_split("vizql", "test")) == ("dev", "test")
+
+
+def test_a_broken_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vizql.json").write_text('[{"id": "a"}]', encoding="utf-8")
+    monkeypatch.setattr("nl2sql.benchmarks.structured.data_root", lambda: tmp_path)
+    with pytest.raises(BenchmarkError, match=r"structured queries .*vizql.json cannot be read: KeyError"):
+        load_vizql()
+
+
+# -------------------------------------------------------------------------------------------------- the writing
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteDatabase]:
+    path = make_database(tmp_path_factory.mktemp("golds") / "shop.sqlite", CASES["tables"])
+    with SqliteDatabase(path, name="shop") as database:
+        yield database
+
+
+@pytest.mark.parametrize(("sql", "wanted"), [(case["sql"], case["query"]) for case in CASES["written"]])
+def test_golds_are_written_as_a_tableau_user_would(shop: SqliteDatabase, sql: str, wanted: Any) -> None:
+    assert next(candidates(read_gold(sql, infer(shop), shop.schema()))) == wanted
+
+
+@pytest.mark.parametrize(("sql", "reason"), [(case["sql"], case["reason"]) for case in CASES["left_out"]])
+def test_golds_that_no_query_says_are_left_out_by_a_reason(shop: SqliteDatabase, sql: str, reason: str) -> None:
+    with pytest.raises(LeftOut, match=f"^{reason}$"):
+        list(candidates(read_gold(sql, infer(shop), shop.schema())))
+
+
+@pytest.mark.parametrize("module", [gold, formulas, filters, writing], ids=lambda module: module.__name__)
+def test_the_examples_of_the_writing_hold(module: Any) -> None:
+    outcome = doctest.testmod(module)
+    assert outcome.attempted and not outcome.failed, "see the captured output"
+
+
+# --------------------------------------------------------------------------------------------------- the proof
+
+
+def test_rows_have_to_be_equal_on_replicas_too() -> None:
+    benchmark = load_packaged()
+    prover = Prover(benchmark.database("weather_network"))
+    sql = "SELECT name, elevation_m FROM stations ORDER BY elevation_m DESC LIMIT 1"
+    first, *_ = candidates(read_gold(sql, prover.source, prover.schema))
+    with pytest.raises(LeftOut, match=r"^rows differ on a replica$"):
+        prover.check(first, sql, prover.rows(sql))
+
+
+def test_columns_have_to_be_in_the_gold_s_order() -> None:
+    one = RunResult(True, ("a", "b"), ((1, "x"), (2, "y")))
+    turned = RunResult(True, ("b", "a"), (("x", 1), ("y", 2)))
+    assert same_rows([one], [one], "SELECT a, b FROM t")
+    assert not same_rows([one], [turned], "SELECT a, b FROM t")
