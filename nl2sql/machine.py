@@ -27,6 +27,8 @@ KEY_VARIABLES = (  # each server's usual one; what any of them holds is masked w
     "OLLAMA_API_KEY",
     "VLLM_API_KEY",
     "LLAMA_API_KEY",
+    "NL2SQL_VDS_TOKEN",
+    "NL2SQL_VDS_PAT_SECRET",
 )
 SHORTEST_KEY = 8  # characters; shorter ones ("EMPTY") are no secret, and their letters occur everywhere
 MOST_DIGITS = 300  # of a whole number: longer ones are no float's, and no count of anything

@@ -1,0 +1,121 @@
+"""The answers of the VizQL Data Service: rows in the order of the query's fields, and errors by their code.
+
+>>> query = Query.model_validate({"fields": [{"fieldCaption": "City"}, {"fieldCaption": "Sales", "function": "SUM"}]})
+>>> rows_of([{"SUM(Sales)": 3.5, "City": "Rome"}], query)
+(('City', 'SUM(Sales)'), [('Rome', 3.5)])
+>>> rows_of([["Rome", 3.5]], query)
+(('City', 'SUM(Sales)'), [('Rome', 3.5)])
+>>> error = error_of(404, b'{"errorCode": "404934", "message": "Unknown field", "messages": ["Ctiy"]}')
+>>> error.kind, str(error)
+('404934', 'Unknown field; Ctiy')
+
+What the service calls a column is not in its schema. A field's alias, ``SUM(Sales)`` and the caption are looked for;
+where a field has none of them, the columns stay in the service's order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nl2sql.interfaces import Row
+from nl2sql.machine import from_json
+from nl2sql.vizql.query import Query
+
+
+class ServiceError(Exception):
+    """An error of the service or on the way to it: its kind (``reactions``), and what was said."""
+
+    def __init__(self, kind: str, said: str) -> None:
+        super().__init__(said)
+        self.kind = kind
+
+
+def error_of(status: int, content: bytes) -> ServiceError:
+    """The error that an answer with this HTTP status and body says.
+
+    The kind is the body's ``errorCode``, else the status. A body may be empty, no JSON, or a page of HTML.
+    """
+    text = content.decode("utf-8", "replace")
+    try:
+        body = from_json(text)
+    except ValueError:
+        return ServiceError(str(status), re.sub(r"<[^<>]*>", " ", text).strip() or f"HTTP {status}")
+    return _error_in(body, str(status))
+
+
+def error_inside(body: Any) -> ServiceError | None:
+    """The error in the body of an answer with status 200: ``QueryOutput`` has a place for one."""
+    inside = body.get("error") if isinstance(body, dict) else None
+    return _error_in(inside, "unreadable") if inside else None
+
+
+def _error_in(body: Any, otherwise: str) -> ServiceError:
+    record = body if isinstance(body, dict) else {"message": body}
+    code = str(record.get("errorCode") or record.get("tab-error-code") or "")
+    kind = code if re.fullmatch(r"\w{1,20}", code) else otherwise
+    several = record.get("messages")
+    said = [_said(part) for part in (record.get("message"), *(several if isinstance(several, list) else [several]))]
+    return ServiceError(kind, "; ".join(dict.fromkeys(filter(None, said))) or f"HTTP {otherwise}")
+
+
+def _said(part: Any) -> str:
+    if isinstance(part, dict) and isinstance(part.get("message"), str):
+        return part["message"]
+    return part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) if part else ""
+
+
+def rows_of(data: Any, query: Query) -> tuple[tuple[str, ...], list[Row]]:
+    """The names of the columns and the rows, of the ``data`` of an answer (OBJECTS or ARRAYS).
+
+    Raises ValueError where ``data`` has no rows of this query.
+    """
+    if not isinstance(data, list):
+        raise ValueError("it has no list 'data'")
+    if data and all(isinstance(row, dict) for row in data):
+        return _of_objects(data, query)
+    if not all(isinstance(row, list) and len(row) == len(query.fields) for row in data):
+        raise ValueError(f"its rows are not objects, or lists of {len(query.fields)} values")
+    return tuple(map(_name, query.fields)), [tuple(map(_value, row)) for row in data]
+
+
+def _of_objects(data: list[dict[str, Any]], query: Query) -> tuple[tuple[str, ...], list[Row]]:
+    keys = list(dict.fromkeys(key for row in data for key in row))
+    if len(keys) != len(query.fields):
+        raise ValueError(f"its rows have {len(keys)} columns; expected {len(query.fields)}, one for each field")
+    columns = _in_order(keys, query.fields)
+    return columns, [tuple(_value(row.get(column)) for column in columns) for row in data]
+
+
+_SUREST_FIRST: tuple[Callable[[Any], str], ...] = (
+    lambda field: re.escape(_name(field)),
+    lambda field: re.escape(field.fieldCaption),
+    lambda field: rf"\w+\({re.escape(field.fieldCaption)}\)",  # a measure without a function has its default one
+)
+
+
+def _in_order(keys: Sequence[str], fields: Sequence[Any]) -> tuple[str, ...]:
+    """The keys of the objects in the order of the fields; as they come, where a field has none of them."""
+    columns: dict[int, str] = {}
+    for pattern_of in _SUREST_FIRST:
+        for i in set(range(len(fields))) - set(columns):
+            left = (key for key in keys if key not in columns.values())
+            key = next((key for key in left if re.fullmatch(pattern_of(fields[i]), key)), None)
+            if key is not None:
+                columns[i] = key
+    return tuple(columns[i] for i in sorted(columns)) if len(columns) == len(fields) else tuple(keys)
+
+
+def _name(field: Any) -> str:
+    """The column of a field, as the service names it."""
+    function = getattr(field, "function", None)
+    return field.fieldAlias or (f"{function}({field.fieldCaption})" if function else field.fieldCaption)
+
+
+def _value(value: Any) -> Any:
+    """A value as SQLite would hold it; what has parts, as JSON."""
+    if isinstance(value, bool):
+        return int(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value

@@ -1,0 +1,177 @@
+"""A VizQL Data Service that is asked over HTTP, through the official client: queries executed, data sources described.
+
+    with open_service("https://10az.online.tableau.com", datasource_luid="...") as service:
+        service.run({"fields": [{"fieldCaption": "Region"}]}).rows
+
+An error is data, as for a database: ``error_kind`` is the service's ``errorCode``, or one of ``invalid`` (not sent),
+``timeout``, ``unreachable``, ``unreadable``, ``too_large``. ``reactions.reaction`` says what to do about it.
+
+>>> ENVIRONMENT
+('NL2SQL_VDS_TOKEN', 'NL2SQL_VDS_PAT_NAME', 'NL2SQL_VDS_PAT_SECRET', 'NL2SQL_VDS_SITE')
+>>> server_address("https://10az.online.tableau.com/")
+'https://10az.online.tableau.com'
+
+Not covered: passwords and JWT as a sign-in, workbook data sources, streams of events, groups in metadata.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.interfaces import RunResult
+from nl2sql.vizql.answers import ServiceError, rows_of
+from nl2sql.vizql.metadata import from_metadata
+from nl2sql.vizql.query import Request, read_request, to_json
+from nl2sql.vizql.reactions import known_code, pauses, reaction
+from nl2sql.vizql.source import DataSource
+
+if TYPE_CHECKING:
+    from nl2sql.vizql.official import OfficialClient
+
+ENVIRONMENT = ("NL2SQL_VDS_TOKEN", "NL2SQL_VDS_PAT_NAME", "NL2SQL_VDS_PAT_SECRET", "NL2SQL_VDS_SITE")
+TOKEN, PAT_NAME, PAT_SECRET, SITE = ENVIRONMENT
+TIMEOUT_S = 30.0
+
+
+class VizqlService:
+    """A data source behind a VizQL Data Service. Thread-safe. ``open_service`` makes one."""
+
+    def __init__(self, address: str, client: OfficialClient, luid: str, timeout_s: float, server: Any = None) -> None:
+        self.address, self.luid = address, luid
+        self._client, self._timeout_s, self._server = client, timeout_s, server
+
+    def run(self, request_json: Any, *, timeout_s: float | None = None, max_rows: int = 10_000) -> RunResult:
+        """The rows of a request, a draft or a query (any JSON), in the order of the query's fields.
+
+        timeout_s: for all of it, requests that are sent again and their pauses included; default, the service's.
+        max_rows: the service is asked for one more, so that ``truncated`` can be told. Raises nothing.
+        """
+        began = time.perf_counter()
+        try:
+            request = self._completed(request_json)
+            body = to_json(request)
+            asked = body.get("options", {}).get("rowLimit", max_rows + 1)
+            body["options"] = body.get("options", {}) | {"rowLimit": min(asked, max_rows + 1)}
+            answer = self._sent("query_datasource", body, self._timeout_s if timeout_s is None else timeout_s)
+            columns, rows = rows_of(answer.get("data"), request.query)
+        except ValueError as error:
+            return _failed(ServiceError("unreadable", f"the answer cannot be read: {error}"), began)
+        except ServiceError as error:
+            return _failed(error, began)
+        cut = len(rows) > max_rows
+        return RunResult(True, columns, tuple(rows[:max_rows]), truncated=cut, seconds=time.perf_counter() - began)
+
+    def metadata(self) -> DataSource:
+        """The data source as the service describes it: fields, parameters, logical tables and their relationships.
+
+        Raises Nl2SqlError, with the service's error.
+        """
+        body = {"datasource": {"datasourceLuid": self.luid}}
+        try:
+            described = self._sent("read_metadata", body, self._timeout_s)
+            model = self._sent("get_datasource_model", body, self._timeout_s)
+        except ServiceError as error:
+            raise Nl2SqlError(f"{self.address} does not describe data source {self.luid!r}: {_told(error)}") from None
+        return from_metadata(described, model, luid=self.luid)
+
+    def close(self) -> None:
+        """Hang up, and sign out where ``open_service`` signed in."""
+        from nl2sql.vizql.official import sign_out
+
+        self._client.close()
+        if self._server is not None:
+            sign_out(self._server)
+
+    def __enter__(self) -> VizqlService:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _completed(self, request_json: Any) -> Request:
+        """The request that is sent for ``request_json``; a draft asks this data source. Raises ServiceError."""
+        request = read_request(request_json)
+        if isinstance(request, list):
+            raise ServiceError("invalid", "; ".join(error.message for error in request))
+        if request.options and request.options.returnServerSentEvents:
+            raise ServiceError("invalid", "options.returnServerSentEvents: streams of events are not read here")
+        if request.datasource is not None:
+            return request
+        return Request.model_validate(to_json(request) | {"datasource": {"datasourceLuid": self.luid}})
+
+    def _sent(self, endpoint: str, body: dict[str, Any], timeout_s: float) -> Any:
+        """The body of an answer, the request sent again where that may help. Raises ServiceError."""
+        end = time.monotonic() + timeout_s
+        for times, pause in enumerate((*pauses(), math.inf), start=1):
+            try:
+                return self._client.send(endpoint, body, timeout_s=max(0.0, end - time.monotonic()))
+            except ServiceError as error:
+                if reaction(error.kind) != "again" or time.monotonic() + pause >= end:
+                    raise ServiceError(
+                        error.kind, f"{error} (sent {times} times)" if times > 1 else str(error)
+                    ) from None
+            time.sleep(pause)
+        raise AssertionError("unreachable")
+
+
+def open_service(url: str, *, datasource_luid: str, timeout_s: float = TIMEOUT_S) -> VizqlService:
+    """The VizQL Data Service of the Tableau server at ``url``, signed in with what the environment holds.
+
+    datasource_luid: of the published data source that is asked. timeout_s: for a query, and for each of the other
+    requests. Raises UsageError for a bad address, and without the client or a sign-in; Nl2SqlError for one refused.
+    """
+    address = server_address(url)
+    try:
+        from nl2sql.vizql import official
+    except ImportError as error:
+        install = "install it: pip install 'nl2sql-harness[vizql-service]'"
+        raise UsageError(f"a VizQL Data Service needs the official client ({error}); {install}") from None
+    token, name, secret, site = (os.environ.get(variable, "").strip() for variable in ENVIRONMENT)
+    server = None
+    if not token:
+        _check_sign_in(address, name, secret)
+        server = official.signed_in(address, name, secret, site, timeout_s=timeout_s)
+        token = server.auth_token
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        raise UsageError(f"{TOKEN} is no token: it has spaces, or letters that no header can carry")
+    return VizqlService(address, official.OfficialClient(address, token), datasource_luid, timeout_s, server)
+
+
+def _check_sign_in(address: str, name: str, secret: str) -> None:
+    if not (name and secret):
+        missing = " and ".join(variable for variable, value in ((PAT_NAME, name), (PAT_SECRET, secret)) if not value)
+        raise UsageError(
+            f"{address} needs a sign-in, and the environment has no {missing}; type: export {PAT_NAME}=NAME "
+            f"{PAT_SECRET}=SECRET {SITE}=SITE (a personal access token), or export {TOKEN}=TOKEN (of a sign-in)"
+        )
+
+
+def server_address(url: str) -> str:
+    """The address of a Tableau server, without a slash at its end. Raises UsageError for what is none."""
+    example = "example: https://10az.online.tableau.com"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"the address of the service is no URL ({error}); {example}") from None
+    if parts.username or parts.password or parts.query or parts.fragment:
+        hint = f"give a sign-in in the environment ({', '.join(ENVIRONMENT)})"
+        raise UsageError(f"the address of {parts.hostname} has a user, password, query or fragment; {hint}")
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or any(map(str.isspace, url)):
+        raise UsageError(f"{url!r} is no address of a Tableau server; {example}")
+    return url.rstrip("/")
+
+
+def _failed(error: ServiceError, began: float) -> RunResult:
+    return RunResult(False, error=_told(error), error_kind=error.kind, seconds=time.perf_counter() - began)
+
+
+def _told(error: ServiceError) -> str:
+    """The error for people: its code, what that means, and what the service said."""
+    known = known_code(error.kind)
+    return f"{error.kind} ({known.meaning}): {error}" if known else f"{error.kind}: {error}"
