@@ -147,7 +147,8 @@ class RunResult:
     """The result of executing one statement. Failure is data: ``success`` is False and ``error`` says why.
 
     ``error_kind`` is one of: syntax, unknown_table, unknown_column, ambiguous_column, denied (the sandbox
-    forbids it), multi_statement, empty, timeout, too_many_rows, memory, too_large, worker_died, other.
+    forbids it), multi_statement, empty, timeout, too_many_rows, memory, too_large, worker_died, other; of a data
+    service, its own code (``vizql.service``).
     """
 
     success: bool

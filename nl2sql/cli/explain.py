@@ -9,14 +9,10 @@ from typing import Annotated
 
 import typer
 
-DatabaseOption = Annotated[
-    str,
-    typer.Option(
-        "--db",
-        help="FILE.sqlite, packaged:NAME, duckdb:FILE, clickhouse:FOLDER, postgresql://USER@HOST/NAME or "
-        "mysql://USER@HOST/NAME.",
-    ),
-]
+DATABASE = (
+    "FILE.sqlite, packaged:NAME, duckdb:FILE, clickhouse:FOLDER, postgresql://USER@HOST/NAME or mysql://USER@HOST/NAME."
+)
+DatabaseOption = Annotated[str, typer.Option("--db", help=DATABASE)]
 
 
 def explain(

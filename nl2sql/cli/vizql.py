@@ -1,17 +1,20 @@
-"""``nl2sql vizql``: data sources from databases, and structured queries held to them."""
+"""``nl2sql vizql``: data sources from databases and services, and structured queries held to them."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nl2sql.cli.explain import DatabaseOption
+from nl2sql.cli.explain import DATABASE, DatabaseOption
 from nl2sql.cli.options import SetOption
 from nl2sql.errors import Nl2SqlError, UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.vizql.source import DataSource
 
 QueryArgument = Annotated[str, typer.Argument(help="A query, or a request, as JSON; '-': read from stdin.")]
 SourceOption = Annotated[Path, typer.Option(help="The data source, as YAML (nl2sql vizql infer writes one).")]
@@ -21,29 +24,42 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @app.command("infer")
 def infer_command(
-    db: DatabaseOption,
+    db: Annotated[str | None, typer.Option(help=DATABASE)] = None,
+    vds: Annotated[str | None, typer.Option(metavar="URL", help="Ask a Tableau server's VizQL Data Service.")] = None,
+    luid: Annotated[str | None, typer.Option(help="With --vds: of the published data source.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; without it, standard output.")] = None,
 ) -> None:
-    """Describe a database as a data source: captions, roles, tables and their relationships, as YAML to edit.
+    """Describe a database, or a data source of a Tableau server, as a data source: captions, roles, tables and their
+    relationships, as YAML to edit. How to sign in at a server: docs/vizql.md.
 
     \b
-    Example: nl2sql vizql infer --db packaged:scale_models --out scale_models.yaml
+    Examples:
+      nl2sql vizql infer --db packaged:scale_models --out scale_models.yaml
+      nl2sql vizql infer --vds https://10az.online.tableau.com --luid LUID --out sales.yaml
     """
-    from nl2sql.databases.engines import open_database
     from nl2sql.machine import write_whole
-    from nl2sql.vizql.infer import infer
     from nl2sql.vizql.source import to_yaml
 
-    database = open_database(db)
-    try:
-        source = infer(database)
-    finally:
-        database.close()
+    source = _inferred(db, vds, luid)
     if out is None:
         print(to_yaml(source), end="")
     else:
         write_whole(out, to_yaml(source))
         print(f"wrote {len(source.fields)} fields of {len(source.logicalTables)} tables to {out}")
+
+
+def _inferred(db: str | None, vds: str | None, luid: str | None) -> DataSource:
+    from nl2sql.databases.engines import open_database
+    from nl2sql.vizql.infer import infer
+    from nl2sql.vizql.service import open_service
+
+    if (db is None) == (vds is None) or (vds is None) != (luid is None):
+        raise UsageError("expected --db DATABASE, or --vds URL with --luid LUID; see: nl2sql vizql infer --help")
+    if vds is not None and luid is not None:
+        with open_service(vds, datasource_luid=luid) as service:
+            return service.metadata()
+    with closing(open_database(db or "")) as database:
+        return infer(database)
 
 
 @app.command("validate")

@@ -6,6 +6,8 @@ Needs the official client: ``pip install vizql-data-service-py==20263.0.0``.
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,7 @@ from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.query import Request
 from nl2sql.vizql.reactions import reaction
 from nl2sql.vizql.service import ENVIRONMENT, VizqlService, open_service
-from nl2sql.vizql.source import DataSource
+from nl2sql.vizql.source import DataSource, read_source
 
 pytest.importorskip("vizql_data_service_py")
 from vds_server import LUID, PAT, TOKEN, VdsServer, serving
@@ -168,6 +170,19 @@ def test_the_service_describes_its_data_source(service: VizqlService) -> None:
     assert described.fields == SERVED.fields and described.parameters == SERVED.parameters
     assert described.logicalTableRelationships == SERVED.logicalTableRelationships
     assert [table.caption for table in described.logicalTables] == ["Sale", "Shop"]
+
+
+def test_the_command_writes_the_data_source_of_a_service(server: VdsServer, tmp_path: Path) -> None:
+    out = tmp_path / "shop.yaml"
+    line = [sys.executable, "-m", "nl2sql.cli", "vizql", "infer", "--vds", server.url]
+    done = subprocess.run([*line, "--luid", LUID, "--out", str(out)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"wrote 9 fields of 2 tables to {out}\n")
+    assert read_source(out).fields == SERVED.fields and read_source(out).luid == LUID
+    for wrong in (line, [*line, "--luid", LUID, "--db", "packaged:scale_models"], line[:5]):
+        done = subprocess.run(wrong, capture_output=True, text=True)
+        assert done.returncode == 2 and "expected --db DATABASE, or --vds URL with --luid LUID" in done.stderr
+    done = subprocess.run([*line, "--luid", "other"], capture_output=True, text=True)
+    assert done.returncode == 1 and "404950: there is no such data source" in done.stderr
 
 
 def test_many_threads_ask_at_once(service: VizqlService, shop: Database) -> None:
