@@ -28,7 +28,7 @@ import requests
 import tableauserverclient
 import vizql_data_service_py as vds
 from pydantic import ValidationError
-from tableauserverclient.server.endpoint.exceptions import TableauError
+from tableauserverclient.server.endpoint.exceptions import RedirectError, TableauError
 from vizql_data_service_py.api.client import API_SUBDOMAIN, X_TABLEAU_AUTH, AuthenticatedClient
 
 from nl2sql.errors import Nl2SqlError, one_line
@@ -194,6 +194,8 @@ def signed_in(address: str, name: str, secret: str, site: str, *, timeout_s: flo
         server.version = REST_VERSION
         server.auth.sign_in(tableauserverclient.PersonalAccessTokenAuth(name, secret, site_id=site))
         return server
+    except (RedirectError, requests.TooManyRedirects):
+        raise Nl2SqlError(f"cannot sign in at {address}: it redirects; give the address that it leads to") from None
     except (TableauError, requests.RequestException, ValueError, SyntaxError, AttributeError) as error:
         # The last three: an answer that is no XML, or XML without a token.
         said = masked(masked(one_line(error, LONGEST), secret))

@@ -304,8 +304,7 @@ def test_a_server_that_hangs_ends_at_the_limit(dripping: bytes, service: VizqlSe
     server.next_hangs(dripping)
     result = service.run({"fields": [CITY]}, timeout_s=0.4)
     assert result.error_kind == "timeout" and not result.success
-    assert 0.4 <= result.seconds < 10, "the limit is 0.4 s; the server would never end"
-    assert len(server.bodies) == 1
+    assert result.seconds >= 0.4 and len(server.bodies) == 1
     assert service.run({"fields": [CITY]}).success, "others are not held up"
 
 
@@ -321,6 +320,13 @@ def test_a_server_that_is_not_there_is_tried_again(service: VizqlService, server
     with open_service("http://127.0.0.1:1", datasource_luid=LUID) as nobody:
         result = nobody.run({"fields": [CITY]})
     assert result.error_kind == "unreachable" and "(sent 4 times)" in (result.error or "")
+
+
+def test_a_redirect_is_not_followed(service: VizqlService, server: VdsServer) -> None:
+    server.next_redirect("http://127.0.0.1:1/elsewhere")
+    result = service.run({"fields": [CITY]})
+    assert (result.error_kind, reaction(result.error_kind)) == ("307", "stop")
+    assert "it redirects to http://127.0.0.1:1/elsewhere; give that address instead" in (result.error or "")
 
 
 def test_an_answer_has_a_largest_size(
@@ -360,8 +366,12 @@ def test_what_the_client_would_drop_or_refuse_is_not_sent(
 
 
 def test_nothing_is_printed_and_the_token_is_in_no_message(
-    server: VdsServer, service: VizqlService, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    server: VdsServer,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    caplog.set_level("DEBUG")
     said = []
     with open_service(server.url, datasource_luid=LUID) as opened:
         opened.metadata()
@@ -379,14 +389,18 @@ def test_nothing_is_printed_and_the_token_is_in_no_message(
         assert said[-1].error_kind == "401002" and "not signed in: ***" in (said[-1].error or "")
         with pytest.raises(Nl2SqlError, match=r"does not describe data source .*: 401002 \(the sign-in") as caught:
             stranger.metadata()
-    texts = [str(result) for result in said] + [str(caught.value)]
+    texts = [*map(str, said), str(caught.value), caplog.text]
     assert not any(part in text for text in texts for part in (TOKEN, TOKEN[:9], "99887766"))
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_personal_access_token_signs_in_and_out(
-    server: VdsServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    server: VdsServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("DEBUG")
     monkeypatch.delenv("NL2SQL_VDS_TOKEN")
     monkeypatch.setenv("NL2SQL_VDS_PAT_NAME", PAT[0])
     monkeypatch.setenv("NL2SQL_VDS_PAT_SECRET", PAT[1])
@@ -401,15 +415,26 @@ def test_a_personal_access_token_signs_in_and_out(
         Nl2SqlError, match=r"cannot sign in at http.*401001.*check the address, NL2SQL_VDS_PAT"
     ) as caught:
         open_service(server.url, datasource_luid=LUID)
-    assert "5544332211" not in str(caught.value)
+    assert not any(secret in str(caught.value) + caplog.text for secret in ("5544332211", PAT[1], TOKEN))
     for body in ("<html>", "", "<a/>"):
         server.next_answer(200, body, "text/xml")
         with pytest.raises(Nl2SqlError, match="cannot sign in"):
             open_service(server.url, datasource_luid=LUID)
+    server.next_redirect("/elsewhere")
+    with pytest.raises(Nl2SqlError, match="it redirects; give the address that it leads to"):
+        open_service(server.url, datasource_luid=LUID)
+    assert not server.paths["/elsewhere"], "the secret goes nowhere else"
     server.next_hangs()
     with pytest.raises(Nl2SqlError, match="cannot sign in"):
         open_service(server.url, datasource_luid=LUID, timeout_s=0.3)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_missing_client_says_what_to_install() -> None:
+    code = "import sys; sys.modules['vizql_data_service_py'] = None; from nl2sql.vizql.service import open_service; "
+    call = "open_service('https://tableau.example', datasource_luid='x')"
+    done = subprocess.run([sys.executable, "-c", code + call], capture_output=True, text=True)
+    assert "UsageError" in done.stderr and "pip install 'nl2sql-harness[vizql-service]'" in done.stderr
 
 
 def test_a_missing_sign_in_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:

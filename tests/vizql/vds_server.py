@@ -51,6 +51,10 @@ class VdsServer:
         content = body.encode() if isinstance(body, str) else body
         self.planned.append(lambda handler: _send(handler, (status, kind, content)))
 
+    def next_redirect(self, location: str) -> None:
+        """The next request is sent elsewhere."""
+        self.planned.append(lambda handler: _send(handler, (307, "text/plain", b""), Location=location))
+
     def next_error(self, code: str, message: str = "as planned", **more: Any) -> None:
         """The next request is answered with this ``errorCode``, once."""
         self.next_answer(int(code[:3]), json.dumps({"errorCode": code, "message": message} | more))
@@ -110,9 +114,11 @@ def _error(code: str, message: str, **more: Any) -> Answer:
     return _json({"errorCode": code, "message": message} | more, int(code[:3]))
 
 
-def _send(handler: BaseHTTPRequestHandler, answer: Answer) -> None:
+def _send(handler: BaseHTTPRequestHandler, answer: Answer, **headers: str) -> None:
     status, kind, content = answer
     handler.send_response(status)
+    for name, value in headers.items():
+        handler.send_header(name, value)
     handler.send_header("Content-Type", kind)
     handler.send_header("Content-Length", str(len(content)))
     handler.end_headers()
