@@ -5,6 +5,7 @@ Needs the official client: ``pip install vizql-data-service-py==20263.0.0``.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
@@ -250,6 +251,15 @@ def test_a_request_is_sent_again_as_often_as_there_are_pauses(service: VizqlServ
     assert result.error_kind == "500000"
     assert result.error == "500000 (the service has an error): down (sent 4 times)"
     assert len(server.bodies) == 1 + len(reactions.pauses()) == 4
+
+
+def test_the_page_has_the_table_of_reactions_and_names_tests_that_there_are() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "vizql.md").read_text(encoding="utf-8")
+    for name in ("refine", "stop", "again"):
+        (row,) = re.findall(rf"^\| `{name}` \| (.*?) \|", page, re.MULTILINE)
+        assert re.findall("`(.+?)`", row) == [known.code for known in reactions.known_codes() if known.reaction == name]
+    named = re.findall(r"`(test_\w+)`", page)
+    assert len(named) > 6 and {*named} <= {*globals()}
 
 
 def test_pauses_grow() -> None:
