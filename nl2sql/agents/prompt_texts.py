@@ -275,8 +275,8 @@ PROMPTS: dict[str, str] = {
     "resolve_user": RESOLVE_USER_PROMPT,
     "clarify": CLARIFY_TEXT,
     "vizql_system": VIZQL_SYSTEM_PROMPT,
-    "vizql_rules": VIZQL_RULES,
     "vizql_user": VIZQL_USER_PROMPT,
     "vizql_example": VIZQL_EXAMPLE,
     "vizql_refine": VIZQL_REFINE_PROMPT,
+    "vizql_rules": VIZQL_RULES,
 }

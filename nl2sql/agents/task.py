@@ -27,8 +27,9 @@ from nl2sql.agents.resources import completed
 from nl2sql.config import Config
 from nl2sql.databases import schema
 from nl2sql.errors import DatabaseError, ModelError, UsageError
-from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult, Sampling, Usage
+from nl2sql.interfaces import Completion, Database, Message, Question, Resources, RunResult, Sampling, Usage
 from nl2sql.sql.bounds import REFUSED, bounded
+from nl2sql.vizql.query import DIALECT
 
 if TYPE_CHECKING:
     from nl2sql.agents.checks.suspicions import Suspicion
@@ -128,8 +129,11 @@ class Task:
     ) -> list[tuple[str, Completion]]:
         """The same with the completions behind them. constrained: under the schema's grammar in any case.
 
-        prefill: the beginning of the answer, in place of the prompts' own.
+        prefill: the beginning of the answer, in place of the prompts' own. Raises UsageError where the database takes
+        structured queries only.
         """
+        if takes_no_sql(self.resources.database):
+            raise UsageError(f"{self.resources.database.name} takes no SQL; ask it with --controller vizql")
         if prefill is None:
             prefill = prompts.prompt("generate_prefill", self.config.prompts)
         if self.config.constrain == "plain":
@@ -363,7 +367,7 @@ def open_task(
         known = f"constrain {config.constrain} knows SQLite only"
         raise UsageError(f"{known}, and {resources.database.name!r} is {dialect}; use action")
     values: Sequence[grounding.Match] = ()
-    if text_config.values:
+    if text_config.values and not takes_no_sql(resources.database):
         nlq, values = grounding.with_values(nlq, resources.database, text_config.values)
     described = resources.database.schema()
     samples = schema.column_samples(resources.database, described, text_config.samples) if text_config.samples else None
@@ -411,6 +415,11 @@ def _check_arguments(question: Question, resources: Resources, config: Config) -
         raise UsageError(f"model={resources.model!r} is no model; pass nl2sql.load_model('smollm2-135m')")
     if not isinstance(config, Config):
         raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
+
+
+def takes_no_sql(database: Database) -> bool:
+    """Whether a database takes structured queries, and nothing else (``vizql.service_database``)."""
+    return database.dialect == DIALECT
 
 
 def link(task: Task) -> dict[str, Any]:

@@ -32,12 +32,12 @@ def ask(
         typer.Option(
             "--db",
             help="A SQLite file, packaged:NAME (scale_models, ...), a CSV, Parquet, JSON or Excel file or a folder of "
-            "them, duckdb:FILE, postgresql://USER@HOST/NAME, mysql://USER@HOST/NAME.",
+            "them, duckdb:FILE, postgresql://USER@HOST/NAME, mysql://USER@HOST/NAME, vds:URL#LUID (a data source).",
         ),
     ] = None,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[
-        str, typer.Option(help="best, react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
+        str, typer.Option(help="best, react, react_plus, reflect, candidates, single_shot, vizql, or FILE.py:function.")
     ] = "best",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
@@ -83,9 +83,9 @@ def ask(
     from nl2sql.agents.controllers import answer, get_controller
     from nl2sql.agents.record import json_text
     from nl2sql.cli.answer_text import answer_text
+    from nl2sql.cli.opened import open_asked
     from nl2sql.cli.status import StatusLine
     from nl2sql.config import load_config
-    from nl2sql.databases.engines import open_database
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
 
@@ -96,7 +96,7 @@ def ask(
         if named.name not in ("best", "candidates"):
             raise UsageError(f"--min-confidence needs --controller best or candidates, not {named.name}")
     settings = load_config(config or (), overrides, base=named.preset)
-    with StatusLine() as status, closing(open_database(db)) as database:
+    with StatusLine() as status, closing(open_asked(db)) as database:
         status.say(f"loading {model} ...")
         where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
         loaded = load_model(model, **where, batch_size=8, server=server or (), cache=not no_cache)

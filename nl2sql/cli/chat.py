@@ -92,9 +92,9 @@ def chat(
         raise UsageError(f"--session {session}: memory keeps no session after the end; add --store FILE")
 
     from nl2sql.agents.controllers import get_controller
+    from nl2sql.cli.opened import open_asked
     from nl2sql.cli.status import StatusLine
     from nl2sql.config import load_config
-    from nl2sql.databases.engines import open_database
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
     from nl2sql.sessions.conversation import Conversation, local_owner
@@ -105,7 +105,7 @@ def chat(
     settings = load_config(config or (), overrides, base=named.preset)
     with ExitStack() as stack:
         status = stack.enter_context(StatusLine())
-        database = stack.enter_context(closing(open_database(db)))
+        database = stack.enter_context(closing(open_asked(db)))
         kept = stack.enter_context(closing(open_store(store, ttl_s=ttl, say=_say)))
         kept.cleanup()
         status.say(f"loading {model} ...")

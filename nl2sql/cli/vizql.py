@@ -139,22 +139,25 @@ def run_command(
     overrides: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print validation, SQL and rows as JSON.")] = False,
 ) -> None:
-    """Execute a structured query over a database. Exit code 1 when no rows came of it.
+    """Execute a structured query over a database, or a published data source. Exit code 1 when no rows came of it.
 
     \b
-    Example: nl2sql vizql run query.json --db packaged:scale_models
+    Examples:
+      nl2sql vizql run query.json --db packaged:scale_models
+      nl2sql vizql run query.json --db vds:https://10az.online.tableau.com#LUID
     """
     from nl2sql.agents.record import json_text
     from nl2sql.cli.answer_text import rows_text
+    from nl2sql.cli.opened import open_asked
     from nl2sql.config import load_config
-    from nl2sql.databases.engines import open_database
     from nl2sql.vizql.infer import infer
     from nl2sql.vizql.querying import run_query
     from nl2sql.vizql.source import read_source
 
     settings, document = load_config(overrides=overrides or ()).vizql, read_document(file)
-    with closing(open_database(db)) as database:
-        described = read_source(source) if source else infer(database)
+    with closing(open_asked(db)) as database:
+        own = getattr(database, "source", None)
+        described = read_source(source) if source else own or infer(database)
         reply = run_query(document, described, database, settings, max_rows=max_rows)
     result = reply.result
     if as_json:

@@ -26,6 +26,7 @@ from nl2sql.vizql.mending import Change, QueryError, shown, suggest, under
 
 Errors: TypeAlias = list[QueryError]
 DEEPEST = 32  # levels of a document: the service's deepest query has 7
+DIALECT = "vizql"  # of a database whose statements are such queries
 API = 20263  # the newest version of the service that is known here
 
 

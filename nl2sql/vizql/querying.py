@@ -20,14 +20,12 @@ from nl2sql.config import VizqlConfig
 from nl2sql.interfaces import RunResult
 from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.mending import as_json
-from nl2sql.vizql.query import Request, is_request
+from nl2sql.vizql.query import DIALECT, Request, is_request
 from nl2sql.vizql.source import DataSource
 from nl2sql.vizql.validator import Validation, validate
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Database
-
-SERVICE = "vizql"  # the dialect of a database that takes structured queries as they are
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def statement(
 ) -> tuple[str, Sequence[str]]:
     """A valid draft as the statement for a database of ``dialect``, or "" and why it is not executable there."""
     request = draft if is_request(draft) else {"query": draft}
-    if dialect == SERVICE:
+    if dialect == DIALECT:
         return as_json(request), ()
     query = compiled(Request.model_validate(request), source, dialect, settings=settings)
     return query.sql, query.not_executable

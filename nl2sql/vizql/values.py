@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nl2sql.vizql.likeness import did_you_mean
 from nl2sql.vizql.lookup import Checked
 from nl2sql.vizql.mending import Change, Place, QueryError, part_at, shown
+from nl2sql.vizql.query import DIALECT
 from nl2sql.vizql.source import DataSource, FieldMetadata
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def distinct_texts(
 def _distinct(
     source: DataSource, columns: Mapping[K, FieldMetadata], database: Database, most: int
 ) -> dict[K, list[Any]]:
+    if database.dialect == DIALECT:  # it takes no SQL; what its columns hold is its own affair
+        return {}
     sql = _sql(source, columns.values(), database.dialect, most)
     result = database.run(sql, timeout_s=SECONDS, max_rows=len(columns) * (most + 1))
     if not result.success or result.truncated:

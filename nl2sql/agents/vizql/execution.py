@@ -1,7 +1,7 @@
 """A valid query executed: compiled to SQL over the database, or as it is by a database that takes such queries.
 
 A database that takes structured queries says so by its dialect ``vizql`` (the VizQL Data Service does); its errors
-tell by their code whether another query may mend them (``vizql.service``).
+tell by their code whether another query may mend them (``vizql.reactions``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 
 from nl2sql.agents.vizql.state import Context
 from nl2sql.interfaces import RunResult
-from nl2sql.vizql.querying import SERVICE, statement
+from nl2sql.vizql.query import DIALECT
+from nl2sql.vizql.querying import statement
+from nl2sql.vizql.reactions import reaction
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ def execute(here: Context, draft: dict[str, Any]) -> Ran:
         reasons = [f"not executable: {reason}" for reason in not_executable]
         return Ran("", RunResult(False, error="; ".join(reasons), error_kind="not_executable"), reasons)
     result = task.result_of(sql)
-    return Ran(sql, result, errors_of(result), result.success or dialect != SERVICE or _mendable(result))
+    mendable = dialect != DIALECT or reaction(result.error_kind) == "refine"  # else the server's, or of the sign-in
+    return Ran(sql, result, errors_of(result), result.success or mendable)
 
 
 def errors_of(result: RunResult) -> list[str]:
@@ -45,10 +48,3 @@ def errors_of(result: RunResult) -> list[str]:
     if all(value is None for row in result.rows for value in row):
         return ["The query runs and all of its values are NULL"]
     return ["The result was cut: it has too many rows; aggregate it or filter it"] if result.truncated else []
-
-
-def _mendable(result: RunResult) -> bool:
-    """Whether the service's error is one of the query, and not of the server or the sign-in."""
-    from nl2sql.vizql.service import reaction  # the service's client is an extra
-
-    return bool(reaction(result.error_kind or "") == "refine")
