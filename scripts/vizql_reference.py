@@ -155,6 +155,8 @@ def main() -> None:
     parser.add_argument("--engine", choices=[*ENGINES, "both"], default="both")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     arguments = parser.parse_args()
+    if arguments.cases < 1:
+        parser.error(f"--cases {arguments.cases}: expected at least 1; try --cases 5000")
     engines = ENGINES if arguments.engine == "both" else (arguments.engine,)
     report, stopped = Report({engine: Tally() for engine in engines}), False
     with tempfile.TemporaryDirectory() as folder:

@@ -180,9 +180,7 @@ def databases(folder: Path, rows: Rows, engines: tuple[str, ...]) -> dict[str, D
 
 
 def _write(path: Path, engine: str, rows: Rows) -> None:
-    import duckdb
-
-    connection: Any = sqlite3.connect(path) if engine == "sqlite" else duckdb.connect(str(path))
+    connection = _connect(path, engine)
     for table, columns in COLUMNS.items():
         declared = ", ".join(f"{column} {kind}" for column, kind in columns.items())
         connection.execute(f"CREATE TABLE {table} ({declared})")
@@ -191,6 +189,14 @@ def _write(path: Path, engine: str, rows: Rows) -> None:
         connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
     connection.commit()
     connection.close()
+
+
+def _connect(path: Path, engine: str) -> Any:
+    if engine == "sqlite":
+        return sqlite3.connect(path)
+    import duckdb  # in the extra "engines"
+
+    return duckdb.connect(str(path))
 
 
 def _written(value: Any, engine: str) -> Any:
