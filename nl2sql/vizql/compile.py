@@ -264,12 +264,12 @@ def _values_left(plan: _Plan, tables: Joined, picked: _Picked) -> exp.Select:
     tests = [] if own else [test for test, context in plan.rows if context]
     others = [] if own else [i for i, other in enumerate(plan.picked) if other.part.context]
     base = _filtered(plan, tables, others, tests)
-    groups = grouped(base, [picked.dimension.sql], picked.grouping, plan.scope.dialect).subquery("p")
-    query = exp.select(exp.column("g0", table="p")).from_(groups)
+    groups = grouped(base, [picked.dimension.sql], picked.grouping, plan.scope.dialect).subquery("s")
+    query = exp.select(exp.column("g0", table="s")).from_(groups)
     if isinstance(picked.part, ConditionFilter):
         return query.where(picked.measure.sql.copy())
     most = picked.part.direction != "BOTTOM"
-    orders = [*_order(picked.measure.sql, most), *_order(exp.column("g0", table="p"), False)]
+    orders = [*_order(picked.measure.sql, most), *_order(exp.column("g0", table="s"), False)]
     return query.order_by(*orders).limit(picked.part.howMany)
 
 

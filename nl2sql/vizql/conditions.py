@@ -4,7 +4,7 @@
 >>> data = {"field": {"fieldCaption": "Region"}, "filterType": "SET", "values": ["West", None]}
 >>> value = Value(exp.column("region"), "STRING")
 >>> condition(SetFilter.model_validate(data), value, "sqlite", datetime.date(2024, 1, 1)).sql("sqlite")
-"(region IN ('West') OR region IS NULL)"
+"((region) IN ('West') OR region IS NULL)"
 
 NULL passes SET where it is among the values, ``exclude`` where it is not, MATCH with ``exclude`` only, and the others
 with ``includeNulls`` only. MATCH does not tell upper from lower case; SQLite knows only the letters of ASCII so. Not
@@ -62,7 +62,7 @@ def _set(part: SetFilter, value: Value, dialect: str) -> exp.Expr:
     moments = value.kind == "DATETIME"
     listed = [_listed(item, value.kind, dialect, moments) for item in part.values if item is not None]
     about, nulls = comparable(value, dialect, moments=moments), None in part.values
-    is_in = exp.In(this=about.copy(), expressions=listed)
+    is_in = exp.In(this=exp.paren(about.copy()), expressions=listed)  # a > b IN (...) is a > (b IN (...)) in DuckDB
     is_null = about.copy().is_(exp.null())
     if part.exclude:
         ways: list[exp.Expr] = [is_null.not_()] if nulls else []

@@ -62,7 +62,7 @@ class Evaluation:
             return scope.formula(called[0].calculation, self.grouping, self.depth + 1)
         known = scope.source.field_any_case(name.text) or scope.source.field_named(name.text)
         if known is not None and not name.parameter:
-            return scope.field(known, self.grouping, self.depth)
+            return scope.field(known, self.grouping, self.depth, aliased=False)
         return self.parameter(name.text)
 
     def parameter(self, text: str) -> Value:
@@ -86,7 +86,7 @@ class Evaluation:
             sqls = [exp.paren(part.sql) for part in parts]
             joined = {"AND": exp.And, "OR": exp.Or}
             sql = exp.Not(this=sqls[0]) if sign == "NOT" else joined[sign](this=sqls[0], expression=sqls[1])
-            return merged(sql, "BOOLEAN", parts)
+            return merged(exp.paren(sql), "BOOLEAN", parts)  # NOT a IS NULL would be NOT (a IS NULL)
         if sign == "+" and any(part.kind == "STRING" for part in parts):
             _need(parts, ("STRING",), sign)
             return merged(exp.DPipe(this=exp.paren(parts[0].sql), expression=exp.paren(parts[1].sql)), "STRING", parts)
@@ -166,7 +166,8 @@ def _arithmetic(sign: str, parts: list[Value]) -> tuple[exp.Expr, str]:
         return exp.Neg(this=sqls[0]), parts[0].kind
     left, right = sqls
     if sign in ("+", "-", "*"):
-        made = {"+": exp.Add, "-": exp.Sub, "*": exp.Mul}[sign](this=left, expression=right)
+        wide = exp.cast(left, "bigint") if whole else left  # else DuckDB has 32 bits
+        made = {"+": exp.Add, "-": exp.Sub, "*": exp.Mul}[sign](this=wide, expression=right)
         return exp.paren(made), "INTEGER" if whole else "REAL"
     not_zero = exp.Nullif(this=right, expression=exp.Literal.number(0))
     if sign == "/":
@@ -249,11 +250,17 @@ def _is_null(values: list[Value]) -> Value:
 
 
 def _iif(values: list[Value]) -> Value:
-    return choice([values[0]], [values[1]], values[2])
+    """Unlike IF, which takes its ELSE then, IIF is NULL where nothing is known of its condition."""
+    test, then, otherwise = values
+    _need([test], ("BOOLEAN",), "IIF")
+    is_false = Value(exp.Not(this=exp.paren(test.sql)), "BOOLEAN", test.level, test.tables)
+    return choice([test, is_false], [then, otherwise], constant(None, "UNKNOWN"))
 
 
 def _round(values: list[Value]) -> Value:
     _need(values, NUMBERS, "ROUND")
+    if len(values) == 2 and not (isinstance(values[1].sql, exp.Literal) and values[1].sql.is_int):
+        raise NotExecutable("ROUND to a number of decimals that is not written out, or below 0")
     sql = exp.Round(this=values[0].sql, decimals=values[1].sql if len(values) == 2 else None)
     return merged(sql, values[0].kind, values)
 

@@ -33,8 +33,9 @@ class Value:
 
 
 def constant(value: Any, kind: str) -> Value:
-    """A value that stands in a query or a formula."""
-    return Value(literal(value, kind), kind, "constant")
+    """A value that stands in a formula; a fraction is a float, since DuckDB keeps few decimals of another one."""
+    sql = literal(value, kind)
+    return Value(exp.cast(sql, "double") if isinstance(value, float) else sql, kind, "constant")
 
 
 def literal(value: Any, kind: str) -> exp.Expr:

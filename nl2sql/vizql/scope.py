@@ -39,14 +39,14 @@ class Grouping:
     aggregates: dict[tuple[str, str], tuple[str, Value, str]] = field(default_factory=dict)
 
     def aggregate(self, function: str, argument: Value, label: str) -> Value:
-        """The aggregate as a column of the grouped rows. Raises NotExecutable inside of another aggregate."""
+        """The aggregate as a column of the grouped rows, ``s``. Raises NotExecutable inside of another aggregate."""
         if argument.level != "row":
             what = "an aggregate of an aggregate" if argument.level == "aggregate" else "an aggregate of a constant"
             raise NotExecutable(f"{what} ({label})")
         key = (function, argument.sql.sql())
         self.aggregates.setdefault(key, (function, argument, label))
         name = f"m{list(self.aggregates).index(key)}"
-        return Value(exp.column(name), result_type(function, argument.kind), "aggregate", argument.tables)
+        return Value(exp.column(name, table="s"), result_type(function, argument.kind), "aggregate", argument.tables)
 
 
 @dataclass
