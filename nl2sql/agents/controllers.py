@@ -219,10 +219,11 @@ def suspect(episode: Episode, database: Database, config: Config) -> None:
     """Note what is suspicious about an answer that ran, as ``flags["suspicions"]``."""
     if episode.error or not episode.sql:
         return
-    from nl2sql.agents.checks.suspicions import suspicions
+    from nl2sql.agents.checks.suspicions import low_confidence, suspicions
 
     result = RunResult(True, columns=episode.columns, rows=episode.rows)
-    if noted := suspicions(episode.question.text, episode.sql, database, result, config.suspicions):
+    noted = suspicions(episode.question.text, episode.sql, database, result, config.suspicions)
+    if noted := [*noted, *low_confidence(episode.flags.get("confidence"), config.suspicions.low_confidence)]:
         episode.flags["suspicions"] = [suspicion.to_dict() for suspicion in noted]
 
 

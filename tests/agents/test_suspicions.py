@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from nl2sql.agents.checks.suspicions import CHECKS, suspicions
-from nl2sql.agents.controllers import answer
+from nl2sql.agents.controllers import answer, suspect
+from nl2sql.agents.record import Episode
 from nl2sql.config import SuspicionsConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.interfaces import Question
 from nl2sql.models.scripted import ScriptedModel
 
 SHOP = """
@@ -79,7 +81,20 @@ def test_a_check_sees_its_case_and_keeps_silent_beside_it(
 
 
 def test_every_check_has_a_switch_and_a_case() -> None:
-    assert set(CHECKS) == set(SuspicionsConfig.model_fields) == {case[0] for case in CASES} - {""}
+    assert set(CHECKS) == {case[0] for case in CASES} - {""}
+    assert set(SuspicionsConfig.model_fields) == {*CHECKS, "low_confidence"}
+
+
+@pytest.mark.parametrize(("confidence", "least", "warned"), [(0.3, 0.5, True), (0.5, 0.5, False), (0.3, 0, False)])
+def test_an_answer_of_low_confidence_is_warned_of(confidence: float, least: float, warned: bool, shop: Path) -> None:
+    question = Question("How many orders?")
+    episode = Episode(question, "best", sql="SELECT count(*) FROM orders", columns=("n",), rows=((4,),))
+    episode.flags["confidence"] = confidence
+    with SqliteDatabase(shop) as database:
+        suspect(episode, database, build_config({"suspicions": {"low_confidence": least}}))
+    noted = episode.flags.get("suspicions", [])
+    assert [item["check"] for item in noted] == ["low_confidence"] * warned
+    assert all("0.30" in item["text"] for item in noted)
 
 
 def test_a_statement_that_nobody_can_read_is_not_suspicious(database: SqliteDatabase) -> None:

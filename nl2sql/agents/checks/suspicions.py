@@ -374,6 +374,12 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
+def low_confidence(confidence: float | None, least: float) -> Iterator[Suspicion]:
+    """The suspicion of an answer whose confidence is below ``least``; none where the controller gives no confidence."""
+    if confidence is not None and confidence < least:
+        yield Suspicion("low_confidence", f"it is held for right with a probability of {confidence:.2f} only")
+
+
 def texts(suspected: Sequence[Mapping[str, str]]) -> list[str]:
     """``Episode.flags["suspicions"]`` as lines."""
     return [f"{item['check']}: {item['text']}" for item in suspected]
