@@ -80,7 +80,7 @@ app.command("bench-repair")(bench_repair.bench_repair)
 app.command("mcp")(mcp.mcp)
 app.add_typer(corpus.app, name="corpus", help="Failures and their repairs, for repair guidance.")
 app.add_typer(replicas.app, name="replicas", help="Build and check the databases behind TS.")
-app.add_typer(vizql.app, name="vizql", help="Structured queries over data sources: describe, validate.")
+app.add_typer(vizql.app, name="vizql", help="Structured queries over data sources: describe, validate, compile, run.")
 app.add_typer(models.app, name="models", help="List, fetch and describe models.")
 
 
