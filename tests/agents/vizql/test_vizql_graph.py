@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nl2sql.agents.controllers import answer
 from nl2sql.agents.record import Episode
@@ -243,3 +245,20 @@ def test_suggestions_can_be_carried_out_without_the_model(orders: SqliteDatabase
 def test_suggestions_can_be_kept_from_the_refiner(orders: SqliteDatabase) -> None:
     _, shown = asked(orders, query(SALES), query(TOTAL), suggestions=False)
     assert "Suggestions:" not in shown[1] and f"- {NO_FUNCTION}" in shown[1]
+
+
+KEYS = st.sampled_from(["fields", "filters", "query", "options", "fieldCaption", "x"])
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(KEYS, inside, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(replies=st.lists(ANY_JSON.map(json.dumps) | st.text(max_size=30), min_size=4, max_size=4))
+def test_any_reply_ends_in_an_episode(replies: list[str], orders: SqliteDatabase) -> None:
+    episode, shown = asked(orders, *replies)
+    assert episode.finish in ("finish", "best_so_far", "empty") and len(shown) <= 4
+    assert (episode.error is None) == bool(episode.sql)
+    json.dumps(episode.to_dict(), allow_nan=False)
