@@ -21,7 +21,7 @@ MENDED = "-- mended without the model; it runs, and may still not be what was as
 
 def answer_text(episode: Episode, database: Database) -> str:
     """The whole answer; a query that failed comes with what is known about it, and mended where that runs."""
-    lines = [printable(episode.sql) or "(no SQL)"]
+    lines = [*_structured(episode), printable(episode.sql) or "(no SQL)"]
     if episode.error:
         lines.append(f"-- {escaped(episode.error)}")
     if episode.columns:
@@ -38,6 +38,14 @@ def answer_text(episode: Episode, database: Database) -> str:
         + (f", cost {usage.cost:.6g}" if usage.cost else "")
     )
     return "\n".join(lines)
+
+
+def _structured(episode: Episode) -> list[str]:
+    """The structured query behind the SQL, where the controller writes one."""
+    told = episode.flags.get("vizql", {})
+    if not told.get("query"):
+        return []
+    return [f"-- query, version {told['query_version']}: {escaped(episode.raw_sql)}"]
 
 
 def _explained(episode: Episode, database: Database) -> list[str]:

@@ -121,6 +121,8 @@ def test_a_question_is_asked_by_the_command(server: VdsServer, tmp_path: Path) -
     where = ("--db", f"vds:{server.url}#{LUID}", "--model", f"scripted:{script}", "-c", "few_shot.k=0")
     shown = nl2sql(server, "ask", "Total amount by city?", *where, "--controller", "vizql", "--json")
     assert shown.returncode == 0 and json.loads(shown.stdout)["columns"] == ["City", "SUM(Amount)"]
+    plain = nl2sql(server, "ask", "Total amount by city?", *where, "--controller", "vizql")
+    assert plain.stdout.startswith(f"-- query, version 1: {json.dumps(BY_CITY)}")
 
 
 @pytest.mark.parametrize("spec", ["vds:https://server", "vds:#luid", "vds:ftp://server#luid"])
