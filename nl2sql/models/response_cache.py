@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from nl2sql.databases.sqlite.own_file import write_ahead
 from nl2sql.errors import Cancelled
 from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, ToolDefinition, Usage
 from nl2sql.machine import cache_dir, masked
@@ -269,7 +270,7 @@ class ResponseCache:
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=30, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.executescript(_SCHEMA)
         connection.execute("SELECT key, used FROM answers ORDER BY used LIMIT 1").fetchall()

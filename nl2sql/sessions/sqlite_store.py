@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nl2sql.databases.sqlite.own_file import OwnFile
+from nl2sql.databases.sqlite.own_file import OwnFile, write_ahead
 from nl2sql.interfaces import Turn
 from nl2sql.sessions.turns import (
     KEPT,
@@ -60,7 +60,7 @@ class SqliteStore:
             self.path.touch(0o600)
         self._connection = SESSIONS.open(self.path)
         with self._reading() as run:
-            run("PRAGMA journal_mode = WAL")
+            write_ahead(self._connection)
             run("PRAGMA synchronous = NORMAL")
             run("PRAGMA secure_delete = ON")
 

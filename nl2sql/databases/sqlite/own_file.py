@@ -5,7 +5,8 @@
 frozenset({'notes'})
 
 Several processes may write at once: each write is one transaction that waits for its turn. A damaged file, one of a
-newer nl2sql, or one that is none of ours is an error that leaves it as it is.
+newer nl2sql, or one that is none of ours is an error that leaves it as it is. ``write_ahead`` waits, too: SQLite itself
+refuses the change of a journal at once where another connection reads at that moment.
 
 Not covered: files on network drives, where SQLite's locks do not hold.
 """
@@ -14,12 +15,26 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from nl2sql.errors import DatabaseError, UsageError, one_line
 
 WAIT_S = 20.0  # for another process's transaction
+
+
+def write_ahead(connection: sqlite3.Connection) -> None:
+    """Give the connection's file a write-ahead log. Raises sqlite3.Error where others use it for over ``WAIT_S``."""
+    ends = time.monotonic() + WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > ends:
+                raise
+        time.sleep(0.01)
 
 
 @dataclass(frozen=True)
