@@ -8,12 +8,13 @@ MODEL  ?= smollm2-135m
 JOBS   ?= 2
 BIN     = $(VENV)/bin
 
-.PHONY: eval test lint format check-data install install-dev clean
+.PHONY: eval test docs lint format check-data install install-dev clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make eval    run the ReAct evaluation on the packaged benchmark (LIMIT=$(LIMIT) questions, MODEL=$(MODEL))"
 	@echo "make test    run the tests (JOBS=$(JOBS) at a time, a file as a whole)"
+	@echo "make docs    the pages as a site in site/index.html, every link checked"
 	@echo "make lint    ruff, mypy, and the order of the rooms"
 
 $(BIN)/python:
@@ -46,6 +47,10 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -54,4 +59,4 @@ check-data: $(VENV)/.core
 	$(BIN)/nl2sql check-data --benchmark packaged
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -113,6 +113,11 @@ class Browser:
         self.wait("document.documentElement?.dataset.ready === 'yes'")
         return time.perf_counter() - began
 
+    def visit(self, url: str) -> None:
+        """Open a page that is not ours to mark, and wait until it is loaded."""
+        self._send("Page.navigate", {"url": url})
+        self.wait(f"document.readyState === 'complete' && location.href === {json.dumps(url)}")
+
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression; a promise is waited for."""
         asked = {"expression": script, "returnByValue": True, "awaitPromise": True}

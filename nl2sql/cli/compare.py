@@ -15,9 +15,17 @@ def compare_command(
     a: Annotated[Path, typer.Argument(help="Predictions A: any format that score reads, or a run folder.")],
     b: Annotated[Path, typer.Argument(help="Predictions B.")],
     benchmark: Annotated[
-        str, typer.Option("--benchmark", "-b", help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME.")
-    ] = "packaged",
-    split: Annotated[str | None, typer.Option(help="Compare on the questions of one split.")] = None,
+        str | None,
+        typer.Option(
+            "--benchmark",
+            "-b",
+            help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME. Default: that of the run folders, "
+            "else packaged.",
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Compare on the questions of one split. Default: that of the run folders.")
+    ] = None,
     rule: Annotated[str, typer.Option(help="What counts as the same answer: bag, spider, bird-set, ...")] = "bag",
     metric: Annotated[
         str | None, typer.Option(help="The metric of the groups and listed ids; default EX under the rule.")
@@ -31,11 +39,12 @@ def compare_command(
     """Compare two prediction files item by item: wins are items that only A gets right, losses only B.
 
     Per metric the exact paired McNemar test; then wins and losses by hardness and by feature of the gold, the ids,
-    and which causes of failure moved from A to B. Missing and blank predictions count as wrong.
+    and which causes of failure moved from A to B. Missing and blank predictions count as wrong. Two run folders are
+    compared on the questions that either was asked, of files on those of the whole split.
 
     Examples:
 
-        nl2sql compare runs/react runs/single_shot --benchmark packaged --split quick
+        nl2sql compare runs/react runs/single_shot
 
         nl2sql compare a.sql b.sql -b spider --split holdout --replicas 5 --json
     """
@@ -48,9 +57,13 @@ def compare_command(
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.eval.scoring import score_many
 
+    plan = _plan(a, b) if benchmark is None else {}
+    benchmark, split = benchmark or plan.get("benchmark") or "packaged", split or plan.get("split")
     loaded = load_benchmark(benchmark, split=split)
-    kept = [question for question in loaded.questions if scorable(question)]
-    left_out = left_out_counts(loaded.questions)
+    asked = _asked(a, b)
+    questions = [question for question in loaded.questions if asked is None or question.id in asked]
+    kept = [question for question in questions if scorable(question)]
+    left_out = left_out_counts(questions)
     if not kept:
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
     set_aside = {question.id for question in loaded.questions} - {question.id for question in kept}
@@ -85,6 +98,26 @@ def compare_command(
         typer.echo(json.dumps({**about, "files": sides, **compared.to_dict()}, ensure_ascii=False))
     else:
         _print(sides, left_out, compared, show)
+
+
+def _plan(a: Path, b: Path) -> dict[str, Any]:
+    """What the run of the first folder was a run of; a control has the manifest of the run around it."""
+    from nl2sql.runs.folder import read_manifest
+
+    if _asked(a, b) is None:
+        return {}
+    homes = [folder for file in (a, b) for folder in (file, file.parent) if (folder / "manifest.json").is_file()]
+    return dict(read_manifest(homes[0])["plan"]) if homes else {}
+
+
+def _asked(a: Path, b: Path) -> set[str] | None:
+    """The ids of the questions that two run folders hold; None where one of them is a file."""
+    from nl2sql.runs.folder import iter_jsonl
+
+    files = [folder / "predictions.jsonl" for folder in (a, b)]
+    if not all(file.is_file() for file in files):
+        return None
+    return {str(line["id"]) for file in files for line in iter_jsonl(file)}
 
 
 def _print(sides: dict[str, Any], left_out: dict[str, int], compared: Comparison, show: int) -> None:

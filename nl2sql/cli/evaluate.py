@@ -192,8 +192,7 @@ def _next(folder: Path) -> str:
     plan, _ = read_plan(folder)
     if not (folder / "control").is_dir() or plan.engine_url or "benchmark" in plan.objects:
         return shlex.join(["nl2sql", "export-failures", str(folder), "--out", "failures.csv"])
-    where = ["--benchmark", plan.benchmark, *(["--split", plan.split] if plan.split else [])]
-    return shlex.join(["nl2sql", "compare", str(folder), str(folder / "control"), *where])
+    return shlex.join(["nl2sql", "compare", str(folder), str(folder / "control")])
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

@@ -40,26 +40,26 @@ class ReactConfig(_Frozen):
     one switch.
     """
 
-    max_steps: int = Field(8, ge=1, le=1000)
-    max_new_tokens: int = Field(256, ge=1)
-    do_sample: bool = False
-    temperature: float = Field(0.2, gt=0)
-    top_p: float = Field(0.9, gt=0, le=1)
-    use_link_schema: bool = True
-    max_clean_reject_retries: int = Field(1, ge=0)
+    max_steps: int = Field(8, ge=1, le=1000)  # after so many an episode falls back to a fresh query
+    max_new_tokens: int = Field(256, ge=1)  # of each call
+    do_sample: bool = False  # sampled instead of greedy
+    temperature: float = Field(0.2, gt=0)  # with do_sample
+    top_p: float = Field(0.9, gt=0, le=1)  # with do_sample
+    use_link_schema: bool = True  # the SQL prompts show the tables that the question is about
+    max_clean_reject_retries: int = Field(1, ge=0)  # further queries after one that the guardrails refused
 
-    guardrails: bool = True  # cut switches for ablations, up to vanilla: each takes one part out (docs/runs.md)
-    postprocess: bool = True  # this and the next two: parts of the guardrails
-    projection_contract: bool = True
-    table_casing: bool = True
-    forced_extraction: bool = True
-    validation_gate: bool = True
-    constraints_gate: bool = True
-    run_gate: bool = True
-    intent_gate: bool = True
-    finish_gate: bool = True
-    repair: bool = True
-    vanilla: bool = True
+    guardrails: bool = True  # from here to vanilla: parts that an ablation takes out (docs/runs.md)
+    postprocess: bool = True  # of the guardrails: one statement, SELECT only, cleaned
+    projection_contract: bool = True  # of the guardrails: the columns that the question lists, in its order
+    table_casing: bool = True  # of the guardrails: names as the schema writes them
+    forced_extraction: bool = True  # extract_constraints is forced where the model leaves it out
+    validation_gate: bool = True  # validate_sql checks the query; off: it finds every query valid
+    constraints_gate: bool = True  # validate_constraints asks for the structures that the question names
+    run_gate: bool = True  # run_sql only after both validations passed
+    intent_gate: bool = True  # a query that ran is repaired where its form does not fit the question
+    finish_gate: bool = True  # finish only after a successful run
+    repair: bool = True  # a failure forces repair_sql
+    vanilla: bool = True  # steps used up: a fresh query without the loop, else the last one
 
     keep_order: bool = False  # an unasked ORDER BY without LIMIT stays: it changes no rows
     explain: bool = False  # validate_sql also asks the engine to compile the query; always on other engines than SQLite
@@ -70,7 +70,7 @@ class ReactConfig(_Frozen):
     skip_forced_calls: bool = False  # do not ask the model for an action that will be overridden
     auto_finish: bool = False  # no model call for ``finish`` after a successful run
     stop_at_action: bool = False  # the model stops behind its first complete action (the parser takes the last one)
-    history_order: Literal["spec", "schema_first"] = "spec"
+    history_order: Literal["spec", "schema_first"] = "spec"  # schema_first: all questions of a database share a prefix
     thought_characters: int = Field(200, ge=1, le=4000)  # the longest thought with constrain action or sql
     native_tools: bool = False  # the model's own form of tool calls in place of Thought/Action lines; in no preset
 
@@ -78,17 +78,17 @@ class ReactConfig(_Frozen):
 class SingleShotConfig(_Frozen):
     """The control: the loop's own ``generate_sql`` prompt, once."""
 
-    guardrails: bool = True
+    guardrails: bool = True  # the answer goes through the loop's guardrails
     samples: int = Field(1, ge=1, le=256)  # above 1: sampled candidates, the vote by result decides
-    max_new_tokens: int = Field(256, ge=1)
+    max_new_tokens: int = Field(256, ge=1)  # of each sample
     temperature: float = Field(0.8, gt=0)  # only for samples > 1
-    top_p: float = Field(0.95, gt=0, le=1)
+    top_p: float = Field(0.95, gt=0, le=1)  # only for samples > 1
 
 
 class RepairConfig(_Frozen):
     """The guidance of ``repair_sql`` about a failure (docs/repair.md). The defaults are the specification's loop."""
 
-    guidance: Literal["none", "error", "patterns", "patterns+corpus"] = "error"
+    guidance: Literal["none", "error", "patterns", "patterns+corpus"] = "error"  # besides the failed query
     deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
     progressive: bool = False  # a repair goes on behind the beginning of the query that compiles; not under a grammar
     corpus: str = ""  # file of fixes for patterns+corpus, and for learn
@@ -116,13 +116,13 @@ class ScoreWeights(_Frozen):
 class CandidatesConfig(_Frozen):
     """The candidate-driven agent: ``n`` queries for a question, of which the best is given (docs/candidates.md)."""
 
-    n: int = Field(8, ge=1, le=256)
+    n: int = Field(8, ge=1, le=256)  # candidates per question
     greedy: bool = True  # the first is the control's own greedy answer
     constrained: bool = True  # the last is written under the schema's grammar, where the model takes grammars
     views: int = Field(1, ge=1, le=64)  # prompts that share them, each with the tables in another order
     temperature: float = Field(0.8, gt=0)  # of the others
-    top_p: float = Field(0.95, gt=0, le=1)
-    choose: Literal["first_executable", "vote", "logprob", "question", "score"] = "score"
+    top_p: float = Field(0.95, gt=0, le=1)  # of the others
+    choose: Literal["first_executable", "vote", "logprob", "question", "score"] = "score"  # among those that run
     length_penalty: float = Field(1.0, ge=0, le=1)  # of probability: 1 the mean per token, 0 the whole query's
     question_model: str = "smollm2-135m"  # of choose question: a local model
     question_adapter: str = "smollm2-135m-question"  # a packaged one, a folder, or none
@@ -130,9 +130,8 @@ class CandidatesConfig(_Frozen):
     vote_weight: float = Field(0.0, ge=0)  # of log(share of the candidates with the same rows), beside them
     suspicion_weight: float = Field(0.0, ge=0)  # taken off a suspicious candidate; 0: not looked at
     weights: ScoreWeights = ScoreWeights()
-    agree: float = Field(
-        0.0, ge=0, le=1
-    )  # no further view is asked where so large a share gives the same rows; 0: never
+    # no further view is asked where so large a share gives the same rows; 0: never
+    agree: float = Field(0.0, ge=0, le=1)
     seconds: float = Field(0.0, ge=0)  # no further view is asked after so long; 0: no limit
     min_confidence: float = Field(0.0, ge=0, le=1)  # with choose question: no answer below it (docs/candidates.md)
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
@@ -142,8 +141,8 @@ class CandidatesConfig(_Frozen):
 class FewShotConfig(_Frozen):
     """Solved examples in ``generate_sql``'s prompt (docs/runs.md)."""
 
-    k: int = Field(0, ge=0, le=50)
-    select: Literal["similar", "random", "fixed"] = "similar"
+    k: int = Field(0, ge=0, le=50)  # examples; 0: none
+    select: Literal["similar", "random", "fixed"] = "similar"  # fixed: the pool's first
     pool: str = ""  # NAME[:SPLIT] of a benchmark, or a JSONL file of {question, sql, db_id}
     same_database: bool = False  # also examples over the database that is asked
 
@@ -156,12 +155,12 @@ class ReflectConfig(_Frozen):
     different_strategy: bool = True  # after the same SQL again: another call instead of the same one
     strategies: tuple[Literal["schema", "exemplar", "sample"], ...] = Field(
         ("schema", "exemplar", "sample"), min_length=1
-    )
+    )  # in this order, with different_strategy
     samples: int = Field(3, ge=1, le=64)  # candidates of strategy sample
     temperature: float = Field(0.8, gt=0)  # of sampled candidates, the second candidate among them
-    top_p: float = Field(0.95, gt=0, le=1)
+    top_p: float = Field(0.95, gt=0, le=1)  # of the same
     critique: bool = False  # also ask the model what is wrong with a query that ran; an objection is retried
-    critique_tokens: int = Field(64, ge=1)
+    critique_tokens: int = Field(64, ge=1)  # of a critique
     second_candidate: bool = False  # one more, sampled query, whose agreement is part of the quality score
     slow_s: float = Field(5.0, gt=0)  # a query that takes longer is reported as slow
 
@@ -169,8 +168,8 @@ class ReflectConfig(_Frozen):
 class ExecutionConfig(_Frozen):
     """Bounds of every statement that a controller executes."""
 
-    timeout_s: float = Field(10.0, gt=0)
-    max_rows: int = Field(10_000, ge=1)
+    timeout_s: float = Field(10.0, gt=0)  # seconds of each statement
+    max_rows: int = Field(10_000, ge=1)  # of each statement's result; what is more is cut and said
 
 
 class SuspicionsConfig(_Frozen):
@@ -190,9 +189,8 @@ class SuspicionsConfig(_Frozen):
 class SessionConfig(_Frozen):
     """Conversations: what a follow-up question becomes before a controller sees it (docs/sessions.md)."""
 
-    resolve: Literal["none", "concat", "rewrite", "edit", "oracle"] = (
-        "edit"  # oracle: of benchmarks, the dialogue's own
-    )
+    # oracle: of benchmarks, the dialogue's own
+    resolve: Literal["none", "concat", "rewrite", "edit", "oracle"] = "edit"
     answer: Literal["ask", "edited"] = "ask"  # edited: the edited SQL is the answer, where there is one that runs
     draft: bool = True  # ask: the edited SQL stands in the prompt as the previous query, beside the resolved question
     shown: int = Field(3, ge=1, le=10)  # earlier exchanges that concat and rewrite show
@@ -213,7 +211,7 @@ class VizqlConfig(_Frozen):
     refinements: int = Field(3, ge=0, le=3)  # the specification's most
     suggestions: bool = True  # the refiner is shown them
     apply_suggestions: bool = False  # the likeliest ones are carried out first; the model is asked where that fails
-    # the specification's five improvements
+    # from here on, the specification's five improvements:
     increment: bool = True  # query_version counts refinements
     accumulate: bool = True  # the refiner is shown the errors of earlier versions, and which one came back
     rank: bool = True  # suggestions by likelihood; else by the alphabet
@@ -229,11 +227,13 @@ class VizqlConfig(_Frozen):
 class EvalConfig(_Frozen):
     """Scoring, wherever it happens: what decides a verdict (docs/evaluation.md)."""
 
-    rule: str = "bag"  # when two answers are the same: bag, bag~REL, spider, bird-set, bird-soft-f1, defog-subset, or
-    # a comparison of one's own as FILE.py:function (docs/adding/rule.md)
+    # when two answers are the same: bag, bag~REL, spider, bird-set, bird-soft-f1, defog-subset, or a comparison of
+    # one's own as FILE.py:function (docs/adding/rule.md)
+    rule: str = "bag"
     method: Literal["perturb", "suite"] = "perturb"  # replicas per database, or databases per question
-    replicas: int | str = 5  # how many, for TS; 0 = no TS; or a folder with databases in FOLDER/<db_id>/, or one that
+    # how many, for TS; 0 = no TS; or a folder with databases in FOLDER/DB_ID/, or one that
     # ``nl2sql replicas build --out`` wrote
+    replicas: int | str = 5
     timeout_s: float = Field(30.0, gt=0)  # of each statement
     max_rows: int = Field(100_000, ge=1)  # of each statement's result
 
@@ -275,7 +275,7 @@ class Config(_Frozen):
     # grammars, each level within the one before: the loop's turns, the SQL, SQL in one plain style (docs/grammars.md)
     # auto: plain on SQLite where the model takes grammars, none elsewhere
     constrain: Literal["none", "action", "sql", "plain", "auto"] = "none"
-    seed: int = 0
+    seed: int = 0  # of sampling, and of the order of few-shot examples
 
     @property
     def constrains_sql(self) -> bool:

@@ -239,6 +239,8 @@ def test_the_last_line_of_eval_is_a_command_that_works(place: Path) -> None:
         words = shlex.split(command)
         assert (head.strip(), words[0]) == ("next:", verb)
         assert nl2sql(*words, cwd=place).returncode == 0
+    compared = json.loads(nl2sql("compare", "run compare", "run compare/control", "--json", cwd=place).stdout)
+    assert compared["n"] == 2 and (compared["benchmark"], compared["split"]) == ("packaged", "quick")
 
 
 def test_a_run_in_which_every_episode_failed_says_why_and_exits_1(place: Path) -> None:

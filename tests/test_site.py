@@ -1,0 +1,97 @@
+"""The pages: the generated ones are current, the tutorial runs, every name has a page, the site opens in a browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import chromium
+import pytest
+
+import nl2sql
+
+ROOT = Path(__file__).resolve().parent.parent
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+OTHERS = re.compile(r"https?://(?!(www\.)?w3\.org)")  # names of XML are no addresses
+
+
+def test_the_configuration_reference_is_current() -> None:
+    script = ROOT / "scripts" / "generate_config_docs.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_on_the_page_of_names() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = {line.rpartition(".")[2] for line in re.findall(r"^::: (\S+)$", page, re.MULTILINE)}
+    assert shown == set(nl2sql.__all__) - {"__version__"}
+
+
+@pytest.mark.model
+@pytest.mark.timeout(600)
+def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "from nl2sql.cli import main; main()"]
+    blocks = re.findall(r"```(\w*)\n(.*?)```", TUTORIAL, re.DOTALL)
+    assert [kind for kind, _ in blocks].count("") >= 6
+    for kind, text in blocks:
+        if kind == "yaml":
+            (tmp_path / "parts.yaml").write_text(text.replace("limit: 8", "limit: 1"), encoding="utf-8")
+            continue
+        if kind == "python":
+            done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0 and "ex_single_shot" in done.stdout.replace("\\", ""), done.stderr
+            continue
+        for line in text.strip().splitlines():
+            words = shlex.split(line.replace("--limit 8", "--limit 1"), comments=True)
+            assert words[0] == "nl2sql"
+            done = subprocess.run([*program, *words[1:]], cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "report.html").is_file()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr  # strict: a link or an anchor that leads nowhere ends it
+    return folder
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        loaded = re.findall(r"<(?:script|link|img)[^>]*?(?:src|href)=\"([^\"]+)\"", page.read_text(encoding="utf-8"))
+        assert not [address for address in loaded if OTHERS.match(address)], page
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the requests of a test are no news."""
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.skipif(chromium.find() is None, reason=chromium.INSTALL)
+def test_the_pages_of_the_site_open_on_a_phone(address: str) -> None:
+    with chromium.Browser(width=390) as browser:
+        for name in ("index", "tutorial", "configuration", "api", "adding/tool"):
+            browser.visit(f"{address}/{name}.html")
+            assert browser.run("document.querySelector('h1').innerText.length") > 3
+            assert browser.run("document.documentElement.scrollWidth") <= 390, name  # wide tables scroll in themselves
+        assert not browser.errors
+        assert not [request for request in browser.requests if OTHERS.match(request.replace(address, ""))]
