@@ -20,6 +20,21 @@ import nl2sql
 
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+GENERATED = ("cli.md", "configuration.md", "api.md")
+# of SQL, of structured queries, and names that stand in capitals
+WORDS = set(
+    re.findall(
+        r"\w+",
+        """
+AFTER ALL ALTERNATIVE AND APPROACH AS ATTACH AVG BEFORE BETWEEN BY CASE CAST CHECK COALESCE CONCAT CONDITION
+CONSTRAINT COUNT COUNTD CURDATE DATE DIMENSION DISTINCT EXCEPT EXISTS EXPLAIN F1 FALSE FFFD FILE FILTER FOLDER
+FROM FULL FUNCTION GROUP HAVING HOST IF IIF IN INNER INTERSECT IS JOIN JULIANDAY L6 LAG LASTN LEFT LIKE LIMIT
+LOWER MATCH MAX MEASURE MIN NAME NATURAL NEXTN NOT NULL NVIDIA OFFSET ON OR ORDER OUTER PRAGMA Q3 Q4 QUERIES
+RANGE READ README RECURSIVE REFERENCES REL SELECT SET SIMILAR SPEC SPLIT STRFTIME SUBSTRING SUCCESSFUL SUM T1 T2
+TOOLS TOP TRUE UNION UPPER USING VALUES VIOLATED WHERE WITH YEAR
+""",
+    )
+)
 OTHERS = re.compile(r"https?://(?!(www\.)?w3\.org)")  # names of XML are no addresses
 
 
@@ -33,6 +48,15 @@ def test_every_public_name_is_on_the_page_of_names() -> None:
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     shown = {line.rpartition(".")[2] for line in re.findall(r"^::: (\S+)$", page, re.MULTILINE)}
     assert shown == set(nl2sql.__all__) - {"__version__"}
+
+
+def test_every_acronym_is_explained() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"\w+", " ".join(re.findall(r"^\| ([A-Z0-9, ]+) \|", glossary, re.MULTILINE))))
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|<[^>]*>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        unknown = set(re.findall(r"\b[A-Z][A-Z0-9]+\b", text)) - known - WORDS
+        assert page.name in GENERATED or not unknown, f"{page.name}: explain {sorted(unknown)} in docs/glossary.md"
 
 
 @pytest.mark.model
