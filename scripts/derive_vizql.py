@@ -22,8 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from vizql_golds.gold import LeftOut
-from vizql_golds.proof import Prover
+from vizql_golds.proof import LeftOut, Prover
 
 from nl2sql.benchmarks.packaged import load_packaged
 from nl2sql.interfaces import Question

@@ -243,11 +243,13 @@ def readers() -> dict[str, Callable[[str], object]]:
     from nl2sql.sql.features import features
     from nl2sql.sql.hardness import hardness
     from nl2sql.sql.same import exact_match, query_key, same_sql, same_text, tree_key
+    from nl2sql.vizql.from_sql import structured
+    from nl2sql.vizql.infer import infer
 
     benchmark = load_benchmark("packaged")
     asked = benchmark.questions[0]
     database = benchmark.database(asked.db_id)
-    schema, gold = database.schema(), asked.gold[0]
+    schema, source, gold = database.schema(), infer(database), asked.gold[0]
     demanded = extract_constraints(QUESTION)
     analyzer = ErrorAnalyzer()
 
@@ -272,6 +274,7 @@ def readers() -> dict[str, Callable[[str], object]]:
         "order": lambda text: (order_matters(text), order_keys(text, ("a", "b"))),
         "rules": lambda text: [rule.prepare(text) for rule in RULES.values()],
         "facets": lambda text: differing(gold, text, schema),
+        "structured": lambda text: structured(text, source),
     }
 
 

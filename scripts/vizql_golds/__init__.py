@@ -1,1 +1,1 @@
-"""What ``derive_vizql.py`` is made of: SQL golds read, written as structured queries, and proved."""
+"""What ``derive_vizql.py`` is made of: structured queries for SQL golds, proved by their rows."""

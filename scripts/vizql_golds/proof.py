@@ -17,11 +17,10 @@ from nl2sql.eval.replicas import perturbed_replicas
 from nl2sql.eval.rules import get_rule, suites_match
 from nl2sql.interfaces import RunResult
 from nl2sql.vizql.compile import compiled
+from nl2sql.vizql.from_sql import nullable_captions, structured
 from nl2sql.vizql.infer import infer
 from nl2sql.vizql.query import read_request
 from nl2sql.vizql.validator import validate
-from vizql_golds.gold import LeftOut, read_gold
-from vizql_golds.writing import candidates
 
 _NOT_EXECUTABLE = {  # a part of what the compiler says, and the reason that is counted
     "(fan-out)": "not executable: fan-out",
@@ -31,29 +30,34 @@ _NOT_EXECUTABLE = {  # a part of what the compiler says, and the reason that is 
 }
 
 
+class LeftOut(Exception):
+    """A gold that has no structured query; the text is the reason that is counted."""
+
+
 class Prover:
     """One packaged database with its data source and its replicas; ``prove`` finds the gold query of a SQL gold."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         count = EvalConfig().replicas
         assert isinstance(count, int)
-        self.database, self.source, self.schema = database, infer(database), database.schema()
+        self.database, self.source = database, infer(database)
+        self.nullable = nullable_captions(self.source, database.schema())
         replicas = perturbed_replicas(database.path, count)
         self.databases = [database, *(SqliteDatabase(path, name=database.name) for path in replicas)]
 
     def prove(self, sql: str) -> dict[str, Any]:
         """The plainest structured query with the rows of ``sql``. Raises LeftOut, with the last one's reason."""
-        gold = read_gold(sql, self.source, self.schema)
-        results = self.rows(sql)
+        written = structured(sql, self.source, nullable=self.nullable)
+        results = self.rows(sql) if written.candidates else []
         last = LeftOut("no way to write it")
-        for document in candidates(gold):
+        for document in written.candidates:
             try:
                 self.check(document, sql, results)
             except LeftOut as reason:
                 last = reason
             else:
                 return document
-        raise last
+        raise LeftOut(written.reason) if written.reason else last
 
     def check(self, document: Any, sql: str, results: list[RunResult]) -> None:
         """Raises LeftOut for a query that is not valid, not executable, or has other rows than the SQL."""

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from derive_vizql import FILE, counts, derived, to_text
-from people import make_database
 from typer.testing import CliRunner
-from vizql_golds import filters, formulas, gold, writing
-from vizql_golds.gold import LeftOut, read_gold
-from vizql_golds.proof import Prover, same_rows
-from vizql_golds.writing import candidates
+from vizql_golds.proof import LeftOut, Prover, same_rows
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.benchmarks.packaged import load_packaged
 from nl2sql.benchmarks.structured import load_vizql
 from nl2sql.cli import app
 from nl2sql.databases.packaged import database_ids
-from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import BenchmarkError
 from nl2sql.eval.rules import gold_order, results_match
 from nl2sql.interfaces import RunResult
 from nl2sql.vizql.compile import compiled
+from nl2sql.vizql.from_sql import structured
 from nl2sql.vizql.infer import infer
 from nl2sql.vizql.query import read_request
 from nl2sql.vizql.validator import validate
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
-CASES = yaml.safe_load((ROOT / "tests" / "fixtures" / "vizql" / "golds.yaml").read_text(encoding="utf-8"))
 
 
 # ---------------------------------------------------------------------------------------------------- the file
@@ -124,33 +117,6 @@ def test_a_broken_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load_vizql()
 
 
-# -------------------------------------------------------------------------------------------------- the writing
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteDatabase]:
-    path = make_database(tmp_path_factory.mktemp("golds") / "shop.sqlite", CASES["tables"])
-    with SqliteDatabase(path, name="shop") as database:
-        yield database
-
-
-@pytest.mark.parametrize(("sql", "wanted"), [(case["sql"], case["query"]) for case in CASES["written"]])
-def test_golds_are_written_as_a_tableau_user_would(shop: SqliteDatabase, sql: str, wanted: Any) -> None:
-    assert next(candidates(read_gold(sql, infer(shop), shop.schema()))) == wanted
-
-
-@pytest.mark.parametrize(("sql", "reason"), [(case["sql"], case["reason"]) for case in CASES["left_out"]])
-def test_golds_that_no_query_says_are_left_out_by_a_reason(shop: SqliteDatabase, sql: str, reason: str) -> None:
-    with pytest.raises(LeftOut, match=f"^{reason}$"):
-        list(candidates(read_gold(sql, infer(shop), shop.schema())))
-
-
-@pytest.mark.parametrize("module", [gold, formulas, filters, writing], ids=lambda module: module.__name__)
-def test_the_examples_of_the_writing_hold(module: Any) -> None:
-    outcome = doctest.testmod(module)
-    assert outcome.attempted and not outcome.failed, "see the captured output"
-
-
 # --------------------------------------------------------------------------------------------------- the proof
 
 
@@ -158,7 +124,7 @@ def test_rows_have_to_be_equal_on_replicas_too() -> None:
     benchmark = load_packaged()
     prover = Prover(benchmark.database("weather_network"))
     sql = "SELECT name, elevation_m FROM stations ORDER BY elevation_m DESC LIMIT 1"
-    first, *_ = candidates(read_gold(sql, prover.source, prover.schema))
+    first, *_ = structured(sql, prover.source, nullable=prover.nullable).candidates
     with pytest.raises(LeftOut, match=r"^rows differ on a replica$"):
         prover.check(first, sql, prover.rows(sql))
 

@@ -1,13 +1,14 @@
-"""A SQL gold as the structured queries that a Tableau user may write for it, the plainest first.
+"""A SELECT as the structured queries that a Tableau user may write for it, the plainest first.
 
 A query alone is plainer than a request with options, and fewer filters are plainer than more. Which of them has the
-SQL's rows is for ``proof`` to say.
+SQL's rows is not known here.
 
 >>> field = {"fieldCaption": "Sales", "function": "SUM", "sortDirection": "DESC", "sortPriority": 1}
 >>> _top([{"fieldCaption": "Region"}, field], 3)["fieldToMeasure"]
 {'fieldCaption': 'Sales', 'function': 'SUM'}
 
-Not covered: ORDER BY of what is not asked for; table calculations; bins wider than one whole number.
+Not covered: ORDER BY and GROUP BY of what is not asked for (a GROUP BY is not looked at: a query is grouped by its
+dimensions); table calculations; bins wider than one whole number.
 """
 
 from __future__ import annotations
@@ -18,38 +19,40 @@ from typing import Any
 from sqlglot import exp
 
 from nl2sql.vizql.fields import DATE_PARTS
+from nl2sql.vizql.from_sql.conditions import Json, aggregated, filters_of, not_null
+from nl2sql.vizql.from_sql.expressions import date_part, formula
+from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
 from nl2sql.vizql.functions import ON_DIMENSIONS, result_type
 from nl2sql.vizql.infer import caption_of
 from nl2sql.vizql.source import FieldMetadata
-from vizql_golds.filters import Json, aggregated, filters_of, not_null
-from vizql_golds.formulas import date_part, formula
-from vizql_golds.gold import Gold, LeftOut
 
 _LIMITS = ("TOP", "rowLimit")
 
 
-def candidates(gold: Gold) -> Iterator[Json]:
-    """The queries, or drafts of requests, for a gold. Raises LeftOut where there is none."""
-    filters = filters_of(gold)
-    inner = [part for part in _inner_joins(gold) if part["field"] not in [other["field"] for other in filters]]
-    limits = _LIMITS if gold.select.args.get("limit") is not None else ("",)
-    rows = not _is_grouped(gold) and gold.select.args.get("distinct") is None
+def documents(select: SourceSelect) -> Iterator[Json]:
+    """The queries, or drafts of requests, for a SELECT. Raises NotStructured where there is none, or no further one."""
+    filters = filters_of(select)
+    inner = [part for part in _inner_joins(select) if part["field"] not in [other["field"] for other in filters]]
+    limits = _LIMITS if select.tree.args.get("limit") is not None else ("",)
+    rows = not _is_grouped(select) and select.tree.args.get("distinct") is None
     for raw in (False, True) if rows else (False,):
-        fields = _fields(gold, raw=raw)
+        fields = _fields(select, raw=raw)
         for used in [filters, [*filters, *inner]] if inner else [filters]:
             for limit in limits:
-                yield from _document(gold, fields, used, raw=raw, limit=limit)
+                yield from _document(select, fields, used, raw=raw, limit=limit)
 
 
-def _document(gold: Gold, fields: list[Json], filters: list[Json], *, raw: bool, limit: str) -> Iterator[Json]:
+def _document(
+    select: SourceSelect, fields: list[Json], filters: list[Json], *, raw: bool, limit: str
+) -> Iterator[Json]:
     options: Json = {"disaggregate": True} if raw else {}
     if limit == "TOP":
-        top = None if raw else _top(fields, _how_many(gold))
+        top = None if raw else _top(fields, _how_many(select))
         if top is None:
             return
         filters = [*({**part, "context": True} if _on_rows(part) else part for part in filters), top]
     elif limit == "rowLimit":
-        options["rowLimit"] = _how_many(gold)
+        options["rowLimit"] = _how_many(select)
     query = {"fields": fields} | ({"filters": filters} if filters else {})
     yield {"query": query, "options": options} if options else query
 
@@ -57,101 +60,103 @@ def _document(gold: Gold, fields: list[Json], filters: list[Json], *, raw: bool,
 # ------------------------------------------------------------------------------------------------------- fields
 
 
-def _fields(gold: Gold, *, raw: bool) -> list[Json]:
-    fields = [_field(item, gold, raw) for item in gold.select.expressions]
+def _fields(select: SourceSelect, *, raw: bool) -> list[Json]:
+    fields = [_field(item, select, raw) for item in select.tree.expressions]
     for i, item in enumerate(fields, 1):
         if "calculation" in item:
-            item["fieldCaption"] = _new_caption(item["fieldCaption"] or f"Calculation {i}", gold)
-    order = gold.select.args.get("order")
+            item["fieldCaption"] = _new_caption(item["fieldCaption"] or f"Calculation {i}", select)
+    order = select.tree.args.get("order")
     for i, key in enumerate(order.expressions if order is not None else (), 1):
-        field = fields[_place(key.this, gold)]
+        field = fields[_place(key.this, select)]
         if "sortPriority" not in field:
             field |= {"sortDirection": "DESC" if key.args.get("desc") else "ASC", "sortPriority": i}
     return fields
 
 
-def _field(item: exp.Expr, gold: Gold, raw: bool) -> Json:
+def _field(item: exp.Expr, select: SourceSelect, raw: bool) -> Json:
     node = item.unalias().unnest()
     if isinstance(node, exp.Column):
-        return _column(gold.field(node), gold, raw)
+        return _column(select.field(node), select, raw)
     if not list(node.find_all(exp.Column)) and not list(node.find_all(exp.AggFunc)):
-        raise LeftOut("a column of one value")
-    if (part := date_part(node, gold)) is not None:
+        raise NotStructured("a column of one value")
+    if (part := date_part(node, select)) is not None:
         return {"fieldCaption": part[1].fieldCaption, "function": part[0]}
-    if (rounded := _rounded(node, gold)) is not None:
+    if (rounded := _rounded(node, select)) is not None:
         return rounded
-    if (made := _aggregate(node, gold)) is not None:
+    if (made := _aggregate(node, select)) is not None:
         return made
-    return {"fieldCaption": caption_of(item.alias) if item.alias else "", "calculation": formula(node, gold)}
+    return {"fieldCaption": caption_of(item.alias) if item.alias else "", "calculation": formula(node, select)}
 
 
-def _column(known: FieldMetadata, gold: Gold, raw: bool) -> Json:
+def _column(known: FieldMetadata, select: SourceSelect, raw: bool) -> Json:
     """A column as it is; by a measure of whole numbers a result is grouped in bins of one."""
     field: Json = {"fieldCaption": known.fieldCaption}
     if known.fieldRole != "MEASURE" or raw:
         return field
-    if not _is_grouped(gold) and gold.select.args.get("distinct") is None:
+    if not _is_grouped(select) and select.tree.args.get("distinct") is None:
         return field | {"function": known.defaultAggregation}
     if known.dataType != "INTEGER":
-        raise LeftOut("grouped by a measure that is no whole number")
+        raise NotStructured("grouped by a measure that is no whole number")
     return field | {"binSize": 1}
 
 
-def _aggregate(node: exp.Expr, gold: Gold) -> Json | None:
-    of = aggregated(node, gold)
+def _aggregate(node: exp.Expr, select: SourceSelect) -> Json | None:
+    of = aggregated(node, select)
     if of is None or (of[1].fieldRole == "DIMENSION" and of[0] not in ON_DIMENSIONS - DATE_PARTS):
         return None
     return {"fieldCaption": of[1].fieldCaption, "function": of[0]}
 
 
-def _rounded(node: exp.Expr, gold: Gold) -> Json | None:
+def _rounded(node: exp.Expr, select: SourceSelect) -> Json | None:
     """ROUND of an aggregate is its number of decimals, where it has any."""
     if not isinstance(node, exp.Round):
         return None
-    made, of = _aggregate(node.this.unnest(), gold), aggregated(node.this.unnest(), gold)
+    made, of = _aggregate(node.this.unnest(), select), aggregated(node.this.unnest(), select)
     if made is None or of is None or result_type(of[0], of[1].dataType) != "REAL":
         return None
-    decimals = node.args.get("decimals")
-    return made | {"maxDecimalPlaces": int(decimals.this) if decimals is not None else 0}
+    decimals = node.args.get("decimals") or exp.Literal.number(0)
+    if not (isinstance(decimals, exp.Literal) and decimals.is_int):
+        return None
+    return made | {"maxDecimalPlaces": int(decimals.this)}
 
 
-def _new_caption(caption: str, gold: Gold) -> str:
-    return caption if gold.source.field_any_case(caption) is None else f"{caption} (calculated)"
+def _new_caption(caption: str, select: SourceSelect) -> str:
+    return caption if select.source.field_any_case(caption) is None else f"{caption} (calculated)"
 
 
-def _is_grouped(gold: Gold) -> bool:
-    if gold.select.args.get("group") is not None:
+def _is_grouped(select: SourceSelect) -> bool:
+    if select.tree.args.get("group") is not None:
         return True
-    return any(item.find(exp.AggFunc) is not None for item in gold.select.expressions)
+    return any(item.find(exp.AggFunc) is not None for item in select.tree.expressions)
 
 
 # ----------------------------------------------------------------------------------------------- order and limit
 
 
-def _place(key: exp.Expr, gold: Gold) -> int:
+def _place(key: exp.Expr, select: SourceSelect) -> int:
     """Which of the SELECT's columns a key of ORDER BY is."""
-    items = gold.select.expressions
+    items = select.tree.expressions
     aliases = [item.alias.lower() for item in items]
     if isinstance(key, exp.Literal) and key.is_int and 0 < int(key.this) <= len(items):
         return int(key.this) - 1
     if isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases:
         return aliases.index(key.name.lower())
     for i, item in enumerate(items):
-        if item.unalias() == key or _same_column(item.unalias(), key, gold):
+        if item.unalias() == key or _same_column(item.unalias(), key, select):
             return i
-    raise LeftOut("ORDER BY of what is not asked for")
+    raise NotStructured("ORDER BY of what is not asked for")
 
 
-def _same_column(one: exp.Expr, other: exp.Expr, gold: Gold) -> bool:
+def _same_column(one: exp.Expr, other: exp.Expr, select: SourceSelect) -> bool:
     if not (isinstance(one, exp.Column) and isinstance(other, exp.Column)):
         return False
-    return gold.field(one) is gold.field(other)
+    return select.field(one) is select.field(other)
 
 
-def _how_many(gold: Gold) -> int:
-    limit = gold.select.args["limit"].expression
-    if gold.select.args.get("offset") is not None or not isinstance(limit, exp.Literal):
-        raise LeftOut("OFFSET")
+def _how_many(select: SourceSelect) -> int:
+    limit = select.tree.args["limit"].expression
+    if select.tree.args.get("offset") is not None or not (isinstance(limit, exp.Literal) and limit.is_int):
+        raise NotStructured("OFFSET")
     return int(limit.this)
 
 
@@ -177,7 +182,7 @@ def _on_rows(part: dict[str, Any]) -> bool:
 # --------------------------------------------------------------------------------------------------------- joins
 
 
-def _inner_joins(gold: Gold) -> list[Json]:
+def _inner_joins(select: SourceSelect) -> list[Json]:
     """A query keeps rows that refer to nothing, SQL's inner join does not: the filters that leave them out."""
-    pairs = [field for pair in gold.joins for field in pair]
-    return [not_null(field) for field in pairs if field.fieldCaption in gold.nullable]
+    pairs = [field for pair in select.joins for field in pair]
+    return [not_null(field) for field in pairs if field.fieldCaption in select.nullable]

@@ -6,7 +6,7 @@
 >>> formula(parse_one("strftime('%s', 1)", read="sqlite"), None)
 Traceback (most recent call last):
     ...
-vizql_golds.gold.LeftOut: function STRFTIME
+nl2sql.vizql.from_sql.reading.NotStructured: function STRFTIME
 
 Brackets of the SQL stay: signs bind alike in both. Not covered: divisions of whole numbers, which a formula does not
 have, and functions that formulas have under another meaning.
@@ -20,8 +20,8 @@ from sqlglot import exp
 
 from nl2sql.vizql.fields import DATE_PARTS
 from nl2sql.vizql.filters import is_full_date
+from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
 from nl2sql.vizql.source import FieldMetadata
-from vizql_golds.gold import Gold, LeftOut
 
 _SIGNS: dict[type[exp.Expr], str] = {
     exp.Add: "+",
@@ -61,86 +61,89 @@ _PARTS_OF_DATES = {  # how SQL for SQLite takes parts of a date d, as whole numb
 }
 
 
-def formula(node: exp.Expr, gold: Gold) -> str:
-    """The formula of an expression. Raises LeftOut for what formulas do not have, or have otherwise."""
-    part = date_part(node, gold)
-    if part is not None:
+def formula(node: exp.Expr, select: SourceSelect) -> str:
+    """The formula of an expression. Raises NotStructured for what formulas do not have, or have otherwise."""
+    if (part := date_part(node, select)) is not None:
         return f"{part[0]}([{part[1].fieldCaption}])"
     match node:
         case exp.Column():
-            return f"[{gold.field(node).fieldCaption}]"
+            return f"[{select.field(node).fieldCaption}]"
         case exp.Literal():
             return _text(node.this) if node.is_string else node.this
         case exp.Paren():
-            return f"({formula(node.this, gold)})"
+            return f"({formula(node.this, select)})"
         case exp.Neg():
-            return f"-{formula(node.this, gold)}"
+            return f"-{formula(node.this, select)}"
         case exp.Is(expression=exp.Null()):
-            return f"ISNULL({formula(node.this, gold)})"
+            return f"ISNULL({formula(node.this, select)})"
         case exp.Not():
-            return f"NOT ({formula(node.this, gold)})"
-        case exp.In():
+            return f"NOT ({formula(node.this, select)})"
+        case exp.And() | exp.Or():
+            return f" {_SIGNS[type(node)]} ".join(formula(part, select) for part in node.flatten(unnest=False))
+        case exp.In() if node.expressions:
             ways = [exp.EQ(this=node.this, expression=value) for value in node.expressions]
-            return "(" + " OR ".join(formula(way, gold) for way in ways) + ")"
+            return "(" + " OR ".join(formula(way, select) for way in ways) + ")"
         case exp.Between():
             low = exp.GTE(this=node.this, expression=node.args["low"])
             high = exp.LTE(this=node.this, expression=node.args["high"])
-            return f"({formula(low, gold)} AND {formula(high, gold)})"
+            return f"({formula(low, select)} AND {formula(high, select)})"
         case exp.Like():
             kind, text = liked(node)
-            return f"{_MATCHES[kind]}({formula(node.this, gold)}, {_text(text)})"
+            return f"{_MATCHES[kind]}({formula(node.this, select)}, {_text(text)})"
         case exp.Case():
-            return _choice(node, gold)
+            return _choice(node, select)
         case exp.Round() if node.args.get("decimals") is not None:
-            return f"ROUND({formula(node.this, gold)}, {formula(node.args['decimals'], gold)})"
+            return f"ROUND({formula(node.this, select)}, {formula(node.args['decimals'], select)})"
         case exp.Round():
-            return f"ROUND({formula(node.this, gold)})"
+            return f"ROUND({formula(node.this, select)})"
         case exp.Coalesce(expressions=[other]):
-            return f"IFNULL({formula(node.this, gold)}, {formula(other, gold)})"
+            return f"IFNULL({formula(node.this, select)}, {formula(other, select)})"
     if isinstance(node, exp.Binary) and type(node) in _SIGNS:
-        return _signed(node, gold)
+        return _signed(node, select)
     if type(node) in _CALLS:
-        return _call(node, gold)
-    raise LeftOut(f"function {_name(node)}")
+        return _call(node, select)
+    raise NotStructured(f"function {_name(node)}")
 
 
-def _signed(node: exp.Binary, gold: Gold) -> str:
-    if isinstance(node, exp.Div) and is_whole(node.left, gold) and is_whole(node.right, gold):
-        raise LeftOut("division of whole numbers")
-    sides = [_beside(side, other, gold) for side, other in ((node.left, node.right), (node.right, node.left))]
+def _signed(node: exp.Binary, select: SourceSelect) -> str:
+    if isinstance(node, exp.Div) and is_whole(node.left, select) and is_whole(node.right, select):
+        raise NotStructured("division of whole numbers")
+    sides = [_beside(side, other, select) for side, other in ((node.left, node.right), (node.right, node.left))]
     return f"{sides[0]} {_SIGNS[type(node)]} {sides[1]}"
 
 
-def _beside(side: exp.Expr, other: exp.Expr, gold: Gold) -> str:
+def _beside(side: exp.Expr, other: exp.Expr, select: SourceSelect) -> str:
     """One side of a sign; a text beside a date is a date."""
-    dated = isinstance(other, exp.Column) and gold.field(other).dataType in ("DATE", "DATETIME")
+    dated = isinstance(other, exp.Column) and select.field(other).dataType in ("DATE", "DATETIME")
     if not (dated and isinstance(side, exp.Literal)):
-        return formula(side, gold)
+        return formula(side, select)
     if not is_full_date(side.this):
-        raise LeftOut("a date compared with a part of a date")
+        raise NotStructured("a date compared with a part of a date")
     return f"#{side.this}#"
 
 
-def _call(node: exp.Expr, gold: Gold) -> str:
+def _call(node: exp.Expr, select: SourceSelect) -> str:
     argument = node.this
     if node.args.get("expressions"):
-        raise LeftOut(f"function {_name(node)}")
+        raise NotStructured(f"function {_name(node)}")
     if isinstance(argument, exp.Star):
-        return f"COUNT([{gold.counted.fieldCaption}])"
+        return f"COUNT([{select.counted.fieldCaption}])"
     if isinstance(argument, exp.Distinct):
-        return f"COUNTD({formula(argument.expressions[0], gold)})"
+        if not isinstance(node, exp.Count) or len(argument.expressions) > 1:
+            raise NotStructured("DISTINCT inside another function than COUNT")
+        return f"COUNTD({formula(argument.expressions[0], select)})"
     if isinstance(argument, exp.Predicate):
-        raise LeftOut("a condition as a number")
-    return f"{_CALLS[type(node)]}({formula(argument, gold)})"
+        raise NotStructured("a condition as a number")
+    return f"{_CALLS[type(node)]}({formula(argument, select)})"
 
 
-def _choice(node: exp.Case, gold: Gold) -> str:
+def _choice(node: exp.Case, select: SourceSelect) -> str:
     words = []
     for i, way in enumerate(node.args["ifs"]):
         test = way.this if node.this is None else exp.EQ(this=node.this, expression=way.this)
-        words += ["ELSEIF" if i else "IF", formula(test, gold), "THEN", formula(way.args["true"], gold)]
+        words += ["ELSEIF" if i else "IF", formula(test, select), "THEN", formula(way.args["true"], select)]
     default = node.args.get("default")
-    return " ".join([*words, *(["ELSE", formula(default, gold)] if default is not None else []), "END"])
+    return " ".join([*words, *(["ELSE", formula(default, select)] if default is not None else []), "END"])
 
 
 def _text(text: str) -> str:
@@ -155,44 +158,44 @@ def _name(node: exp.Expr) -> str:
     return node.sql("sqlite").partition("(")[0].upper().strip()
 
 
-def is_whole(node: exp.Expr, gold: Gold) -> bool:
+def is_whole(node: exp.Expr, select: SourceSelect) -> bool:
     """Does SQLite have a whole number here?"""
     match node:
         case exp.Literal():
             return bool(node.is_int)
         case exp.Column():
-            return gold.field(node).dataType == "INTEGER"
+            return select.field(node).dataType == "INTEGER"
         case exp.Count():
             return True
         case exp.Paren() | exp.Neg() | exp.Sum() | exp.Min() | exp.Max() | exp.Abs():
-            return is_whole(node.this, gold)
+            return is_whole(node.this, select)
         case exp.Add() | exp.Sub() | exp.Mul() | exp.Div():
-            return is_whole(node.left, gold) and is_whole(node.right, gold)
+            return is_whole(node.left, select) and is_whole(node.right, select)
         case exp.Case():
             results = [way.args["true"] for way in node.args["ifs"]]
-            return all(is_whole(result, gold) for result in results)
+            return all(is_whole(result, select) for result in results)
     return isinstance(node, exp.Cast)
 
 
 def liked(node: exp.Like) -> tuple[str, str]:
-    """What a LIKE asks of a text: that it contains, begins or ends with another. Raises LeftOut for other patterns."""
+    """What a LIKE asks of a text: that it contains, begins or ends with another. Raises NotStructured for others."""
     pattern = node.expression.this if isinstance(node.expression, exp.Literal) else ""
     text = pattern.strip("%")
     ends = pattern.startswith("%"), pattern.endswith("%")
     kinds = {(True, True): "contains", (False, True): "startsWith", (True, False): "endsWith"}
     if not text or "%" in text or "_" in text or ends not in kinds:
-        raise LeftOut("a pattern that is no part of a text")
+        raise NotStructured("a pattern that is no part of a text")
     return kinds[ends], text
 
 
-def date_part(node: exp.Expr, gold: Gold) -> tuple[str, FieldMetadata] | None:
+def date_part(node: exp.Expr, select: SourceSelect) -> tuple[str, FieldMetadata] | None:
     """The part of a date that an expression takes, and the date; None where it takes none."""
-    columns = list(node.find_all(exp.Column))
-    if len(columns) != 1 or node is columns[0]:
+    columns = list(node.find_all(exp.Column)) if isinstance(node, exp.Cast | exp.Div) else []
+    if len(columns) != 1:
         return None
     named = node.transform(lambda part: exp.column("d") if isinstance(part, exp.Column) else part)
     part = _parts_of_dates().get(named.sql("sqlite"))
-    field = gold.field(columns[0]) if part else None
+    field = select.field(columns[0]) if part else None
     return (part, field) if part and field is not None and field.dataType in ("DATE", "DATETIME") else None
 
 

@@ -1,4 +1,4 @@
-"""The conditions of a SQL gold as filters.
+"""The conditions of a SELECT as filters.
 
 A condition on one field is the filter that says it exactly; a strict comparison is one only of whole numbers and of
 days, where ``> 4`` is ``>= 5``. Every other condition, and a second one on the same field, is a filter on a formula
@@ -13,16 +13,17 @@ Not covered: filters by TOP (``writing``), relative dates, and what formulas do 
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from sqlglot import exp
 
 from nl2sql.vizql.filters import is_full_date
+from nl2sql.vizql.from_sql.expressions import formula, liked
+from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
 from nl2sql.vizql.functions import result_type
 from nl2sql.vizql.source import FieldMetadata
-from vizql_golds.formulas import formula, liked
-from vizql_golds.gold import Gold, LeftOut
 
 Json = dict[str, Any]
 Sign = type[exp.Expr]
@@ -38,28 +39,30 @@ _AGGREGATES: dict[Sign, str] = {exp.Sum: "SUM", exp.Avg: "AVG", exp.Min: "MIN", 
 _KINDS = {(True, True): "RANGE", (True, False): "MIN", (False, True): "MAX"}
 
 
-def filters_of(gold: Gold) -> list[Json]:
-    """The filters of WHERE and HAVING, in the SQL's order. Raises LeftOut."""
+def filters_of(select: SourceSelect) -> list[Json]:
+    """The filters of WHERE and HAVING, in the SQL's order. Raises NotStructured."""
     made: list[Json] = []
     for clause in ("where", "having"):
-        if (tree := gold.select.args.get(clause)) is not None:
+        if (tree := select.tree.args.get(clause)) is not None:
             condition = tree.this.unnest()
             for part in condition.flatten() if isinstance(condition, exp.And) else [condition]:
-                _add(made, part, gold)
+                _add(made, part, select)
     return made
 
 
-def aggregated(node: exp.Expr, gold: Gold) -> tuple[str, FieldMetadata] | None:
+def aggregated(node: exp.Expr, select: SourceSelect) -> tuple[str, FieldMetadata] | None:
     """The function and field of an aggregate of a column; None for other expressions."""
     if type(node) not in _AGGREGATES or node.args.get("expressions"):
         return None
     if isinstance(node.this, exp.Star):
-        return "COUNT", gold.counted
+        return "COUNT", select.counted
     distinct = isinstance(node.this, exp.Distinct)
     of = node.this.expressions[0] if distinct else node.this
-    if not isinstance(of, exp.Column) or (distinct and not isinstance(node, exp.Count)):
+    if distinct and not (isinstance(node, exp.Count) and len(node.this.expressions) == 1):
         return None
-    return "COUNTD" if distinct else _AGGREGATES[type(node)], gold.field(of)
+    if not isinstance(of, exp.Column):
+        return None
+    return "COUNTD" if distinct else _AGGREGATES[type(node)], select.field(of)
 
 
 def as_set(field: Json, values: Iterable[Any], *, exclude: bool = False, nulls: bool = False) -> Json:
@@ -79,14 +82,14 @@ def not_null(known: FieldMetadata, *, only_null: bool = False) -> Json:
     return as_set(field, [None], exclude=not only_null)
 
 
-def _add(made: list[Json], condition: exp.Expr, gold: Gold) -> None:
+def _add(made: list[Json], condition: exp.Expr, select: SourceSelect) -> None:
     """One more filter; the two ends of one range become one, any other second filter of a field a formula."""
-    part = _direct(condition.unnest(), gold)
+    part = _direct(condition.unnest(), select)
     before = [other for other in made if part is not None and other["field"] == part["field"]]
     if part is not None and not before:
         made.append(part)
     elif part is None or not _ranged(before[0], part):
-        field = {"calculation": formula(condition.unnest(), gold)}
+        field = {"calculation": formula(condition.unnest(), select)}
         made.append(as_set(field, [True]))
 
 
@@ -99,31 +102,33 @@ def _ranged(one: Json, other: Json) -> bool:
     return True
 
 
-def _direct(node: exp.Expr, gold: Gold) -> Json | None:
+def _direct(node: exp.Expr, select: SourceSelect) -> Json | None:
     """The filter on one field that says a condition exactly; None where there is none."""
     inverted = isinstance(node, exp.Not)
     inner = node.this.unnest() if isinstance(node, exp.Not) else node
     if isinstance(inner, exp.Is) and isinstance(inner.this, exp.Column) and isinstance(inner.expression, exp.Null):
-        return not_null(gold.field(inner.this), only_null=not inverted)
+        return not_null(select.field(inner.this), only_null=not inverted)
     if isinstance(inner, exp.In) and isinstance(inner.this, exp.Column):
-        known = gold.field(inner.this)
-        return _listed(known, [_value(item) for item in inner.expressions], gold, exclude=inverted)
+        known = select.field(inner.this)
+        if not inner.expressions:
+            raise NotStructured("a list of something else than values")
+        return _listed(known, [_value(item) for item in inner.expressions], select, exclude=inverted)
     if inverted:
         return None
     if isinstance(node, exp.Like) and isinstance(node.this, exp.Column):
-        return _matched(node, gold.field(node.this))
+        return _matched(node, select.field(node.this))
     if isinstance(node, exp.Between):
-        return _compared(node.this, ((exp.GTE, node.args["low"]), (exp.LTE, node.args["high"])), gold)
+        return _compared(node.this, ((exp.GTE, node.args["low"]), (exp.LTE, node.args["high"])), select)
     if not isinstance(node, exp.Binary) or type(node) not in _TURNED:
         return None
     if isinstance(node.left, exp.Literal):
-        return _compared(node.right, ((_TURNED[type(node)], node.left),), gold)
-    return _compared(node.left, ((type(node), node.right),), gold)
+        return _compared(node.right, ((_TURNED[type(node)], node.left),), select)
+    return _compared(node.left, ((type(node), node.right),), select)
 
 
-def _listed(known: FieldMetadata, values: list[Any], gold: Gold, *, exclude: bool) -> Json:
+def _listed(known: FieldMetadata, values: list[Any], select: SourceSelect, *, exclude: bool) -> Json:
     """SQL's NOT IN leaves NULL out, a SET filter with ``exclude`` does only where NULL is listed."""
-    nulls = exclude and known.fieldCaption in gold.nullable
+    nulls = exclude and known.fieldCaption in select.nullable
     return as_set({"fieldCaption": known.fieldCaption}, values, exclude=exclude, nulls=nulls)
 
 
@@ -134,7 +139,7 @@ def _matched(node: exp.Like, known: FieldMetadata) -> Json | None:
         return {"field": field, "filterType": "MATCH", kind: text}
     days = _days(node.expression.this) if known.dataType in ("DATE", "DATETIME") else None
     if days is None:
-        raise LeftOut("a pattern of something else than a text")
+        raise NotStructured("a pattern of something else than a text")
     return {"field": field, "filterType": "QUANTITATIVE_DATE", "quantitativeFilterType": "RANGE"} | days
 
 
@@ -143,32 +148,36 @@ def _days(pattern: str) -> Json | None:
     start = pattern.removesuffix("%").rstrip("-")
     if not pattern.endswith("-%") or len(start) not in (4, 7):
         return None
-    first = datetime.date.fromisoformat(start + "-01-01"[len(start) - 4 :])
-    after = first.replace(year=first.year + 1) if len(start) == 4 else (first + datetime.timedelta(31)).replace(day=1)
+    try:
+        first = datetime.date.fromisoformat(start + "-01-01"[len(start) - 4 :])
+        later = first + datetime.timedelta(366 if len(start) == 4 else 31)
+    except (ValueError, OverflowError):
+        return None
+    after = later.replace(month=1, day=1) if len(start) == 4 else later.replace(day=1)
     return {"minDate": str(first), "maxDate": str(after - datetime.timedelta(1))}
 
 
-def _compared(about: exp.Expr, ends: tuple[tuple[Sign, exp.Expr], ...], gold: Gold) -> Json | None:
+def _compared(about: exp.Expr, ends: tuple[tuple[Sign, exp.Expr], ...], select: SourceSelect) -> Json | None:
     """A comparison of a field, or of an aggregate of one, with values: a SET, or the ends of a range."""
     if not all(isinstance(value, exp.Literal | exp.Neg) for _, value in ends):
         return None
-    function, known = _about(about, gold)
+    function, known = _about(about, select)
     if known is None:
         return None
     field = {"fieldCaption": known.fieldCaption} | ({"function": function} if function else {})
     [(sign, first), *_] = ends
     if sign in (exp.EQ, exp.NEQ) and function is None:
-        return _listed(known, [_value(first)], gold, exclude=sign is exp.NEQ)
+        return _listed(known, [_value(first)], select, exclude=sign is exp.NEQ)
     kind = result_type(function, known.dataType)
     if kind in ("INTEGER", "REAL"):
         return _numbers(field, ends, whole=kind == "INTEGER")
     return _dates(field, ends) if kind == "DATE" and function is None else None
 
 
-def _about(about: exp.Expr, gold: Gold) -> tuple[str | None, FieldMetadata | None]:
+def _about(about: exp.Expr, select: SourceSelect) -> tuple[str | None, FieldMetadata | None]:
     if isinstance(about, exp.Column):
-        return None, gold.field(about)
-    return aggregated(about, gold) or (None, None)
+        return None, select.field(about)
+    return aggregated(about, select) or (None, None)
 
 
 def _numbers(field: Json, ends: Iterable[tuple[Sign, exp.Expr]], *, whole: bool) -> Json | None:
@@ -190,18 +199,32 @@ def _numbers(field: Json, ends: Iterable[tuple[Sign, exp.Expr]], *, whole: bool)
 def _dates(field: Json, ends: Iterable[tuple[Sign, exp.Expr]]) -> Json | None:
     limits: Json = {}
     for sign, value in ends:
-        if not is_full_date(str(_value(value))):
-            raise LeftOut("a date compared with a part of a date")
+        text = str(_value(value))
+        if not is_full_date(text):
+            raise NotStructured("a date compared with a part of a date")
         step = int(sign is exp.GT) - int(sign is exp.LT)
-        date = str(datetime.date.fromisoformat(str(_value(value))) + datetime.timedelta(step))
+        try:
+            date = str(datetime.date.fromisoformat(text) + datetime.timedelta(step))
+        except OverflowError:
+            raise NotStructured("a day past the calendar's end") from None
         limits |= {"minDate" if sign in (exp.GT, exp.GTE) else "maxDate": date}
     kind = _KINDS["minDate" in limits, "maxDate" in limits]
     return {"field": field, "filterType": "QUANTITATIVE_DATE", "quantitativeFilterType": kind} | limits
 
 
 def _value(node: exp.Expr) -> Any:
-    if isinstance(node, exp.Neg):
+    if isinstance(node, exp.Neg) and node.this.is_number:
         return -_value(node.this)
     if not isinstance(node, exp.Literal):
-        raise LeftOut("a list of something else than values")
-    return node.this if node.is_string else int(node.this) if node.is_int else float(node.this)
+        raise NotStructured("a list of something else than values")
+    return node.this if node.is_string else int(node.this) if node.is_int else _real(node.this)
+
+
+def _real(digits: str) -> float:
+    try:
+        number = float(digits)
+    except ValueError:
+        number = math.inf
+    if math.isinf(number):
+        raise NotStructured("a number past all limits")
+    return number
