@@ -207,7 +207,8 @@ class VizqlConfig(_Frozen):
     api: Literal[20261, 20263] = 20263  # version of the service whose rules hold
     source: str = ""  # the data source, as YAML; empty: inferred from the database
     constrain: Literal["auto", "schema", "none"] = "auto"  # a JSON schema; auto: where the model takes one
-    max_new_tokens: int = Field(300, ge=1)  # of a query
+    draft: Literal["json", "sql"] = "json"  # sql: the model drafts SQL, which is translated
+    max_new_tokens: int = Field(300, ge=1)  # of a query, or of the SQL that it is drafted in
     refinements: int = Field(3, ge=0, le=3)  # the specification's most
     suggestions: bool = True  # the refiner is shown them
     apply_suggestions: bool = False  # the likeliest ones are carried out first; the model is asked where that fails
@@ -305,7 +306,12 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
     },
     "reflect": {"react": CHECKS},
     "candidates": {"react": CHECKS},
-    "vizql": {"schema_text": {"values": 4}, "few_shot": {"k": 3, "pool": "vizql:dev"}},
+    "vizql": {
+        "constrain": "auto",
+        "schema_text": {"values": 4},
+        "few_shot": {"k": 3, "pool": "vizql:dev"},
+        "vizql": {"draft": "sql"},
+    },
     "best": {  # the best that this machine can: what `ask` does where nothing else is asked for (docs/candidates.md)
         "constrain": "auto",
         "react": {**CHECKS, "max_new_tokens": 128},

@@ -5,8 +5,7 @@ fields and looks up values; then the graph of ``graph`` runs: query builder, val
 error handler. ``Episode.sql`` is the compiled SQL, ``Episode.raw_sql`` the query as JSON, and ``flags["vizql"]`` has
 the query, its version and the errors of each version.
 
-Not covered: table calculations and LOD expressions, which are valid and not executed here; drafts by other means than
-the model's greedy answer.
+Not covered: table calculations and LOD expressions, which are valid and not executed here; more than one draft.
 """
 
 from __future__ import annotations
@@ -44,7 +43,9 @@ def vizql(question: Question, resources: Resources, config: Config) -> Episode:
         context.within_budget(task, fields, source),
         context.asked(task, source),
         _grammar(task, source, fields),
+        task.examples,
     )
+    task.examples = ()  # a prompt for SQL shows no JSON
     values = graph().invoke(initial_state(), {"recursion_limit": RECURSION_LIMIT}, context=here)
     return _episode(task, values)
 

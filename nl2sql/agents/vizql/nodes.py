@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from nl2sql.agents import prompts
 from nl2sql.agents.vizql import drafts, execution
 from nl2sql.agents.vizql.state import VizqlState, Work
+from nl2sql.agents.vizql.through_sql import drafts_in_sql, sql_draft
 from nl2sql.config import VizqlConfig
 from nl2sql.vizql.mending import as_json
 
@@ -26,11 +27,18 @@ PREVIEW = 5  # rows of a result in the trace
 
 
 def query_builder(state: VizqlState, work: Work) -> Update:
-    """The first draft: one call of the model, under the data source's grammar where there is one."""
+    """The first draft: as SQL that is translated, with ``vizql.draft: sql``; else, or where it has no structured form,
+    by one call of the model under the data source's grammar where there is one."""
     task, here = work.task, work.here
+    if drafts_in_sql(here):
+        written = sql_draft(work)
+        seen = {"sql": written.sql, "query": written.query} | ({"error": written.reason} if written.reason else {})
+        log(work, "build_query", {"version": 1, "by": "sql"}, seen, written.reason or "ok")
+        if written.query is not None:
+            return {"query_draft": written.query, "query_version": 1}
     examples = [
         prompts.prompt("vizql_example", task.config.prompts, question=asked, query=query)
-        for asked, query in task.examples
+        for asked, query in here.examples
     ]
     user = prompts.prompt(
         "vizql_user",
@@ -41,7 +49,8 @@ def query_builder(state: VizqlState, work: Work) -> Update:
     )
     reply, draft = ask(work, user)
     made = draft if draft is not None else reply
-    log(work, "build_query", {"version": 1}, {"query": made}, "ok" if draft is not None else "no query in the reply")
+    reason = "ok" if draft is not None else "no query in the reply"
+    log(work, "build_query", {"version": 1, "by": "model"}, {"query": made}, reason)
     return {"query_draft": made, "query_version": 1}
 
 

@@ -42,6 +42,7 @@ class Context:
     schema: str
     question: str
     grammar: Grammar | None
+    examples: Sequence[tuple[str, str]]  # few-shot (question, query as JSON)
 
     def check(self, draft: Any) -> Validation:
         """The validation of a draft against the data source and its database."""

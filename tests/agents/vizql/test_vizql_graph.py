@@ -46,7 +46,7 @@ def query(*fields: Any, **parts: Any) -> str:
 
 def asked(database: SqliteDatabase, *replies: str, **switches: Any) -> tuple[Episode, list[str]]:
     """The episode over these replies, and the user turns that the model saw."""
-    config = build_config({"vizql": switches, "few_shot": {"k": 0}, "schema_text": {"values": 0}})
+    config = build_config({"vizql": {"draft": "json", **switches}, "few_shot": {"k": 0}, "schema_text": {"values": 0}})
     episode = answer(ASKED, database, ScriptedModel(list(replies)), "vizql", config)
     return episode, [call["messages"][-1]["content"] for call in episode.calls]
 
