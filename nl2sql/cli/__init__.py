@@ -34,16 +34,16 @@ from nl2sql.cli import (
     score,
     vizql,
 )
+from nl2sql.cli.group import Group, settings
 from nl2sql.errors import Nl2SqlError, one_line
 from nl2sql.machine import masked
 
 app = typer.Typer(
     name="nl2sql",
-    no_args_is_help=True,
-    add_completion=False,
+    cls=Group,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=settings(),
     help="Text-to-SQL agents over local models: ask, evaluate, score.\n\n"
     "Start with: nl2sql ask 'How many customers are there?' --db FILE.sqlite",
 )

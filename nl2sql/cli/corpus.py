@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nl2sql.cli.group import Group
 from nl2sql.errors import Nl2SqlError, UsageError
 
 if TYPE_CHECKING:
     from nl2sql.repair.corpus import Corpus
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(cls=Group, rich_markup_mode=None)
 
 CorpusOption = Annotated[Path, typer.Option("--corpus", envvar="NL2SQL_CORPUS", help="The corpus file.")]
 Dialect = Literal["sqlite", "clickhouse", "duckdb", "postgres", "mysql"]

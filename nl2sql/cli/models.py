@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nl2sql.cli.group import Group
 from nl2sql.cli.options import ServerOption
 from nl2sql.errors import UsageError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from nl2sql.models.embedded import EmbeddedModel
 
 app = typer.Typer(
-    no_args_is_help=True,
+    cls=Group,
     help="List, fetch and describe models.\n\nExample: nl2sql models pull smollm2-135m",
 )
 

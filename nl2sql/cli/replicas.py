@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nl2sql.cli.group import Group
+
 if TYPE_CHECKING:
     from nl2sql.interfaces import Benchmark, Question
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Group, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 BenchmarkOption = Annotated[
     str, typer.Option("--benchmark", "-b", help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME.")

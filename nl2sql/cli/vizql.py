@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nl2sql.cli.explain import DATABASE, DatabaseOption
+from nl2sql.cli.group import Group
 from nl2sql.cli.options import SetOption
 from nl2sql.errors import Nl2SqlError, UsageError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 QueryArgument = Annotated[str, typer.Argument(help="A query, or a request, as JSON; '-': read from stdin.")]
 SourceOption = Annotated[Path, typer.Option(help="The data source, as YAML (nl2sql vizql infer writes one).")]
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Group, rich_markup_mode=None)
 
 
 @app.command("infer")

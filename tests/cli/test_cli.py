@@ -232,6 +232,13 @@ def test_eval_prints_the_contract_and_a_dry_run_runs_nothing(place: Path) -> Non
     assert not (place / "runs").exists()
 
 
+@pytest.mark.parametrize("group", [[], ["models"], ["vizql"], ["replicas"], ["corpus"]])
+def test_a_group_without_a_command_is_its_help_with_whole_sentences(group: list[str], tmp_path: Path) -> None:
+    done = nl2sql(*group, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("Usage:") and "..." not in done.stdout.split("Commands:")[1]
+    assert nl2sql(*group, "nonsense", cwd=tmp_path).returncode == 2
+
+
 def test_the_last_line_of_eval_is_a_command_that_works(place: Path) -> None:
     for options, verb in ((["--control"], "compare"), (["--no-control"], "export-failures")):
         done = nl2sql(*EVAL, *options, "--limit", "2", "--out", f"run {verb}", "--quiet", cwd=place)

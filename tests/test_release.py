@@ -1,0 +1,54 @@
+"""What a release needs besides the code: files that agree with it and with each other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import nl2sql
+
+ROOT = Path(__file__).resolve().parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_one_version_everywhere() -> None:
+    cited = yaml.safe_load(read("CITATION.cff"))
+    logged = re.findall(r"^## (\d\S+)", read("CHANGELOG.md"), re.MULTILINE)
+    assert cited["version"] == logged[0] == nl2sql.__version__
+
+
+def test_workflows_run_targets_that_exist() -> None:
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        jobs: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"]
+        commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+        targets = [words[1] for command in commands if (words := command.split())[0] == "make"]
+        assert targets and all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
+
+
+def test_hooks_run_what_lint_runs() -> None:
+    [repository] = yaml.safe_load(read(".pre-commit-config.yaml"))["repos"]
+    hooks = {hook["entry"].removeprefix(".venv/bin/") for hook in repository["hooks"]}
+    lint = MAKEFILE.partition("\nlint:")[2].partition("\n\n")[0]
+    asked = {line.removeprefix("\t$(BIN)/").removesuffix(" .") for line in lint.splitlines()[1:]}
+    assert hooks == asked
+
+
+@pytest.mark.parametrize("name", re.findall(r"^COPY (.+) \S+$", read("Dockerfile"), re.MULTILINE))
+def test_the_image_copies_what_is_there(name: str) -> None:
+    assert all((ROOT / path).exists() for path in name.split())
+
+
+def test_issue_templates_lead_somewhere() -> None:
+    for file in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md"):
+        text = file.read_text(encoding="utf-8")
+        assert {"name", "about"} <= set(yaml.safe_load(text.split("---")[1]))
+        for target in re.findall(r"\]\(([^)]+)\)", text):
+            assert (file.parent / target).exists(), f"{file.name}: {target}"
