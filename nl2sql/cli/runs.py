@@ -1,8 +1,10 @@
-"""Commands over run folders: ``nl2sql replay``, ``check-run`` and ``export-failures``. They load no model."""
+"""Commands over run folders: ``nl2sql runs``, ``replay``, ``check-run``, ``export-failures``. They load no model."""
 
 from __future__ import annotations
 
 import json
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,54 @@ import typer
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of nl2sql eval.")]
+
+
+def runs_command(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the runs are.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+) -> None:
+    """List the runs in a folder: what each was, how far it is, and its execution accuracy.
+
+    \b
+    Examples:
+      nl2sql runs
+      nl2sql runs /data/runs --json
+    """
+    from nl2sql.errors import UsageError
+    from nl2sql.runs.listing import entries
+
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder; start a run with: nl2sql eval --out {folder / 'first'}")
+    listed = list(entries(folder))
+    if as_json:
+        fields = [{**asdict(entry), "began": entry.began.isoformat(), "state": entry.state} for entry in listed]
+        print(json.dumps(fields, indent=2, ensure_ascii=False))
+        return
+    if not listed:
+        raise UsageError(f"{folder} holds no run; start one with: nl2sql eval --out {folder / 'first'}")
+    rows = [("run", "began (UTC)", "controller", "model", "benchmark", "n", "EX", "state")]
+    for entry in listed:
+        score = "" if entry.ex is None else f"{100 * entry.ex:.1f}"
+        what = (entry.controller, entry.model, entry.benchmark, str(entry.questions), score, entry.state)
+        rows.append((entry.path, f"{entry.began:%Y-%m-%d %H:%M}", *what))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+    for entry in listed:
+        if entry.problem:
+            print(f"note: {entry.problem}")
+    if owed := [entry for entry in listed if entry.state not in ("done", "unreadable")]:
+        print(f"next: {_going_on(Path(owed[0].path))}")
+
+
+def _going_on(folder: Path) -> str:
+    """The command that goes on with an unfinished run: of a cell, its ablation's."""
+    from nl2sql.machine import from_json
+
+    ablation = folder.parent / "ablation.json"
+    if ablation.is_file():
+        return str(from_json(ablation.read_text(encoding="utf-8"))["command"])
+    return f"nl2sql eval --resume {shlex.quote(str(folder))}"
 
 
 def replay_command(

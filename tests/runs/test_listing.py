@@ -1,0 +1,69 @@
+"""``nl2sql runs``: each run with its state, what cannot be read among them, and the command that goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import nl2sql
+from nl2sql.cli import app
+from nl2sql.config import build_config
+from nl2sql.errors import UsageError
+from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runs.listing import entries
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    settings = build_config({"eval": {"replicas": 0}})
+    for name in ("finished", "begun"):
+        model = ScriptedModel({"*": ["SELECT 1 AS one"]}, on_exhausted="repeat")
+        nl2sql.evaluate(
+            model=model, controller="single_shot", split="quick", limit=3, config=settings, out=folder / name,
+            progress=False,
+        )  # fmt: skip
+    lines = (folder / "begun" / "predictions.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "begun" / "predictions.jsonl").write_text(lines[0], encoding="utf-8")
+    (folder / "begun" / "report.json").unlink()
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "manifest.json").write_text("{", encoding="utf-8")
+    (folder / "no run").mkdir()
+    return folder
+
+
+def test_each_run_has_its_state(runs: Path) -> None:
+    listed = {Path(entry.path).name: entry for entry in entries(runs)}
+    assert {name: entry.state for name, entry in listed.items()} == {
+        "finished": "done",
+        "begun": "1 of 3",
+        "damaged": "unreadable",
+    }
+    assert listed["finished"].ex == 0 and listed["finished"].metric == "EX[bag]"
+    assert listed["begun"].benchmark == "packaged/quick" and listed["begun"].controller == "single_shot"
+
+
+def test_the_command_lists_them_and_names_the_next_one(runs: Path) -> None:
+    shown = CliRunner().invoke(app, ["runs", str(runs)])
+    assert shown.exit_code == 0 and shown.stdout.splitlines()[-1] == f"next: nl2sql eval --resume {runs / 'begun'}"
+    assert "note: " in shown.stdout and len(shown.stdout.splitlines()) == 6
+    fields = json.loads(CliRunner().invoke(app, ["runs", str(runs), "--json"]).stdout)
+    assert [entry["state"] for entry in fields if entry["path"].endswith("begun")] == ["1 of 3"]
+
+
+def test_a_cell_goes_on_with_its_ablation(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "grid").mkdir()
+    (runs / "begun").rename(tmp_path / "grid" / "begun")
+    (tmp_path / "grid" / "ablation.json").write_text('{"command": "nl2sql ablate g.yaml --out grid"}')
+    shown = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    (tmp_path / "grid" / "begun").rename(runs / "begun")
+    assert shown.stdout.splitlines()[-1] == "next: nl2sql ablate g.yaml --out grid"
+
+
+def test_no_folder_and_no_run_are_one_line(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        error = CliRunner().invoke(app, ["runs", str(folder)]).exception
+        assert isinstance(error, UsageError) and "nl2sql eval --out" in str(error)
