@@ -1,8 +1,9 @@
 """A first draft through SQL: the model writes SQL for the question, and the SQL is written as a structured query.
 
 A small model has seen far more SQL than structured queries. The prompt, its schema and its grammar are those of the
-control (``single_shot``), so that both write the same SQL. Among the translations the first that is valid and
-executable is the draft, else the first. Not covered: databases that take no SQL, for which there is no such draft.
+control (``single_shot``), so that both write the same SQL. Of the translations that are valid and executable, the draft
+is the most literal one: rows instead of groups where the SQL does not group, its LIMIT instead of a TOP filter. Without
+such a translation it is the plainest. Not covered: databases that take no SQL, for which there is no such draft.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def sql_draft(work: Work) -> SqlDraft:
     translation = structured(sql, here.source, task.resources.database.dialect, nullable)
     if not translation.candidates:
         return SqlDraft(sql, reason=f"no structured form: {translation.reason}")
-    usable = (candidate for candidate in translation.candidates if _is_executable(here, candidate))
+    usable = (candidate for candidate in reversed(translation.candidates) if _is_executable(here, candidate))
     return SqlDraft(sql, next(usable, translation.candidates[0]))
 
 

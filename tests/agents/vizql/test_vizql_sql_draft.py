@@ -66,12 +66,14 @@ def test_the_prompt_is_the_control_s_to_the_letter(orders: SqliteDatabase) -> No
     assert draft["prefill_characters"] == control["prefill_characters"] == len("SELECT")
 
 
-def test_the_first_candidate_that_can_be_executed_is_the_draft(orders: SqliteDatabase) -> None:
+def test_the_most_literal_translation_that_can_be_executed_is_the_draft(orders: SqliteDatabase) -> None:
     top = "name and credit of the one customer with the highest credit"
     cut = asked(orders, "SELECT name, credit FROM customers ORDER BY credit DESC LIMIT 1", question=top)
-    assert cut.rows == (("Ann", 9.0),) and built(cut)[0]["query"]["filters"][0]["filterType"] == "TOP"
-    rows = asked(orders, "SELECT region, sales FROM orders ORDER BY sales LIMIT 2", vizql={"draft": "sql"})
-    assert "options" not in built(rows)[0]["query"]
+    assert cut.rows == (("Ann", 9.0),) and built(cut)[0]["query"]["options"] == {"disaggregate": True, "rowLimit": 1}
+    twice = asked(orders, "SELECT region FROM orders")
+    assert sorted(twice.rows) == [("East",), ("West",), ("West",)]  # SQL without DISTINCT keeps both rows
+    once = asked(orders, "SELECT DISTINCT region FROM orders")
+    assert sorted(once.rows) == [("East",), ("West",)] and "options" not in built(once)[0]["query"]
     # a sum over the rows of orders would count a credit twice; the rows themselves are no sum
     fan_out = asked(orders, "SELECT region, credit FROM orders JOIN customers USING (customer_id)", TOTAL)
     assert built(fan_out)[0]["error"] == "no structured form: join by something else than equal columns"
