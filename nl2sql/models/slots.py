@@ -259,7 +259,8 @@ AttentionInterface.register(ATTENTION, _attend)
 class SequentialDecoder:
     """The same interface over the model's own cache, one row at a time: for models that do not fit slots.
 
-    Slower, and a conversation is reused only when it continues exactly; never wrong.
+    Slower, and a conversation is reused only when it continues exactly. Where the model's own cache does not take
+    several tokens at once (Mamba's, in transformers 5), a continued conversation is read again from its beginning.
     """
 
     token_bytes = 0
@@ -270,6 +271,16 @@ class SequentialDecoder:
         # Recurrent models call their state cache_params.
         known = inspect.signature(model.forward).parameters
         self._cache_name = "cache_params" if "cache_params" in known else "past_key_values"
+        self._reads_on = True
+        self._reads_on = self._agrees_when_reading_on()
+
+    @torch.inference_mode()
+    def _agrees_when_reading_on(self) -> bool:
+        """Whether several tokens over a cache give the logits of one plain forward."""
+        ids, slot = _probe_rows(self.model)[1], Slot()
+        expected = _plain_logits(self.model, ids)
+        self._extend(slot, ids[:12])
+        return _close(self.model, self._extend(slot, ids[12:]), expected)
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> torch.Tensor:
@@ -278,11 +289,15 @@ class SequentialDecoder:
         return torch.cat(computed)
 
     def _extend(self, slot: Slot, new: Sequence[int]) -> torch.Tensor:
+        read = list(new)
+        if slot.tokens and len(read) > 1 and not self._reads_on:
+            read = [*slot.tokens, *read]
+            self.crop(slot, -1)
         if not slot.tokens:
             slot.own_cache = DynamicCache(config=self.model.config.get_text_config())
         try:
             out = self.model(
-                input_ids=torch.tensor([list(new)], device=input_device(self.model)),
+                input_ids=torch.tensor([read], device=input_device(self.model)),
                 use_cache=True,
                 **{self._cache_name: slot.own_cache},
             )
@@ -290,7 +305,7 @@ class SequentialDecoder:
             self.crop(slot, -1)
             raise
         slot.own_cache = getattr(out, self._cache_name)
-        slot.tokens.extend(new)
+        slot.tokens.extend(read)
         logits: torch.Tensor = out.logits[0, -1].float().cpu()
         return logits
 
@@ -372,8 +387,11 @@ def _agrees(decoder: SlotDecoder, rows: list[list[int]], plain: list[torch.Tenso
     decoder.token_bytes = sum(k.nbytes + v.nbytes for k, v in a.layers.values()) // a.capacity
     if not _window_is_asked_for(decoder):
         return False
-    relative = 1e-3 if decoder.model.dtype == torch.float32 else 0.08
-    for logits, expected in zip(got, [plain[0], plain[1], plain[1]], strict=True):
-        if not float((expected - logits).abs().max()) <= relative * float(expected.abs().max()):
-            return False
-    return True
+    pairs = zip(got, [plain[0], plain[1], plain[1]], strict=True)
+    return all(_close(decoder.model, logits, expected) for logits, expected in pairs)
+
+
+def _close(model: Any, logits: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether logits are those of a plain forward, within rounding; not a number is not."""
+    relative = 1e-3 if model.dtype == torch.float32 else 0.08
+    return float((expected - logits).abs().max()) <= relative * float(expected.abs().max())

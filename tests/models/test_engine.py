@@ -200,3 +200,14 @@ def test_several_workers_share_the_work_and_a_conversation_stays_with_its_worker
     router.close()
     with pytest.raises(ModelError, match="closed"):
         router.submit(rows[:1])
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_one_row_at_a_time_a_conversation_may_be_read_in_pieces(kind: str) -> None:
+    model, row = tiny_model(kind), rows_of(30)[0]
+    decoder, whole, pieces = SequentialDecoder(model), Slot(), Slot()
+    expected = decoder.forward([Segment(whole, row)])
+    for piece in (row[:11], row[11:20], row[20:21]):
+        decoder.forward([Segment(pieces, piece)])
+    torch.testing.assert_close(decoder.forward([Segment(pieces, row[21:])]), expected, rtol=1e-4, atol=1e-4)
+    assert list(pieces.tokens) == list(row)

@@ -289,6 +289,20 @@ def at_work(raylet: int) -> bool:
     return False
 
 
+def test_work_that_outlives_the_connection_ends_without_a_word(nodes: Any, ray: Ray) -> None:
+    program = """
+import sys, time
+from nl2sql.runs.distributed.cluster import RayCluster
+cluster = RayCluster(sys.argv[1], None)
+work = cluster.map(time.sleep, [(0,), (60,)])
+next(work)
+cluster.close()
+del work
+"""
+    done = subprocess.run([sys.executable, "-c", program, nodes.address], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
 def test_an_interrupted_run_is_continued_without_the_cluster(nodes: Any, ray: Ray, tmp_path: Path) -> None:
     out, command = tmp_path / "out", [sys.executable, "-m", "nl2sql.cli", "eval", "--quiet"]
     plan = ["--split", "dev", "--limit", "36", "--replicas", "0", "--model", script_of(tmp_path / "s.json", 0.1)]

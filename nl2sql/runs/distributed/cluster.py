@@ -96,7 +96,8 @@ class RayCluster:
                     number = waiting.pop(reference)
                     yield number, self._result(reference)
         finally:
-            for reference in waiting:
+            # An iterator that nobody closed ends when Python drops it, maybe after the connection: its tasks ended then.
+            for reference in waiting if self._ray.is_initialized() else ():
                 self._ray.cancel(reference, force=True)
 
     def _result(self, reference: Any) -> Any:
