@@ -96,7 +96,7 @@ class RayCluster:
                     number = waiting.pop(reference)
                     yield number, self._result(reference)
         finally:
-            # An iterator that nobody closed ends when Python drops it, maybe after the connection: its tasks ended then.
+            # Python may drop an iterator that nobody closed after the connection is gone: its tasks ended then.
             for reference in waiting if self._ray.is_initialized() else ():
                 self._ray.cancel(reference, force=True)
 

@@ -30,6 +30,7 @@ SHORT = 300  # characters of a value, a reason, a question in the list
 ROWS, COLUMNS = 20, 30  # shown of a result
 LONG = (2_000, 800, 300)  # characters of a model's text or an observation; the first by which the page stays in size
 MOST_BYTES, MOST_PER_EPISODE = 39_000_000, 3_900  # of the traces in a page; whichever is more
+CALLS, KINDS = 60, 3  # model calls listed of an episode; kinds of them whose messages are shown
 GOLD_ROWS, GOLD_TIMEOUT_S = 1_000, 10.0
 
 
@@ -212,6 +213,8 @@ def _episode(
         "steps": trace["steps"],
         "seconds": round(trace["seconds"], 2),
         "usage": {name: usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens", "model_calls")},
+        "saw": _saw(trace, 4 * long),
+        "calls": [_call(call) for call in trace.get("calls") or ()][:CALLS],
         "violations": [name for name, on in trace["compliance"].items() if on],
         "trace": [_record(record, long) for record in trace["trace"]],
         "decisions": [
@@ -228,6 +231,27 @@ def _episode(
         episode["gold_result"] = _result(gold.columns, rows, len(rows), more=gold.truncated)
         episode["gold_error"] = episode["gold_error"] or (None if gold.success else gold.error)
     return episode
+
+
+def _saw(trace: Mapping[str, Any], long: int) -> list[dict[str, Any]]:
+    """The messages that the loop began with, and those of the first call of each other kind (sql, repair, ...)."""
+    calls = trace.get("calls") or ()
+    seen = {"act": trace.get("messages") or ()} if any(call.get("kind") == "act" for call in calls) else {}
+    for call in calls:
+        if call.get("messages"):
+            seen.setdefault(call["kind"], call["messages"])
+    return [
+        {"kind": kind, "messages": [[m["role"], _cut(str(m.get("content") or ""), long)] for m in messages[:4]]}
+        for kind, messages in list(seen.items())[:KINDS]
+        if messages
+    ]
+
+
+def _call(call: Mapping[str, Any]) -> list[Any]:
+    """Of a model call: kind, prompt tokens, those computed, completion tokens, seconds, whether the cache answered."""
+    usage = call["usage"]
+    numbers = [usage.get(name, 0) for name in ("prompt_tokens", "prefill_tokens", "completion_tokens")]
+    return [call["kind"], *numbers, round(usage.get("seconds", 0.0), 2), int(bool(usage.get("cached_calls")))]
 
 
 def _session(session: Mapping[str, Any], long: int) -> dict[str, Any]:

@@ -6,21 +6,28 @@ import base64
 import hashlib
 import html
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from nl2sql import __version__
+from nl2sql.agents.record import json_text
+from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.machine import write_whole
 from nl2sql.runs.dialogue_scores import dialogue_rows
+from nl2sql.runs.plan import Plan
 from nl2sql.runs.report.collect import Collected, collect
 from nl2sql.runs.report.episodes import pack
 from nl2sql.runs.report.plots import MOST_RUNS, SERIES, css, figures
 from nl2sql.runs.summary import REPAIRS, repairs_line, summary_notes
+
+# Of a plan, what may change an answer or its cost and has no column of its own in the page; and its default.
+TOLD = ("adapter", "engine", "device", "batch_size", "server", "sample_seed", "seeds", "equal_tokens", "engine_url")
+NOT_TOLD = {field.name: field.default for field in fields(Plan) if field.name in TOLD}
 
 
 def report_html(runs: Iterable[str | Path], *, golds: bool = True, progress: bool = True) -> str:
@@ -33,13 +40,15 @@ def report_html(runs: Iterable[str | Path], *, golds: bool = True, progress: boo
 
     collected = collect(runs)
     packed = pack(collected, golds=golds, progress=progress)
-    script = _asset("page.js")
+    script = _asset("episode.js") + _asset("page.js")
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     page.filters |= {"percent": _percent, "points": _points}
     return page.from_string(_asset("page.html")).render(
-        title=" and ".join(collected.runs) if len(collected.runs) < 3 else f"{len(collected.runs)} runs",
+        title=title(collected),
         collected=collected,
         facts=_facts(collected),
+        settings=settings(collected),
+        whole_config=[(label, _yaml(run.manifest["config"])) for label, run in collected.runs.items()],
         notes=[(label, summary_notes(run.report)) for label, run in collected.runs.items()],
         alarms=[(label, line) for label, run in collected.runs.items() for line in run.report.get("alarms", [])],
         figures=figures(collected),
@@ -97,6 +106,68 @@ def view(*runs: Any, golds: bool = True, height: int = 900) -> View:
 
 def _asset(name: str) -> str:
     return files("nl2sql.runs.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def title(collected: Collected) -> str:
+    """Controllers, models and benchmarks of all runs, and the number of questions.
+
+    Example: ``react · smollm2-135m · packaged/quick, 40 questions``.
+    """
+    reports = [run.report for run in collected.runs.values()]
+    splits = [run.manifest["plan"].get("split") or "all" for run in collected.runs.values()]
+    counts = {f"{report['n']:,}" for report in reports}
+    parts = [
+        _listed(report["controller"] for report in reports),
+        _listed(str(report["model"]) for report in reports),
+        _listed(f"{report['benchmark']}/{split}" for report, split in zip(reports, splits, strict=True)),
+    ]
+    return f"{' · '.join(parts)}, {counts.pop() if len(counts) == 1 else 'various numbers of'} questions"
+
+
+def _listed(names: Iterable[str], most: int = 3) -> str:
+    """Each name once; past ``most`` the number of the others."""
+    once = list(dict.fromkeys(names))
+    shown = once if len(once) <= most else [*once[: most - 1], f"{len(once) - most + 1} others"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def settings(collected: Collected) -> list[list[str]]:
+    """The settings in which a run is not at the defaults, a column per run; the first row is the header.
+
+    The configuration's keys first, then what was said of the run itself (adapter, batch size, seed). Where runs differ
+    in a setting, its row has it for every run. Empty where every run is at the defaults.
+    """
+    default = dict(_flat(Config().model_dump(mode="json"))) | NOT_TOLD
+    columns = []
+    for run in collected.runs.values():
+        plan = run.manifest["plan"]
+        told = {name: plan[name] for name in TOLD if plan.get(name, NOT_TOLD[name]) not in (NOT_TOLD[name], [])}
+        columns.append(dict(_flat(run.manifest["config"])) | told)
+    rows = []
+    for name in dict.fromkeys(name for column in columns for name in column):
+        usual = _written(default.get(name))
+        values = [_written(column.get(name, default.get(name))) for column in columns]
+        if set(values) != {usual}:
+            rows.append([name, *values, usual])
+    return [["setting", *collected.runs, "default"], *rows] if rows else []
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _written(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json_text(value)
+
+
+def _yaml(config: Mapping[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
 
 
 def _facts(collected: Collected) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_runs_are_told_apart_and_an_episode_has_an_address(browser: Browser, sma
     browser.click("#episode .tabs button:last-child")
     browser.wait("document.querySelector('#episode .tabs button:last-child').getAttribute('aria-pressed') === 'true'")
     text, address = browser.run("[document.querySelector('#episode').textContent, location.href]")
-    assert address.endswith("&run=1")
+    assert address.endswith("&run=1&answer=differ")
     with Browser() as another:
         another.open(address)
         another.wait("document.querySelector('#episode .question')")
@@ -186,3 +187,83 @@ def test_a_turn_of_a_dialogue_shows_what_it_was_understood_as(browser: Browser, 
     browser.wait(f"{shown}.includes({f'Understood as: {resolved}'!r})")
     assert browser.run(f"{shown}.includes('A follow-up (')")
     picture(browser, "dialogue")
+
+
+def test_a_filtered_list_has_an_address(browser: Browser, small: Path) -> None:
+    browser.open(small.as_uri())
+    browser.choose("#filter-run", "1")
+    browser.choose("#filter-answer", "notright")
+    browser.choose("#filter-hardness", "hard")
+    shown, address = count(browser), browser.run("location.href")
+    assert address.endswith("#run=1&answer=notright&hardness=hard")
+    with Browser() as another:
+        another.open(f"{address}&cause=nothing+of+this+page")
+        assert count(another) == shown != "60 of 60"
+        assert another.run("document.querySelector('#filter-hardness').value") == "hard"
+        another.click(".row")
+        another.wait("document.querySelector('#episode .question')")
+        assert "answer=notright" in another.run("location.hash") and "q=" in another.run("location.hash")
+
+
+def test_sql_can_be_copied(browser: Browser, small: Path) -> None:
+    browser.open(small.as_uri())
+    browser.click(".row")
+    browser.wait("document.querySelector('#episode .copied button')")
+    sql = browser.run("document.querySelector('#episode .copied pre').textContent")
+    browser.click("#episode .copied button")
+    browser.wait("document.querySelector('#episode .copied button').textContent !== 'copy'")
+    done = browser.run("document.querySelector('#episode .copied button').textContent")
+    assert sql and (done == "copied" or browser.run("getSelection().toString()").strip() == sql.strip())
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_page_is_not_scrolled_sideways(small: Path, width: int) -> None:
+    with Browser(width=width) as browser:
+        browser.open(small.as_uri())
+        picture(browser, f"width-{width}")
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        browser.click(".row")
+        browser.wait("document.querySelector('#episode .question')")
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        if width == 390:  # a phone shows every metric without scrolling
+            shown = "[...document.querySelectorAll('#numbers td b')].map(b => b.getBoundingClientRect().right)"
+            assert max(browser.run(shown)) <= width
+        if width == 1400:  # two runs: every column is in sight
+            assert browser.run("(t => t.scrollWidth <= t.clientWidth)(document.querySelector('#numbers .scroll'))")
+
+
+LONG_SQL = (
+    "SELECT d.name, LEFT(d.code, 2) FROM departments AS d LEFT JOIN staff AS s ON s.d = d.id WHERE d.name = 'FROM x  y' "
+    "AND d.id IN (SELECT d FROM staff WHERE age > 30) GROUP BY d.name ORDER BY COUNT(*) DESC LIMIT 3"
+)
+IN_LINES = """SELECT d.name, LEFT(d.code, 2)
+FROM departments AS d
+LEFT JOIN staff AS s ON s.d = d.id
+WHERE d.name = 'FROM x  y' AND d.id IN (SELECT d
+  FROM staff
+  WHERE age > 30)
+GROUP BY d.name
+ORDER BY COUNT(*) DESC
+LIMIT 3"""
+
+
+def test_long_sql_has_a_line_per_clause(browser: Browser, small: Path) -> None:
+    browser.open(small.as_uri())
+    assert browser.run(f"lines({json.dumps(LONG_SQL)})") == IN_LINES
+    assert browser.run("lines('SELECT a FROM t')") == "SELECT a FROM t"
+
+
+def test_an_episode_shows_what_the_model_saw_and_each_calls_cost(browser: Browser, tmp_path: Path) -> None:
+    replies = {"*": {"react": ["Action: generate_sql[{}]", "SELECT 1 AS one", *["Action: finish[{}]"] * 9]}}
+    config = build_config({"eval": {"replicas": 0}})
+    options = {"split": "quick", "limit": 1, "control": False, "progress": False}
+    run = evaluate("packaged", ScriptedModel(replies), "react", config=config, out=tmp_path / "run", **options)
+    browser.open(report.write_report([run.folder], tmp_path / "report.html", progress=False).as_uri())
+    browser.click(".row")
+    browser.wait("document.querySelector('#episode details')")
+    seen = browser.run("[...document.querySelectorAll('#episode details')].map(box => box.textContent)")
+    assert seen[0].startswith("The loop's first call") and "generate_sql" in seen[0]
+    assert (
+        seen[1].startswith("The first call for SQL") and "campus_registry" not in seen[0] and "departments" in seen[1]
+    )
+    assert seen[-1].startswith("Tokens and seconds of") and "computed" in seen[-1]

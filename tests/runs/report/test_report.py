@@ -23,6 +23,7 @@ from nl2sql.runs.evaluate import evaluate, start
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.report import episodes as packing
 from nl2sql.runs.report.collect import collect
+from nl2sql.runs.report.page import settings, title
 from nl2sql.runs.run import Run
 
 NO_TS = build_config({"eval": {"replicas": 0}})
@@ -253,3 +254,31 @@ def test_a_notebook_shows_the_same_page_in_a_frame(runs: tuple[Path, Path]) -> N
     shown = report.view(Run.load(runs[0]), golds=False)._repr_html_()
     assert shown.startswith("<iframe srcdoc=") and 'sandbox="allow-scripts"' in shown
     assert "<script" not in shown  # escaped, in the attribute
+
+
+def test_the_title_names_controllers_model_and_benchmark(page: str, runs: tuple[Path, Path]) -> None:
+    model = Run.load(runs[0]).report["model"]
+    assert title(collect(runs[:1])) == f"react · {model} · packaged/quick, 12 questions"
+    assert f"<title>react · {model}" in page and "packaged/quick, 12 questions</h1>" in page
+
+
+def test_seconds_are_per_question_and_the_whole_set_is_told(page: str, runs: tuple[Path, Path]) -> None:
+    seconds = Run.load(runs[0]).report["usage"]["seconds"]
+    assert f'title="{seconds:,.1f} s for the whole set">{seconds / 12:,.2f}</td>' in page
+
+
+def test_settings_are_those_that_leave_the_defaults_and_differences_are_marked(tmp_path: Path) -> None:
+    replies = ScriptedModel({"*": {"single_shot": ["SELECT 1 AS one"]}})
+    for name, override in {"one": {}, "two": {"schema_text": {"values": 4}}}.items():
+        config = build_config({"eval": {"replicas": 0}, **override})
+        options = {"split": "quick", "limit": 1, "control": False, "progress": False}
+        evaluate("packaged", replies, "single_shot", config=config, out=tmp_path / name, batch_size=4, **options)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    header, *rows = settings(collect(folders))
+    assert header == ["setting", "one", "two", "default"]
+    assert ["schema_text.values", "0", "4", "0"] in rows and ["eval.replicas", "0", "0", "5"] in rows
+    assert ["batch_size", "4", "4", "32"] in rows and not any(row[0] == "react.max_steps" for row in rows)
+    page = report.report_html(folders, progress=False)
+    differing = re.findall(r'<tr class="differs"><td>([^<]+)</td>', page)
+    assert differing == ["schema_text.values"]
+    assert "The whole configuration of two" in page and "max_steps: 8" in page
