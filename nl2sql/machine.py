@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -34,6 +35,19 @@ SHORTEST_KEY = 8  # characters; shorter ones ("EMPTY") are no secret, and their 
 MOST_DIGITS = 300  # of a whole number: longer ones are no float's, and no count of anything
 _DEEP = "it is nested too deeply"
 _DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
+
+
+def install_command(*extras: str) -> str:
+    """The command that adds optional parts to this installation: a checkout's in its folder, else the package's.
+
+    Example: ``pip install -c constraints.txt -e '.[mcp]'`` where the package is used from a checkout.
+    """
+    root, names = Path(__file__).resolve().parent.parent, ",".join(extras)
+    if not (root / "pyproject.toml").is_file() or not (root / "constraints.txt").is_file():
+        return f"pip install 'nl2sql-harness[{names}]'"
+    if root == Path.cwd():
+        return f"pip install -c constraints.txt -e '.[{names}]'"
+    return f"pip install -c {shlex.quote(str(root / 'constraints.txt'))} -e {shlex.quote(f'{root}[{names}]')}"
 
 
 def api_key(variable: str = KEY_VARIABLE) -> str:

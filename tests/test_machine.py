@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nl2sql import machine
 from nl2sql.machine import free_bytes
 
 
@@ -22,3 +23,13 @@ def test_cores_are_those_that_the_process_may_run_on() -> None:
 def test_free_memory_is_part_of_the_machines() -> None:
     free = free_bytes()
     assert free is not None and 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_advice_to_install_names_what_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(machine.__file__).parent.parent
+    monkeypatch.chdir(root)
+    assert machine.install_command("mcp", "ray") == "pip install -c constraints.txt -e '.[mcp,ray]'"
+    monkeypatch.chdir(tmp_path)
+    assert f"{root}[mcp]" in machine.install_command("mcp")
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "site-packages" / "nl2sql" / "machine.py"))
+    assert machine.install_command("mcp") == "pip install 'nl2sql-harness[mcp]'"  # installed from a wheel

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from nl2sql.agents.task import EpisodeFailed, State
 from nl2sql.errors import UsageError
+from nl2sql.machine import install_command
 
 W = TypeVar("W", bound=State)
 
@@ -20,7 +21,7 @@ def check_langgraph(controller: str) -> None:
         import langgraph.graph  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            f"controller {controller} needs LangGraph ({error}); install it: pip install 'nl2sql-harness[graph]'"
+            f"controller {controller} needs LangGraph ({error}); install it: {install_command('graph')}"
         ) from None
 
 

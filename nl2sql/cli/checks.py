@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from nl2sql.errors import Nl2SqlError
-from nl2sql.machine import cores, free_bytes
+from nl2sql.machine import cores, free_bytes, install_command
 from nl2sql.models.doctor import Check
 
 NEEDED_BYTES = 2 * 10**9  # free disk, or memory, for a small model, its conversion and replicas
@@ -29,7 +29,7 @@ def machine_checks() -> Iterator[Check]:
     yield _sandbox()
     yield _benchmarks()
     missing = [extra for module, extra in OPTIONAL.items() if importlib.util.find_spec(module) is None]
-    hint = f"not installed: {', '.join(missing)} (pip install 'nl2sql-harness[{','.join(missing)}]')"
+    hint = f"not installed: {', '.join(missing)} ({install_command(*missing)})"
     yield Check("optional parts", "warn" if missing else "ok", hint if missing else "all installed")
 
 

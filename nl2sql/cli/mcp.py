@@ -11,6 +11,7 @@ import typer
 
 from nl2sql.cli.options import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
 from nl2sql.errors import UsageError
+from nl2sql.machine import install_command
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Model
@@ -57,7 +58,7 @@ def mcp(
     try:
         from nl2sql.cli.mcp_server import DatabaseTools, SharedModel, build_server
     except ImportError as error:
-        raise UsageError(f"{error}; install it: pip install 'nl2sql-harness[mcp]'") from None
+        raise UsageError(f"{error}; install it: {install_command('mcp')}") from None
     from nl2sql.agents.controllers import get_controller
     from nl2sql.config import load_config
     from nl2sql.databases.engines import open_database

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.databases.schema import quote_always
 from nl2sql.errors import UsageError, one_line
-from nl2sql.machine import cache_dir
+from nl2sql.machine import cache_dir, install_command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,7 +145,7 @@ def _excel(file: Path) -> dict[str, pd.DataFrame]:
     try:
         sheets = pd.read_excel(file, sheet_name=None, dtype_backend="numpy_nullable")
     except ImportError:
-        raise ImportError("Excel files need openpyxl; install it: pip install 'nl2sql-harness[excel]'") from None
+        raise ImportError(f"Excel files need openpyxl; install it: {install_command('excel')}") from None
     return {str(name): frame for name, frame in sheets.items()}
 
 

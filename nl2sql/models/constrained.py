@@ -20,13 +20,14 @@ import torch
 
 from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar
+from nl2sql.machine import install_command
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 logger = logging.getLogger(__name__)
 
-INSTALL = "constrained decoding needs llguidance: pip install 'nl2sql-harness[grammar]' (or --constrain none)"
+INSTALL = f"constrained decoding needs llguidance: {install_command('grammar')} (or --constrain none)"
 CACHED = 32  # compiled grammars kept per tokenizer; one of a schema of ten tables takes some 13 MB and half a second
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nl2sql.errors import DatabaseError, one_line
+from nl2sql.machine import install_command
 from nl2sql.repair.index import Array, IndexFactory, SearchIndex, joined
 
 BATCH = 1000  # fixes sent at once
@@ -33,7 +34,7 @@ def milvus(uri: str) -> IndexFactory:
     try:
         from pymilvus import MilvusClient
     except ImportError:
-        raise DatabaseError("Milvus needs a package; install it: pip install 'nl2sql-harness[milvus]'") from None
+        raise DatabaseError(f"Milvus needs a package; install it: {install_command('milvus')}") from None
     with milvus_errors(uri):
         client = MilvusClient(uri, timeout=WAIT_S)
 

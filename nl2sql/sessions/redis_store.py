@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Turn
+from nl2sql.machine import install_command
 from nl2sql.sessions.turns import (
     KEPT,
     checked_owner,
@@ -83,7 +84,7 @@ class RedisStore:
             from redis.backoff import ExponentialBackoff
             from redis.retry import Retry
         except ImportError:
-            known = "pip install 'nl2sql-harness[sessions]', or keep sessions in a file: --store FILE"
+            known = f"{install_command('sessions')}, or keep sessions in a file: --store FILE"
             raise UsageError(f"the library redis is not installed; install it: {known}") from None
         self.ttl_s, self._errors = checked_ttl(ttl_s), redis.RedisError
         options: dict[str, Any] = {"decode_responses": True, "encoding_errors": "replace"}

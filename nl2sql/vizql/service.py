@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import RunResult
+from nl2sql.machine import install_command
 from nl2sql.vizql.answers import ServiceError, rows_of
 from nl2sql.vizql.metadata import from_metadata
 from nl2sql.vizql.query import Request, read_request, to_json
@@ -129,7 +130,7 @@ def open_service(url: str, *, datasource_luid: str, timeout_s: float = TIMEOUT_S
     try:
         from nl2sql.vizql import official
     except ImportError as error:
-        install = "install it: pip install 'nl2sql-harness[vizql-service]'"
+        install = f"install it: {install_command('vizql-service')}"
         raise UsageError(f"a VizQL Data Service needs the official client ({error}); {install}") from None
     token, name, secret, site = (os.environ.get(variable, "").strip() for variable in ENVIRONMENT)
     server = None

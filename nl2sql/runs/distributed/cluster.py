@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
-from nl2sql.machine import cores
+from nl2sql.machine import cores, install_command
 
 T = TypeVar("T")
 
-INSTALL = "the ray executor needs Ray: pip install 'nl2sql-harness[ray]' (or --executor local)"
+INSTALL = f"the ray executor needs Ray: {install_command('ray')} (or --executor local)"
 RETRIES = 5  # of a shard whose worker or node died
 STORE_BYTES = 100 * 2**20  # object store of a cluster started here; what travels is small
 REACH_S = 5.0  # for an address to answer

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from nl2sql import __version__
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.machine import written_whole
+from nl2sql.machine import install_command, written_whole
 from nl2sql.runs.export.spans import Span, Trace, trace_of
 from nl2sql.runs.folder import iter_jsonl
 from nl2sql.runs.run import Run
@@ -26,7 +26,7 @@ from nl2sql.runs.run import Run
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-INSTALL = "the export needs OpenTelemetry: pip install 'nl2sql-harness[otel]'"
+INSTALL = f"the export needs OpenTelemetry: {install_command('otel')}"
 BATCH = 64  # episodes in a request
 TIMEOUT_S = 10.0  # of a request, with its repetitions
 PATH = "/v1/traces"

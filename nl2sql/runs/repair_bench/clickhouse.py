@@ -26,6 +26,7 @@ from nl2sql.databases.sqlite.files import read_only
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.eval.rules import get_rule
 from nl2sql.interfaces import Benchmark, Database, Question
+from nl2sql.machine import install_command
 from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, Asked
 from nl2sql.sql.parse import SLIPS, parse_bounded
 
@@ -105,7 +106,7 @@ def _loaded(source: Path, folder: Path) -> Path:
         raise DatabaseError(f"{source} was not loaded into ClickHouse within {LOAD_S:g} s") from None
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        hint = "; install it: pip install 'nl2sql-harness[engines]'" if "ModuleNotFound" in said[0] else ""
+        hint = f"; install it: {install_command('engines')}" if "ModuleNotFound" in said[0] else ""
         raise DatabaseError(f"{source} cannot be loaded into ClickHouse: {one_line(said[0], 300)}{hint}")
     building.rename(folder)
     return folder

@@ -233,8 +233,9 @@ def test_the_page_is_not_scrolled_sideways(small: Path, width: int) -> None:
 
 
 LONG_SQL = (
-    "SELECT d.name, LEFT(d.code, 2) FROM departments AS d LEFT JOIN staff AS s ON s.d = d.id WHERE d.name = 'FROM x  y' "
-    "AND d.id IN (SELECT d FROM staff WHERE age > 30) GROUP BY d.name ORDER BY COUNT(*) DESC LIMIT 3"
+    "SELECT d.name, LEFT(d.code, 2) FROM departments AS d LEFT JOIN staff AS s ON s.d = d.id "
+    "WHERE d.name = 'FROM x  y' AND d.id IN (SELECT d FROM staff WHERE age > 30) "
+    "GROUP BY d.name ORDER BY COUNT(*) DESC LIMIT 3"
 )
 IN_LINES = """SELECT d.name, LEFT(d.code, 2)
 FROM departments AS d
@@ -263,7 +264,5 @@ def test_an_episode_shows_what_the_model_saw_and_each_calls_cost(browser: Browse
     browser.wait("document.querySelector('#episode details')")
     seen = browser.run("[...document.querySelectorAll('#episode details')].map(box => box.textContent)")
     assert seen[0].startswith("The loop's first call") and "generate_sql" in seen[0]
-    assert (
-        seen[1].startswith("The first call for SQL") and "campus_registry" not in seen[0] and "departments" in seen[1]
-    )
+    assert seen[1].startswith("The first call for SQL") and "You write SQLite queries" in seen[1]
     assert seen[-1].startswith("Tokens and seconds of") and "computed" in seen[-1]
