@@ -24,6 +24,7 @@ from nl2sql.cli import (
     corpus,
     doctor,
     evaluate,
+    examples,
     explain,
     export_otel,
     mcp,
@@ -74,6 +75,7 @@ app.command("export-failures")(runs.export_failures_command)
 app.command("export-otel")(export_otel.export_otel_command)
 app.command("score")(score.score_command)
 app.command("compare")(compare.compare_command)
+app.command("examples")(examples.examples_command)
 app.command("check-data")(check_data.check_data)
 app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)

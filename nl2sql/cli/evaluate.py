@@ -49,7 +49,7 @@ def evaluate_command(
         int | None, typer.Option(help="A seeded sample of so many questions or dialogues, by database.")
     ] = None,
     controller: Annotated[
-        str, typer.Option(help="react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
+        str, typer.Option(help="react, react_plus, best, reflect, candidates, single_shot, vizql, or FILE.py:function.")
     ] = "react",
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",
