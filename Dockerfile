@@ -3,6 +3,8 @@ FROM python:3.11-slim
 WORKDIR /opt/nl2sql
 COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY data data
+COPY notebooks notebooks
+COPY scripts scripts
 COPY nl2sql nl2sql
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt ".[grammar]" \
     && useradd --create-home reader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,13 @@ def test_hooks_run_what_lint_runs() -> None:
 @pytest.mark.parametrize("name", re.findall(r"^COPY (.+) \S+$", read("Dockerfile"), re.MULTILINE))
 def test_the_image_copies_what_is_there(name: str) -> None:
     assert all((ROOT / path).exists() for path in name.split())
+
+
+def test_the_image_copies_what_the_wheel_is_built_of() -> None:
+    wheel = tomllib.loads(read("pyproject.toml"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {path.split("/")[0] for path in (*wheel["packages"], *wheel["force-include"])}
+    copied = " ".join(re.findall(r"^COPY (.+) \S+$", read("Dockerfile"), re.MULTILINE)).split()
+    assert needed <= set(copied)
 
 
 def test_issue_templates_lead_somewhere() -> None:
