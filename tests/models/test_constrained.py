@@ -149,7 +149,7 @@ def test_a_token_outside_the_grammar_is_an_error(tiny: Constrainer) -> None:
 
 def test_without_llguidance_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(ModelError, match=r"pip install 'nl2sql-harness\[grammar\]'"):
+    with pytest.raises(ModelError, match=r"pip install .*\[grammar\]'"):
         Constrainer(tiny_tokenizer(), N_VOCAB, STOPS).start(CALL)
 
 

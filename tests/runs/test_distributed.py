@@ -133,7 +133,7 @@ def test_a_worker_whose_file_is_another_says_which(shop: Path, tmp_path: Path) -
 
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install 'nl2sql-harness\[ray\]' \(or --executor local\)"), Ray():
+    with pytest.raises(UsageError, match=r"pip install .*\[ray\]' \(or --executor local\)"), Ray():
         raise AssertionError("a cluster was opened")
 
 
