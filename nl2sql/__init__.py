@@ -17,10 +17,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers and editors; a test compares the two lists
     from nl2sql.agents.agent_tools import TOOLS as TOOLS
@@ -122,7 +119,8 @@ class _SpecificationPaths:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, cast("Loader", self)) if fullname in _SPECIFICATION else None
+        loader: Any = self
+        return ModuleSpec(fullname, loader) if fullname in _SPECIFICATION else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(_SPECIFICATION[spec.name])

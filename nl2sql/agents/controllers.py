@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.identity import code_identity
@@ -23,7 +22,8 @@ from nl2sql.agents.prompts import for_engine
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import takes_grammars
 from nl2sql.agents.task import EpisodeFailed
-from nl2sql.config import PRESETS, Config, build_config, function_of_file, merge
+from nl2sql.config import PRESETS, Config, build_config, merge
+from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
 from nl2sql.interfaces import (
     USER,
@@ -51,6 +51,8 @@ _HOMES = {
     "best": "nl2sql.agents.candidates.agent:candidates",
     "vizql": "nl2sql.agents.vizql:vizql",
 }
+PACKAGED = tuple(_HOMES)
+LOOPS = ("react", "react_plus")  # take tools and gates
 SAMPLERS = ("single_shot", "candidates", "best")  # draw samples whatever react.do_sample says
 
 
@@ -66,7 +68,7 @@ class NamedController:
 
 
 def get_controller(spec: str | Callable[..., Any]) -> NamedController:
-    """A controller by short name, by ``FILE.py:function``, or a callable itself.
+    """A controller by short name, as one's own in one of ``config.plugins.FORMS``, or a callable itself.
 
     Raises UsageError for an unknown name, a missing file or function, and a controller whose extra is not installed.
     """
@@ -79,14 +81,12 @@ def get_controller(spec: str | Callable[..., Any]) -> NamedController:
             home.check_installed()
         controller = getattr(home, function)
         return NamedController(spec, code_identity(controller), controller, PRESETS.get(spec, {}), spec)
-    path, _, function = spec.rpartition(":")
-    if path.endswith(".py"):
-        file = Path(path).expanduser().resolve()
-        controller = function_of_file(spec, "controller")
-        whole = hashlib.sha256(file.read_bytes()).hexdigest()[:16]  # its helpers and constants count; imports do not
-        return NamedController(function, f"{code_identity(controller)}-{whole}", controller, {}, spec)
-    known = ", ".join(_HOMES)
-    raise UsageError(f"unknown controller {spec!r}; known: {known}, or your own as FILE.py:function")
+    if own := own_function("controllers", spec):
+        identity = code_identity(own.function)
+        if own.file is not None and own.file.is_file():  # its helpers and constants count; imports do not
+            identity += f"-{hashlib.sha256(own.file.read_bytes()).hexdigest()[:16]}"
+        return NamedController(own.name, identity, own.function, {}, spec)
+    raise UsageError(f"unknown controller {spec!r}; known: {', '.join(_HOMES)}, or your own as {FORMS}")
 
 
 def with_preset(named: NamedController, config: Config | None) -> Config:

@@ -159,6 +159,6 @@ def question_model_print(settings: CandidatesConfig) -> str | None:
 
 def _local(spec: str) -> Any:
     source = resolve_spec(spec)
-    if source.kind in ("http", "scripted"):
+    if source.kind in ("http", "scripted", "plugin"):
         raise UsageError(f"candidates.question_model {spec!r}: give a local model, such as smollm2-135m")
     return source

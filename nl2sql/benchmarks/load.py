@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, load_packaged_dialogues
 from nl2sql.benchmarks.structured import VIZQL, load_vizql
+from nl2sql.config.plugins import plugin, plugins
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def load_benchmark(
     databases: str | Path | None = None,
     engine_url: str = "",
 ) -> Benchmark:
-    """Load what is packaged (``packaged``, ``packaged-dialogues``, ``vizql``), a folder, or ``hf:...``.
+    """Load what is packaged (``packaged``, ``packaged-dialogues``, ``vizql``), a folder, ``hf:...``, or a plugin's.
 
     A folder is named by its path, or by its name in ``root`` or ``NL2SQL_BENCHMARKS``.
 
@@ -52,6 +53,8 @@ def load_benchmark(
         from nl2sql.benchmarks.hub import load_hub
 
         benchmark = load_hub(name, databases=databases)
+    elif opener := plugin("benchmarks", name):
+        benchmark = opener()
     else:
         from nl2sql.benchmarks.layouts import read_folder
 
@@ -65,7 +68,7 @@ def load_benchmark(
 
 
 def available_benchmarks(root: str | Path | None = None) -> list[str]:
-    """Names that ``load_benchmark`` accepts now: what is packaged, and the benchmark folders in the search path."""
+    """Names that ``load_benchmark`` accepts now: what is packaged or a plugin, and folders in the search path."""
     from nl2sql.benchmarks.layouts import layout_of
 
     names = {
@@ -75,7 +78,7 @@ def available_benchmarks(root: str | Path | None = None) -> list[str]:
         for folder in base.iterdir()
         if folder.is_dir() and layout_of(folder)
     }
-    return ["packaged", PACKAGED_DIALOGUES, VIZQL, *sorted(names)]
+    return ["packaged", PACKAGED_DIALOGUES, VIZQL, *plugins("benchmarks"), *sorted(names)]
 
 
 def _search_path(root: str | Path | None) -> list[Path]:

@@ -29,6 +29,7 @@ from nl2sql.cli import (
     export_otel,
     mcp,
     models,
+    plugins,
     replicas,
     report,
     runs,
@@ -81,6 +82,7 @@ app.command("doctor")(doctor.doctor)
 app.command("explain")(explain.explain)
 app.command("bench-repair")(bench_repair.bench_repair)
 app.command("mcp")(mcp.mcp)
+app.command("plugins")(plugins.plugins_command)
 app.add_typer(corpus.app, name="corpus", help="Failures and their repairs, for repair guidance.")
 app.add_typer(replicas.app, name="replicas", help="Build and check the databases behind TS.")
 app.add_typer(vizql.app, name="vizql", help="Structured queries over data sources: describe, validate, compile, run.")

@@ -11,15 +11,19 @@ import typer
 
 from nl2sql.cli.chat import chat
 from nl2sql.cli.options import (
+    OWN,
     AdapterOption,
     CacheOption,
     ConfigOption,
     ConstrainOption,
     DeviceOption,
     DtypeOption,
+    GateOption,
     ModelOption,
     ServerOption,
     SetOption,
+    ToolOption,
+    check_added,
 )
 from nl2sql.errors import UsageError
 from nl2sql.machine import masked
@@ -37,7 +41,7 @@ def ask(
     ] = None,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[
-        str, typer.Option(help="best, react, react_plus, reflect, candidates, single_shot, vizql, or FILE.py:function.")
+        str, typer.Option(help=f"best, react, react_plus, reflect, candidates, single_shot, vizql, {OWN}")
     ] = "best",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
@@ -47,6 +51,8 @@ def ask(
     config: ConfigOption = None,
     set_: SetOption = None,
     constrain: ConstrainOption = None,
+    tool: ToolOption = None,
+    gate: GateOption = None,
     min_confidence: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Give no answer that is held for less likely right (best, candidates)."),
@@ -71,7 +77,7 @@ def ask(
     """
     if db is None:
         raise UsageError("which database? give --db FILE.sqlite")
-    if question is None and sys.stdin.isatty() and not (trace or min_confidence is not None):
+    if question is None and sys.stdin.isatty() and not (trace or tool or gate or min_confidence is not None):
         where_from: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter, "server": server}
         settings_of: dict[str, Any] = {"config": config, "set_": set_, "constrain": constrain, "as_json": as_json}
         chat(db, model=model, controller=controller, no_cache=no_cache, **where_from, **settings_of)
@@ -86,10 +92,16 @@ def ask(
     from nl2sql.cli.opened import open_asked
     from nl2sql.cli.status import StatusLine
     from nl2sql.config import load_config
+    from nl2sql.config.plugins import named_functions
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
 
+    check_added(controller, [*(tool or ()), *(gate or ())])
     named = get_controller(controller)
+    added: dict[str, Any] = {
+        "tools": named_functions("tools", tool or ()),
+        "gates": named_functions("gates", gate or ()),
+    }
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
     if min_confidence is not None:
         overrides.append(f"candidates.min_confidence={min_confidence}")
@@ -103,7 +115,7 @@ def ask(
         check_config(loaded, settings)
         status.say("reading the schema ...")
         sink = (_print_json if as_json else _print_step) if trace else status.event
-        episode = answer(text, database, loaded, named, settings, sink=sink)
+        episode = answer(text, database, loaded, named, settings, **added, sink=sink)
         loaded.close()
         shown = json_text(episode.to_dict(), indent=2) if as_json else answer_text(episode, database)
     print(masked(shown))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nl2sql.cli.options import (
+    OWN,
     AdapterOption,
     CacheOption,
     ConfigOption,
@@ -60,7 +61,7 @@ def chat(
     ttl: TtlOption = 0.0,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[
-        str, typer.Option(help="best, react, react_plus, reflect, candidates, single_shot, or FILE.py:function.")
+        str, typer.Option(help=f"best, react, react_plus, reflect, candidates, single_shot, {OWN}")
     ] = "best",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,

@@ -46,9 +46,9 @@ def doctor(
                 print(f"{MARKS[check.status]}  {check.name:<24} {check.detail}", flush=True)
 
     show(machine_checks())
-    if source.kind in ("scripted", "http"):
+    if source.kind in ("scripted", "http", "plugin"):
         if not as_json:
-            print(f"note  {'model':<24} {model} does not run on this machine: not checked")
+            print(f"note  {'model':<24} {model} is no model of ours on this machine: not checked")
     else:
         show(check_model(source, device=device, dtype=dtype))
     failed = sum(check.status == "fail" for check in results)

@@ -13,6 +13,7 @@ import typer
 
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
 from nl2sql.cli.options import (
+    OWN,
     AdapterOption,
     CacheOption,
     ConfigOption,
@@ -20,9 +21,12 @@ from nl2sql.cli.options import (
     DeviceOption,
     DtypeOption,
     EngineUrlOption,
+    GateOption,
     ModelOption,
     ServerOption,
     SetOption,
+    ToolOption,
+    check_added,
 )
 from nl2sql.errors import Nl2SqlError, UsageError
 
@@ -32,7 +36,10 @@ MOST_WITH_GOLDS = 300  # a run of more questions gets a page without the rows of
 def evaluate_command(
     context: typer.Context,
     benchmark: Annotated[
-        str, typer.Option(help="packaged, vizql, a name found in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME[:split].")
+        str,
+        typer.Option(
+            help="packaged, vizql, a name in NL2SQL_BENCHMARKS, a folder, hf:ORG/NAME[:split], or a plugin's name."
+        ),
     ] = "packaged",
     dialogues: Annotated[
         bool, typer.Option("--dialogues", help="Ask conversations: packaged-dialogues, or those of --benchmark.")
@@ -49,7 +56,7 @@ def evaluate_command(
         int | None, typer.Option(help="A seeded sample of so many questions or dialogues, by database.")
     ] = None,
     controller: Annotated[
-        str, typer.Option(help="react, react_plus, best, reflect, candidates, single_shot, vizql, or FILE.py:function.")
+        str, typer.Option(help=f"react, react_plus, best, reflect, candidates, single_shot, vizql, {OWN}")
     ] = "react",
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",
@@ -67,6 +74,8 @@ def evaluate_command(
     config: ConfigOption = None,
     set_: SetOption = None,
     constrain: ConstrainOption = None,
+    tool: ToolOption = None,
+    gate: GateOption = None,
     turns: Annotated[
         Literal["text", "native", "auto"] | None,
         typer.Option(
@@ -116,6 +125,7 @@ def evaluate_command(
     else:
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
+        check_added(controller, [*(tool or ()), *(gate or ())])
         from nl2sql.agents.controllers import get_controller
         from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
         from nl2sql.config import load_config
@@ -148,6 +158,8 @@ def evaluate_command(
             equal_tokens=equal_tokens,
             seeds=_seeds(seeds),
             turns="auto" if turns == "auto" else "",
+            tools=tuple(tool or ()),
+            gates=tuple(gate or ()),
         )
         plan = absolute(plan)
         if dry_run:

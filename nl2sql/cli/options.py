@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from nl2sql.errors import UsageError
 
 ModelOption = Annotated[
     str,
@@ -53,3 +56,17 @@ ConstrainOption = Annotated[
         "(SQL in the one style that the adapter learns)."
     ),
 ]
+OWN = "or your own: FILE.py:function, module:function, a plugin."
+ToolOption = Annotated[
+    list[str] | None,
+    typer.Option("--tool", help="A tool to add to the loop: FILE.py:function, module:function, or a plugin's name."),
+]
+GateOption = Annotated[list[str] | None, typer.Option("--gate", help="A gate to add to the loop, named likewise.")]
+
+
+def check_added(controller: str, added: Sequence[str]) -> None:
+    """Raises UsageError where tools or gates are to be added to a packaged controller that is no loop."""
+    from nl2sql.agents.controllers import LOOPS, PACKAGED
+
+    if added and controller in PACKAGED and controller not in LOOPS:
+        raise UsageError(f"{added[0]} is for a loop, not for {controller!r}; add --controller react_plus")

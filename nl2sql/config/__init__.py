@@ -6,7 +6,6 @@ The resolved configuration is written into every run's manifest. An unknown key 
 from nl2sql.config.reading import (
     build_config,
     config_keys,
-    function_of_file,
     known_keys,
     load_config,
     merge,
@@ -50,7 +49,6 @@ __all__ = [
     "VizqlConfig",
     "build_config",
     "config_keys",
-    "function_of_file",
     "known_keys",
     "load_config",
     "merge",

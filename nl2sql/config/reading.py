@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
@@ -112,27 +110,3 @@ def merge(into: dict[str, Any], other: dict[str, Any]) -> None:
             merge(into[key], value)
         else:
             into[key] = deepcopy(value)
-
-
-def function_of_file(spec: str, what: str) -> Any:
-    """The function that ``FILE.py:function`` names. what: what it is to be, for messages.
-
-    Raises UsageError where there is no such file or function, or the file fails on import.
-    """
-    name, _, function = spec.rpartition(":")
-    path = Path(name).expanduser().resolve()
-    if not path.is_file():
-        raise UsageError(f"{what} file {path} does not exist")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    if module_spec is None or module_spec.loader is None:
-        raise UsageError(f"{what} file {path} cannot be loaded as Python")
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules.setdefault(path.stem, module)
-    try:
-        module_spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"{what} file {path} failed on import: {type(error).__name__}: {error}") from error
-    own = getattr(module, function, None)
-    if not callable(own):
-        raise UsageError(f"{what} file {path} has no function {function!r}")
-    return own

@@ -229,7 +229,7 @@ class EvalConfig(_Frozen):
     """Scoring, wherever it happens: what decides a verdict (docs/evaluation.md)."""
 
     # when two answers are the same: bag, bag~REL, spider, bird-set, bird-soft-f1, defog-subset, or a comparison of
-    # one's own as FILE.py:function (docs/adding/rule.md)
+    # one's own as FILE.py:function, package.module:function or a plugin's name (docs/adding/rule.md)
     rule: str = "bag"
     method: Literal["perturb", "suite"] = "perturb"  # replicas per database, or databases per question
     # how many, for TS; 0 = no TS; or a folder with databases in FOLDER/DB_ID/, or one that

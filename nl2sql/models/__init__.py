@@ -31,7 +31,7 @@ def load_model(
 
     spec: an embedded name (``smollm2-135m``; pulled on first use), ``scripted:FILE``, a folder, a ``.gguf`` file,
     a hub id ``org/name``, or a server's model: ``http://HOST/v1#NAME``, ``openai/NAME`` and likewise anthropic, ollama,
-    vllm, llamacpp. device: auto, cpu, cuda, mps, or map[:SIZE]
+    vllm, llamacpp; or ``PLUGIN:TEXT``, of an installed plugin. device: auto, cpu, cuda, mps, or map[:SIZE]
     (several devices; docs/models.md). dtype: float32, bfloat16, float16 or None (float32 on CPU, bfloat16 on CUDA).
     batch_size: rows decoded, or requests made, at once. server: ``KEY=VALUE`` options of an HTTP server. cache: answer
     repeated calls from the response cache. engine: how a local model batches: auto, slots, or continuous
@@ -53,7 +53,7 @@ def load_model(
 def _open(
     source: Source, device: str, dtype: str | None, batch_size: int, server: tuple[str, ...], engine: str, adapter: str
 ) -> Model:
-    if adapter not in ("auto", "none") and source.kind in ("http", "scripted"):
+    if adapter not in ("auto", "none") and source.kind in ("http", "scripted", "plugin"):
         raise UsageError(f"--adapter goes with a local model, not with {source.value!r}; leave it out")
     if source.kind == "http":
         from nl2sql.models.http.model import HttpModel
@@ -68,6 +68,12 @@ def _open(
         from nl2sql.models.scripted import ScriptedModel
 
         return ScriptedModel.from_file(source.value)
+    if source.kind == "plugin":
+        from nl2sql.config.plugins import plugin
+
+        name, _, text = source.value.partition(":")
+        model: Model = plugin("models", name)(text)
+        return model
     from nl2sql.models.local import LocalModel
 
     return LocalModel.load(source, device=device, dtype=dtype, batch_size=batch_size, engine=engine, adapter=adapter)

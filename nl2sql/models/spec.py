@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from nl2sql.config.plugins import plugins
 from nl2sql.errors import UsageError
 from nl2sql.models.embedded import embedded_names
 
@@ -27,8 +28,8 @@ _LIST_HINT = "`nl2sql models list` shows the embedded ones"
 class Source:
     """The place that a model's weights come from."""
 
-    kind: Literal["embedded", "scripted", "folder", "gguf", "hub", "http"]
-    value: str  # name, path, hub id, address, or PROVIDER/NAME
+    kind: Literal["embedded", "scripted", "folder", "gguf", "hub", "http", "plugin"]
+    value: str  # name, path, hub id, address, PROVIDER/NAME, or PLUGIN:TEXT
 
 
 def resolve_spec(spec: str) -> Source:
@@ -52,12 +53,15 @@ def resolve_spec(spec: str) -> Source:
         return Source("gguf", str(path))
     if path.is_file():
         raise UsageError(f"model {spec!r} is a file but not a .gguf one; for scripted replies write scripted:{spec}")
+    if ":" in spec and spec.partition(":")[0] in plugins("models"):
+        return Source("plugin", spec)
     near = difflib.get_close_matches(spec.lower(), names, n=1, cutoff=0.5)
     if _HUB_ID.fullmatch(spec) and not spec.startswith((".", "/")):
         return Source("hub", spec)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(
         f"unknown model {spec!r}; {hint}known: {', '.join(names)}, scripted:FILE, a folder, a .gguf file, "
-        f"a hub id org/name, http://HOST/v1#NAME, or PROVIDER/NAME with PROVIDER one of {', '.join(SERVERS)} "
+        f"a hub id org/name, http://HOST/v1#NAME, or PROVIDER/NAME with PROVIDER one of {', '.join(SERVERS)}, "
+        f"or PLUGIN:TEXT of an installed plugin "
         f"({_LIST_HINT})"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.config.plugins import named_functions
 from nl2sql.eval.databases import check_ts
 from nl2sql.interfaces import Gate, Model, Tool
 from nl2sql.runs.dialogues import history_of
@@ -25,8 +26,8 @@ class Opened:
 
     def __init__(self, plan: Plan, objects: Mapping[str, Any] | None = None, executor: Executor = LOCAL) -> None:
         self.objects, self.executor = objects or {}, executor
-        self.tools: Mapping[str, Tool] = self.objects.get("tools") or {}
-        self.gates: Mapping[str, Gate] = self.objects.get("gates") or {}
+        self.tools: Mapping[str, Tool] = named_functions("tools", plan.tools) | dict(self.objects.get("tools") or {})
+        self.gates: Mapping[str, Gate] = named_functions("gates", plan.gates) | dict(self.objects.get("gates") or {})
         self.benchmark = open_benchmark(plan, self.objects)
         self.questions = pick(self.benchmark, plan)
         self.history = history_of(plan.history, self.benchmark.name, self.questions)

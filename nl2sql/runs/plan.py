@@ -53,12 +53,14 @@ class Plan:
     objects: tuple[str, ...] = ()
     engine_url: str = ""  # the benchmark's databases on another engine than SQLite
     history: str = ""  # of turns of dialogues: gold or own (runs.dialogues); not asked for: gold
+    tools: tuple[str, ...] = ()  # added to those of the loop: config.plugins.FORMS
+    gates: tuple[str, ...] = ()
     turns: str = ""  # auto: the form of the loop's turns was found by trying; the config holds what came of it
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    """The plan as a manifest keeps it; a run that asks for neither says nothing of history and turns."""
-    later = ("history", "turns")
+    """The plan as a manifest keeps it; it says nothing of history, turns, tools and gates that were not asked for."""
+    later = ("history", "turns", "tools", "gates")
     return {key: value for key, value in asdict(plan).items() if key not in later or value}
 
 
@@ -70,6 +72,8 @@ def absolute(plan: Plan) -> Plan:
         controller=_absolute(plan.controller) if ".py:" in plan.controller else plan.controller,
         model=_absolute(plan.model),
         adapter=_absolute(plan.adapter),
+        tools=tuple(_absolute(spec) if ".py:" in spec else spec for spec in plan.tools),
+        gates=tuple(_absolute(spec) if ".py:" in spec else spec for spec in plan.gates),
     )
 
 

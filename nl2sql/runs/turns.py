@@ -17,7 +17,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.agents.controllers import get_controller
+from nl2sql.agents.controllers import LOOPS, PACKAGED, get_controller
 from nl2sql.agents.record import Episode
 from nl2sql.config import Config
 from nl2sql.errors import ModelError, UsageError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TRIED = 10
-LOOPS = ("react", "react_plus")
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def settled(plan: Plan, config: Config, opened: Opened, model: Model, progress: 
     """
     if plan.turns != "auto":
         return config, {}
-    own = "controller" in plan.objects or ".py:" in plan.controller
+    own = "controller" in plan.objects or plan.controller not in PACKAGED
     if not own and plan.controller not in LOOPS:
         raise UsageError(f"--turns auto goes with a loop, not with {plan.controller!r}; use --controller react")
     shares = {"text": _tried(plan, _with(config, native=False), opened, model, progress)}

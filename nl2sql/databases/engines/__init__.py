@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from nl2sql.config.plugins import plugin, plugins
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def dialect_of(spec: str) -> str:
 
 
 def open_database(spec: str | Path) -> Database:
-    """The database that ``spec`` names, opened read-only; one of ``FORMS``.
+    """The database that ``spec`` names, opened read-only; one of ``FORMS``, or a plugin's.
 
     Raises UsageError for another form or a missing file, DatabaseError where it cannot be opened.
     """
@@ -53,8 +54,12 @@ def open_database(spec: str | Path) -> Database:
         from nl2sql.databases.packaged import database_path
 
         return SqliteDatabase(database_path(rest))
+    if colon and (opener := plugin("engines", form)):
+        database: Database = opener(text)
+        return database
     if "://" in text:
-        raise UsageError(f"no database for {form}://; known forms: {FORMS}")
+        known = ", ".join([FORMS, *(f"{name}:..." for name in plugins("engines"))])
+        raise UsageError(f"no database for {form}://; known forms: {known}")
     path = Path(text).expanduser()
     if path.exists() and is_data(path):
         return SqliteDatabase(as_sqlite(path), name=identifier(path.stem))

@@ -16,7 +16,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from nl2sql.config import function_of_file
+from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import UsageError
 from nl2sql.eval.rules import bag, bird, defog, spider
 from nl2sql.eval.rules.bag import results_match, suites_match
@@ -51,7 +51,7 @@ TOLERANT = re.compile(r"bag~(\d*\.?\d+(?:e-?\d+)?)", re.IGNORECASE)
 
 
 def get_rule(name: str) -> Rule:
-    """The rule of that name, or the comparison that ``FILE.py:function`` names, called after its function.
+    """The rule of that name, or a comparison of one's own in one of ``config.plugins.FORMS``.
 
     Raises UsageError, with the names there are, for any other.
     """
@@ -59,10 +59,9 @@ def get_rule(name: str) -> Rule:
         return RULES[name]
     if (match := TOLERANT.fullmatch(name)) and 0 < float(match[1]) < 1:
         return replace(RULES["bag"], name=name, compare=partial(bag.compare, tolerance=float(match[1])), settled="set")
-    if ".py:" in name:
-        own = function_of_file(name, "rule")
-        return own if isinstance(own, Rule) else Rule(own.__name__, own)
+    if own := own_function("rules", name):
+        return own.function if isinstance(own.function, Rule) else Rule(own.name, own.function)
     raise UsageError(
         f"no rule is called {name!r}; choose {', '.join(RULES)}, or bag~REL with a relative tolerance between 0 and 1, "
-        "such as bag~1e-3, or a comparison of your own as FILE.py:function"
+        f"such as bag~1e-3, or a comparison of your own as {FORMS}"
     )

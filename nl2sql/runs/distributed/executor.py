@@ -53,6 +53,8 @@ class Ray:
                 "--history own asks the turns of a dialogue one after the other, and workers are handed questions that "
                 "need no other's answer; use --executor local, or --history gold"
             )
+        if files := [spec for spec in (*plan.tools, *plan.gates) if ".py:" in spec]:
+            raise UsageError(f"{files[0]} is a file of this machine; name an installed module, package.module:function")
         if config.repair.learn:
             raise UsageError("repair.learn writes to a file on this machine; use --executor local, or learn afterwards")
 
