@@ -11,9 +11,9 @@ import statistics
 import time
 from typing import Any
 
+from nl2sql.agents.opening import open_task
 from nl2sql.agents.reflection import nodes
 from nl2sql.agents.reflection.state import initial_state, workspace
-from nl2sql.agents.task import open_task
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources

@@ -138,7 +138,7 @@ def episode_to_dict(episode: Episode, max_rows: int = 1000) -> dict[str, Any]:
         "steps": episode.steps,
         "usage": episode.usage.to_dict(),
         "seconds": round(episode.seconds, 4),
-        "flags": episode.flags,
+        "flags": json_tree(episode.flags),
         "compliance": episode.compliance,
         "trace": json_tree(episode.trace),
         "decision_log": json_tree(episode.decision_log),

@@ -8,7 +8,8 @@ from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.controllers import get_controller
-from nl2sql.agents.task import SQL_STOPS, link, open_task
+from nl2sql.agents.opening import link, open_task
+from nl2sql.agents.task import SQL_STOPS
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
 from nl2sql.errors import Nl2SqlError

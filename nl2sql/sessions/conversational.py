@@ -16,8 +16,9 @@ import functools
 
 from nl2sql.agents import prompts
 from nl2sql.agents.context.grounding import ground
+from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
-from nl2sql.agents.task import State, guard, open_task
+from nl2sql.agents.task import State, guard
 from nl2sql.config import Config
 from nl2sql.databases.validation import validate_sql
 from nl2sql.interfaces import Controller, Question, Resources

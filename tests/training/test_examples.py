@@ -16,8 +16,9 @@ from training.mixture import Shares, mixture
 from training.sql_style import in_style, tables_of
 
 from nl2sql.agents.agent_tools import repair_sql
+from nl2sql.agents.opening import link, open_task
 from nl2sql.agents.single_shot import single_shot
-from nl2sql.agents.task import State, link, open_task
+from nl2sql.agents.task import State
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import Config, build_config

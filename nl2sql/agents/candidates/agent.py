@@ -21,8 +21,9 @@ from nl2sql.agents.candidates.confidence import confidence, signals, uncovered_s
 from nl2sql.agents.candidates.ranking import Candidate, probability, rank, tells
 from nl2sql.agents.candidates.voting import agreement, same_rows
 from nl2sql.agents.context.grounding import share_used
+from nl2sql.agents.opening import link, open_task, other_orders
 from nl2sql.agents.record import Episode, summarize_trace
-from nl2sql.agents.task import EpisodeFailed, State, guard, link, open_task, other_orders
+from nl2sql.agents.task import EpisodeFailed, State, guard
 from nl2sql.config import CandidatesConfig, Config
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import (

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
 from nl2sql.agents.reflection.graph import build_graph, check_installed, compiled, recursion_limit
 from nl2sql.agents.reflection.state import Context, initial_state
-from nl2sql.agents.task import Task, open_task
+from nl2sql.agents.task import Task
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question, Resources

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.context import linking
-from nl2sql.agents.task import State, focus_text, guard
+from nl2sql.agents.opening import focus_text
+from nl2sql.agents.task import State, guard
 from nl2sql.databases.schema import Schema, Table, quote_name
 from nl2sql.errors import one_line
 from nl2sql.interfaces import Sampling

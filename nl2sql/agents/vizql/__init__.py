@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import takes_grammars
-from nl2sql.agents.task import Task, open_task
+from nl2sql.agents.task import Task
 from nl2sql.agents.vizql import context, drafts
 from nl2sql.agents.vizql.grammar import query_grammar
 from nl2sql.agents.vizql.graph import RECURSION_LIMIT, check_installed, graph

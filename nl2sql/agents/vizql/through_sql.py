@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nl2sql.agents.checks import constraints
-from nl2sql.agents.task import guard, link, takes_no_sql
+from nl2sql.agents.opening import link
+from nl2sql.agents.task import guard, takes_no_sql
 from nl2sql.agents.vizql.state import Context, Work
 from nl2sql.vizql.from_sql import nullable_captions, structured
 from nl2sql.vizql.querying import statement

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from people import make_database
 
+from nl2sql.agents.opening import open_task
 from nl2sql.agents.reflection import nodes, reflect
 from nl2sql.agents.reflection.state import initial_state, workspace
-from nl2sql.agents.task import State, open_task
+from nl2sql.agents.task import State
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Question, Resources, RunResult

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nl2sql.agents.controllers import answer
@@ -257,6 +257,7 @@ ANY_JSON = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(replies=st.lists(ANY_JSON.map(json.dumps) | st.text(max_size=30), min_size=4, max_size=4))
+@example(replies=["null", "null", "", '{"fields": Infinity}'])
 def test_any_reply_ends_in_an_episode(replies: list[str], orders: SqliteDatabase) -> None:
     episode, shown = asked(orders, *replies)
     assert episode.finish in ("finish", "best_so_far", "empty") and len(shown) <= 4
