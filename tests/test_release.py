@@ -60,3 +60,14 @@ def test_issue_templates_lead_somewhere() -> None:
         assert {"name", "about"} <= set(yaml.safe_load(text.split("---")[1]))
         for target in re.findall(r"\]\(([^)]+)\)", text):
             assert (file.parent / target).exists(), f"{file.name}: {target}"
+
+
+def test_the_cards_have_the_front_matter_of_hugging_face() -> None:
+    from huggingface_hub import DatasetCard, ModelCard
+
+    model, data = ModelCard.load(ROOT / "docs/model-card.md").data, DatasetCard.load(ROOT / "data/README.md").data
+    assert (model.library_name, model.license) == ("peft", "cc-by-sa-4.0")
+    assert model.base_model == "HuggingFaceTB/SmolLM2-135M-Instruct" and "text-to-sql" in model.tags
+    assert data.license == "apache-2.0" and "text-to-sql" in data.tags
+    for config in data.to_dict()["configs"]:
+        assert (ROOT / "data" / config["data_files"]).is_file()
