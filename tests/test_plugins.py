@@ -86,7 +86,7 @@ def test_tools_and_gates_of_a_package_stand_in_the_loop(named: str, installed: P
 
 def test_a_database_of_a_package_is_opened_by_its_address(installed: Path, shop: Path, tmp_path: Path) -> None:
     options = ["--db", f"file:{shop}", "--controller", "count_all", "--model", "parrot:nothing", "--json"]
-    done = nl2sql(installed, tmp_path, "ask", "How many are there?", *options)
+    done = nl2sql(installed, tmp_path, "ask", "How many customers are there?", *options)
     assert json.loads(done.stdout)["sql"].startswith("SELECT count(*) FROM "), done.stderr
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, load_packaged_dialogues
 from nl2sql.benchmarks.structured import VIZQL, load_vizql
-from nl2sql.config.plugins import plugin, plugins
 from nl2sql.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,12 +52,16 @@ def load_benchmark(
         from nl2sql.benchmarks.hub import load_hub
 
         benchmark = load_hub(name, databases=databases)
-    elif opener := plugin("benchmarks", name):
-        benchmark = opener()
     else:
-        from nl2sql.benchmarks.layouts import read_folder
+        from nl2sql.config.plugins import plugin  # here, since the room imports pydantic
 
-        benchmark = read_folder(_find(name, root))
+        opener = plugin("benchmarks", name)
+        if opener is None:
+            from nl2sql.benchmarks.layouts import read_folder
+
+            benchmark = read_folder(_find(name, root))
+        else:
+            benchmark = opener()
     narrowed = _narrow(benchmark, split)
     if not engine_url:
         return narrowed
@@ -70,6 +73,7 @@ def load_benchmark(
 def available_benchmarks(root: str | Path | None = None) -> list[str]:
     """Names that ``load_benchmark`` accepts now: what is packaged or a plugin, and folders in the search path."""
     from nl2sql.benchmarks.layouts import layout_of
+    from nl2sql.config.plugins import plugins
 
     names = {
         folder.name

@@ -97,6 +97,13 @@ def test_every_option_of_a_run_has_its_place_in_a_grid() -> None:
     assert of_models <= set(MODEL_OPTIONS), "cells would share a model that is not theirs"
 
 
+def test_tools_and_gates_of_ones_own_stand_in_the_base() -> None:
+    cells = expand({"base": {"tools": ["own.py:look_up"], "gates": []}, "axes": {"react.repair": [False]}})
+    assert [cell.plan.tools for cell in cells] == [("own.py:look_up",)] * 2
+    with pytest.raises(UsageError, match="expected a list of texts"):
+        expand({"base": {"tools": "own.py:look_up"}, "axes": {"react.repair": [False]}})
+
+
 def test_every_config_key_can_be_an_axis() -> None:
     from nl2sql.config import Config, config_keys
 

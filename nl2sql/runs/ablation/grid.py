@@ -41,8 +41,9 @@ BASE = "base"
 DESIGNS = ("one-at-a-time", "grid")
 SHARED = (  # options of every cell alike: cells are compared question by question, on one machine
     *("benchmark", "split", "limit", "sample_seed", "device", "batch_size", "server", "cache", "control"),
-    *("equal_tokens", "engine_url", "history"),
+    *("equal_tokens", "engine_url", "history", "tools", "gates"),
 )
+LISTS = {"server": "price_in=0.1", "tools": "my_tools.py:look_up", "gates": "my_gates.py:no_star"}
 PLAN_AXES = ("controller", "model", "adapter", "dtype", "engine")
 MOST_CELLS = 500
 TABLE = "ablation.json"  # in the folder of the cells
@@ -178,11 +179,12 @@ def _named(key: str, value: Any) -> str:
 def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cell:
     options = {key: value for key, value in base.items() if key != "config"}
     options |= {key: value for key, value in changed.items() if key in PLAN_AXES}
-    if "server" in options:
-        server = options["server"]
-        if not isinstance(server, list) or not all(isinstance(item, str) for item in server):
-            raise UsageError(f"server is {_shown(server)}; expected a list of texts, e.g. [price_in=0.1]")
-        options["server"] = tuple(server)
+    for key, example in LISTS.items():
+        if key in options:
+            value = options[key]
+            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+                raise UsageError(f"{key} is {_shown(value)}; expected a list of texts, e.g. [{example}]")
+            options[key] = tuple(value)
     plan = Plan(**options)
     try:
         _check_options(plan)
