@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, confidence, signals, uncovered_share
+from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, confidence, signals
 from nl2sql.agents.candidates.ranking import log_likelihood
 from nl2sql.agents.candidates.voting import same_rows
+from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.config import CandidatesConfig
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.rules import gold_order, results_match
@@ -118,18 +119,24 @@ def judged(
 
 
 def fit(asked: Sequence[Asked]) -> dict[str, float]:
-    """Weights of a logistic regression with a small ridge, by Newton's method."""
+    """Weights of a logistic regression with a small ridge."""
     names = list(asked[0].seen)
-    x = np.array([[1.0, *(one.seen[name] for name in names)] for one in asked])
-    y = np.array([one.right[0] for one in asked], float)
+    x = np.array([[one.seen[name] for name in names] for one in asked])
+    weights = regression(x, np.array([one.right[0] for one in asked], float), np.ones(len(asked)))
+    return dict(zip(["constant", *names], weights.tolist(), strict=True))
+
+
+def regression(x: Array, y: Array, counts: Array) -> Array:
+    """The constant and the weight of each column of ``x``, by Newton's method; ``counts`` weighs the rows."""
+    x = np.column_stack([np.ones(len(x)), x])
     ridge = RIDGE * np.eye(x.shape[1])
     ridge[0, 0] = 0.0
     weights = np.zeros(x.shape[1])
     for _ in range(50):
         p = 1 / (1 + np.exp(-np.clip(x @ weights, -50, 50)))
-        slope = x.T @ (y - p) - ridge @ weights
-        weights += np.linalg.solve((x.T * (p * (1 - p))) @ x + ridge, slope)
-    return dict(zip(["constant", *names], weights.tolist(), strict=True))
+        slope = x.T @ (counts * (y - p)) - ridge @ weights
+        weights += np.linalg.solve((x.T * (counts * p * (1 - p))) @ x + ridge, slope)
+    return weights
 
 
 def left_out(asked: Sequence[Asked]) -> list[float]:

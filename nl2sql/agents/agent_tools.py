@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nl2sql.agents import prompts, repairing
+from nl2sql.agents import prompts, repairing, verifying
 from nl2sql.agents.checks import constraints
 from nl2sql.agents.grammars import select
 from nl2sql.agents.opening import link
@@ -94,12 +94,14 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
     """Raw SQL text from the model, given the failed query and its error [2]."""
     task = state.task
     error = state.pending_repair_error or state.last_error or "the query may be wrong"
+    if mended := repairing.mended(state, error):  # with repair.deterministic
+        return mended
+    if task.config.react.repair_samples and (other := verifying.another(state)):  # react_verified
+        return other
     messages = prompts.repair_messages(
         task.nlq, state.last_sql or "(none)", error, task.schema_text_focus, task.config.prompts
     )
     if task.config.repair != RepairConfig():  # not the specification's loop
-        if mended := repairing.mended(state, error):
-            return mended
         messages = repairing.messages(state, state.last_sql or "", error) or messages
     options = repairing.opening(state)
     return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling(), **options)[0]

@@ -143,13 +143,9 @@ def _loaded(spec: str, adapter: str, device: str, dtype: str | None) -> Question
     return QuestionModel(*loaded.parts, name=loaded.name)
 
 
-def question_model_print(settings: CandidatesConfig) -> str | None:
-    """The question model's identity, without loading it; None where candidates are chosen otherwise.
-
-    Raises UsageError for a spec or an adapter that names nothing.
-    """
-    if settings.choose != "question":
-        return None
+def question_model_print(settings: CandidatesConfig) -> str:
+    """The question model's identity, without loading it. Raises UsageError for a spec or an adapter that names
+    nothing."""
     from nl2sql.models.adapters import adapter_revision, find_adapter
 
     source = _local(settings.question_model)

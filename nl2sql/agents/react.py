@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nl2sql.agents import prompts, repairing
+from nl2sql.agents import prompts, repairing, verifying
 from nl2sql.agents.agent_tools import action_space, dispatch
 from nl2sql.agents.checks import guardrails
 from nl2sql.agents.native_tools import NATIVE
@@ -325,17 +325,14 @@ def after_validation(state: State, step: int, action: str, observation: Any) -> 
 
 
 def after_run(state: State, step: int, action: str, observation: Any) -> Any:
-    """Execution feedback [2]; then the intent check, whose mismatch counts as a failure."""
+    """Execution feedback [2]; then the checks of a query that ran, the first of which to object counts as a failure."""
     reason = "ok" if observation["success"] else str(observation.get("error", "failed"))
-    mismatch = state.task.intent_mismatch(state.last_sql or "") if observation["success"] else ""
-    if mismatch:
-        reason = f"intent_mismatch:{mismatch}"
-        observation = {**observation, "success": False, "error": reason}
-        state.refuse(step, "intent_constraints", state.last_sql or "", mismatch)
-    elif observation["success"] and (suspected := state.task.suspicion(state.last_sql or "")):  # react_plus
-        reason = f"suspicious:{suspected}"
-        observation = {**observation, "success": False, "error": reason}
-        state.refuse(step, "suspicions", state.last_sql or "", suspected)
+    for name, says, check in CHECKS_AFTER_RUN if observation["success"] else ():
+        if objection := check(state):
+            reason = f"{says}:{objection}"
+            observation = {**observation, "success": False, "error": reason}
+            state.refuse(step, name, state.last_sql or "", objection)
+            break
     state.last_run = observation
     if observation["success"]:
         state.task.best_sql = state.last_sql
@@ -344,6 +341,13 @@ def after_run(state: State, step: int, action: str, observation: Any) -> Any:
     status = "accept" if observation["success"] else "reject"
     state.decide(step, action, reason, status, {"row_count": observation.get("row_count")})
     return observation
+
+
+CHECKS_AFTER_RUN: tuple[tuple[str, str, Callable[[State], str]], ...] = (  # name, reason, why the query is no answer
+    ("intent_constraints", "intent_mismatch", lambda state: state.task.intent_mismatch(state.last_sql or "")),
+    ("suspicions", "suspicious", lambda state: state.task.suspicion(state.last_sql or "")),  # react.suspicion_repair
+    ("verifier", "unlikely", verifying.unlikely),  # react.verify
+)
 
 
 def after_other(state: State, step: int, action: str, observation: Any) -> Any:
@@ -396,7 +400,8 @@ def fall_back(state: State) -> str:
     """Steps exhausted (7.4): ``vanilla_candidate`` from the schema summary, else ``last_sql``, else empty."""
     task = state.task
     task.flags["exhausted_after_success"] = task.best_sql is not None
-    if task.config.react.best_so_far and (best := task.best_sql or waiting(state)):  # react_plus
+    verified = verifying.best_written(task) if task.config.react.verify else None  # react_verified
+    if task.config.react.best_so_far and (best := task.best_sql or verified or waiting(state)):  # react_plus
         state.last_sql = best
         return "best_so_far"
 
@@ -431,6 +436,8 @@ def close_episode(state: State, finish: str, error: str | None) -> Episode:
         repairing.remember(state)
     ran = state.last_run if finish == "finish" and state.last_run else {}
     sql = str(ran.get("sql") or state.last_sql or "")
+    if sql in task.sure:
+        task.flags["confidence"] = round(task.sure[sql], 3)
     return task.episode(
         "react",
         sql,

@@ -32,9 +32,14 @@ def completed(resources: Resources, config: Config) -> Resources:
         from nl2sql.agents.context.few_shot import pool_of
 
         opened["examples"] = pool_of(config.few_shot)
-    if resources.question_model is None and config.candidates.choose == "question":
+    if resources.question_model is None and reads_back(config):
         opened["question_model"] = functools.partial(question_model, config.candidates, resources.model)
     return replace(resources, **opened) if opened else resources
+
+
+def reads_back(config: Config) -> bool:
+    """Whether queries are judged by how likely the question is after them."""
+    return config.candidates.choose == "question" or config.react.verify > 0 or config.react.repair_samples > 0
 
 
 def takes_grammars(model: Model) -> bool:
@@ -54,7 +59,8 @@ def check_members(config: Config) -> None:
 
     check_corpus(config.repair)
     check_few_shot(config.few_shot)
-    question_model_print(config.candidates)
+    if reads_back(config):
+        question_model_print(config.candidates)
 
 
 def members(
@@ -67,7 +73,7 @@ def members(
     """
     seen: dict[str, str | None] = {
         "corpus": corpus_print(config.repair),
-        "question_model": question_model_print(config.candidates),
+        "question_model": question_model_print(config.candidates) if reads_back(config) else None,
     }
     if config.few_shot.k:
         from nl2sql.agents.context.few_shot import pool_of

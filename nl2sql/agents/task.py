@@ -72,6 +72,9 @@ class Task:
     bootstrap_lines: int = 0  # history lines before step 0, which are never elided
     results: dict[str, RunResult] = field(default_factory=dict)
     suspected: set[str] = field(default_factory=set)  # suspicions that have forced a repair
+    likely: dict[str, float | None] = field(default_factory=dict)  # a raw SQL text -> its log-probability, where known
+    written: dict[str, float | None] = field(default_factory=dict)  # SQL known to ``verifying`` -> the same
+    sure: dict[str, float] = field(default_factory=dict)  # such SQL that ran -> how likely it is right
 
     def count(self, flag: str, by: int = 1) -> None:
         self.flags[flag] = self.flags.get(flag, 0) + by
@@ -141,6 +144,7 @@ class Task:
             messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
         )
         joined = [join_prefill(prefill, completion.text) for completion in completions]
+        self.likely |= {raw: completion.logprob for raw, completion in zip(joined, completions, strict=True)}
         self.opened_with |= {raw: prefill for raw, c in zip(joined, completions, strict=True) if raw != c.text}
         return list(zip(joined, completions, strict=True))
 

@@ -41,7 +41,8 @@ def ask(
     ] = None,
     model: ModelOption = "smollm2-135m",
     controller: Annotated[
-        str, typer.Option(help=f"best, react, react_plus, reflect, candidates, single_shot, vizql, {OWN}")
+        str,
+        typer.Option(help=f"best, react, react_plus, react_verified, reflect, candidates, single_shot, vizql, {OWN}"),
     ] = "best",
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,

@@ -56,7 +56,8 @@ def evaluate_command(
         int | None, typer.Option(help="A seeded sample of so many questions or dialogues, by database.")
     ] = None,
     controller: Annotated[
-        str, typer.Option(help=f"react, react_plus, best, reflect, candidates, single_shot, vizql, {OWN}")
+        str,
+        typer.Option(help=f"react, react_plus, react_verified, best, reflect, candidates, single_shot, vizql, {OWN}"),
     ] = "react",
     model: ModelOption = "smollm2-135m",
     device: DeviceOption = "auto",

@@ -65,6 +65,12 @@ class ReactConfig(_Frozen):
     explain: bool = False  # validate_sql also asks the engine to compile the query; always on other engines than SQLite
     suggestions: bool = False  # the observation of validate_sql names what may have been meant
     suspicion_repair: bool = False  # a suspicion about a query that ran forces a repair, each one once
+    # a query that ran is repaired where the verifier holds it for less likely right than this; 0: it is not asked
+    verify: float = Field(0.0, ge=0, le=1)
+    # repair_sql writes so many queries under another order of the tables; the likeliest right that was not tried is
+    # the repair; 0: as specified, the failed query and its error are shown
+    repair_samples: int = Field(0, ge=0, le=64)
+    repair_views: int = Field(3, ge=1, le=64)  # with verify or repair_samples: after so many the likeliest is taken
     best_so_far: bool = False  # at exhaustion, before vanilla: the SQL that ran, or that runs and was not refused
     repeat_hint: bool = False  # a hint line after a repeated identical action
     skip_forced_calls: bool = False  # do not ask the model for an action that will be overridden
@@ -303,6 +309,22 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "stop_at_action": True,
             "history_order": "schema_first",
         }
+    },
+    "react_verified": {  # the loop with a verifier (docs/verifier.md)
+        "constrain": "auto",
+        "react": {
+            **CHECKS,
+            "max_steps": 20,
+            "max_new_tokens": 128,
+            "verify": 0.6,
+            "repair_samples": 6,
+            "best_so_far": True,
+            "repeat_hint": True,
+            "auto_finish": True,
+        },
+        "schema_text": {"values": 4},
+        "repair": {"deterministic": True},
+        "candidates": {"length_penalty": 0.0},
     },
     "reflect": {"react": CHECKS},
     "candidates": {"react": CHECKS},

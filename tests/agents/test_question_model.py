@@ -154,7 +154,7 @@ def test_without_choose_question_nothing_is_read_back(shop):
         episode = candidates(Question(ASKED), Resources(ScriptedModel([QUERIES[0]]), database), config)
     assert episode.error is None
     assert "question" not in episode.trace[-1]["observation"]["ranking"][0]
-    assert question_model_print(config.candidates) is None
+    assert "question_model" not in members(config)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.candidates.confidence import confidence, signals, uncovered_share
+from nl2sql.agents.candidates.confidence import confidence, signals
 from nl2sql.agents.candidates.ranking import Candidate, probability, rank, tells
 from nl2sql.agents.candidates.voting import agreement, same_rows
 from nl2sql.agents.context.grounding import share_used
+from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.opening import link, open_task, other_orders
 from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.task import EpisodeFailed, State, guard

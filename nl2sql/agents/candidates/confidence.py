@@ -23,18 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.candidates.ranking import log_likelihood
-from nl2sql.agents.context.linking import STOP_WORDS, similarity, stem
 from nl2sql.config import CandidatesConfig
-from nl2sql.databases.schema import Schema
 from nl2sql.machine import from_yaml
-from nl2sql.sql.words import words
 
 WEIGHTS_FILE = Path(__file__).with_name("confidence.yaml")
-_STRUCTURE = """total sum average mean maximum minimum max min highest lowest largest smallest biggest greatest best
-worst longest shortest oldest youngest latest earliest newest count number different distinct unique common frequent
-order ordered sort sorted alphabetical alphabetically descending ascending top first last least most fewer greater less
-higher lower older younger after before since until than without together"""
-STRUCTURE = frozenset(_STRUCTURE.split())  # words that ask for a form of the query, and name nothing in a database
 LEAST = 1e-4  # no answer is held for less likely right, and none for likelier than one minus this
 
 
@@ -51,7 +43,8 @@ def signals(
     """What a ranking says about its first entry.
 
     ranking: candidates as the trace records them, best first. groups: a number per candidate, the same for those with
-    the same rows. uncovered: see ``uncovered_share``.
+    the same rows. uncovered: see
+    ``linking.uncovered_share``.
     """
     best = ranking[0]
     likely = [log_likelihood(entry["parts"], entry.get("question"), settings) for entry in ranking]
@@ -70,18 +63,6 @@ def signals(
         "refused": float(best.get("refusal") is not None),
         "uncovered": uncovered,
     }
-
-
-def uncovered_share(question: str, sql: str, schema: Schema) -> float:
-    """The share of a question's telling words that neither a name of the schema nor the query stands for."""
-    telling = [word for word in words(question) if word not in STOP_WORDS and word not in STRUCTURE]
-    asked = list(dict.fromkeys(stem(word) for word in telling))
-    if not asked:
-        return 0.0
-    named = {stem(word) for word in words(sql)}
-    for table in schema.tables:
-        named |= {stem(word) for name in (table.name, *(c.name for c in table.columns)) for word in words(name)}
-    return sum(not any(similarity(word, other) for other in named) for word in asked) / len(asked)
 
 
 @cache

@@ -33,6 +33,11 @@ more most much my no not number of on only or other our out over please retrieve
 some tell than that the their them then there these they this those through to under up us using was we were what
 whats when where whether which while who whom whose why will with without would you your"""
 STOP_WORDS = frozenset(_STOP.split())
+_STRUCTURE = """total sum average mean maximum minimum max min highest lowest largest smallest biggest greatest best
+worst longest shortest oldest youngest latest earliest newest count number different distinct unique common frequent
+order ordered sort sorted alphabetical alphabetically descending ascending top first last least most fewer greater less
+higher lower older younger after before since until than without together"""
+STRUCTURE = frozenset(_STRUCTURE.split())  # words that ask for a form of the query, and name nothing in a database
 _ENDINGS = (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("s", ""))
 _SUFFIXES = ("ations", "ation", "ings", "ing", "ments", "ment", "ers", "er", "ors", "or", "ed", "e")
 
@@ -181,3 +186,15 @@ def _path(start: int, goals: Sequence[int], near: Sequence[set[int]], longest: i
                 longer.append([*path, j])
         paths = longer
     return [start]
+
+
+def uncovered_share(question: str, sql: str, schema: Schema) -> float:
+    """The share of a question's telling words that neither a name of the schema nor the query stands for."""
+    telling = [word for word in words(question) if word not in STOP_WORDS and word not in STRUCTURE]
+    asked = list(dict.fromkeys(stem(word) for word in telling))
+    if not asked:
+        return 0.0
+    named = {stem(word) for word in words(sql)}
+    for table in schema.tables:
+        named |= {stem(word) for name in (table.name, *(c.name for c in table.columns)) for word in words(name)}
+    return sum(not any(similarity(word, other) for other in named) for word in asked) / len(asked)

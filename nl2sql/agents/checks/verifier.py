@@ -1,0 +1,81 @@
+"""A verifier: how likely a query that ran is right, given the question and the rows that it gives.
+
+>>> seen = signals("How many are there?", "SELECT 1", RunResult(True, ("1",), ((1,),)), likely=-0.1, read_back=-2.0)
+>>> round(probability_right(seen), 2) > round(probability_right(seen | {"question": -30.0}), 2)
+True
+
+Its signals are learned likelihoods (of the query given the question, and of the question given the query: ``likely``
+and ``question``) and what can be seen: rows, NULLs, refusals by the gates, suspicions, words of the question that
+nothing stands for. A logistic regression weighs them; ``scripts/fit_verifier.py`` fits it (``verifier.yaml``) on the
+candidates of a run, labelled by execution, over databases that the model has not trained on. Learned verification
+from execution results is LEVER's idea [46]. Not covered: the values in the rows; other models than the embedded one,
+for which only the order of queries says something.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from nl2sql.interfaces import RunResult
+from nl2sql.machine import from_yaml
+from nl2sql.sql.words import words
+
+WEIGHTS_FILE = Path(__file__).with_name("verifier.yaml")
+LOWEST = {"likely": -20.0, "question": -60.0, "per_word": -8.0}  # what lies below says no more
+SHOWN_ROWS = 20  # looked at for NULLs
+LEAST = 1e-4  # no query is held for less likely right, and none for likelier than one minus this
+
+
+def signals(
+    question: str,
+    sql: str,
+    result: RunResult,
+    *,
+    likely: float | None,
+    read_back: float | None,
+    refused: bool = False,
+    suspected: bool = False,
+    uncovered: float = 0.0,
+    values: float | None = None,
+) -> dict[str, float]:
+    """What is seen of a query and its result.
+
+    likely: log-probability of the whole query, read_back: of the question after it; None where it is not known.
+    refused: a gate refuses the query although it runs. uncovered: the share of the question's words that nothing stands
+    for. values: the share of the question's values that the query uses, None where it names none.
+    """
+    asked = max(len(words(question)), 1)
+    known = {"likely": likely, "question": read_back, "per_word": None if read_back is None else read_back / asked}
+    seen = {name: max(value, LOWEST[name]) for name, value in known.items() if value is not None}
+    return seen | {
+        "rows": float(any(value is not None for row in result.rows for value in row)),
+        "one_row": float(len(result.rows) == 1),
+        "nulls": float(any(value is None for row in result.rows[:SHOWN_ROWS] for value in row)),
+        "suspected": float(suspected),
+        "refused": float(refused),
+        "uncovered": uncovered,
+        "values": 1.0 if values is None else values,
+        "length": math.log(1 + len(sql.split())),
+    }
+
+
+def probability_right(seen: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:
+    """The probability, from 0 to 1, that a query with these ``signals`` is right."""
+    known = packaged_weights("likely" in seen, "question" in seen) if weights is None else weights
+    at = known["constant"] + sum(known.get(name, 0.0) * value for name, value in seen.items())
+    return min(max(1 / (1 + math.exp(-max(min(at, 50.0), -50.0))), LEAST), 1 - LEAST)
+
+
+def packaged_weights(likely: bool, read_back: bool) -> Mapping[str, float]:
+    """The weights for the signals that are known: models behind a server may not say how likely a query is."""
+    weights: Mapping[str, float] = _packaged()["all" if likely and read_back else "question" if read_back else "seen"]
+    return weights
+
+
+@cache
+def _packaged() -> dict[str, Any]:
+    return dict(from_yaml(WEIGHTS_FILE.read_text(encoding="utf-8")))

@@ -1,0 +1,138 @@
+"""The verifier inside the loop: a query that ran and is likelier wrong is repaired by one that was not tried yet.
+
+    react.verify           after run_sql: P(right) below it is a failure, which forces repair_sql
+    react.repair_samples   repair_sql draws so many queries under another order of the tables
+
+A model that is asked to repair repeats itself; under another order of the tables it writes other queries. Of all that
+were written in the episode and give other rows than those that were tried, the likeliest right (``checks.verifier``)
+is the repair. After ``react.repair_views`` repairs the likeliest of all is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nl2sql.agents.checks import constraints
+from nl2sql.agents.checks.verifier import probability_right, signals
+from nl2sql.agents.context.grounding import share_used
+from nl2sql.agents.context.linking import uncovered_share
+from nl2sql.agents.opening import other_orders
+from nl2sql.agents.repairing import refused_candidates
+from nl2sql.agents.task import EpisodeFailed, State, Task, guard
+from nl2sql.errors import ModelError
+from nl2sql.interfaces import Completion, RunResult, Sampling
+
+
+def unlikely(state: State) -> str:
+    """Why the current query, which ran, is held for wrong; "" where it is not, and after the last view: what is left is
+    the best there is."""
+    react, task, sql = state.task.config.react, state.task, state.last_sql or ""
+    if not react.verify or task.flags.get("repair_views", 0) >= react.repair_views:
+        return ""
+    _note_current(state)
+    sure = how_sure(task, [sql])[0]
+    if sure >= react.verify:
+        return ""
+    return f"P(right)={sure:.2f} is below {react.verify:g}"
+
+
+def another(state: State) -> str:
+    """A query that was not tried, as a raw text: the likeliest right of all that were written; else the best of those
+    that were tried. "" where no query runs and no other was written."""
+    react, task = state.task.config.react, state.task
+    _note_current(state)
+    views = task.flags.get("repair_views", 0)
+    if views < react.repair_views:
+        task.count("repair_views")
+        for raw, completion in _written(state, views):
+            _note(task, raw, completion)
+    tried = {sql for sql, _ in refused_candidates(state.trace)} | {state.last_sql or ""}
+    new = [sql for sql in task.written if sql not in tried]
+    runs = [sql for sql in task.written if task.result_of(sql).success]
+    if not runs:
+        return task.raw_sql[new[0]] if new else ""
+    known = {_rows(task.result_of(sql)) for sql in tried}
+    other = [sql for sql in new if sql in runs and _rows(task.result_of(sql)) not in known]
+    last = views + 1 >= react.repair_views
+    return task.raw_sql[_likeliest(task, runs if last or not other else other)]
+
+
+def best_written(task: Task) -> str | None:
+    """The likeliest right of all queries that were written and run; None where none runs."""
+    runs = [sql for sql in task.written if task.result_of(sql).success]
+    return _likeliest(task, runs) if runs else None
+
+
+def how_sure(task: Task, queries: Sequence[str]) -> list[float]:
+    """P(right) of each query that ran, from 0 to 1; each is asked about once. Raises EpisodeFailed."""
+    new = [sql for sql in dict.fromkeys(queries) if sql not in task.sure]
+    if new:
+        for sql, read_back in zip(new, _read_back(task, new), strict=True):
+            task.sure[sql] = _sure(task, sql, read_back)
+    return [task.sure[sql] for sql in queries]
+
+
+def _written(state: State, views: int) -> list[tuple[str, Completion]]:
+    """The queries of one more view: its greedy answer and sampled ones; sampled ones where there is no other order."""
+    task, config = state.task, state.task.config
+    samples, limit = config.react.repair_samples or 1, config.react.max_new_tokens
+    orders = other_orders(task, views + 1)
+    messages = task.sql_messages(state.constraints, orders[views] if views < len(orders) else None)
+    written = task.complete_sql(messages, limit, n=1) if views < len(orders) else []
+    if left := samples - len(written):
+        sampling = Sampling(config.candidates.temperature, config.candidates.top_p)
+        written += task.complete_sql(messages, limit, sampling=sampling, n=left)
+    return written
+
+
+def _note_current(state: State) -> None:
+    task, sql = state.task, state.last_sql
+    if sql:
+        task.written.setdefault(sql, task.likely.get(task.raw_sql.get(sql, "")))
+
+
+def _note(task: Task, raw: str, completion: Completion) -> None:
+    sql, reason = guard(task, raw, enabled=task.config.react.guardrails)
+    if reason is None and (sql not in task.written or (completion.logprob or 0) > (task.written[sql] or 0)):
+        task.written[sql], task.raw_sql[sql] = completion.logprob, raw
+        task.sure.pop(sql, None)
+
+
+def _likeliest(task: Task, queries: Sequence[str]) -> str:
+    sure = dict(zip(queries, how_sure(task, queries), strict=True))
+    return max(queries, key=sure.__getitem__)
+
+
+def _read_back(task: Task, queries: Sequence[str]) -> list[float]:
+    assert task.resources.question_model is not None, "open_task completes the resources"
+    try:
+        likely, usage = task.resources.question_model().logprobs(task.question.text, queries, task.config.prompts)
+    except ModelError as error:
+        raise EpisodeFailed("model", str(error)) from error
+    task.usage = task.usage + usage
+    if charge := getattr(task.resources.model, "charge", None):  # in a run, where the model is metered
+        charge(usage)
+    return list(likely)
+
+
+def _sure(task: Task, sql: str, read_back: float) -> float:
+    question = task.question.text
+    demanded = constraints.validate_constraints(sql, constraints.extract_constraints(question), task.schema)
+    fits, _ = constraints.intent_constraints(question, sql, task.schema)
+    return probability_right(
+        signals(
+            question,
+            sql,
+            task.result_of(sql),
+            likely=task.written.get(sql),
+            read_back=read_back,
+            refused=demanded["valid"] is not True or not fits,
+            suspected=bool(task.suspected_by(sql)),
+            uncovered=uncovered_share(question, sql, task.schema),
+            values=share_used(sql, task.values),
+        )
+    )
+
+
+def _rows(result: RunResult) -> object:
+    return tuple(sorted(map(repr, result.rows))) if result.success else None
