@@ -264,6 +264,11 @@ class Resources:
     sink: EventSink = no_sink
     cancel: threading.Event | None = None
 
+    def charge(self, usage: Usage) -> None:
+        """Count to ``model`` what another model computed for the episode; nothing where ``model`` counts nothing."""
+        if counted := getattr(self.model, "charge", None):
+            counted(usage)
+
 
 Controller: TypeAlias = "Callable[[Question, Resources, Config], Episode]"
 Questions: TypeAlias = Iterable[Question]

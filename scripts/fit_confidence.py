@@ -17,30 +17,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
+from fitting import BINS, Array, Ranked, as_yaml, auc, cases_of, ece, fit, fitted_by_others, head
 
 from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, confidence, signals
 from nl2sql.agents.candidates.ranking import log_likelihood
-from nl2sql.agents.candidates.voting import same_rows
 from nl2sql.agents.context.linking import uncovered_share
+from nl2sql.agents.voting import same_rows
 from nl2sql.config import CandidatesConfig
-from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.eval.rules import gold_order, results_match
 from nl2sql.eval.tables import table_markdown
-from nl2sql.interfaces import Benchmark, Question, RunResult
+from nl2sql.interfaces import Question
 from nl2sql.machine import write_whole
-from nl2sql.runs.folder import RunFolder, read_manifest
-from nl2sql.runs.plan import open_benchmark, read_plan
-from nl2sql.runs.rescore import questions_of
 
-Array = Any  # numpy's
-BINS, RIDGE = 10, 1.0
 THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -63,13 +56,7 @@ def main() -> int:
     parser.add_argument("--choose", action="store_true", help="EX by vote_weight and suspicion_weight")
     parser.add_argument("--figure", type=Path, help="draw reliability and abstention into this PNG")
     options = parser.parse_args()
-    try:
-        asked = [one for folder in options.runs for one in questions_asked(folder)]
-        if not asked:
-            raise UsageError("no run has a ranking; run nl2sql eval --controller best first")
-    except Nl2SqlError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    asked = cases_of(options.runs, judged)
     if options.choose:
         print(table_markdown(choices(asked)))
         return 0
@@ -81,69 +68,27 @@ def main() -> int:
     if options.figure:
         draw(np.array(sure), right, options.figure)
     if options.write:
-        write_whole(WEIGHTS_FILE, as_yaml(fit(asked), len(asked), sys.argv[1:]))
+        made = head("fit_confidence.py", f"{len(asked)} questions", "candidates.md")
+        write_whole(WEIGHTS_FILE, made + as_yaml({"weights": fitted(asked)}))
     return 0
 
 
-# ------------------------------------------------------------------------------------------------------- reading
-
-
-def questions_asked(folder: Path) -> Iterator[Asked]:
-    """The questions of a run that have a gold and a ranking, every candidate executed."""
-    plan, config = read_plan(folder)
-    run = RunFolder(folder, read_manifest(folder)["key"], folder)  # an unfinished one will do
-    settings, benchmark = config.candidates, open_benchmark(plan, {})
-    golds = {question.id: question for question in questions_of(folder, benchmark)}
-    for trace in run.traces(("trace",)):
-        rankings = [r["observation"]["ranking"] for r in trace["trace"] if r.get("action") == "rank_candidates"]
-        question = golds.get(trace["id"])
-        if question is not None and question.gold and rankings:
-            yield judged(question, rankings[-1], benchmark, settings)
-
-
-def judged(
-    question: Question, ranking: list[dict[str, Any]], benchmark: Benchmark, settings: CandidatesConfig
-) -> Asked:
-    database = benchmark.database(question.db_id)
-    gold = database.run(question.gold[0])
-    results = [database.run(entry["sql"]) if entry["sql"] else RunResult(False) for entry in ranking]
-    how = gold_order(question.gold[0], gold)
-    right = [results_match(gold, result, **how) for result in results]
+def judged(one: Ranked) -> list[Asked]:
+    results, right = one.executed()
     groups = same_rows(results)
-    uncovered = uncovered_share(question.text, ranking[0]["sql"], database.schema())
-    seen = signals(ranking, groups, settings, uncovered=uncovered)
-    return Asked(question, ranking, right, groups, seen)
+    uncovered = uncovered_share(one.question.text, one.ranking[0]["sql"], one.database.schema())
+    seen = signals(one.ranking, groups, one.settings, uncovered=uncovered)
+    return [Asked(one.question, one.ranking, right, groups, seen)]
 
 
-# ------------------------------------------------------------------------------------------------------- fitting
-
-
-def fit(asked: Sequence[Asked]) -> dict[str, float]:
-    """Weights of a logistic regression with a small ridge."""
-    names = list(asked[0].seen)
-    x = np.array([[one.seen[name] for name in names] for one in asked])
-    weights = regression(x, np.array([one.right[0] for one in asked], float), np.ones(len(asked)))
-    return dict(zip(["constant", *names], weights.tolist(), strict=True))
-
-
-def regression(x: Array, y: Array, counts: Array) -> Array:
-    """The constant and the weight of each column of ``x``, by Newton's method; ``counts`` weighs the rows."""
-    x = np.column_stack([np.ones(len(x)), x])
-    ridge = RIDGE * np.eye(x.shape[1])
-    ridge[0, 0] = 0.0
-    weights = np.zeros(x.shape[1])
-    for _ in range(50):
-        p = 1 / (1 + np.exp(-np.clip(x @ weights, -50, 50)))
-        slope = x.T @ (counts * (y - p)) - ridge @ weights
-        weights += np.linalg.solve((x.T * (counts * p * (1 - p))) @ x + ridge, slope)
-    return weights
+def fitted(asked: Sequence[Asked]) -> dict[str, float]:
+    return fit([one.seen for one in asked], [one.right[0] for one in asked], [1.0] * len(asked))
 
 
 def left_out(asked: Sequence[Asked]) -> list[float]:
     """The confidence of each question by weights that were fitted without its database."""
-    databases = {one.question.db_id for one in asked}
-    fitted = {db_id: fit([one for one in asked if one.question.db_id != db_id]) for db_id in databases}
-    return [confidence(one.seen, fitted[one.question.db_id]) for one in asked]
+    weights = fitted_by_others(asked, lambda one: one.question.db_id, fitted)
+    return [confidence(one.seen, its) for one, its in zip(asked, weights, strict=True)]
 
 
 def choices(asked: Sequence[Asked]) -> list[list[str]]:
@@ -170,28 +115,7 @@ def best_of(one: Asked, vote: float, suspicion: float) -> int:
     return max(range(len(one.ranking)), key=place)
 
 
-def as_yaml(weights: Mapping[str, float], count: int, arguments: Sequence[str]) -> str:
-    shown = [Path(a).name if "/" in a else a for a in arguments]
-    head = f"# Made by scripts/fit_confidence.py {' '.join(shown)}: {count} questions. See docs/candidates.md.\n"
-    return head + yaml.safe_dump({"weights": {name: round(w, 3) for name, w in weights.items()}}, sort_keys=False)
-
-
 # ------------------------------------------------------------------------------------------------------- figures
-
-
-def ece(sure: Sequence[float], right: Array) -> float:
-    """The mean gap between confidence and share of right answers, over bins of equal size."""
-    bins = np.array_split(np.argsort(sure), BINS)
-    values = np.array(sure)
-    return float(sum(abs(values[b].mean() - right[b].mean()) * len(b) for b in bins if len(b)) / len(values))
-
-
-def auc(sure: Sequence[float], right: Array) -> float:
-    """The chance that a right answer is held for surer than a wrong one."""
-    good, bad = np.array(sure)[right == 1], np.array(sure)[right == 0]
-    if not len(good) or not len(bad):
-        return float("nan")
-    return float(np.mean([(g > bad).mean() + 0.5 * (g == bad).mean() for g in good]))
 
 
 def thresholds(sure: Sequence[float], right: Array) -> list[list[str]]:

@@ -144,8 +144,7 @@ def _loaded(spec: str, adapter: str, device: str, dtype: str | None) -> Question
 
 
 def question_model_print(settings: CandidatesConfig) -> str:
-    """The question model's identity, without loading it. Raises UsageError for a spec or an adapter that names
-    nothing."""
+    """The question model's identity, without loading it. Raises UsageError for an unknown spec or adapter."""
     from nl2sql.models.adapters import adapter_revision, find_adapter
 
     source = _local(settings.question_model)

@@ -195,6 +195,17 @@ class Task:
                 self.count("truncated")
         return admitted
 
+    def read_back(self, queries: Sequence[str]) -> list[float]:
+        """log P(question | query) of each query, by the question model; counted. Raises EpisodeFailed("model", ...)."""
+        assert self.resources.question_model is not None, "open_task completes the resources"
+        try:
+            likely, usage = self.resources.question_model().logprobs(self.question.text, queries, self.config.prompts)
+        except ModelError as error:
+            raise EpisodeFailed("model", str(error)) from error
+        self.usage = self.usage + usage
+        self.resources.charge(usage)
+        return list(likely)
+
     def intent_mismatch(self, sql: str) -> str:
         """Why a query that ran is no answer to the question; "" where it may be one, or the intent gate is off."""
         if not self.config.react.intent_gate:

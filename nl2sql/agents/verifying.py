@@ -10,6 +10,7 @@ is the repair. After ``react.repair_views`` repairs the likeliest of all is take
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from nl2sql.agents.checks import constraints
@@ -18,9 +19,9 @@ from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.opening import other_orders
 from nl2sql.agents.repairing import refused_candidates
-from nl2sql.agents.task import EpisodeFailed, State, Task, guard
-from nl2sql.errors import ModelError
-from nl2sql.interfaces import Completion, RunResult, Sampling
+from nl2sql.agents.task import State, Task, guard
+from nl2sql.agents.voting import same_rows
+from nl2sql.interfaces import Completion, Sampling
 
 
 def unlikely(state: State) -> str:
@@ -51,8 +52,10 @@ def another(state: State) -> str:
     runs = [sql for sql in task.written if task.result_of(sql).success]
     if not runs:
         return task.raw_sql[new[0]] if new else ""
-    known = {_rows(task.result_of(sql)) for sql in tried}
-    other = [sql for sql in new if sql in runs and _rows(task.result_of(sql)) not in known]
+    queries = list(tried | set(new))
+    rows = dict(zip(queries, same_rows([task.result_of(sql) for sql in queries]), strict=True))
+    known = {rows[sql] for sql in tried}
+    other = [sql for sql in new if sql in runs and rows[sql] not in known]
     last = views + 1 >= react.repair_views
     return task.raw_sql[_likeliest(task, runs if last or not other else other)]
 
@@ -67,7 +70,7 @@ def how_sure(task: Task, queries: Sequence[str]) -> list[float]:
     """P(right) of each query that ran, from 0 to 1; each is asked about once. Raises EpisodeFailed."""
     new = [sql for sql in dict.fromkeys(queries) if sql not in task.sure]
     if new:
-        for sql, read_back in zip(new, _read_back(task, new), strict=True):
+        for sql, read_back in zip(new, task.read_back(new), strict=True):
             task.sure[sql] = _sure(task, sql, read_back)
     return [task.sure[sql] for sql in queries]
 
@@ -93,26 +96,18 @@ def _note_current(state: State) -> None:
 
 def _note(task: Task, raw: str, completion: Completion) -> None:
     sql, reason = guard(task, raw, enabled=task.config.react.guardrails)
-    if reason is None and (sql not in task.written or (completion.logprob or 0) > (task.written[sql] or 0)):
+    if reason is None and (sql not in task.written or _known(completion.logprob) > _known(task.written[sql])):
         task.written[sql], task.raw_sql[sql] = completion.logprob, raw
         task.sure.pop(sql, None)
+
+
+def _known(logprob: float | None) -> float:
+    return -math.inf if logprob is None else logprob
 
 
 def _likeliest(task: Task, queries: Sequence[str]) -> str:
     sure = dict(zip(queries, how_sure(task, queries), strict=True))
     return max(queries, key=sure.__getitem__)
-
-
-def _read_back(task: Task, queries: Sequence[str]) -> list[float]:
-    assert task.resources.question_model is not None, "open_task completes the resources"
-    try:
-        likely, usage = task.resources.question_model().logprobs(task.question.text, queries, task.config.prompts)
-    except ModelError as error:
-        raise EpisodeFailed("model", str(error)) from error
-    task.usage = task.usage + usage
-    if charge := getattr(task.resources.model, "charge", None):  # in a run, where the model is metered
-        charge(usage)
-    return list(likely)
 
 
 def _sure(task: Task, sql: str, read_back: float) -> float:
@@ -132,7 +127,3 @@ def _sure(task: Task, sql: str, read_back: float) -> float:
             values=share_used(sql, task.values),
         )
     )
-
-
-def _rows(result: RunResult) -> object:
-    return tuple(sorted(map(repr, result.rows))) if result.success else None

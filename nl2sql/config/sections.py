@@ -324,7 +324,6 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
         },
         "schema_text": {"values": 4},
         "repair": {"deterministic": True},
-        "candidates": {"length_penalty": 0.0},
     },
     "reflect": {"react": CHECKS},
     "candidates": {"react": CHECKS},

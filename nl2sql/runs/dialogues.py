@@ -111,9 +111,7 @@ class _AsResolved:
         session = self.resolved["session"]
         whole = replace(question, text=session["resolved_query"], previous_sql=session.get("previous_sql", ""))
         episode = self.run(whole, resources, config)
-        charge = getattr(resources.model, "charge", None)
-        if charge is not None:
-            charge(self.resolved["usage"])
+        resources.charge(self.resolved["usage"])
         episode.flags["session"] = session
         return episode
 

@@ -70,8 +70,7 @@ def said_by_adapter(sql: str, resources: Resources, config: Config) -> Completio
     """``sql`` in words; charged to the episode's meter. Raises ModelError, and UsageError for settings without one."""
     opened = resources.question_model or partial(question_model, config.candidates, resources.model)
     completion: Completion = opened().say(sql, config.session.max_tokens, config.prompts)
-    if charge := getattr(resources.model, "charge", None):
-        charge(completion.usage)
+    resources.charge(completion.usage)
     if not completion.text:
         raise ModelError("the question model said nothing")
     return completion

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nl2sql.agents.candidates.confidence import LEAST, confidence, signals
+from nl2sql.agents.candidates.confidence import confidence, signals
+from nl2sql.agents.checks.logistic import LEAST
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.config import CandidatesConfig
 from nl2sql.databases.sqlite.database import SqliteDatabase

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nl2sql.agents.checks.verifier import LEAST, LOWEST, packaged_weights, probability_right, signals
+from nl2sql.agents import verifying
+from nl2sql.agents.checks.logistic import LEAST
+from nl2sql.agents.checks.verifier import LOWEST, packaged_weights, probability_right, signals
 from nl2sql.agents.controllers import get_controller, run_episode, with_preset
+from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import members
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import ModelError
-from nl2sql.interfaces import Question, Resources, RunResult, Usage
+from nl2sql.interfaces import Completion, Question, Resources, RunResult, Usage
 from nl2sql.models.scripted import ScriptedModel
 
 ASKED = "How many orders were shipped?"
@@ -106,6 +110,35 @@ def test_steps_used_up_give_the_likeliest_of_all(database: SqliteDatabase) -> No
 def test_a_question_model_that_fails_is_a_failed_episode(database: SqliteDatabase) -> None:
     episode = ask(database, [*LOOP, RIGHT, *CHECKS], Failing())
     assert episode.error == "model: the question model is out of order" and episode.finish == "error"
+
+
+class Likely(ScriptedModel):
+    """Says of each text how likely it is; None where a server would not."""
+
+    def __init__(self, replies: Sequence[str], logprobs: Mapping[int, float | None]) -> None:
+        super().__init__(replies)
+        self.logprobs, self.asked = logprobs, 0
+
+    def for_episode(self, question_text: str, controller: str) -> Likely:
+        return self
+
+    def generate(self, messages: Any, **options: Any) -> list[Completion]:
+        made = super().generate(messages, **options)
+        first, self.asked = self.asked, self.asked + len(made)
+        return [replace(one, logprob=self.logprobs.get(at)) for at, one in enumerate(made, first)]
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "kept"), [(-2.0, None, -2.0), (None, -2.0, -2.0), (-2.0, -1.0, -1.0), (-2.0, -3.0, -2.0)]
+)
+def test_a_query_counts_as_likely_as_its_likeliest_writing(
+    database: SqliteDatabase, first: float | None, again: float | None, kept: float
+) -> None:
+    config = build_config({"constrain": "none"})
+    task = open_task(Question(ASKED), Resources(Likely([RIGHT, RIGHT], {0: first, 1: again}), database), config)
+    for raw, completion in task.complete_sql([], 64, n=2):
+        verifying._note(task, raw, completion)
+    assert task.written == {RIGHT: kept}
 
 
 def test_other_weights_are_another_run() -> None:

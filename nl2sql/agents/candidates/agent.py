@@ -18,15 +18,14 @@ from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.candidates.confidence import confidence, signals
-from nl2sql.agents.candidates.ranking import Candidate, probability, rank, tells
-from nl2sql.agents.candidates.voting import agreement, same_rows
+from nl2sql.agents.candidates.ranking import Candidate, probability, rank
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.opening import link, open_task, other_orders
 from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.task import EpisodeFailed, State, guard
+from nl2sql.agents.voting import agreement, same_rows, tells
 from nl2sql.config import CandidatesConfig, Config
-from nl2sql.errors import ModelError
 from nl2sql.interfaces import (
     Completion,
     Database,
@@ -109,18 +108,7 @@ class Search:
             or self.state.task.flags.get("views") == "candidates agree"
         ):
             return  # or all say the same
-        task = self.state.task
-        try:
-            assert task.resources.question_model is not None, "open_task completes the resources"
-            model = task.resources.question_model()
-            likely, usage = model.logprobs(
-                task.question.text, [candidate.sql for candidate in waiting], task.config.prompts
-            )
-        except ModelError as error:
-            raise EpisodeFailed("model", str(error)) from error
-        task.usage = task.usage + usage
-        if charge := getattr(task.resources.model, "charge", None):  # in a run, where the model is metered
-            charge(usage)
+        likely = self.state.task.read_back([candidate.sql for candidate in waiting])
         for candidate, question in zip(waiting, likely, strict=True):
             candidate.question = question
 

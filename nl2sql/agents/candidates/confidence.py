@@ -23,18 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.candidates.ranking import log_likelihood
+from nl2sql.agents.checks.logistic import logistic
 from nl2sql.config import CandidatesConfig
 from nl2sql.machine import from_yaml
 
 WEIGHTS_FILE = Path(__file__).with_name("confidence.yaml")
-LEAST = 1e-4  # no answer is held for less likely right, and none for likelier than one minus this
 
 
 def confidence(seen: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:
     """The probability, from 0 to 1, that an answer with these ``signals`` is right."""
-    known = _packaged() if weights is None else weights
-    at = known["constant"] + sum(known.get(name, 0.0) * value for name, value in seen.items())
-    return min(max(1 / (1 + math.exp(-max(min(at, 50.0), -50.0))), LEAST), 1 - LEAST)
+    return logistic(seen, _packaged() if weights is None else weights)
 
 
 def signals(
@@ -43,8 +41,7 @@ def signals(
     """What a ranking says about its first entry.
 
     ranking: candidates as the trace records them, best first. groups: a number per candidate, the same for those with
-    the same rows. uncovered: see
-    ``linking.uncovered_share``.
+    the same rows. uncovered: see ``linking.uncovered_share``.
     """
     best = ranking[0]
     likely = [log_likelihood(entry["parts"], entry.get("question"), settings) for entry in ranking]

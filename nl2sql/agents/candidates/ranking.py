@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nl2sql.agents.candidates.voting import agreement
+from nl2sql.agents.voting import agreement
 from nl2sql.config import CandidatesConfig, ScoreWeights
 from nl2sql.interfaces import Completion, RunResult
 
@@ -103,8 +103,3 @@ def probability(completion: Completion, length_penalty: float) -> float | None:
     if completion.logprob is None:
         return None
     return math.exp(min(0.0, completion.logprob / max(1, completion.usage.completion_tokens) ** length_penalty))
-
-
-def tells(result: RunResult) -> bool:
-    """Whether a result says anything: it has a row with a value that is not NULL."""
-    return any(value is not None for row in result.rows for value in row)

@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nl2sql.agents.checks.logistic import logistic
+from nl2sql.agents.voting import tells
 from nl2sql.interfaces import RunResult
 from nl2sql.machine import from_yaml
 from nl2sql.sql.words import words
@@ -27,7 +29,6 @@ from nl2sql.sql.words import words
 WEIGHTS_FILE = Path(__file__).with_name("verifier.yaml")
 LOWEST = {"likely": -20.0, "question": -60.0, "per_word": -8.0}  # what lies below says no more
 SHOWN_ROWS = 20  # looked at for NULLs
-LEAST = 1e-4  # no query is held for less likely right, and none for likelier than one minus this
 
 
 def signals(
@@ -52,7 +53,7 @@ def signals(
     known = {"likely": likely, "question": read_back, "per_word": None if read_back is None else read_back / asked}
     seen = {name: max(value, LOWEST[name]) for name, value in known.items() if value is not None}
     return seen | {
-        "rows": float(any(value is not None for row in result.rows for value in row)),
+        "rows": float(tells(result)),
         "one_row": float(len(result.rows) == 1),
         "nulls": float(any(value is None for row in result.rows[:SHOWN_ROWS] for value in row)),
         "suspected": float(suspected),
@@ -66,8 +67,7 @@ def signals(
 def probability_right(seen: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:
     """The probability, from 0 to 1, that a query with these ``signals`` is right."""
     known = packaged_weights("likely" in seen, "question" in seen) if weights is None else weights
-    at = known["constant"] + sum(known.get(name, 0.0) * value for name, value in seen.items())
-    return min(max(1 / (1 + math.exp(-max(min(at, 50.0), -50.0))), LEAST), 1 - LEAST)
+    return logistic(seen, known)
 
 
 def packaged_weights(likely: bool, read_back: bool) -> Mapping[str, float]:

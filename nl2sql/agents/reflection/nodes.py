@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from nl2sql.agents import prompts, repairing
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.candidates.voting import agreement
 from nl2sql.agents.react import after_candidate
 from nl2sql.agents.reflection.judge import judge_attempt
 from nl2sql.agents.reflection.quality import quality_parts, quality_score
@@ -19,6 +18,7 @@ from nl2sql.agents.reflection.state import ReflectState
 from nl2sql.agents.reflection.strategies import STRATEGIES, by_strategy, distinct_attempts, next_strategy
 from nl2sql.agents.task import State, Task, guard
 from nl2sql.agents.turns import failed
+from nl2sql.agents.voting import agreement
 from nl2sql.interfaces import Sampling
 from nl2sql.repair.dry_run import engine_version
 from nl2sql.sql.same import same_sql

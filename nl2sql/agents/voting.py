@@ -1,4 +1,4 @@
-"""The agreement of several candidates: how many of them return the same rows.
+"""Results beside one another: how many candidates return the same rows, and whether a result says anything.
 
 >>> oslo, bergen = (RunResult(True, rows=((city,),)) for city in ("Oslo", "Bergen"))
 >>> agreement([oslo, bergen, oslo])
@@ -31,3 +31,8 @@ def same_rows(results: Sequence[RunResult]) -> list[int]:
     numbers: dict[object, int] = {}
     kinds = [frozenset(Counter(map(repr, result.rows)).items()) if result.success else None for result in results]
     return [numbers.setdefault(kind, len(numbers)) for kind in kinds]
+
+
+def tells(result: RunResult) -> bool:
+    """Whether a result says anything: it has a row with a value that is not NULL."""
+    return any(value is not None for row in result.rows for value in row)
