@@ -34,6 +34,7 @@ from nl2sql.cli import (
     report,
     runs,
     score,
+    view,
     vizql,
 )
 from nl2sql.cli.group import Group, settings
@@ -70,6 +71,7 @@ app.command("eval")(evaluate.evaluate_command)
 app.command("ablate")(ablate.ablate_command)
 app.command("report")(report.report_command)
 app.command("runs")(runs.runs_command)
+app.command("view")(view.view_command)
 app.command("replay")(runs.replay_command)
 app.command("check-run")(runs.check_run_command)
 app.command("export-failures")(runs.export_failures_command)

@@ -29,7 +29,7 @@ function drawEpisode(question, verdict, episode, run) {
   parts.push(make("div", "chips", make("span", `mark ${what}`, `${MARKS[what]} ${OUTCOMES[what]}`),
     ...facts.filter(Boolean).map((fact) => make("span", "chip", fact))));
   if (episode.error) parts.push(make("p", "alarm", episode.error));
-  parts.push(make("h3", "", "SQL"), ...drawSql(episode), make("h3", "", "Rows"), drawRows(episode));
+  parts.push(make("h3", "", "SQL"), ...drawSql(episode, question.db), make("h3", "", "Rows"), drawRows(episode));
   const attempts = drawAttempts(episode);
   if (attempts.length > 1) parts.push(make("h3", "", `Attempts (${attempts.length})`), ...attempts);
   if (episode.saw.length) parts.push(make("h3", "", "What the model saw"), ...episode.saw.map(drawMessages));
@@ -66,8 +66,17 @@ function drawSession(session) {
   return parts;
 }
 
+// Where nl2sql view serves the page: a link to its page that executes SQL.
+function runLink(sql, database) {
+  if (!document.body.dataset.sql) return null;
+  const link = make("a", "run", "run this SQL");
+  link.href = `${document.body.dataset.sql}&${new URLSearchParams({ db: database, sql })}`;
+  link.target = "_blank";
+  return link;
+}
+
 // SQL with a button that copies it. Where the browser gives no clipboard (a file, a frame), the text is selected.
-function withCopy(sql, block = make("pre", "", sql)) {
+function withCopy(sql, block = make("pre", "", sql), database = null) {
   const button = make("button", "", "copy");
   button.type = "button";
   button.addEventListener("click", async () => {
@@ -79,7 +88,7 @@ function withCopy(sql, block = make("pre", "", sql)) {
       button.textContent = "selected";
     }
   });
-  return make("div", "copied", block, button);
+  return make("div", "copied", block, button, database === null ? null : runLink(sql, database));
 }
 
 // A long query with each clause on a line of its own, subqueries indented. Only whitespace is changed.
@@ -111,14 +120,14 @@ const bare = (sql) => sql.replace(/[;\s]+$/, "").trim();
 const asWritten = (raw, sql) => (raw && bare(raw) !== bare(sql)
   ? [make("div", "dim", "as the model wrote it"), make("pre", "", raw)] : []);
 
-function drawSql(episode) {
+function drawSql(episode, db) {
   const gold = episode.golds[0];
-  const left = make("div", "", make("div", "dim", "gold"), gold ? withCopy(lines(gold)) : null);
+  const left = make("div", "", make("div", "dim", "gold"), gold ? withCopy(lines(gold), undefined, db) : null);
   for (const other of episode.golds.slice(1)) left.append(make("div", "dim", "also accepted"), withCopy(lines(other)));
   const compared = gold && episode.sql ? diff(bare(lines(gold)), bare(lines(episode.sql))) : null;
   const alike = compared !== null && compared.alike >= ALIKE;
   const right = make("div", "", make("div", "dim", alike ? "predicted, differences from gold marked" : "predicted"),
-    episode.sql ? withCopy(lines(episode.sql), alike ? compared.block : undefined) : make("pre", "", "(no SQL)"));
+    episode.sql ? withCopy(lines(episode.sql), alike ? compared.block : undefined, db) : make("pre", "", "(no SQL)"));
   right.append(...asWritten(episode.raw_sql, episode.sql));
   for (const line of episode.suspicions || []) right.append(make("p", "dim", `suspicious, ${line}`));
   const parts = [gold ? make("div", "sides", left, right) : right];

@@ -30,11 +30,14 @@ TOLD = ("adapter", "engine", "device", "batch_size", "server", "sample_seed", "s
 NOT_TOLD = {field.name: field.default for field in fields(Plan) if field.name in TOLD}
 
 
-def report_html(runs: Iterable[str | Path], *, golds: bool = True, progress: bool = True) -> str:
+def report_html(
+    runs: Iterable[str | Path], *, golds: bool = True, progress: bool = True, live: Mapping[str, str] | None = None
+) -> str:
     """The report of finished runs as one HTML page that needs nothing else.
 
     runs: run folders; the first is what the others are compared with. golds: run the benchmark's golds (in the
-    sandbox) to show their rows beside the predicted ones. Raises UsageError for a folder without a finished run.
+    sandbox) to show their rows beside the predicted ones. live: where ``nl2sql view`` serves the page, its addresses of
+    the list of ``runs`` and of the page for ``sql``. Raises UsageError for a folder without a finished run.
     """
     import jinja2
 
@@ -64,6 +67,7 @@ def report_html(runs: Iterable[str | Path], *, golds: bool = True, progress: boo
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
+        live=live or {},
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 

@@ -1,0 +1,181 @@
+"""The pages of ``nl2sql view``.
+
+    ""          the runs of the folder; refreshes itself
+    rows        its table alone, for the refresh
+    report      one run, or several beside one another: the page of ``nl2sql report``
+    progress    a run that is not finished: how far it is, its scores so far, its last answers; refreshes itself
+    sql         executes a query on a database of a run's benchmark, in the sandbox
+
+A run is named by its path below the folder, and only a run that the list shows can be asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from nl2sql.errors import Nl2SqlError, UsageError, one_line
+from nl2sql.interfaces import Benchmark, RunResult
+from nl2sql.runs.folder import iter_jsonl, parts_of, read_manifest
+from nl2sql.runs.listing import RunEntry, entries
+from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.report.page import report_html
+from nl2sql.runs.rescore import replay
+from nl2sql.runs.summary import summary_text
+
+Query = Mapping[str, Sequence[str]]
+LAST_ANSWERS = 10
+KEPT_REPORTS = 4  # of megabytes each
+TIMEOUT_S, MAX_ROWS = 10.0, 200
+
+
+@dataclass(frozen=True)
+class Page:
+    """An answer to the browser. own_policy: the page itself says what it may load."""
+
+    text: str
+    status: int = 200
+    kind: str = "text/plain"
+    own_policy: bool = False
+
+
+class Pages:
+    """The pages over the runs in ``folder``, for many threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = threading.Lock()  # one report or score at a time
+        self._reports: OrderedDict[object, str] = OrderedDict()
+        self._scores: dict[str, tuple[int, str]] = {}  # run -> answers scored, its scores
+        self._benchmarks: dict[str, Benchmark] = {}
+
+    def answer(self, name: str, query: Query, form: Query) -> Page:
+        """The page ``name``; an error is a page with its reason."""
+        make = {"": self._list, "rows": self._rows, "report": self._report, "progress": self._progress}.get(name)
+        try:
+            if name == "refresh.js":
+                script = files("nl2sql.runs.viewer").joinpath("templates", name)
+                return Page(script.read_text(encoding="utf-8"), kind="text/javascript")
+            if name == "sql":
+                return self._sql({**query, **form}, execute=bool(form))
+            return make(query) if make else _page("message.html", 404, message=f"there is no page {name!r}")
+        except (Nl2SqlError, OSError) as error:
+            return _page("message.html", 400, message=one_line(error))
+
+    def _listed(self) -> dict[str, RunEntry]:
+        return {_name(self.folder, entry): entry for entry in entries(self.folder)}
+
+    def _chosen(self, query: Query) -> dict[str, RunEntry]:
+        """The named runs, oldest first. Raises UsageError for none, and for one that is not listed."""
+        listed, wanted = self._listed(), query.get("run", ())
+        if not wanted:
+            raise UsageError("no run is chosen; tick one or several in the list")
+        if unknown := [name for name in wanted if name not in listed]:
+            raise UsageError(f"there is no run {unknown[0]!r} in {self.folder}")
+        return {name: entry for name, entry in reversed(listed.items()) if name in wanted}
+
+    def _list(self, query: Query) -> Page:
+        return _page("list.html", folder=self.folder, runs=self._listed(), began=_began)
+
+    def _rows(self, query: Query) -> Page:
+        return _page("rows.html", runs=self._listed(), began=_began)
+
+    def _report(self, query: Query) -> Page:
+        chosen = self._chosen(query)
+        folders = [Path(entry.path) for entry in chosen.values()]
+        if unfinished := [name for name, entry in chosen.items() if entry.state != "done"]:
+            raise UsageError(f"{unfinished[0]} is not finished, so it has no report yet")
+        stamps = tuple((str(folder), (folder / "report.json").stat().st_mtime_ns) for folder in folders)
+        with self._lock:
+            if stamps not in self._reports:
+                live = {"runs": "./", "sql": f"sql?{urlencode({'run': next(iter(chosen))})}"}
+                self._reports[stamps] = report_html(folders, progress=False, live=live)
+                while len(self._reports) > KEPT_REPORTS:
+                    self._reports.popitem(last=False)
+            return Page(self._reports[stamps], kind="text/html", own_policy=True)
+
+    def _progress(self, query: Query) -> Page:
+        name, entry = next(iter(self._chosen(query).items()))
+        if entry.problem:
+            raise UsageError(entry.problem)
+        with self._lock:
+            scored, scores = self._scores.get(name, (0, ""))
+            if entry.answered != scored:
+                scores = _scores(Path(entry.path))
+                self._scores[name] = (entry.answered, scores)
+        answers = list(islice(reversed(_answers(Path(entry.path))), LAST_ANSWERS))
+        return _page("progress.html", name=name, entry=entry, scores=scores, answers=answers)
+
+    def _sql(self, query: Query, *, execute: bool) -> Page:
+        name, entry = next(iter(self._chosen(query).items()))
+        benchmark = self._benchmark(name, Path(entry.path))
+        names = sorted({question.db_id for question in benchmark.questions})
+        asked, sql = (query.get(key, [""])[0] for key in ("db", "sql"))
+        result = None
+        if execute and asked not in names:
+            result = RunResult(False, error=f"the benchmark has no database {asked!r}")
+        elif execute:
+            result = benchmark.database(asked).run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
+        return _page("sql.html", name=name, databases=names, db=asked, sql=sql, result=result, most=MAX_ROWS)
+
+    def _benchmark(self, name: str, folder: Path) -> Benchmark:
+        with self._lock:
+            if name not in self._benchmarks:
+                self._benchmarks[name] = open_benchmark(read_plan(folder)[0], {})
+            return self._benchmarks[name]
+
+
+def _name(folder: Path, entry: RunEntry) -> str:
+    return Path(entry.path).relative_to(folder).as_posix()
+
+
+def _began(entry: RunEntry) -> str:
+    seconds = (datetime.now(UTC) - entry.began).total_seconds()
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            number = int(seconds / size)
+            return f"{number} {unit}{'s' if number > 1 else ''} ago"
+    return "just now"
+
+
+def _answers(folder: Path) -> list[dict[str, Any]]:
+    plan = read_manifest(folder)["plan"]
+    parts = parts_of(folder, plan.get("seeds") or ()).values()
+    return [row for part in parts for row in iter_jsonl(part / "predictions.jsonl")]
+
+
+def _scores(folder: Path) -> str:
+    """The scores of the answers so far, without TS; or why there are none."""
+    try:
+        run = replay(folder, partial=True, overrides=["eval.replicas=0"], progress=False)
+    except Nl2SqlError as error:
+        return one_line(error)
+    return summary_text(run.report)
+
+
+def _page(template: str, status: int = 200, **values: Any) -> Page:
+    text = _templates().get_template(template).render(style=_report_style(), **values)
+    return Page(text, status, "text/html")
+
+
+@cache
+def _templates() -> Any:
+    import jinja2
+
+    loader = jinja2.PackageLoader("nl2sql.runs.viewer", "templates")
+    return jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+
+
+def _report_style() -> str:
+    return files("nl2sql.runs.report").joinpath("page.css").read_text(encoding="utf-8")
