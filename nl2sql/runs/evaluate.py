@@ -69,7 +69,7 @@ def evaluate(
     objects = tuple(name for name, value in arguments.items() if value and not isinstance(value, (str, Path)))
     named = get_controller(controller if callable(controller) else str(controller))
     plan = Plan(
-        benchmark=str(getattr(benchmark, "name", benchmark)),
+        benchmark=str(getattr(benchmark, "name", benchmark) if "benchmark" in objects else benchmark),
         split=split,
         engine_url=engine_url,
         history=history,

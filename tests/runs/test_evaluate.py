@@ -62,6 +62,18 @@ def test_report_keeps_the_output_contract(run: Run) -> None:
     assert {"wins", "losses", "p"} <= set(report["paired"]["EX[bag]"])
 
 
+def test_a_benchmark_may_be_given_by_its_path(tmp_path: Path) -> None:
+    quick = load_benchmark("packaged", split="quick")
+    first = quick.questions[0]
+    shutil.copytree(Path(quick.files[first.db_id]).parent, tmp_path / "own" / "databases" / first.db_id)
+    record = {"question": first.text, "query": first.gold[0], "db_id": first.db_id}
+    (tmp_path / "own" / "questions.json").write_text(json.dumps([record]), encoding="utf-8")
+    model = ScriptedModel({"*": [first.gold[0]]}, on_exhausted="repeat")
+    options: dict[str, Any] = {"config": NO_TS, "progress": False, "out": tmp_path / "run"}
+    run = evaluate(tmp_path / "own", model, "single_shot", **options)
+    assert run.report["metrics"]["EX[bag]"]["value"] == 1.0
+
+
 def test_golds_win_and_inventions_lose(run: Run) -> None:
     assert run.report["metrics"]["EX[bag]"]["value"] == 30 / 40
     assert run.report["control"]["with_guardrails"]["metrics"]["EX[bag]"]["value"] == 0
