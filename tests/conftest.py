@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nl2sql.databases.sqlite.pool import QueryPool
     from nl2sql.models.constrained import Constrainer
 
+# Before any test module imports torch: see nl2sql.models.load.sleep_at_barriers.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))  # the package ``training``, which only scripts use
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")

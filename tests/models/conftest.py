@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 if TYPE_CHECKING:
     from models.standin import StandIn
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: see nl2sql.models.load.sleep_at_barriers
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
