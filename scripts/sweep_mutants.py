@@ -1,0 +1,244 @@
+"""An undirected sweep beside ``plant_faults.py``: change the code at random places; which changes does no test notice?
+
+    pip install cosmic-ray coverage
+    python scripts/sweep_mutants.py nl2sql/agents tests/agents --sample 200 --jobs 2
+    python scripts/sweep_mutants.py nl2sql/eval tests/eval --sample 200 --results eval.jsonl    # goes on after Ctrl-C
+
+A mutant is one small change that cosmic-ray makes (``==`` to ``<``, ``and`` to ``or``, a number plus one, a loop that
+never runs ...). First the tests run once under coverage, which tells the tests that reach each line, and how long
+each takes. Then mutants are drawn by the seed from all of the folder; each is put into a copy of the checkout and the
+tests that reach its line are run, the quickest first:
+
+- noticed: a test fails or does not end;
+- survived: they pass. The mutant may be a fault that no test sees, or mean the same as the code (``len(x) > 0`` and
+  ``len(x) != 0``): a person has to look;
+- not reached: no test executes the line. It counts as survived;
+- void: the module cannot be imported or a name is missing. It does not count.
+
+Printed: each survivor, and the score: noticed of all that count, with its 95% interval (Wilson). Not covered: tests
+that run the embedded model, and tests that are not given, so the score is a lower bound of what the suite notices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plant_faults import ROOT, copy_checkout, files_of, known_results, state_of
+from planting.bed import WARM, Bed, Outcome, plant_all
+from planting.entries import Fault
+
+# Unions in annotations are never executed; other exceptions and other variables are mostly names that do not exist.
+LEFT_OUT = ("BitOr", "ExceptionReplacer", "Variable")
+MOST_TESTS = 40  # of one mutant: the quickest that reach its line
+OPTIONS = ("-m", "not model and not notebook")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: the operator of cosmic-ray, its how-manieth place in the file, and the line there."""
+
+    file: str
+    operator: str
+    occurrence: int
+    line: int
+
+
+# ------------------------------------------------------------------------------------- which test reaches which line
+
+
+class Reach:
+    """A pytest plugin: coverage with the running test as context, and the seconds of each test."""
+
+    def __init__(self, coverage: Any) -> None:
+        self.coverage = coverage
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.coverage.switch_context(_function(nodeid))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[_function(report.nodeid)] += report.duration
+        if report.failed:
+            self.failed.add(_function(report.nodeid))
+
+
+def _function(nodeid: str) -> str:
+    """A test without its parameters: ``tests/a.py::test_b[1-x]`` is ``tests/a.py::test_b``."""
+    return nodeid.partition("[")[0]
+
+
+def collect(folder: str, tests: Sequence[str], out: Path) -> None:
+    """Run the tests under coverage; write which reach each line, their seconds, and which failed, as JSON."""
+    import coverage
+    import pytest
+
+    measured = coverage.Coverage(data_file=None, source=[folder])
+    measured.start()
+    plugin = Reach(measured)
+    plain = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:timeout", "-o", "timeout=0"]
+    pytest.main([*plain, *OPTIONS, *tests], plugins=[plugin])
+    measured.stop()
+    data = measured.get_data()
+    lines = {
+        str(Path(file).resolve().relative_to(Path.cwd())): data.contexts_by_lineno(file)
+        for file in data.measured_files()
+    }
+    told = {"lines": lines, "seconds": plugin.seconds, "failed": sorted(plugin.failed)}
+    out.write_text(json.dumps(told), encoding="utf-8")
+
+
+def reached(checkout: Path, folder: str, tests: Sequence[str]) -> dict[str, Any]:
+    """``collect`` in a process of its own, within the copy, less the tests that fail as they are (which are named)."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = [sys.executable, "scripts/sweep_mutants.py", folder, *tests, "--collect", file.name]
+        environment = {**os.environ, "PYTHONPATH": str(checkout)}
+        ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            sys.exit(f"error: the tests cannot be run under coverage:\n{ran.stdout[-2000:]}{ran.stderr[-1000:]}")
+        told: dict[str, Any] = json.loads(Path(file.name).read_text(encoding="utf-8"))
+    for test in told["failed"]:
+        print(f"left out, fails under coverage: {test}", file=sys.stderr)
+    lost = set(told["failed"])
+    for lines in told["lines"].values():
+        lines.update({line: [test for test in reaching if test not in lost] for line, reaching in lines.items()})
+    return told
+
+
+# --------------------------------------------------------------------------------------------------------- mutants
+
+
+def mutants_of(root: Path, folder: str) -> list[Mutant]:
+    """All mutants of the Python files below a folder."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    operators = {name: get_operator(name)() for name in operator_names() if not any(out in name for out in LEFT_OUT)}
+    found = []
+    for path in sorted((root / folder).rglob("*.py")):
+        nodes = list(ast_nodes(get_ast(path.read_text(encoding="utf-8"))))
+        for name, operator in operators.items():
+            places = [start for node in nodes for start, _ in operator.mutation_positions(node)]
+            file = str(path.relative_to(root))
+            found += [Mutant(file, name, number, start[0]) for number, start in enumerate(places)]
+    return found
+
+
+def as_fault(root: Path, mutant: Mutant, reach: dict[str, Any]) -> Fault | None:
+    """The mutant as a fault to plant, with the tests that reach it; None where none does."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    old = (root / mutant.file).read_text(encoding="utf-8")
+    new = mutate_code(old, get_operator(mutant.operator)(), mutant.occurrence)
+    lines = reach["lines"].get(mutant.file, {})
+    tests = {test for test in lines.get(str(mutant.line), ()) if test}
+    if not tests and str(mutant.line) in lines:  # executed at import: whatever reaches the file may tell
+        tests = {test for line in lines.values() for test in line if test}
+    quickest = sorted(tests, key=lambda test: (reach["seconds"].get(test, 0.0), test))[:MOST_TESTS]
+    if not quickest or new is None:
+        return None
+    rule = f"{mutant.file}:{mutant.line} {mutant.operator.removeprefix('core/')}"
+    return Fault("mutants", rule, changed(old, new), mutant.file, old, new, (*OPTIONS, *quickest))
+
+
+def changed(old: str, new: str) -> str:
+    """The changed lines, ``-`` before and ``+`` after."""
+    rows = list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=0))[3:]
+    return "\n".join(f"    {row[0]} {row[1:].strip()}" for row in rows if row[:1] in "+-")
+
+
+# ---------------------------------------------------------------------------------------------------------- the sweep
+
+
+def sweep(args: argparse.Namespace) -> Iterator[tuple[str, str, Outcome]]:
+    """Yields ``(rule, change, outcome)`` of each drawn mutant."""
+    names = files_of(ROOT)
+    known = known_results(args.results, state_of(ROOT, names))
+    for name in WARM:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    drawn = mutants_of(ROOT, args.folder)
+    print(f"{len(drawn)} mutants in {args.folder}; {min(args.sample, len(drawn))} are drawn", file=sys.stderr)
+    drawn = random.Random(args.seed).sample(drawn, min(args.sample, len(drawn)))
+    with tempfile.TemporaryDirectory(prefix="sweep_mutants_") as temporary:
+        beds = [Bed(Path(temporary) / str(number) / "checkout") for number in range(args.jobs)]
+        for bed in beds:
+            copy_checkout(ROOT, names, bed.folder)
+        began = time.perf_counter()
+        reach = reached(beds[0].folder, args.folder, args.tests)
+        print(f"{time.perf_counter() - began:.0f} s for the tests under coverage", file=sys.stderr, flush=True)
+        faults = []
+        for mutant in drawn:
+            fault = as_fault(ROOT, mutant, reach)
+            if fault is None:
+                yield f"{mutant.file}:{mutant.line} {mutant.operator}", "", Outcome("not reached")
+            elif fault.key in known:
+                yield fault.rule, fault.stated, known[fault.key]
+            else:
+                faults.append(fault)
+        for fault, outcome in plant_all(faults, beds):
+            if args.results is not None:
+                line = {"state": state_of(ROOT, names), "key": fault.key, "rule": fault.rule, **vars(outcome)}
+                with args.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+            yield fault.rule, fault.stated, outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="what is changed, for example nl2sql/agents")
+    parser.add_argument("tests", nargs="+", help="the tests that should notice, for example tests/agents")
+    parser.add_argument("--sample", type=int, default=200, metavar="N", help="mutants to draw (default 200)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants at a time (default 1)")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="keep results in FILE and skip what it has")
+    parser.add_argument("--collect", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.collect:
+        collect(args.folder, args.tests, args.collect)
+        return 0
+    if args.sample < 1 or args.jobs < 1:
+        parser.error(f"--sample {args.sample}, --jobs {args.jobs}: give numbers of at least 1")
+    if not (ROOT / args.folder).is_dir():
+        parser.error(f"there is no folder {args.folder}")
+    if missing := [name for name in ("cosmic_ray", "coverage") if importlib.util.find_spec(name) is None]:
+        parser.error(f"{missing[0]} is not installed; try: pip install cosmic-ray coverage")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    noticed = survived = void = 0
+    for rule, change, outcome in sweep(args):
+        if outcome.verdict in ("noticed", "hung"):
+            noticed += 1
+        elif outcome.verdict in ("SURVIVED", "not reached"):
+            survived += 1
+            print(f"{outcome.verdict.lower()}: {rule}\n{change}", flush=True)
+        else:
+            void += 1
+        told = f"{outcome.verdict:11} {outcome.seconds:5.1f} s  {rule}"
+        print(f"[{noticed + survived + void}/{args.sample}] {told}", file=sys.stderr, flush=True)
+    from nl2sql.eval.stats import wilson_interval  # not before: the forks import their own copy of the package
+
+    counted = noticed + survived
+    score = wilson_interval(noticed / counted if counted else 0.0, counted)
+    print(f"{args.folder}: {noticed} of {counted} noticed, {score} %; {void} void")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

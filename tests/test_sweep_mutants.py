@@ -1,0 +1,32 @@
+"""scripts/sweep_mutants.py: the parts that need no mutation library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import sweep_mutants
+
+SCRIPT = Path(sweep_mutants.__file__)
+
+
+def test_a_change_is_shown_line_by_line() -> None:
+    assert sweep_mutants.changed("a\nif b == 1:\nc\n", "a\nif b != 1:\nc\n") == "    - if b == 1:\n    + if b != 1:"
+
+
+def test_seconds_and_failures_are_told_by_function() -> None:
+    reach = sweep_mutants.Reach(coverage=None)
+    for name, failed in (("tests/a.py::test_b[1-x]", False), ("tests/a.py::test_b[2]", True)):
+        reach.pytest_runtest_logreport(SimpleNamespace(nodeid=name, duration=0.5, failed=failed))
+    assert reach.seconds == {"tests/a.py::test_b": 1.0} and reach.failed == {"tests/a.py::test_b"}
+
+
+def test_wrong_arguments_are_one_line() -> None:
+    for arguments, expected in (
+        (["nl2sql/nowhere", "tests/agents"], "there is no folder nl2sql/nowhere"),
+        (["nl2sql/agents", "tests/agents", "--sample", "0"], "give numbers of at least 1"),
+    ):
+        done = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and expected in done.stderr and "Traceback" not in done.stderr
