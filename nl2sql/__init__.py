@@ -7,7 +7,8 @@ predictions never pays for (or needs) a model library.
     episode = nl2sql.answer("How many customers are on hold?", database, model, "best")
 
 The specification names modules by paths of its own (``nl2sql.agent_tools``, ``nl2sql.prompts``, ...); they
-are the modules of ``_SPECIFICATION`` under another name, the very same objects.
+are the modules of ``_SPECIFICATION`` under another name, the very same objects. ``nl2sql.environment`` is one of
+``_SHORTCUTS``, by the same means.
 """
 
 from __future__ import annotations
@@ -107,10 +108,12 @@ _SPECIFICATION = {  # path in the specification -> the room where it stands
     "nl2sql.react": "nl2sql.agents.react",
     "nl2sql.schema": "nl2sql.databases.schema",
 }
+_SHORTCUTS = {"nl2sql.environment": "nl2sql.runs.rollouts.environment"}
+_STANDS_IN = {**_SPECIFICATION, **_SHORTCUTS}
 
 
 class _SpecificationPaths:
-    """Imports a path of the specification as the module that stands in its room.
+    """Imports a path of the specification, or a shortcut, as the module that stands in its room.
 
     A finder and loader by its methods alone: importing ``importlib.abc`` for its base classes would take three
     quarters of the time of ``import nl2sql``.
@@ -120,10 +123,10 @@ class _SpecificationPaths:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         loader: Any = self
-        return ModuleSpec(fullname, loader) if fullname in _SPECIFICATION else None
+        return ModuleSpec(fullname, loader) if fullname in _STANDS_IN else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(_SPECIFICATION[spec.name])
+        module = import_module(_STANDS_IN[spec.name])
         spec.loader_state = module.__spec__
         return module
 

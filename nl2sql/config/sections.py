@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
@@ -263,6 +263,27 @@ class EvalConfig(_Frozen):
         return value
 
 
+class RewardConfig(_Frozen):
+    """The reward of an episode in training: the sum of its parts, each times its weight (docs/environment.md).
+
+    The weights are chosen and not measured; an answer that runs never earns less than one that does not.
+    """
+
+    ex: float = Field(0.2, ge=0)  # weight of EX: the rows are the gold's on the database
+    ts: float = Field(0.7, ge=0)  # weight of TS: they are on each of its perturbed copies too
+    format: float = Field(0.1, ge=0)  # weight of a query that runs, times the share of turns that could be read
+    cost: float = Field(0.05, ge=0)  # weight of what is taken off for steps and tokens, half each; at most format's
+    steps: int = Field(8, ge=1)  # from so many steps on, their half of the cost is taken off whole
+    tokens: int = Field(1000, ge=1)  # from so many written tokens on, the other half is
+    wait_s: float = Field(600.0, gt=0)  # seconds that a driven episode waits for the next completion before it ends
+
+    @model_validator(mode="after")
+    def _what_runs_earns_something(self) -> RewardConfig:
+        if self.cost > self.format:
+            raise ValueError(f"reward.cost={self.cost:g} is above reward.format={self.format:g}: expected at most that")
+        return self
+
+
 class Config(_Frozen):
     """The whole resolved configuration of a run."""
 
@@ -278,6 +299,7 @@ class Config(_Frozen):
     session: SessionConfig = SessionConfig()
     vizql: VizqlConfig = VizqlConfig()
     eval: EvalConfig = EvalConfig()
+    reward: RewardConfig = RewardConfig()
     prompts: dict[str, str] = {}  # prompt name -> text that replaces the packaged one
     # grammars, each level within the one before: the loop's turns, the SQL, SQL in one plain style (docs/grammars.md)
     # auto: plain on SQLite where the model takes grammars, none elsewhere

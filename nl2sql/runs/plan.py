@@ -174,7 +174,7 @@ def run_key(
     members: all else that answers rest on, as ``agents.resources.members`` lists it. history: ``own`` where turns rest
     on answers of the run itself; golds in a history are part of its question.
     """
-    settings = config.model_dump(exclude={"eval"})
+    settings = config.model_dump(exclude={"eval", "reward"})
     hashes = prompts.prompt_hashes(config.prompts)
     own = [history] if history == "own" else []
     return content_key(named.name, named.identity, settings, weights_of(model), hashes, prints, members, *own)

@@ -97,7 +97,7 @@ class Bench:
     def key(self, case: RepairCase, arm: Arm, model: Mapping[str, Any]) -> str:
         """What decides a result, as a content key."""
         config = arm.config(self.config, case.dialect)
-        parts = [case.to_dict(), arm.name, self.attempts, config.model_dump(exclude={"eval"})]
+        parts = [case.to_dict(), arm.name, self.attempts, config.model_dump(exclude={"eval", "reward"})]
         parts += [prompts.prompt_hashes(config.prompts)]
         if arm.level is not None:
             parts.append(weights_of(model))

@@ -1,0 +1,211 @@
+"""An episode that somebody else drives: the loop stands still wherever it asks its model, until an answer is handed in.
+
+>>> from nl2sql.runs.rollouts.driven import cut_at
+>>> cut_at("Action: finish[{}]\\nObservation: I made this up", ["Observation:"])
+'Action: finish[{}]\\n'
+
+The loop is blocking Python that calls ``Model.generate``, deep within its tools. So it runs unchanged in a thread of its
+own, over a model whose ``generate`` waits: there is no second loop. The thread ends with the episode, when the episode
+is closed or forgotten, and when no answer comes in ``wait_s`` seconds. It holds no reference to the ``DrivenEpisode``.
+
+Not covered: a thread cannot be killed. A user's tool that never returns keeps its thread; the driver is told after
+``wait_s`` seconds and goes on without it. What the database executes has limits of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from nl2sql.agents.controllers import NamedController, run_episode
+from nl2sql.agents.record import Episode
+from nl2sql.config import Config
+from nl2sql.errors import Cancelled, ModelError, UsageError
+from nl2sql.interfaces import Completion, Database, Grammar, Message, Question, Resources, Sampling
+from nl2sql.interfaces import ToolDefinition, Usage
+from nl2sql.models.chat import Chat
+from nl2sql.models.http.prompts import CountedPrompts
+
+CLOSING_S = 1.0  # that ``close`` waits for the thread, which may be in the middle of a query
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the loop asks its model: the arguments of ``Model.generate``. ``n`` answers are wanted."""
+
+    messages: Sequence[Message]
+    prefill: str = ""
+    stop: Sequence[str] = ()
+    max_new_tokens: int = 256
+    n: int = 1
+    sampling: Sampling | None = None
+    grammar: Grammar | None = None
+    tools: Sequence[ToolDefinition] = ()
+
+
+@dataclass
+class _Line:
+    """What the loop's thread and the driver share."""
+
+    wait_s: float
+    asked: SimpleQueue[Request | Episode] = field(default_factory=SimpleQueue)
+    given: SimpleQueue[Sequence[Completion] | Exception] = field(default_factory=SimpleQueue)
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    def close(self) -> None:
+        self.closed.set()
+        self.given.put(Cancelled("the episode was abandoned"))
+
+
+class _Waiting:
+    """The ``Model`` of a driven episode."""
+
+    name = "driven"
+
+    def __init__(self, line: _Line, context_window: int, count: Callable[..., int]) -> None:
+        self._line, self.context_window, self._count = line, context_window, count
+        self._one = threading.Lock()  # a controller that asks from several threads is answered in turn
+
+    def generate(self, messages: Sequence[Message], *, seed: int | None = None, **options: Any) -> list[Completion]:
+        options.pop("cancel", None)
+        with self._one:
+            if self._line.closed.is_set():
+                raise Cancelled("the episode was abandoned")
+            self._line.asked.put(Request(list(messages), **options))
+            try:
+                given = self._line.given.get(timeout=self._line.wait_s)
+            except Empty:
+                self._line.closed.set()
+                raise ModelError(f"no completion came in {self._line.wait_s:g} s (reward.wait_s)") from None
+        if isinstance(given, Exception):
+            raise given
+        return list(given)
+
+    def count_tokens(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> int:
+        return self._count(messages, prefill, tools)
+
+    def describe(self) -> dict[str, Any]:
+        return {"backend": "driven", "name": self.name, "revision": "whoever answers"}
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class DrivenEpisode:
+    """One episode of ``controller``; ``request`` is what it asks now, ``result`` the Episode once it has ended.
+
+        with DrivenEpisode(question, database, controller, config) as episode:
+            while episode.request:
+                episode.answer(write(episode.request.messages, episode.request.prefill))
+        print(episode.result.sql, episode.result.error)
+
+    wait_s: seconds after which an episode ends where no answer, or no next request, comes. chat: a tokenizer for
+    counting prompts exactly; without one they are estimated, by their bytes. Whatever goes wrong in the loop is
+    recorded in ``result.error``. Not thread-safe: one driver at a time.
+    """
+
+    def __init__(
+        self,
+        question: Question,
+        database: Database,
+        controller: NamedController,
+        config: Config,
+        *,
+        wait_s: float = 600.0,
+        context_window: int = 32_768,
+        chat: Chat | None = None,
+    ) -> None:
+        self._question, self._controller = question, controller.name
+        self.request: Request | None = None
+        self.result: Episode | None = None
+        self._line = _Line(wait_s)
+        self._count = (lambda *prompt: len(chat.prompt_ids(*prompt))) if chat else CountedPrompts().bound
+        resources = Resources(_Waiting(self._line, context_window, self._count), database, cancel=self._line.closed)
+        self._abandon = weakref.finalize(self, self._line.close)
+        arguments = (self._line, controller, question, resources, config)
+        self._thread = threading.Thread(target=_run, args=arguments, name=f"episode-{question.id}", daemon=True)
+        self._thread.start()
+        self._listen()
+
+    def answer(self, *completions: str | Completion) -> Request | None:
+        """Hand in the completions that ``request`` asks for, ``request.n`` of them; returns the next request, or None.
+
+        A text is cut where a stop string begins, and its words count as its tokens; a Completion is taken as it is. Raises UsageError for another number of completions, and where
+        nothing is asked any more.
+        """
+        request = self._open_request()
+        if len(completions) != request.n:
+            raise UsageError(f"{len(completions)} completions were given where {request.n} are asked for")
+        self._line.given.put([self._completion(request, given) for given in completions])
+        return self._listen()
+
+    def fail(self, reason: str) -> Request | None:
+        """Tell the loop that its model failed: the episode ends, with the error ``model: <reason>``."""
+        self._open_request()
+        self._line.given.put(ModelError(reason))
+        return self._listen()
+
+    def close(self) -> None:
+        """Abandon the episode, if it has not ended. Its thread ends at once, or with the query that it executes."""
+        self._abandon()
+        if self.result is None:
+            self._thread.join(CLOSING_S)
+            self.result = self._broken("model: the episode was abandoned")
+        self.request = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the loop's thread is alive."""
+        return self._thread.is_alive()
+
+    def __enter__(self) -> DrivenEpisode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_request(self) -> Request:
+        if self.request is None:
+            raise UsageError("the episode has ended; its result holds what came of it")
+        return self.request
+
+    def _completion(self, request: Request, given: str | Completion) -> Completion:
+        if isinstance(given, Completion):
+            return given
+        text = cut_at(given, request.stop)
+        prompt = self._count(request.messages, request.prefill, request.tools)
+        return Completion(text, "stop", Usage(prompt, prompt, len(text.split()), 1))
+
+    def _listen(self) -> Request | None:
+        try:
+            said = self._line.asked.get(timeout=self._line.wait_s + CLOSING_S)
+        except Empty:
+            self._line.close()
+            said = self._broken(f"controller: no step came to an end in {self._line.wait_s:g} s (reward.wait_s)")
+        if isinstance(said, Episode):
+            self.request, self.result = None, said
+            self._abandon.detach()
+        else:
+            self.request = said
+        return self.request
+
+    def _broken(self, error: str) -> Episode:
+        return Episode(self._question, self._controller, error=error, finish="error")
+
+
+def _run(line: _Line, controller: NamedController, question: Question, resources: Resources, config: Config) -> None:
+    try:
+        episode = run_episode(controller, question, lambda: resources, config)
+    except BaseException as error:  # noqa: BLE001 - the driver must hear of it, whatever it is
+        episode = Episode(question, controller.name, error=f"controller: {type(error).__name__}: {error}")
+        episode.finish = "error"
+    line.asked.put(episode)
+
+
+def cut_at(text: str, stops: Sequence[str]) -> str:
+    """``text`` up to where the first stop string begins."""
+    return text[: min((at for stop in stops if stop and (at := text.find(stop)) >= 0), default=len(text))]

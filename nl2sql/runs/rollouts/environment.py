@@ -1,0 +1,199 @@
+"""A benchmark as a training environment: prompts to learn from, episodes to drive, rewards for what came of them.
+
+Imported as ``nl2sql.environment``.
+
+    from nl2sql.environment import load_environment
+
+    environment = load_environment("packaged")                    # the split for training or development
+    dataset = environment.dataset(tokenizer)                      # prompts of single_shot; no gold is in them
+    environment.reward(dataset[0]["question_id"], " COUNT(*) FROM students")
+    with environment.episode(dataset[0]["question_id"], "react_plus") as episode:  # the loop, driven by you
+        while episode.request:
+            episode.answer(write(episode.request))
+    environment.rewards_of([episode.result])
+
+One turn (``reward``) is the controller ``single_shot`` driven for its one answer, so prompts, guardrails and limits are
+those of an evaluation. ``trl_form`` and ``verifiers_form`` stand on these functions; nothing here trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nl2sql.agents.controllers import get_controller, with_preset
+from nl2sql.agents.record import Episode
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.config import Config
+from nl2sql.errors import UsageError
+from nl2sql.interfaces import Benchmark, Completion, Question, Usage
+from nl2sql.models.chat import Chat
+from nl2sql.runs.rollouts.admission import admissible_split, admitted
+from nl2sql.runs.rollouts.driven import DrivenEpisode, Request, cut_at
+from nl2sql.runs.rollouts.rewards import Outcome, Reward, outcome_of, rewards_of
+from nl2sql.runs.rollouts.trl_form import reward_functions, reward_weights, rollout_function
+
+__all__ = [
+    "DrivenEpisode",
+    "Environment",
+    "Outcome",
+    "Request",
+    "Reward",
+    "load_environment",
+    "outcome_of",
+    "reward_functions",
+    "reward_weights",
+    "rollout_function",
+]
+
+AT_ONCE = 8  # episodes of one batch that are worked on side by side; their SQL waits for the pool of workers
+
+
+def load_environment(
+    benchmark: str | Benchmark = "packaged",
+    *,
+    split: str | None = None,
+    config: Config | None = None,
+    limit: int | None = None,
+) -> Environment:
+    """The questions of one split that may be learned from.
+
+    benchmark: a name, or what ``load_benchmark`` gave. split: None takes the training split, else the development
+    split; a split that is for testing is taken only when it is named here. config: what is set in it goes before each
+    controller's preset; ``config.reward`` holds the weights, ``config.eval`` rule and replicas of EX and TS. limit: the
+    first so many questions.
+
+    Each gold is scored first: one that fails, gives no rows or nothing but NULL, or fails TS is left out, and counted
+    in ``left_out``. Raises UsageError for an unknown split, where no split is for training, and where nothing is left.
+    """
+    settings = config or Config()
+    loaded = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
+    chosen = admissible_split(loaded.name, loaded.splits, split)
+    if chosen not in loaded.splits and chosen != "all":
+        raise UsageError(f"benchmark {loaded.name!r} has no split {chosen!r}; it has: {', '.join(loaded.splits)}")
+    ids = set(loaded.splits.get(chosen, [question.id for question in loaded.questions]))
+    asked = [question for question in loaded.questions if question.id in ids][:limit]
+    questions, left_out = admitted(loaded, asked, settings)
+    if not questions:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.items()) or "it holds none"
+        raise UsageError(f"no question of {loaded.name}, split {chosen!r}, can be learned from ({reasons})")
+    return Environment(loaded, questions, settings, chosen, left_out)
+
+
+@dataclass
+class Environment:
+    """Questions (by id, with their golds), and how they are asked and rewarded. Use ``load_environment``.
+
+    Every method may be called from several threads at once. Neither prompts nor episodes hold a gold.
+    """
+
+    benchmark: Benchmark
+    questions: dict[str, Question]
+    config: Config
+    split: str
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def rows(self, tokenizer: Any = None) -> list[dict[str, Any]]:
+        """One row per question: ``prompt``, ``question_id``, ``db_id``.
+
+        The prompt is that of ``single_shot``. With a tokenizer it is one text: the chat template, and the assistant's
+        turn opened with ``SELECT``. Without one it is a list of messages, and the turn is not opened.
+        """
+        chat = Chat(tokenizer, None) if tokenizer is not None else None
+
+        def row(question: Question) -> dict[str, Any]:
+            with self.episode(question.id, "single_shot") as episode:
+                if episode.request is None:
+                    raise UsageError(f"question {question.id!r} cannot be asked: {episode.result and episode.result.error}")
+                asked = episode.request
+            messages = [dict(message) for message in asked.messages]
+            prompt = messages if chat is None else chat.prompt_text(messages, asked.prefill)
+            return {"prompt": prompt, "question_id": question.id, "db_id": question.db_id}
+
+        return _side_by_side(row, list(self.questions.values()))
+
+    def dataset(self, tokenizer: Any = None) -> Any:
+        """``rows`` as a ``datasets.Dataset``."""
+        from datasets import Dataset
+
+        return Dataset.from_list(self.rows(tokenizer))
+
+    def episode(
+        self,
+        question_id: str,
+        controller: str | Callable[..., Episode] = "react",
+        *,
+        tokenizer: Any = None,
+        context_window: int = 32_768,
+    ) -> DrivenEpisode:
+        """An episode of the loop (or of any controller) whose model is whoever calls ``answer``; close it in the end.
+
+        tokenizer: counts prompts against ``context_window`` exactly. Raises UsageError for an unknown id or controller.
+        """
+        question = self._question(question_id)
+        named = get_controller(controller)
+        config = with_preset(named, self.config)
+        if not config.few_shot.k:  # which needs the gold, to leave out examples that would give it away
+            question = replace(question, gold=())
+        return DrivenEpisode(
+            question,
+            self.benchmark.database(question.db_id),
+            named,
+            config,
+            wait_s=self.config.reward.wait_s,
+            context_window=context_window,
+            chat=Chat(tokenizer, None) if tokenizer is not None else None,
+        )
+
+    def answers(
+        self, question_ids: Sequence[str], completions: Sequence[str], tokens: Sequence[int] | None = None
+    ) -> list[Episode]:
+        """The episodes of one turn: what guardrails and database make of each completion of a prompt of ``rows``.
+
+        tokens: how many each completion has; words are counted without it.
+        """
+        if len(question_ids) != len(completions):
+            raise UsageError(f"{len(question_ids)} question ids for {len(completions)} completions; expected as many")
+        counts = tokens if tokens is not None else [len(text.split()) for text in completions]
+
+        def answered(entry: tuple[str, str, int]) -> Episode:
+            question_id, text, count = entry
+            with self.episode(question_id, "single_shot") as episode:
+                while episode.request:
+                    given = Completion(cut_at(text, episode.request.stop), "stop", Usage(0, 0, count, 1))
+                    episode.answer(*[given] * episode.request.n)
+            assert episode.result is not None, "it has ended"
+            return episode.result
+
+        return _side_by_side(answered, list(zip(question_ids, completions, counts, strict=True)))
+
+    def rewards(
+        self, question_ids: Sequence[str], completions: Sequence[str], tokens: Sequence[int] | None = None
+    ) -> list[Reward]:
+        """The rewards of completions of single turns, in their order. See ``answers``."""
+        return self.rewards_of(self.answers(question_ids, completions, tokens))
+
+    def reward(self, question_id: str, completion: str) -> Reward:
+        """The reward of one completion of a single turn."""
+        return self.rewards([question_id], [completion])[0]
+
+    def rewards_of(self, episodes: Sequence[Episode | Outcome]) -> list[Reward]:
+        """The rewards of finished episodes, or of their outcomes, in their order; equal queries are executed once."""
+        outcomes = [outcome_of(item) if isinstance(item, Episode) else item for item in episodes]
+        return rewards_of(self.benchmark, self.questions, outcomes, self.config)
+
+    def _question(self, question_id: str) -> Question:
+        if question_id not in self.questions:
+            raise UsageError(f"question {question_id!r} is not in this environment ({self.benchmark.name}, {self.split})")
+        return self.questions[question_id]
+
+    def __repr__(self) -> str:
+        left = f", {sum(self.left_out.values())} left out" if self.left_out else ""
+        return f"<environment {self.benchmark.name}, {self.split}: {len(self.questions)} questions{left}>"
+
+
+def _side_by_side(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rollout") as crew:
+        return list(crew.map(work, items))
