@@ -5,6 +5,7 @@ COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY data data
 COPY notebooks notebooks
 COPY scripts scripts
+COPY nl2sql_verifiers.py ./
 COPY nl2sql nl2sql
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt ".[grammar]" \
     && useradd --create-home reader

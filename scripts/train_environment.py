@@ -54,7 +54,9 @@ def tiny(environment: Environment, seed: int) -> tuple[Any, Any]:
     torch.manual_seed(seed)
     size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     ends = {"eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=8192, **size, **ends)), tokenizer
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=8192, **size, **ends)
+    ), tokenizer
 
 
 def answered(environment: Environment, tokenizer: Any, form: str, question_id: str, sql: str) -> list[Call]:

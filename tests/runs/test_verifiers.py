@@ -17,7 +17,7 @@ import pytest
 vf = pytest.importorskip("verifiers.v1", reason="pip install verifiers==0.4.0 in an environment of its own")
 
 GOLD = "SELECT COUNT(*) FROM students WHERE status = 'on leave'"
-LUCKY = "SELECT 22 FROM students LIMIT 1"  # the count itself, written into the query
+LUCKY = "SELECT MIN(22) FROM students"  # the count itself, written into the query
 
 
 class Server(ThreadingHTTPServer):
@@ -98,7 +98,8 @@ def play(server: Server, controller: str, **taskset: Any) -> Any:
 def test_a_right_answer_earns_each_part_through_the_library(server: Server, controller: str) -> None:
     trace = play(server, controller)
     assert trace.ok, trace.errors
-    assert {name: reward.score for name, reward in trace.rewards.items() if name != "cost"} == dict(ex=1, ts=1, format=1)
+    scores = {name: reward.score for name, reward in trace.rewards.items()}
+    assert {**scores, "cost": 0} == {"ex": 1, "ts": 1, "format": 1, "cost": 0}
     assert trace.rewards["ts"].weight == 0.7 and trace.rewards["cost"].score < 0
     assert trace.reward == pytest.approx(trace.info["nl2sql_reward"]["total"])
     assert trace.num_turns == len(server.asked) == (1 if controller == "single_shot" else 5)

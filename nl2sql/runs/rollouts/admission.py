@@ -59,7 +59,7 @@ def admitted(
     kept: dict[str, Question] = {}
     for question in candidates:
         item = items[question.id][question.gold[0]]
-        if item.ts is None and item.ex or item.ts and item.ts_replicas:
+        if (item.ts is None and item.ex) or (item.ts and item.ts_replicas):
             kept[question.id] = question
         else:
             reasons["gold_error" if not item.ex else "gold_fails_ts"] += 1

@@ -4,9 +4,10 @@
 >>> cut_at("Action: finish[{}]\\nObservation: I made this up", ["Observation:"])
 'Action: finish[{}]\\n'
 
-The loop is blocking Python that calls ``Model.generate``, deep within its tools. So it runs unchanged in a thread of its
-own, over a model whose ``generate`` waits: there is no second loop. The thread ends with the episode, when the episode
-is closed or forgotten, and when no answer comes in ``wait_s`` seconds. It holds no reference to the ``DrivenEpisode``.
+The loop is blocking Python that calls ``Model.generate``, deep within its tools. So it runs unchanged in a thread of
+its own, over a model whose ``generate`` waits: there is no second loop. The thread ends with the episode, when the
+episode is closed or forgotten, and when no answer comes in ``wait_s`` seconds. It holds no reference to the
+``DrivenEpisode``.
 
 Not covered: a thread cannot be killed. A user's tool that never returns keeps its thread; the driver is told after
 ``wait_s`` seconds and goes on without it. What the database executes has limits of its own.
@@ -25,8 +26,17 @@ from nl2sql.agents.controllers import NamedController, run_episode
 from nl2sql.agents.record import Episode
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, ModelError, UsageError
-from nl2sql.interfaces import Completion, Database, Grammar, Message, Question, Resources, Sampling
-from nl2sql.interfaces import ToolDefinition, Usage
+from nl2sql.interfaces import (
+    Completion,
+    Database,
+    Grammar,
+    Message,
+    Question,
+    Resources,
+    Sampling,
+    ToolDefinition,
+    Usage,
+)
 from nl2sql.models.chat import Chat
 from nl2sql.models.http.prompts import CountedPrompts
 
@@ -134,8 +144,8 @@ class DrivenEpisode:
     def answer(self, *completions: str | Completion) -> Request | None:
         """Hand in the completions that ``request`` asks for, ``request.n`` of them; returns the next request, or None.
 
-        A text is cut where a stop string begins, and its words count as its tokens; a Completion is taken as it is. Raises UsageError for another number of completions, and where
-        nothing is asked any more.
+        A text is cut where a stop string begins, and its words count as its tokens; a Completion is taken as it is.
+        Raises UsageError for another number of completions, and where nothing is asked any more.
         """
         request = self._open_request()
         if len(completions) != request.n:

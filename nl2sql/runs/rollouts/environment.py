@@ -18,7 +18,7 @@ those of an evaluation. ``trl_form`` and ``verifiers_form`` stand on these funct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -106,7 +106,8 @@ class Environment:
         def row(question: Question) -> dict[str, Any]:
             with self.episode(question.id, "single_shot") as episode:
                 if episode.request is None:
-                    raise UsageError(f"question {question.id!r} cannot be asked: {episode.result and episode.result.error}")
+                    error = episode.result.error if episode.result else ""
+                    raise UsageError(f"question {question.id!r} cannot be asked: {error}")
                 asked = episode.request
             messages = [dict(message) for message in asked.messages]
             prompt = messages if chat is None else chat.prompt_text(messages, asked.prefill)
@@ -186,7 +187,8 @@ class Environment:
 
     def _question(self, question_id: str) -> Question:
         if question_id not in self.questions:
-            raise UsageError(f"question {question_id!r} is not in this environment ({self.benchmark.name}, {self.split})")
+            where = f"{self.benchmark.name}, {self.split}"
+            raise UsageError(f"question {question_id!r} is not in this environment ({where})")
         return self.questions[question_id]
 
     def __repr__(self) -> str:

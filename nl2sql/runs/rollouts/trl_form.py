@@ -2,8 +2,8 @@
 
     functions = reward_functions(environment)               # named ex, ts, format, cost
     GRPOConfig(reward_weights=reward_weights(environment), ...)
-    GRPOTrainer(model, reward_funcs=functions, train_dataset=environment.dataset(tokenizer), ...)              # one turn
-    GRPOTrainer(..., rollout_func=rollout_function(environment, "react_plus"))                                # the loop
+    GRPOTrainer(model, reward_funcs=functions, train_dataset=environment.dataset(tokenizer), ...)   # one turn
+    GRPOTrainer(..., rollout_func=rollout_function(environment, "react_plus"))                      # the loop
 
 Written against TRL 1.16 (``RewardFunc``, and the experimental ``rollout_func``); TRL itself is not imported before a
 rollout asks for it.

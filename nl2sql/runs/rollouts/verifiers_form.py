@@ -1,11 +1,12 @@
 """The environment in the form of the verifiers library: a taskset, and a harness that runs our controllers.
 
-    vf-eval nl2sql_verifiers --env.agent.harness.controller react_plus --env.agent.runtime.type subprocess ...
+    vf-eval nl2sql_verifiers --env.agent.harness.id nl2sql_verifiers --env.agent.runtime.type subprocess ...
 
 Written against verifiers 0.4 (``verifiers.v1``). A task is a question; its rewards are ``ex``, ``ts``, ``format`` and
 ``cost``, weighted as ``config.reward`` says unless the run's own config weighs them. The harness drives an episode of
 any controller (``single_shot``: one turn; ``react``, ``react_plus``: the loop) and sends each call of the model to the
-rollout's own endpoint, where the library records it. Golds are in no task and no trace: they are looked up by question id.
+rollout's own endpoint, where the library records it. Golds are in no task and no trace: they are looked up by the
+question's id.
 
 Not covered: grammars; an open turn is quoted in the user's message, since the endpoint continues none; tools of an
 MCP server, which our loop does not take.
@@ -20,6 +21,7 @@ from typing import Any
 
 import httpx2
 import verifiers.v1 as vf
+from pydantic import Field
 
 from nl2sql.config import build_config
 from nl2sql.errors import ModelError
@@ -82,7 +84,7 @@ class QuestionsConfig(vf.TasksetConfig):
     benchmark: str = "packaged"
     split: str = ""
     limit: int = 0
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 class Questions(vf.Taskset[QuestionTask, QuestionsConfig]):
