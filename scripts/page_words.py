@@ -25,7 +25,7 @@ def pages() -> list[Path]:
 def prose(text: str) -> str:
     """The page without code blocks, tables, headings and addresses."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"^(#|\||!\[|::: |    ).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(#|\||!\[|::: |    (?![-*] )).*$", "", text, flags=re.MULTILINE)
     return re.sub(r"\]\([^)]*\)", "]", text)
 
 
