@@ -90,6 +90,7 @@ def execute(block: Block, namespace: dict[str, Any]) -> None:
             code = re.sub(rule["find"], rule["with"], code)
         exec(compile(code, str(block), "exec"), namespace)
     else:
+        assert block.kind in READ, f"{block}: not executed, and not listed in tests/fixtures/page_blocks.yaml"
         READ[block.kind](block.text)
 
 

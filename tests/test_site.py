@@ -105,7 +105,7 @@ def address(site: Path) -> Iterator[str]:
 @pytest.mark.skipif(chromium.find() is None, reason=chromium.INSTALL)
 def test_the_pages_of_the_site_open_on_a_phone(address: str) -> None:
     with chromium.Browser(width=390) as browser:
-        for name in ("index", "tutorial", "configuration", "api", "adding/tool"):
+        for name in ("index", "tutorial", "howto", "vizql", "configuration", "api", "adding/tool"):
             browser.visit(f"{address}/{name}.html")
             assert browser.run("document.querySelector('h1').innerText.length") > 3
             assert browser.run("document.documentElement.scrollWidth") <= 390, name  # wide tables scroll in themselves
