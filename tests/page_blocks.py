@@ -70,7 +70,7 @@ def _block(page: str, line: int, kind: str, lines: list[str]) -> Block:
 
 def commands(block: Block) -> list[str]:
     """The commands of a block of shell, without comments and line breaks."""
-    lines = block.text.replace("\\\n", " ").splitlines()
+    lines = block.text.replace("\\\n", "").splitlines()
     return [" ".join(_without_comment(line).split()) for line in lines if _without_comment(line)]
 
 
