@@ -10,6 +10,7 @@ from page_blocks import ROOT, pages
 from pydantic import BaseModel
 
 import nl2sql
+from nl2sql import environment
 from nl2sql.agents.controllers import PACKAGED
 from nl2sql.cli import app
 from nl2sql.config import Config
@@ -64,7 +65,7 @@ def test_each_configuration_key_stands_in_the_reference() -> None:
 
 def test_each_public_name_stands_in_the_reference() -> None:
     shown = {line.rpartition(".")[2] for line in re.findall(r"^::: (\S+)$", NAMES, re.MULTILINE)}
-    assert shown == set(nl2sql.__all__) - {"__version__"}
+    assert shown == {*nl2sql.__all__, *environment.__all__} - {"__version__"}
 
 
 def test_each_variable_controller_and_kind_of_plugin_stands_on_a_page() -> None:
