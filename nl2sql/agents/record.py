@@ -1,4 +1,4 @@
-"""The records of an episode: the trace, the decision log, the compliance summary, and how they are shown.
+"""The records of an episode: the trace, the decision log, the compliance summary.
 
 >>> run = {"step": 0, "action": "run_sql", "args": {}, "observation": {"success": True}}
 >>> [flag for flag, is_set in summarize_trace([run]).items() if is_set]
@@ -13,7 +13,6 @@ The trace holds exactly three record shapes (specification 8.1):
 
 from __future__ import annotations
 
-import html
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -67,7 +66,9 @@ class Episode:
         return episode_to_dict(self)
 
     def _repr_html_(self) -> str:
-        return episode_to_html(self)
+        from nl2sql.agents.display import episode_html  # not before a notebook asks for it
+
+        return episode_html(self.to_dict())
 
 
 def summarize_trace(trace: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
@@ -172,52 +173,3 @@ def json_value(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return str(value)
-
-
-_CSS = """<style>.nl2sql{font:14px/1.45 system-ui,sans-serif;max-width:60em}.nl2sql pre{white-space:pre-wrap;
-background:rgba(128,128,128,.12);padding:.5em .7em;border-radius:4px;margin:.3em 0}
-.nl2sql table{border-collapse:collapse}
-.nl2sql td,.nl2sql th{border:1px solid rgba(128,128,128,.4);padding:.15em .5em;text-align:left}
-.nl2sql .forced{color:#b35900}.nl2sql .bad{color:#c0202a}.nl2sql .dim{opacity:.65}</style>"""
-
-
-def episode_to_html(episode: Episode, max_rows: int = 10) -> str:
-    """An episode for a notebook: question, SQL, first rows, and the trace folded. All text is escaped."""
-    e = html.escape
-    head = f"{e(episode.controller)} &middot; {e(episode.finish)} &middot; {episode.steps} steps &middot; "
-    head += f"{episode.usage.model_calls} model calls &middot; {episode.seconds:.1f} s"
-    parts = [_CSS, '<div class="nl2sql">', f"<b>{e(episode.question.text)}</b><div class='dim'>{head}</div>"]
-    parts.append(f"<pre>{e(episode.sql or '(no SQL)')}</pre>")
-    if episode.error:
-        parts.append(f"<div class='bad'>{e(episode.error)}</div>")
-    if episode.columns:
-        parts.append(_rows_html(episode.columns, episode.rows, max_rows))
-    for item in episode.flags.get("suspicions", ()):
-        parts.append(f"<div class='forced'>suspicious, {e(item['check'])}: {e(item['text'])}</div>")
-    parts.append(f"<details><summary>trace ({len(episode.trace)} records)</summary>")
-    parts += [_record_html(record) for record in episode.trace]
-    violated = [name for name, on in episode.compliance.items() if on]
-    parts.append(f"</details><div class='dim'>order violations: {e(', '.join(violated) or 'none')}</div></div>")
-    return "".join(parts)
-
-
-def _rows_html(columns: Iterable[str], rows: tuple[tuple[Any, ...], ...], max_rows: int) -> str:
-    from nl2sql.eval.tables import table_html  # not before a notebook asks for it
-
-    shown = [list(map(str, columns)), *([str(json_value(v)) for v in row] for row in rows[:max_rows])]
-    more = f"<div class='dim'>{len(rows) - max_rows} more rows</div>" if len(rows) > max_rows else ""
-    return table_html(shown) + more
-
-
-def _record_html(record: Mapping[str, Any]) -> str:
-    step = record.get("step", "")
-    if "llm" in record:
-        return f"<div class='dim'>step {step}, model</div><pre>{html.escape(str(record['llm']))}</pre>"
-    if "forced_action" in record:
-        text = f"step {step}: {record['requested_action'] or 'no action'} overridden by {record['forced_action']}"
-        return f"<div class='forced'>{html.escape(text)} ({html.escape(str(record['reason']))})</div>"
-    shown = record.get("observation")
-    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, default=json_value)
-    return (
-        f"<div>step {step}: <b>{html.escape(str(record.get('action')))}</b></div><pre>{html.escape(text[:1500])}</pre>"
-    )

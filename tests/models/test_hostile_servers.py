@@ -12,7 +12,7 @@ import yaml
 from models.standin import Dialect, sends, serving
 
 from nl2sql.agents.controllers import answer
-from nl2sql.agents.record import episode_to_html
+from nl2sql.agents.display import episode_html
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.errors import CONTROL
 from nl2sql.models import load_model
@@ -90,7 +90,7 @@ def test_an_episode_or_one_line_and_the_key_nowhere(
         if "say" in case:
             assert said.startswith("model: ")
     store.close()
-    written = "".join(json.dumps(vars(episode), default=str) + episode_to_html(episode) for episode in episodes)
+    written = "".join(json.dumps(vars(episode), default=str) + episode_html(episode.to_dict()) for episode in episodes)
     written += caplog.text + "".join(
         p.read_bytes().decode("utf-8", "replace") for p in tmp_path.rglob("*") if p.is_file()
     )
