@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.agents.display import Shown
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.stats import mcnemar
@@ -82,11 +83,39 @@ class Run:
         items = pd.DataFrame(self.report["items"]).drop(columns=["sql", "error", "db_id", "seconds"], errors="ignore")
         return items[["id"]].merge(pd.DataFrame(self.predictions()).drop(columns=["key"])).merge(items, on="id")
 
-    def plot(self) -> Figure:
-        """EX of the run beside its controls, in all and by hardness; tokens and seconds a question."""
-        from nl2sql.runs.plot import plot_report
+    def plot(self, *others: Run) -> Figure:
+        """EX by hardness beside the controls, cost against accuracy, and the reliability of the confidence.
 
-        return plot_report(self.report)
+        others: runs to draw beside this one. The third part is drawn where this run has confidences
+        (``candidates.choose: question``, as in the controller ``best``). Raises UsageError for runs of different rules.
+        """
+        from nl2sql.runs.plot import plot_reports
+
+        reports: dict[str, dict[str, Any]] = {}
+        for run in (self, *others):
+            name, number = run.folder.resolve().name, 1
+            while name in reports:
+                number += 1
+                name = f"{run.folder.resolve().name} {number}"
+            reports[name] = run.report
+        return plot_reports(reports, shared_ex([self, *others]), self.confidences())
+
+    def confidences(self) -> list[tuple[float, bool]]:
+        """Of each answer that has one, its confidence between 0 and 1, and whether the answer is right under EX."""
+        found = []
+        for part in self.parts().values():
+            right = {item["id"]: bool(item["ex"]) for item in part.report["items"]}
+            sure = {trace["id"]: trace["flags"].get("confidence") for trace in part.traces(("flags",))}
+            found += [(sure[id_], ex) for id_, ex in right.items() if sure.get(id_) is not None]
+        return found
+
+    def episode(self, id_: str) -> Shown:
+        """One question's episode, which a notebook shows with its trace. Raises UsageError for an unknown id."""
+        for part in self.parts().values():
+            for trace in part.traces():
+                if trace["id"] == id_:
+                    return Shown(trace)
+        raise UsageError(f"the run has no question {id_!r}; its ids: run.to_dataframe()['id']")
 
     def _repr_html_(self) -> str:
         from nl2sql.runs.summary import summary_html

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
+from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.run import Run
@@ -38,7 +41,7 @@ def test_bars_and_intervals_are_those_of_the_report(run: Run) -> None:
     report = run.report
     systems = {"react": report, "single_shot": report["control"]["with_guardrails"]}
     systems["single_shot, raw"] = report["control"]["without_guardrails"]
-    accuracy, tokens, seconds = run.plot().axes
+    accuracy, cost = run.plot().axes
     bars, lines = accuracy.containers[1::2], accuracy.collections
     assert [container.get_label() for container in bars] == list(systems)
     for drawn, line, system in zip(bars, lines, systems.values(), strict=True):
@@ -47,18 +50,21 @@ def test_bars_and_intervals_are_those_of_the_report(run: Run) -> None:
         reach = [[end for _, end in segment] for segment in line.get_segments()]
         assert reach == [pytest.approx([each["low"], each["high"]]) for each in found]
     assert 0 < report["control"]["with_guardrails"]["metrics"][EX]["value"] < report["metrics"][EX]["value"] < 1
-    for axes, keys in ((tokens, ("prompt_tokens", "completion_tokens")), (seconds, ("seconds",))):
-        costs = [sum(system["usage"][key] for key in keys) / 16 for system in systems.values()]
-        assert [bar.get_height() for bar in axes.containers[0]] == pytest.approx(costs) and min(costs) > 0
+    points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in cost.lines if len(line.get_xdata()) == 1]
+    expected = []
+    for system in reversed(systems.values()):
+        tokens = (system["usage"]["prompt_tokens"] + system["usage"]["completion_tokens"]) / 16
+        expected.append((pytest.approx(tokens), system["metrics"][EX]["value"]))
+    assert [point for point in points if point in expected] == expected
+    assert {f"{system['usage']['seconds'] / 16:.2g} s" for system in systems.values()} == {
+        text.get_text() for text in cost.texts
+    }
 
 
 def test_axes_say_what_they_show(run: Run, tmp_path: Path) -> None:
     figure = run.plot()
-    assert [axes.get_ylabel() for axes in figure.axes] == [
-        "EX[bag], 95% interval",
-        "tokens a question",
-        "seconds a question",
-    ]
+    assert [axes.get_title() for axes in figure.axes] == ["EX by hardness", "cost against accuracy"]
+    assert figure.axes[0].get_ylabel() == "EX[bag], 95% interval" and "seconds" in figure.axes[1].get_xlabel()
     sizes = {"all": 16} | {level: found[EX]["n"] for level, found in run.report["by_hardness"].items()}
     ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
     assert ticks == [f"{level}\nn = {n}" for level, n in sizes.items()] and len(ticks) > 2
@@ -68,9 +74,35 @@ def test_axes_say_what_they_show(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
-def test_a_run_without_control_is_drawn_alone(tmp_path: Path) -> None:
-    figure = made(tmp_path / "run", control=False).plot()
-    assert [len(axes.containers[-1]) for axes in figure.axes[1:]] == [1, 1]
+def test_a_run_without_control_is_drawn_alone_and_beside_another(run: Run, tmp_path: Path) -> None:
+    alone = made(tmp_path / "alone", control=False)
+    assert len(alone.plot().axes[1].texts) == 1
+    (legend,) = alone.plot(run).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["react", "react (run)"]
+
+
+def test_the_reliability_of_the_confidence_is_drawn_where_a_run_has_one(run: Run, tmp_path: Path) -> None:
+    assert run.confidences() == []
+    copied = Run.load(shutil.copytree(run.folder, tmp_path / "sure"))
+    right = {item["id"]: item["ex"] for item in copied.report["items"]}
+    lines = [json.loads(line) for line in (copied.folder / "traces.jsonl").read_text().splitlines()]
+    for number, line in enumerate(lines):
+        line["flags"]["confidence"] = number / 20
+    (copied.folder / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert sorted(copied.confidences()) == [(n / 20, right[line["id"]]) for n, line in enumerate(lines)]
+    axes = copied.plot().axes[2]
+    drawn = next(line for line in axes.lines if len(line.get_xdata()) == 4)
+    groups = [lines[at : at + 4] for at in range(0, 16, 4)]
+    assert list(drawn.get_xdata()) == pytest.approx([sum(x["flags"]["confidence"] for x in g) / 4 for g in groups])
+    assert list(drawn.get_ydata()) == [sum(right[x["id"]] for x in g) / 4 for g in groups]
+    assert axes.get_xlabel() == "confidence, 4 groups of 4 answers"
+
+
+def test_one_episode_of_a_run_is_shown_with_its_trace(run: Run) -> None:
+    first = run.report["items"][0]["id"]
+    assert "<details open>" in run.episode(first)._repr_html_() and first in repr(run.episode(first))
+    with pytest.raises(UsageError, match="no question 'nothing'"):
+        run.episode("nothing")
 
 
 @pytest.mark.notebook
