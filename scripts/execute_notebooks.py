@@ -1,12 +1,13 @@
 """Execute the notebooks and save them with their outputs: ``python scripts/execute_notebooks.py [NOTEBOOK ...]``.
 
 What would change from machine to machine without saying anything is left out: execution times, interpreter versions,
-and the plain-text twin of a long HTML output. A notebook whose cell fails is not saved.
+progress bars, and the plain-text twin of a long HTML output. A notebook whose cell fails is not saved.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 import time
@@ -19,6 +20,8 @@ from nbclient.exceptions import CellExecutionError
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LONGEST_TWIN = 2000  # characters
+WIDGET = "application/vnd.jupyter.widget-view+json"
+BAR = re.compile(r"\d+%\||\d+it \[")
 
 
 def execute(notebook: Any, *, timeout_s: int = 120) -> Any:
@@ -38,6 +41,14 @@ def execute(notebook: Any, *, timeout_s: int = 120) -> Any:
     return notebook
 
 
+def is_bar(output: Any) -> bool:
+    """Is an output a progress bar, as a widget or as text that redraws itself, and nothing else?"""
+    if WIDGET in output.get("data", {}):
+        return True
+    lines = re.split(r"[\r\n]", output.get("text", "")) if output.get("name") == "stderr" else []
+    return bool(lines) and all(BAR.search(line) or not line.strip() for line in lines)
+
+
 def tidy(notebook: Any) -> Any:
     """Keep what a reader needs: sources, outputs, the kernel's name. Returns ``notebook``."""
     notebook.metadata = nbformat.from_dict(
@@ -48,6 +59,8 @@ def tidy(notebook: Any) -> Any:
     )
     for cell in notebook.cells:
         cell.metadata = nbformat.from_dict({})
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if not is_bar(output)]
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if "text/html" in data and len(data.get("text/plain", "")) > LONGEST_TWIN:

@@ -65,15 +65,37 @@ def loop_display() -> str:
 @pytest.mark.timeout(600)
 @each_notebook
 def test_notebook_runs_in_an_empty_folder_without_errors_or_noise(path: Path) -> None:
-    execute = runpy.run_path(str(ROOT / "scripts" / "execute_notebooks.py"))["execute"]
+    script = runpy.run_path(str(ROOT / "scripts" / "execute_notebooks.py"))
     pull("smollm2-135m")  # here, so that a download's progress bar is not an output of the notebook
-    fresh = execute(read(path), timeout_s=CELL_TIMEOUT_S)  # a failing cell raises
+    fresh = script["tidy"](script["execute"](read(path), timeout_s=CELL_TIMEOUT_S))  # a failing cell raises
     cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
     assert not [output for output in outputs_of(cells) if noise(output)]
 
 
-def test_both_notebooks_are_there() -> None:
-    assert {path.name for path in NOTEBOOKS} >= {"01_quickstart.ipynb", "03_agentic_eval.ipynb"}
+def test_only_progress_bars_are_taken_out_of_the_outputs() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "execute_notebooks.py"))
+    stream = {"output_type": "stream", "name": "stderr"}
+    bar = nbformat.from_dict({**stream, "text": "react:   0%|          | 0/3\rreact: 100%|##########| 3/3\n"})
+    warning = nbformat.from_dict({**stream, "text": "react: 100%|##########| 3/3\nWarning: something is wrong\n"})
+    widget = nbformat.v4.new_output("display_data", {script["WIDGET"]: {"model_id": "x"}, "text/plain": "  0%|"})
+    table = nbformat.v4.new_output("display_data", {"text/html": "<table></table>"})
+    assert [script["is_bar"](output) for output in (bar, warning, widget, table)] == [True, False, True, False]
+
+
+def outputs_with(kind: str, name: str) -> list[Any]:
+    return [output for output in outputs_of(code_cells(ROOT / "notebooks" / name)) if kind in output.get("data", {})]
+
+
+def test_committed_notebooks_show_figures_traces_and_a_report() -> None:
+    for name in ("03_agentic_eval.ipynb", "04_ablations.ipynb", "07_error_analysis.ipynb"):
+        assert outputs_with("image/png", name), name
+    assert any("step good" in output.data["text/html"] for output in outputs_with("text/html", "01_quickstart.ipynb"))
+    assert any("<iframe" in output.data["text/html"] for output in outputs_with("text/html", "07_error_analysis.ipynb"))
+
+
+@each_notebook
+def test_progress_bars_are_on(path: Path) -> None:
+    assert not [cell.source for cell in code_cells(path) if "progress=False" in cell.source.replace(" ", "")]
 
 
 @each_notebook
