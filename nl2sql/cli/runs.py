@@ -138,8 +138,12 @@ def export_failures_command(
     run: RunArgument,
     out: Annotated[Path, typer.Option(help="The file to write: NAME.csv or NAME.jsonl.")],
     metric: Annotated[str | None, typer.Option(help="Wrong under this metric; default EX. E.g. VA.")] = None,
+    notes: Annotated[Path | None, typer.Option(help="Notes that a report's page has saved.")] = None,
 ) -> None:
-    """Write the wrong items of a run for annotation: question, gold, SQL, error, cause; label and comment are empty.
+    """Write the wrong items of a run for annotation: question, gold, SQL, error, cause, label and comment.
+
+    Label and comment are the tags and the note that somebody has put on the answer in nl2sql view or in the report,
+    else empty.
 
     In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe; JSON lines are verbatim.
     """
@@ -147,6 +151,6 @@ def export_failures_command(
     from nl2sql.runs.run import Run
 
     loaded = Run.load(run)
-    rows = failures(loaded, metric=metric)
+    rows = failures(loaded, metric=metric, notes=notes)
     write_failures(rows, out)
     print(f"wrote {len(rows)} of {loaded.report['n']} items to {out}")

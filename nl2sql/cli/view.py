@@ -16,7 +16,8 @@ def view_command(
     """Show the runs of a folder in the browser: a list, reports, comparisons, runs in progress, SQL.
 
     The pages are served on this machine only, under an address with a random token, until Ctrl-C. "run SQL" executes
-    what you type on the databases of a run, read-only, in the sandbox.
+    what you type on the databases of a run, read-only, in the sandbox. Notes on answers are written into the run's
+    folder.
 
     \b
     Examples:

@@ -56,8 +56,8 @@ def _next(words: list[str], at: int) -> str:
 
 
 def _goes_on(word: str, before: str, after: str) -> bool:
-    """Does a word only look like the start of a clause? LEFT(...), LEFT JOIN's JOIN, IS DISTINCT FROM."""
-    if word in ("LEFT", "RIGHT") and after == "(":
+    """Does a word only look like the start of a clause? LEFT(...), LEFT JOIN's JOIN, a table named order."""
+    if (word in ("LEFT", "RIGHT") and after == "(") or (word in ("GROUP", "ORDER") and after != "BY"):
         return True
     if word == "JOIN" or word in _JOINS:
         return before in _JOINS

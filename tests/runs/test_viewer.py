@@ -22,6 +22,7 @@ import nl2sql
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runs.notes import notes_of
 from nl2sql.runs.viewer import Pages, ViewServer
 
 HOSTILE = "SELECT '<script>document.title = 1</script>' AS one FROM a_table"
@@ -124,6 +125,20 @@ def test_sql_is_executed_in_the_sandbox(server: ViewServer) -> None:
     assert "SELECT &#39;&lt;b&gt;&#39;</textarea>" in shown and 'id="result"' not in shown, "a link executes nothing"
 
 
+def test_a_note_is_written_into_the_runs_folder_and_shown(server: ViewServer, folder: Path) -> None:
+    run = nl2sql.Run.load(folder / "second")
+    item = run.report["items"][0]
+    form = {"at": "1", "db": item["db_id"], "id": item["id"], "tags": "odd, wrong column", "note": "<script>"}
+    before = get(server, "report?run=second")[1]
+    assert get(server, "note?run=first&run=second", form) == (200, "saved")
+    assert notes_of(run) == {(item["db_id"], item["id"]): {"tags": ["odd", "wrong column"], "note": "<script>"}}
+    assert get(server, "report?run=second")[1] != before, "the page is made anew"
+    for wrong in ({"at": "7"}, {"at": "x"}, {"id": "nothing"}):
+        assert get(server, "note?run=first&run=second", form | wrong)[0] == 400
+    assert get(server, "note?run=nowhere", form)[0] == 400 and get(server, "note?run=first")[0] == 400
+    assert not (folder / "first" / "notes.jsonl").exists()
+
+
 @pytest.mark.parametrize("name", ["../first", "/etc", "first/../first", "", "first/control", "nowhere"])
 def test_only_runs_of_the_list_can_be_asked_for(server: ViewServer, name: str) -> None:
     for page in ("report", "progress", "sql"):
@@ -183,6 +198,11 @@ def test_the_pages_in_a_browser(server: ViewServer) -> None:
         browser.wait("document.querySelectorAll('#list .row').length > 0")
         browser.click("#list .row")
         browser.wait("document.querySelectorAll('a.run').length > 0")
+        browser.run(
+            "(box => { const [tags] = box.getElementsByTagName('input'); tags.value = 'live';"
+            "tags.dispatchEvent(new Event('change')); })(document.querySelector('#episode .note'))"
+        )
+        browser.wait("document.querySelector('#episode .note').textContent.includes('saved in the run')")
         address = browser.run("document.querySelector('a.run').href")
         browser.visit(address)
         browser.click("button[type=submit]")

@@ -47,6 +47,11 @@ def test_each_query_of_a_set_operation_begins_a_line() -> None:
     assert in_lines(sql).splitlines()[3:5] == ["UNION ALL", "SELECT name"]
 
 
+def test_a_table_named_like_a_clause_stays_where_it_is() -> None:
+    sql = "SELECT count(*) FROM customers WHERE NOT customer_id IN (SELECT customer_id FROM order);"
+    assert in_lines(sql).endswith("\n  FROM order);")
+
+
 @pytest.mark.parametrize("word", ["LEFT OUTER JOIN", "NATURAL JOIN", "IS DISTINCT FROM"])
 def test_words_of_one_clause_stay_together(word: str) -> None:
     assert word in in_lines(f"SELECT a.one, a.two, a.three, a.four, a.five FROM a WHERE a.x IS NOT NULL {word} b")

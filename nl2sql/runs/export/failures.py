@@ -13,11 +13,12 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.interfaces import Benchmark
 from nl2sql.machine import write_whole
+from nl2sql.runs.notes import notes_of
 from nl2sql.runs.plan import open_benchmark, read_plan
 from nl2sql.runs.rescore import questions_of
 from nl2sql.runs.run import Run, shared_ex
 
-ANNOTATION = ("label", "comment")  # left empty, for the annotator
+ANNOTATION = ("label", "comment")  # the tags and the note on an answer; empty without, for the annotator
 FIELDS = (
     *("id", "db_id", "question", "evidence", "hardness", "cause", "gold", "sql", "raw_sql", "error"),
     *("va", "em", "ex", "ts", "finish", "steps", *ANNOTATION),
@@ -25,12 +26,15 @@ FIELDS = (
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would execute a cell that begins so
 
 
-def failures(run: Run, *, metric: str | None = None, benchmark: Benchmark | None = None) -> list[dict[str, Any]]:
+def failures(
+    run: Run, *, metric: str | None = None, benchmark: Benchmark | None = None, notes: Path | None = None
+) -> list[dict[str, Any]]:
     """One dict of ``FIELDS`` per item that is wrong under ``metric`` (default: EX), in the run's order.
 
-    benchmark: for a run that was given one as an object. ``gold`` is the first accepted gold, ``evidence`` and
-    ``gold`` are None where the benchmark is not given. Raises UsageError for a metric that the run has not, or a
-    benchmark that no longer has the run's questions. A run with seeds gives the items of its first seed.
+    benchmark: for a run that was given one as an object. notes: a file that the report's page has saved, beside the
+    run's own notes. ``gold`` is the first accepted gold, ``evidence`` and ``gold`` are None where the benchmark is not
+    given. Raises UsageError for a metric that the run has not, a benchmark that no longer has the run's questions, or
+    a file without notes. A run with seeds gives the items of its first seed.
     """
     part = next(iter(run.parts().values()))
     known = list(part.report["metrics"])
@@ -42,6 +46,7 @@ def failures(run: Run, *, metric: str | None = None, benchmark: Benchmark | None
         benchmark = open_benchmark(plan, {})
     asked = {question.id: question for question in questions_of(part.folder, benchmark)} if benchmark else {}
     predictions = {row["id"]: row for row in part.predictions()}
+    noted = notes_of(part, notes)
     table = []
     for item in part.report["items"]:
         if item[item_field(chosen)]:
@@ -51,7 +56,9 @@ def failures(run: Run, *, metric: str | None = None, benchmark: Benchmark | None
         row["error"] = item["error"] or predictions[item["id"]]["error"]
         row["evidence"] = question.evidence if question else None
         row["gold"] = question.gold[0] if question and question.gold else None
-        table.append({name: row.get(name) for name in FIELDS} | dict.fromkeys(ANNOTATION, ""))
+        note = noted.get((item["db_id"], item["id"]), {"tags": [], "note": ""})
+        annotation = dict(zip(ANNOTATION, (", ".join(note["tags"]), note["note"]), strict=True))
+        table.append({name: row.get(name) for name in FIELDS} | annotation)
     return table
 
 

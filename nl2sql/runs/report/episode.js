@@ -29,6 +29,7 @@ function drawEpisode(question, verdict, episode, run) {
   parts.push(make("div", "chips", make("span", `mark ${what}`, `${MARKS[what]} ${OUTCOMES[what]}`),
     ...facts.filter(Boolean).map((fact) => make("span", "chip", fact))));
   if (episode.error) parts.push(make("p", "alarm", episode.error));
+  parts.push(drawNote(question, run));
   parts.push(make("h3", "", "SQL"), ...drawSql(episode, question.db), make("h3", "", "Rows"), drawRows(episode));
   const attempts = drawAttempts(episode);
   if (attempts.length > 1) parts.push(make("h3", "", `Attempts (${attempts.length})`), ...attempts);
@@ -91,50 +92,24 @@ function withCopy(sql, block = make("pre", "", sql), database = null) {
   return make("div", "copied", block, button, database === null ? null : runLink(sql, database));
 }
 
-// A long query with each clause on a line of its own, subqueries indented. Only whitespace is changed.
-const CLAUSE = /^(FROM|WHERE|GROUP|HAVING|ORDER|LIMIT|UNION|INTERSECT|EXCEPT|JOIN|LEFT|RIGHT|FULL|INNER|CROSS|NATURAL)$/i;
-const JOINS = /^(LEFT|RIGHT|FULL|INNER|CROSS|NATURAL|OUTER)$/i;
-function lines(sql) {
-  const query = (sql || "").trim();
-  if (query.length <= 60 || query.length > 20000 || /\n|--|\/\*/.test(query)) return sql;
-  const words = query.match(/'(?:[^']|'')*'?|"[^"]*"?|`[^`]*`?|\w+|\s+|[^\w\s]/g);
-  const open = [true]; // of each open parenthesis: does it hold a query?
-  let text = "", before = "";
-  words.forEach((word, at) => {
-    const next = words.slice(at + 1).find((one) => one.trim()) || "";
-    if (word === "(") open.push(/^(SELECT|WITH)$/i.test(next));
-    if (word === ")" && open.length > 1) open.pop();
-    const isCall = /^(LEFT|RIGHT)$/i.test(word) && next === "(";
-    const goesOn = (/^JOIN$/i.test(word) && JOINS.test(before)) || JOINS.test(before) && JOINS.test(word)
-      || (/^FROM$/i.test(word) && /^DISTINCT$/i.test(before));
-    if (open.at(-1) && CLAUSE.test(word) && !isCall && !goesOn) {
-      text = `${text.trimEnd()}\n${"  ".repeat(open.filter(Boolean).length - 1)}`;
-    }
-    text += /^\s+$/.test(word) ? (text.endsWith("\n") ? "" : " ") : word;
-    if (word.trim()) before = word;
-  });
-  return text.replace(/^( *)\s*$/gm, "").replace(/\n +(?=\n)/g, "\n");
-}
-
 const bare = (sql) => sql.replace(/[;\s]+$/, "").trim();
-const asWritten = (raw, sql) => (raw && bare(raw) !== bare(sql)
-  ? [make("div", "dim", "as the model wrote it"), make("pre", "", raw)] : []);
+const asWritten = (raw) => (raw ? [make("div", "dim", "as the model wrote it"), make("pre", "", raw)] : []);
 
 function drawSql(episode, db) {
   const gold = episode.golds[0];
-  const left = make("div", "", make("div", "dim", "gold"), gold ? withCopy(lines(gold), undefined, db) : null);
-  for (const other of episode.golds.slice(1)) left.append(make("div", "dim", "also accepted"), withCopy(lines(other)));
-  const compared = gold && episode.sql ? diff(bare(lines(gold)), bare(lines(episode.sql))) : null;
-  const alike = compared !== null && compared.alike >= ALIKE;
-  const right = make("div", "", make("div", "dim", alike ? "predicted, differences from gold marked" : "predicted"),
-    episode.sql ? withCopy(lines(episode.sql), alike ? compared.block : undefined, db) : make("pre", "", "(no SQL)"));
-  right.append(...asWritten(episode.raw_sql, episode.sql));
+  const both = gold && episode.sql ? compareLines(gold, episode.sql) : null;
+  const left = make("div", "", make("div", "dim", both ? "gold, what only it has is marked" : "gold"),
+    gold ? withCopy(gold, both ? both[0] : undefined, db) : null);
+  for (const other of episode.golds.slice(1)) left.append(make("div", "dim", "also accepted"), withCopy(other));
+  const right = make("div", "", make("div", "dim", both ? "predicted, what only it has is marked" : "predicted"),
+    episode.sql ? withCopy(episode.sql, both ? both[1] : undefined, db) : make("pre", "", "(no SQL)"));
+  right.append(...asWritten(episode.raw_sql));
   for (const line of episode.suspicions || []) right.append(make("p", "dim", `suspicious, ${line}`));
   const parts = [gold ? make("div", "sides", left, right) : right];
   const control = episode.control;
   if (control) {
     const verdict = make("span", `mark ${control.ex ? "right" : "wrong"}`, control.ex ? "✓" : "✗");
-    parts.push(make("div", "dim", "single_shot, the control ", verdict), make("pre", "", lines(control.sql) || control.raw || "(no SQL)"));
+    parts.push(make("div", "dim", "single_shot, the control ", verdict), make("pre", "", control.sql || control.raw || "(no SQL)"));
   }
   return parts;
 }
@@ -178,26 +153,41 @@ function drawTable(result, only) {
 
 const ALIKE = 0.5; // the share of words in common from which differences are worth marking
 
-// Each candidate with its difference from the one before, and why it was refused later on, up to the next.
+// Each candidate with its difference from the one before, and why it was refused later on, up to the next. Attempts that
+// say the same again are one line.
 function drawAttempts(episode) {
   const attempts = episode.trace
     .filter((record) => record.action === "generate_sql" || record.action === "repair_sql")
     .map(({ step, action, observation }) => ({ step, action, ...(observation || {}) }))
     .filter((attempt) => attempt.sql || attempt.raw_sql);
-  return attempts.map((attempt, at) => {
-    const head = make("div", "dim", `step ${attempt.step}, ${attempt.action} `);
-    if (attempt.error) head.append(make("span", "tag reject", attempt.error));
-    const text = (one) => one.sql || one.raw_sql;
-    const changed = at > 0 ? diff(text(attempts[at - 1]), text(attempt)) : { alike: 0 };
-    if (changed.alike === 1) head.append("the same again");
-    const block = changed.alike >= ALIKE ? changed.block : make("pre", "", text(attempt));
+  const text = (one) => one.sql || one.raw_sql;
+  const drawn = [];
+  let again = [];
+  const close = () => {
+    if (again.length) drawn.push(make("div", "attempt dim", `step${again.length > 1 ? "s" : ""} ${again.join(", ")}: the same again`));
+    again = [];
+  };
+  attempts.forEach((attempt, at) => {
     const until = at + 1 < attempts.length ? attempts[at + 1].step : Infinity;
     const refused = episode.decisions.filter((entry) => entry.status === "reject" && entry.step > attempt.step && entry.step < until);
     const reasons = [...new Set(refused.map((entry) => entry.reason))];
     const said = reasons.length ? make("p", "dim", `then: ${reasons.join("; ")}`) : null;
     const judged = episode.trace.find((record) => record.action === "reflect" && record.step > attempt.step && record.step < until);
-    return make("div", "attempt", head, block, said, judged ? make("p", "dim", reflection(judged.observation)) : null);
+    const last = attempts[at - 1];
+    if (last && text(last) === text(attempt) && last.error === attempt.error && !said && !judged) {
+      again.push(attempt.step);
+      return;
+    }
+    close();
+    const head = make("div", "dim", `step ${attempt.step}, ${attempt.action} `);
+    if (attempt.error) head.append(make("span", "tag reject", attempt.error));
+    const changed = at > 0 ? diff(text(attempts[at - 1]), text(attempt)) : { alike: 0 };
+    if (changed.alike === 1) head.append("the same again");
+    const block = changed.alike >= ALIKE ? changed.block : make("pre", "", text(attempt));
+    drawn.push(make("div", "attempt", head, block, said, judged ? make("p", "dim", reflection(judged.observation)) : null));
   });
+  close();
+  return drawn;
 }
 
 // What the reflection controller thought of an attempt, and the parts of its quality score.
@@ -218,30 +208,27 @@ function drawTrace(episode) {
       parts.push(make("div", "step forced", make("span", "tag forced", "forced"),
         `${asked} → ${record.forced_action} `, make("span", "dim", record.reason)));
     } else {
-      parts.push(drawAction(record, episode));
+      parts.push(drawAction(record));
     }
   }
   if (!parts.length) parts.push(make("p", "dim", "This controller recorded no steps."));
   return parts;
 }
 
-function drawAction(record, episode) {
+function drawAction(record) {
   const seen = record.observation;
   const isObject = seen && typeof seen === "object";
-  const blocked = episode.decisions.some((entry) => entry.step === record.step && entry.status === "blocked");
   const judged = isObject && seen.reflection_result;
-  const bad = isObject && (seen.error || seen.valid === false || seen.success === false || (judged && !judged.is_acceptable));
-  const good = isObject && (seen.success === true || seen.valid === true || (judged && judged.is_acceptable));
-  const kind = blocked ? "blocked" : bad ? "reject" : good ? "good" : "";
-  const tag = { blocked: "blocked", reject: judged ? "not accepted" : "failed", good: judged ? "accepted" : seen && seen.success ? "ran" : "passed" }[kind];
+  const [kind, word] = record.mark;
+  const tag = word && make("span", `tag ${kind}`, `${kind === "good" ? "✓" : "✗"} ${word}`);
   const args = record.action && record.args && Object.keys(record.args).length ? ` ${JSON.stringify(record.args)}` : "";
-  const head = make("div", "", tag ? make("span", `tag ${kind}`, tag) : null, make("b", "", record.action || "no action"),
+  const head = make("div", "", tag || null, make("b", "", record.action || "no action"),
     make("span", "dim", args));
   const body = [];
   if (judged) {
     body.push(make("p", "", reflection(seen)), ...[...judged.issues, ...seen.suggestions].map((text) => make("p", "dim", text)));
   } else if (isObject && typeof seen.sql === "string" && "raw_sql" in seen) {
-    body.push(make("pre", "", seen.sql), ...asWritten(seen.raw_sql, seen.sql));
+    body.push(make("pre", "", seen.sql), ...asWritten(seen.raw_sql));
   } else if (isObject && Array.isArray(seen.rows) && Array.isArray(seen.columns)) {
     body.push(drawTable({ columns: seen.columns, width: seen.columns.length, rows: seen.rows, count: seen.row_count, more: seen.truncated }, []));
   } else {
@@ -268,14 +255,11 @@ function labelled(text) {
   return block;
 }
 
-// Word by word: the longest common subsequence; what only the first has is struck, what only the second has is marked.
-// `alike` is the share of the longer text's words that both have.
-function diff(before, after) {
-  const words = (sql) => sql.match(/\s+|[A-Za-z_0-9.]+|'[^']*'|./gs) || [];
-  const a = words(before), b = words(after);
-  const block = make("pre", "diff");
-  if (a.length * b.length > 4e6) { block.append(after); return { block, alike: 0 }; }
-  const same = (x, y) => x === y || (/^\s+$/.test(x) && /^\s+$/.test(y)) || x.toLowerCase() === y.toLowerCase();
+const words = (sql) => sql.match(/\s+|[A-Za-z_0-9.]+|'[^']*'|./gs) || [];
+const sameWord = (x, y) => x === y || (/^\s+$/.test(x) && /^\s+$/.test(y)) || x.toLowerCase() === y.toLowerCase();
+
+// The longest common subsequence, as steps ["both" | "del" | "ins", place in a, place in b].
+function common(a, b, same) {
   const width = b.length + 1;
   const longest = new Uint16Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {
@@ -284,17 +268,47 @@ function diff(before, after) {
         : Math.max(longest[(i + 1) * width + j], longest[i * width + j + 1]);
     }
   }
+  const steps = [];
   let i = 0, j = 0;
-  const put = (tag, text) => {
-    const last = block.lastChild;
-    if (last && last.nodeName === tag.toUpperCase()) last.append(text);
-    else block.append(tag === "#text" ? text : make(tag, "", text));
-  };
   while (i < a.length || j < b.length) {
-    if (i < a.length && j < b.length && same(a[i], b[j])) { put("#text", b[j]); i += 1; j += 1; }
-    else if (j >= b.length || (i < a.length && longest[(i + 1) * width + j] >= longest[i * width + j + 1])) { put("del", a[i]); i += 1; }
-    else { put("ins", b[j]); j += 1; }
+    if (i < a.length && j < b.length && same(a[i], b[j])) { steps.push(["both", i, j]); i += 1; j += 1; }
+    else if (j >= b.length || (i < a.length && longest[(i + 1) * width + j] >= longest[i * width + j + 1])) { steps.push(["del", i, j]); i += 1; }
+    else { steps.push(["ins", i, j]); j += 1; }
   }
-  return { block, alike: longest[0] / Math.max(1, a.length, b.length) };
+  return { steps, alike: longest[0] / Math.max(1, a.length, b.length) };
 }
 
+function put(block, tag, text) {
+  const last = block.lastChild;
+  if (last && last.nodeName === tag.toUpperCase()) last.append(text);
+  else block.append(tag === "#text" ? text : make(tag, "", text));
+}
+
+// Word by word: what only the first has is struck, what only the second has is marked. `alike` is the share of the longer
+// text's words that both have.
+function diff(before, after) {
+  const a = words(before), b = words(after);
+  const block = make("pre", "diff");
+  if (a.length * b.length > 4e6) { block.append(after); return { block, alike: 0 }; }
+  const { steps, alike } = common(a, b, sameWord);
+  for (const [kind, i, j] of steps) put(block, kind === "both" ? "#text" : kind, kind === "del" ? a[i] : b[j]);
+  return { block, alike };
+}
+
+// Two queries line by line, clause beside clause: in each pair of lines the words that the other has not are marked. A
+// line without a partner faces an empty one.
+function compareLines(gold, predicted) {
+  const a = bare(gold).split("\n"), b = bare(predicted).split("\n");
+  const left = make("pre", "diff"), right = make("pre", "diff");
+  if (words(gold).length * words(predicted).length > 4e6) { left.append(gold); right.append(predicted); return [left, right]; }
+  const clause = (line) => (/^\s*\(?\w+/.exec(line) || [line])[0].toUpperCase();
+  common(a, b, (x, y) => clause(x) === clause(y)).steps.forEach(([kind, i, j], at) => {
+    const [mine, theirs] = [kind === "ins" ? "" : words(a[i]), kind === "del" ? "" : words(b[j])];
+    if (at) { left.append("\n"); right.append("\n"); }
+    for (const [which, x, y] of common(mine, theirs, sameWord).steps) {
+      if (which !== "ins") put(left, which === "both" ? "#text" : "del", mine[x]);
+      if (which !== "del") put(right, which === "both" ? "#text" : "ins", theirs[y]);
+    }
+  });
+  return [left, right];
+}

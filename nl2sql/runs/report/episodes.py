@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +16,18 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from nl2sql.agents.checks.suspicions import texts
+from nl2sql.agents.display import blocked_steps, mark
 from nl2sql.agents.record import json_text, json_value
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.runs.folder import QuestionKey, iter_jsonl
+from nl2sql.runs.notes import notes_of
 from nl2sql.runs.plan import open_benchmark, read_plan
 from nl2sql.runs.report.collect import Collected, right_of
 from nl2sql.runs.rescore import questions_of, stores_of
 from nl2sql.runs.run import Run
+from nl2sql.sql.features import features
+from nl2sql.sql.layout import in_lines
 
 CHUNK = 24  # episodes: opening one takes milliseconds, and its neighbours share the schema's words
 SHORT = 300  # characters of a value, a reason, a question in the list
@@ -73,15 +77,17 @@ def _pack(
     rows: dict[QuestionKey, dict[str, Any]] = {}
     for number, run in enumerate(collected.runs.values()):
         items = {item["id"]: item for item in run.report["items"]}
-        controls = _control_sql(run, long)
+        controls, noted = _control_sql(run, long), notes_of(run)
         for trace in tqdm(_traces(run, items), total=len(items), desc="traces", unit="trace", disable=not progress):
             item = items[trace["id"]]
             key = run.key_of(item)
             question, _ = asked.get(key, (None, None))
             episode = _episode(trace, item, question, gold_rows.get(key), controls.get(item["id"]), long)
             episodes[(key, number)] = json_text(episode).encode()  # a repeated line replaces the one before it
-            row = rows.setdefault(key, _row(trace, item, len(collected.runs)))
+            row = rows.setdefault(key, _row(trace, item, question, len(collected.runs)))
             row["r"][number] = _verdict(trace, item)
+            if note := noted.get((item["db_id"], item["id"])):
+                row["r"][number]["note"] = note
     order = sorted(episodes)
     chunks: list[str] = []
     for start in range(0, len(order), CHUNK):
@@ -89,7 +95,11 @@ def _pack(
         for place, (key, number) in enumerate(keys):
             rows[key]["r"][number]["at"] = [len(chunks), place]
         chunks.append(_squeeze(b"[" + b",".join(episodes.pop(key) for key in keys) + b"]"))
-    index = {"runs": list(collected.runs), "questions": [rows[key] for key in sorted(rows)]}
+    index = {
+        "runs": list(collected.runs),
+        "keys": [run.manifest["key"] for run in collected.runs.values()],
+        "questions": [rows[key] for key in sorted(rows)],
+    }
     return _squeeze(json_text(index).encode()), chunks
 
 
@@ -149,7 +159,7 @@ def _control_sql(run: Run, long: int) -> dict[str, dict[str, Any]]:
     right, raw = right_of(run, "ex_single_shot"), right_of(run, "ex_single_shot_raw")
     return {
         row["id"]: {
-            "sql": _cut(row["sql"], long),
+            "sql": _cut(in_lines(row["sql"]), long),
             "raw": _cut(row.get("prefill", "") + row["raw_sql"], long),
             "ex": right.get(run.key_of(row)),
             "raw_ex": raw.get(run.key_of(row)),
@@ -161,15 +171,16 @@ def _control_sql(run: Run, long: int) -> dict[str, dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------- one episode
 
 
-def _row(trace: Mapping[str, Any], item: Mapping[str, Any], runs: int) -> dict[str, Any]:
-    """A question's row of the index; ``r`` has a place for each run."""
-    return {
+def _row(trace: Mapping[str, Any], item: Mapping[str, Any], question: Question | None, runs: int) -> dict[str, Any]:
+    """A question's row of the index; ``r`` has a place for each run, ``g`` the features of the gold for the slices."""
+    row = {
         "id": item["id"],
         "db": item["db_id"],
         "q": _cut(trace["question"], SHORT),
         "h": item.get("hardness") or "unknown",
         "r": [None] * runs,
     }
+    return row | ({"g": features(question.gold[0])} if question and question.gold else {})
 
 
 def _verdict(trace: Mapping[str, Any], item: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,17 +206,17 @@ def _episode(
     control: Mapping[str, Any] | None,
     long: int,
 ) -> dict[str, Any]:
-    usage = trace["usage"]
+    usage, blocked = trace["usage"], blocked_steps(trace["decision_log"])
     episode: dict[str, Any] = {
         "question": _cut(trace["question"], long),
         "evidence": _cut(question.evidence, long) if question and question.evidence else None,
-        "sql": _cut(trace["sql"], long),
-        "raw_sql": _cut(trace.get("prefill", "") + trace["raw_sql"], long),
+        "sql": _cut(in_lines(trace["sql"]), long),
+        "raw_sql": _cut(_otherwise(trace.get("prefill", "") + trace["raw_sql"], trace["sql"]), long),
         "error": _cut(item["error"] or trace["error"] or "", long),
         "verdicts": {name: item[name] for name in ("va", "em", "ex", "ts") if item.get(name) is not None},
         "cause": item.get("cause"),
         "result": _result(trace["columns"], trace["rows"], trace["row_count"]),
-        "golds": [_cut(sql, long) for sql in question.gold[:3]] if question else [],
+        "golds": [_cut(in_lines(sql), long) for sql in question.gold[:3]] if question else [],
         "gold_error": item.get("gold_error"),
         "control": control,
         "suspicions": [_cut(line, SHORT) for line in texts(trace["flags"].get("suspicions", ()))],
@@ -216,7 +227,7 @@ def _episode(
         "saw": _saw(trace, 4 * long),
         "calls": [_call(call) for call in trace.get("calls") or ()][:CALLS],
         "violations": [name for name, on in trace["compliance"].items() if on],
-        "trace": [_record(record, long) for record in trace["trace"]],
+        "trace": [_record(record, blocked, long) for record in trace["trace"]],
         "decisions": [
             {"step": entry["step"], "status": entry["status"], "reason": _cut(str(entry["reason"]), SHORT)}
             for entry in trace["decision_log"]
@@ -262,8 +273,14 @@ def _session(session: Mapping[str, Any], long: int) -> dict[str, Any]:
     return {**facts, **said, "evidence": evidence}
 
 
-def _record(record: Mapping[str, Any], long: int) -> dict[str, Any]:
-    """A trace record whose texts are cut; an observation is kept as JSON where it is short."""
+def _otherwise(raw: str, sql: str) -> str:
+    """What the model wrote, where it differs from the SQL that was made of it; SELECT may have been written for it."""
+    wrote, made = (text.strip().rstrip("; \n") for text in (raw, sql))
+    return "" if made in (wrote, f"SELECT {wrote}") else raw
+
+
+def _record(record: Mapping[str, Any], blocked: Collection[int], long: int) -> dict[str, Any]:
+    """A trace record with how it ended, its texts cut; an observation is kept as JSON where it is short."""
     if "llm" in record:
         return {"step": record["step"], "llm": _cut(str(record["llm"]), long)}
     if "forced_action" in record:
@@ -271,11 +288,15 @@ def _record(record: Mapping[str, Any], long: int) -> dict[str, Any]:
     seen = record.get("observation")
     if isinstance(seen, Mapping) and isinstance(seen.get("rows"), list):
         seen = {**seen, "rows": _result(seen.get("columns", []), seen["rows"], len(seen["rows"]))["rows"]}
+    if isinstance(seen, Mapping) and isinstance(seen.get("sql"), str):
+        raw = {"raw_sql": _otherwise(str(seen["raw_sql"]), seen["sql"])} if "raw_sql" in seen else {}
+        seen = {**seen, "sql": in_lines(seen["sql"]), **raw}
     text = json_text(seen)
     arguments = record.get("args")
     short = arguments if len(json_text(arguments)) <= SHORT else {"": _cut(json_text(arguments), SHORT)}
     observation = seen if len(text) <= long else _cut(seen if isinstance(seen, str) else text, long)
-    return {"step": record["step"], "action": record["action"], "args": short, "observation": observation}
+    facts = {"step": record["step"], "action": record["action"], "mark": mark(record, blocked)}
+    return {**facts, "args": short, "observation": observation}
 
 
 def _result(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: int, more: bool = False) -> dict[str, Any]:

@@ -43,7 +43,9 @@ const ANSWERS = {
   won: ["right, control wrong", (v) => v.ex && v.s === 0],
   lost: ["wrong, control right", (v) => !v.ex && v.s === 1],
   forced: ["with a forced action", (v) => v.o],
+  noted: ["with a note", (v) => v.note],
 };
+const AGAINST_FIRST = { better: "right, first run wrong", worse: "wrong, first run right", differ: "runs disagree" };
 const ORDERS = {
   id: ["by question", null],
   steps: ["most steps first", (v) => -v.n],
@@ -59,7 +61,7 @@ function choice(key, label, options) {
     option.value = value;
     select.append(option);
   }
-  select.addEventListener("change", () => { filter[key] = select.value; apply(); });
+  select.addEventListener("change", () => { filter[key] = select.value; apply(); if (key === "run") drawSlices(); });
   $("filters").append(select);
 }
 
@@ -83,12 +85,15 @@ function buildFilters() {
     filter.run = "0";
   }
   const answers = Object.entries(ANSWERS).filter(([, [, test]]) => verdicts.some(test));
-  const differ = index.runs.length > 1 ? [["differ", "runs disagree"]] : [];
-  choice("answer", "Answer", [["", "any answer"], ...answers.map(([key, [text]]) => [key, text]), ...differ]);
+  if (!answers.some(([key]) => key === "noted")) answers.push(["noted", ANSWERS.noted]); // a note may come
+  const against = index.runs.length > 1 ? Object.entries(AGAINST_FIRST) : [];
+  choice("answer", "Answer", [["", "any answer"], ...answers.map(([key, [text]]) => [key, text]), ...against]);
   choice("hardness", "Hardness", [["", "any hardness"], ...counted(index.questions.map((question) => question.h))]);
   choice("db", "Database", [["", "any database"], ...counted(index.questions.map((question) => question.db))]);
   choice("cause", "Cause", [["", "any cause"], ...counted(verdicts.map((verdict) => verdict.c))]);
   choice("finish", "Ended by", [["", "any ending"], ...counted(verdicts.map((verdict) => verdict.f))]);
+  const slices = countSlices(Number(filter.run || 0)).filter(([name]) => name !== "h");
+  if (slices.length) choice("slice", "Gold query", [["", "any gold query"], ...slices.map(([name, value, { n }]) => [`${name}=${value}`, `${SLICES[name]}: ${value} (${n})`])]);
   choice("order", "Order", Object.entries(ORDERS).map(([key, [text]]) => [key, text]));
   const reset = make("button", "", "Clear");
   reset.type = "button";
@@ -100,7 +105,22 @@ function buildFilters() {
     }
     apply();
   });
-  $("filters").append(reset);
+  const save = make("button", "", "Save notes");
+  save.type = "button";
+  save.id = "save-notes";
+  save.hidden = !hasNotes();
+  save.addEventListener("click", saveNotes);
+  $("filters").append(reset, save);
+}
+
+// A filter as if it had been chosen by hand; one that the page does not have is left as it is.
+function set(key, value) {
+  if (key === "slice" && value.startsWith("h=")) { set("slice", ""); set("hardness", value.slice(2)); return; }
+  if (key === "slice" && value) set("hardness", "");
+  const control = $(`filter-${key}`);
+  if (!control) return;
+  control.value = value;
+  filter[key] = value;
 }
 
 function apply() {
@@ -114,9 +134,13 @@ function apply() {
     if (filter.db && question.db !== filter.db) return false;
     if (filter.cause && verdict.c !== filter.cause) return false;
     if (filter.finish && verdict.f !== filter.finish) return false;
+    if (filter.slice && sliceOf(question, filter.slice.split("=")[0]) !== filter.slice.split("=")[1]) return false;
+    if (filter.answer === "better" && !(verdict.ex && question.r[0] && !question.r[0].ex)) return false;
+    if (filter.answer === "worse" && !(!verdict.ex && question.r[0] && question.r[0].ex)) return false;
     if (answer && !answer[1](verdict)) return false;
     if (filter.answer === "differ" && new Set(question.r.filter(Boolean).map((found) => found.ex)).size < 2) return false;
-    const text = `${question.id} ${question.q}`.toLowerCase();
+    const { tags = [], note = "" } = verdict.note || {};
+    const text = `${question.id} ${question.q} ${tags.join(" ")} ${note}`.toLowerCase();
     return words.every((word) => text.includes(word));
   });
   const order = (ORDERS[filter.order] || [])[1];
@@ -129,7 +153,7 @@ function apply() {
 }
 
 // What is chosen stands in the address, so that a filtered list or an episode can be kept and sent.
-const FILTERS = ["text", "answer", "hardness", "db", "cause", "finish", "order"];
+const FILTERS = ["text", "answer", "hardness", "db", "cause", "finish", "slice", "order"];
 function writeAddress() {
   if (location.protocol === "about:" || !index.ready) return; // a frame in a notebook has no address
   const said = new URLSearchParams();
@@ -166,7 +190,9 @@ function drawRow(question, at) {
   row.style.top = `${at * ROW}px`;
   const run = Number(filter.run || 0);
   const verdict = question.r[run];
-  const about = [question.id, question.db, question.h, verdict.c].filter(Boolean).join(" · ");
+  const { tags = [], note = "" } = verdict.note || {};
+  const noted = tags.length || note ? `✎ ${tags.join(", ")}` : "";
+  const about = [noted, question.id, question.db, question.h, verdict.c].filter(Boolean).join(" · ");
   const what = make("div", "what", make("div", "", question.q), make("div", "dim", about));
   const marks = make("div", "marks", ...question.r.map((found, number) => mark(found, index.runs[number])));
   if (verdict.s !== null) marks.append(mark({ ex: verdict.s, va: 1 }, "single_shot", "control"));
@@ -226,10 +252,12 @@ async function show(question, run) {
 
 (async () => {
   index = await unpack("index");
+  readNotes();
   $("list-head").append(make("span", "", "question"), make("span", "", index.runs.length > 3 ? "runs in order · control" : [...index.runs, "control"].join(" · ")));
   buildFilters();
   const wanted = new URLSearchParams(location.hash.slice(1));
   readAddress(wanted);
+  drawSlices();
   apply();
   index.ready = true;
   const run = Number(wanted.get("run")); // which is of one benchmark: two may have the same id

@@ -17,6 +17,7 @@ from nl2sql import __version__
 from nl2sql.agents.record import json_text
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
+from nl2sql.eval.causes import CAUSES
 from nl2sql.machine import write_whole
 from nl2sql.runs.dialogue_scores import dialogue_rows
 from nl2sql.runs.plan import Plan
@@ -25,6 +26,7 @@ from nl2sql.runs.report.episodes import pack
 from nl2sql.runs.report.plots import MOST_RUNS, SERIES, css, figures
 from nl2sql.runs.summary import REPAIRS, repairs_line, summary_notes
 
+SCRIPTS = ("episode.js", "notes.js", "slices.js", "page.js")  # in this order: one script
 # Of a plan, what may change an answer or its cost and has no column of its own in the page; and its default.
 TOLD = ("adapter", "engine", "device", "batch_size", "server", "sample_seed", "seeds", "equal_tokens", "engine_url")
 NOT_TOLD = {field.name: field.default for field in fields(Plan) if field.name in TOLD}
@@ -37,13 +39,14 @@ def report_html(
 
     runs: run folders; the first is what the others are compared with. golds: run the benchmark's golds (in the
     sandbox) to show their rows beside the predicted ones. live: where ``nl2sql view`` serves the page, its addresses of
-    the list of ``runs`` and of the page for ``sql``. Raises UsageError for a folder without a finished run.
+    the list of ``runs``, of the page for ``sql``, and of the one that takes ``notes``. Raises UsageError for a folder
+    without a finished run.
     """
     import jinja2
 
     collected = collect(runs)
     packed = pack(collected, golds=golds, progress=progress)
-    script = _asset("episode.js") + _asset("page.js")
+    script = "".join(map(_asset, SCRIPTS))
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     page.filters |= {"percent": _percent, "points": _points}
     return page.from_string(_asset("page.html")).render(
@@ -63,7 +66,7 @@ def report_html(
         series=SERIES,
         cut_runs=len(collected.runs) - MOST_RUNS,
         packed=packed,
-        style=_asset("page.css"),
+        style=style(),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
@@ -98,6 +101,7 @@ class View:
 
     def _repr_html_(self) -> str:
         return (
+            "<p>The report, in a frame; where the notebook is not trusted, it shows once the cell is run.</p>"
             f'<iframe srcdoc="{html.escape(self.page)}" style="width:100%;height:{self.height}px;border:0" '
             'sandbox="allow-scripts"></iframe>'
         )
@@ -106,6 +110,11 @@ class View:
 def view(*runs: Any, golds: bool = True, height: int = 900) -> View:
     """The report of runs (``Run`` objects or their folders) for a notebook. The page is stored in the notebook."""
     return View(report_html([getattr(run, "folder", run) for run in runs], golds=golds, progress=False), height)
+
+
+def style() -> str:
+    """The page's style: the rules of a trace, which notebooks have too, and those of the page."""
+    return files("nl2sql.agents").joinpath("trace.css").read_text(encoding="utf-8") + _asset("page.css")
 
 
 def _asset(name: str) -> str:
@@ -209,7 +218,8 @@ def _causes(collected: Collected) -> list[dict[str, Any]]:
     ]
     names = sorted({name for run in by_run for name in run}, key=lambda name: -max(f[name] for f in by_run))
     most = max((count for run in by_run for count in run.values()), default=1)
-    return [{"name": name, "counts": [(run[name], 100 * run[name] / most) for run in by_run]} for name in names]
+    bars = {name: [(run[name], 100 * run[name] / most) for run in by_run] for name in names}
+    return [{"name": name, "meaning": CAUSES.get(name, ""), "counts": bars[name]} for name in names]
 
 
 def _flips(collected: Collected) -> list[dict[str, Any]]:

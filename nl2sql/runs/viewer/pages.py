@@ -4,6 +4,7 @@
     rows        its table alone, for the refresh
     report      one run, or several beside one another: the page of ``nl2sql report``
     progress    a run that is not finished: how far it is, its scores so far, its last answers; refreshes itself
+    note        takes a note on an answer, and writes it into the run's folder
     sql         executes a query on a database of a run's benchmark, in the sandbox
 
 A run is named by its path below the folder, and only a run that the list shows can be asked for.
@@ -27,9 +28,12 @@ from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Benchmark, RunResult
 from nl2sql.runs.folder import iter_jsonl, parts_of, read_manifest
 from nl2sql.runs.listing import RunEntry, entries
+from nl2sql.runs.notes import FILE as NOTES_FILE
+from nl2sql.runs.notes import add_note
 from nl2sql.runs.plan import open_benchmark, read_plan
-from nl2sql.runs.report.page import report_html
+from nl2sql.runs.report.page import report_html, style
 from nl2sql.runs.rescore import replay
+from nl2sql.runs.run import Run
 from nl2sql.runs.summary import summary_text
 
 Query = Mapping[str, Sequence[str]]
@@ -65,6 +69,8 @@ class Pages:
             if name == "refresh.js":
                 script = files("nl2sql.runs.viewer").joinpath("templates", name)
                 return Page(script.read_text(encoding="utf-8"), kind="text/javascript")
+            if name == "note":
+                return self._note(query, form)
             if name == "sql":
                 return self._sql({**query, **form}, execute=bool(form))
             return make(query) if make else _page("message.html", 404, message=f"there is no page {name!r}")
@@ -94,14 +100,27 @@ class Pages:
         folders = [Path(entry.path) for entry in chosen.values()]
         if unfinished := [name for name, entry in chosen.items() if entry.state != "done"]:
             raise UsageError(f"{unfinished[0]} is not finished, so it has no report yet")
-        stamps = tuple((str(folder), (folder / "report.json").stat().st_mtime_ns) for folder in folders)
+        stamps = tuple((str(file), file.stat().st_mtime_ns) for folder in folders for file in _read_by_report(folder))
         with self._lock:
             if stamps not in self._reports:
-                live = {"runs": "./", "sql": f"sql?{urlencode({'run': next(iter(chosen))})}"}
+                runs = urlencode({"run": list(chosen)}, doseq=True)
+                live = {"runs": "./", "sql": f"sql?{urlencode({'run': next(iter(chosen))})}", "notes": f"note?{runs}"}
                 self._reports[stamps] = report_html(folders, progress=False, live=live)
                 while len(self._reports) > KEPT_REPORTS:
                     self._reports.popitem(last=False)
             return Page(self._reports[stamps], kind="text/html", own_policy=True)
+
+    def _note(self, query: Query, form: Query) -> Page:
+        """Write a note on an answer of the run in column ``at`` of the report."""
+        if not form:
+            raise UsageError("a note is sent by the report's page")
+        parts = [part for entry in self._chosen(query).values() for part in Run.load(entry.path).parts().values()]
+        at, db, id_, tags, note = (form.get(key, [""])[0] for key in ("at", "db", "id", "tags", "note"))
+        if not at.isdecimal() or int(at) >= len(parts):
+            raise UsageError(f"the report has no run {at!r}")
+        with self._lock:
+            add_note(parts[int(at)], db, id_, tags.split(","), note)
+        return Page("saved")
 
     def _progress(self, query: Query) -> Page:
         name, entry = next(iter(self._chosen(query).items()))
@@ -134,6 +153,11 @@ class Pages:
             return self._benchmarks[name]
 
 
+def _read_by_report(folder: Path) -> list[Path]:
+    """The files of a run whose change makes another report."""
+    return [folder / "report.json", *sorted(folder.rglob(NOTES_FILE))]
+
+
 def _name(folder: Path, entry: RunEntry) -> str:
     return Path(entry.path).relative_to(folder).as_posix()
 
@@ -163,7 +187,7 @@ def _scores(folder: Path) -> str:
 
 
 def _page(template: str, status: int = 200, **values: Any) -> Page:
-    text = _templates().get_template(template).render(style=_report_style(), **values)
+    text = _templates().get_template(template).render(style=style(), **values)
     return Page(text, status, "text/html")
 
 
@@ -175,7 +199,3 @@ def _templates() -> Any:
     return jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-
-
-def _report_style() -> str:
-    return files("nl2sql.runs.report").joinpath("page.css").read_text(encoding="utf-8")
