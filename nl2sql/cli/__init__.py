@@ -37,6 +37,7 @@ from nl2sql.cli import (
     view,
     vizql,
 )
+from nl2sql.cli.colour import coloured
 from nl2sql.cli.group import Group, settings
 from nl2sql.errors import Nl2SqlError, one_line
 from nl2sql.machine import masked
@@ -91,6 +92,10 @@ app.add_typer(vizql.app, name="vizql", help="Structured queries over data source
 app.add_typer(models.app, name="models", help="List, fetch and describe models.")
 
 
+def _error() -> str:
+    return coloured("error:", "red", sys.stderr)
+
+
 def main() -> None:
     """Entry point of the ``nl2sql`` command."""
     debug = bool(os.environ.get("NL2SQL_DEBUG"))
@@ -108,18 +113,18 @@ def main() -> None:
     except Nl2SqlError as error:
         if debug:
             raise
-        print(f"error: {masked(one_line(error))}", file=sys.stderr)
+        print(f"{_error()} {masked(one_line(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if debug:
             raise
         where = f" {error.filename}" if error.filename else " the output"
-        print(f"error: cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
+        print(f"{_error()} cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - nothing more to flush at exit
         sys.exit(1)
     except Exception as error:
         if debug:
             raise
         text = masked(one_line(f"{type(error).__name__}: {error}", 300))
-        print(f"error: {text} (a bug; NL2SQL_DEBUG=1 shows the traceback)", file=sys.stderr)
+        print(f"{_error()} {text} (a bug; NL2SQL_DEBUG=1 shows the traceback)", file=sys.stderr)
         sys.exit(1)

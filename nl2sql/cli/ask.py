@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from nl2sql.cli.chat import chat
+from nl2sql.cli.colour import coloured
 from nl2sql.cli.options import (
     OWN,
     AdapterOption,
@@ -27,6 +28,8 @@ from nl2sql.cli.options import (
 )
 from nl2sql.errors import UsageError
 from nl2sql.machine import masked
+
+STATES = {"forced": "yellow", "reject": "red", "blocked": "red", "accept": "green"}  # of a step, with --trace
 
 
 def ask(
@@ -136,7 +139,8 @@ def _print_step(event: Mapping[str, Any]) -> None:
     from nl2sql.agents.transcript import event_text
 
     if event.get("status") != "forced":  # the override itself was shown
-        print(masked(event_text(event)), file=sys.stderr)
+        kind = "forced" if "forced_action" in event else str(event.get("status"))
+        print(coloured(masked(event_text(event)), STATES.get(kind, ""), sys.stderr), file=sys.stderr)
 
 
 def _print_json(event: Mapping[str, Any]) -> None:

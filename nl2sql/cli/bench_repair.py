@@ -88,6 +88,7 @@ def bench_repair(
     """
     from nl2sql.agents.record import json_text
     from nl2sql.config import load_config
+    from nl2sql.runs.folder import read_manifest
     from nl2sql.runs.plan import Plan
     from nl2sql.runs.repair_bench.bench import Bench, arm, run_arms
     from nl2sql.runs.repair_bench.case_plan import LEARNED, CasePlan, open_cases
@@ -98,6 +99,8 @@ def bench_repair(
         raise UsageError(f"--arms {arms!r} names none; example: --arms {ARMS}")
     if corpus is not None and learn_from is not None:
         raise UsageError("--corpus and --learn-from both give the fixes of patterns+corpus; leave one out")
+    for folder in run or ():
+        read_manifest(folder)  # before the cases are made, which takes a while
     settings = load_config(config or (), set_ or ())
     which = CasePlan(
         benchmark=str(Path(benchmark).absolute()) if os.sep in benchmark else benchmark,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nl2sql.cli.colour import coloured
 from nl2sql.cli.options import DeviceOption, DtypeOption
 
 if TYPE_CHECKING:
     from nl2sql.models.doctor import Check
 
-MARKS = {"ok": "ok  ", "warn": "note", "fail": "FAIL"}
+MARKS = {"ok": ("ok  ", "green"), "warn": ("note", "yellow"), "fail": ("FAIL", "red")}
 
 
 def doctor(
@@ -43,7 +45,7 @@ def doctor(
         for check in checks:
             results.append(check)
             if not as_json:
-                print(f"{MARKS[check.status]}  {check.name:<24} {check.detail}", flush=True)
+                print(f"{coloured(*MARKS[check.status], sys.stdout)}  {check.name:<24} {check.detail}", flush=True)
 
     show(machine_checks())
     if source.kind in ("scripted", "http", "plugin"):

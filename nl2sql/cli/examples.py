@@ -27,6 +27,8 @@ def examples_command(
     found = example_files()
     if not found:
         raise UsageError("this installation holds no examples; install the package again")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; name a folder: nl2sql examples my-examples")
     there = [file.name for file in found if (folder / file.name).exists()]
     if there and not force:
         raise UsageError(f"{folder} already holds {', '.join(there)}; name another folder, or add --force")

@@ -126,7 +126,11 @@ def _read_text(path: Path, what: str) -> str:
         wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
         return raw.decode("utf-16" if wide else "utf-8-sig")
     except FileNotFoundError:
-        raise UsageError(f"{what} {path} does not exist") from None
+        raise UsageError(
+            f"{what} {path} does not exist; name a file, or a run folder (nl2sql runs lists them)"
+        ) from None
+    except IsADirectoryError:
+        raise UsageError(f"{what} {path} is a folder without a run in it (nl2sql runs lists those with one)") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{what} {path} cannot be read: {error}; expected UTF-8 text") from None
 

@@ -101,7 +101,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         new = "" if folder.is_dir() and any(folder.iterdir()) else f"; start one with: nl2sql eval --out {folder}"
         raise UsageError(f"{folder} holds no run (no manifest.json){new}") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read as JSON: {' '.join(str(error).split())[:200]}") from None
+        why = " ".join(str(error).split())[:200]
+        raise UsageError(
+            f"{path} cannot be read as JSON: {why}; the runs that can: nl2sql runs {folder.parent}"
+        ) from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("plan"), dict):
         raise UsageError(f"{path} is not a manifest of this version; start a new run with another --out")
     if manifest.get("format") != FORMAT:

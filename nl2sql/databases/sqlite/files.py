@@ -179,7 +179,7 @@ def check_is_file(path: Path) -> None:
         raise UsageError(f"database file {name} does not exist; give the path of a SQLite file")
     if not regular:
         what = "a directory" if path.is_dir() else "not a regular file"
-        raise UsageError(f"{name} is {what}; give the path of a SQLite file")
+        raise UsageError(f"{name} is {what}; give the path of a SQLite file, or of a folder with CSV files")
 
 
 def unusable(path: Path, error: BaseException) -> DatabaseError:

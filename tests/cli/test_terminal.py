@@ -1,0 +1,93 @@
+"""What a person meets at a terminal: one line for each mistake, colour, helps that are not cut, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CLI = [sys.executable, "-m", "nl2sql.cli"]
+MISTAKES = [
+    ("evl", "Did you mean 'eval'? See: nl2sql --help"),
+    ("--nothing", "No such option: --nothing; see: nl2sql --help"),
+    ("report", "Missing argument 'RUN'; see: nl2sql report --help"),
+    ("eval packaged", "unexpected extra argument(s) (packaged); see: nl2sql eval --help"),
+    ("eval --constrain all", "'all' is not one of 'none', 'action', 'sql', 'plain'; see: nl2sql eval --help"),
+    ("view --port 99999", "see: nl2sql view --help"),
+    ("corpus list", "No such command 'list'; see: nl2sql corpus --help"),
+    ("ablate nowhere.yaml", "copy some with: nl2sql examples"),
+    ("ablate .", "name a YAML file: nl2sql ablate"),
+    ("compare . .", "is a folder without a run in it (nl2sql runs"),
+    ("bench-repair --run nowhere", "start one with: nl2sql eval --out nowhere"),
+    ("examples file", "is a file; name a folder: nl2sql examples"),
+]
+
+
+def environment(**added: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
+    return kept | {"TERM": "xterm"} | added
+
+
+def at_a_terminal(arguments: list[str], **added: str) -> tuple[int, str]:
+    """Exit code and all that a terminal of 80 columns shows."""
+    ours, theirs = pty.openpty()
+    done = subprocess.Popen([*CLI, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**added))
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # Linux: the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    return done.wait(timeout=60), shown.decode()
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKES, ids=[words for words, _ in MISTAKES])
+def test_a_mistake_is_one_line_that_names_the_next_command(tmp_path: Path, words: str, said: str) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run([*CLI, *words.split()], cwd=tmp_path, capture_output=True, text=True, env=environment())
+    assert done.returncode == 2 and done.stdout == ""
+    errors = done.stderr.replace("python -m nl2sql.cli", "nl2sql")  # as it was called here
+    assert errors.startswith("error: ") and errors.count("\n") == 1 and said in errors
+
+
+def test_errors_are_red_at_a_terminal_only() -> None:
+    code, shown = at_a_terminal(["report", "nowhere"])
+    assert code == 2 and shown.startswith("\x1b[31merror:\x1b[0m nowhere holds no run")
+    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in at_a_terminal(["report", "nowhere"], **plain)[1], plain
+    piped = subprocess.run([*CLI, "report", "nowhere"], capture_output=True, text=True, env=environment())
+    assert "\x1b" not in piped.stderr
+
+
+def test_helps_are_not_cut_at_80_columns() -> None:
+    code, shown = at_a_terminal([], COLUMNS="80")
+    assert code == 0 and max(map(len, shown.splitlines())) <= 80
+    listed = shown.split("Commands:")[1]
+    assert "..." not in listed and re.search(r"export-failures\s+Write the wrong items", listed)
+    assert at_a_terminal(["models"])[0] == 0
+
+
+def test_ctrl_c_in_ask_is_one_line(tmp_path: Path) -> None:
+    running = subprocess.Popen(
+        [*CLI, "ask", "-", "--db", "packaged:scale_models"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env=environment(PYTHONUNBUFFERED="1"),
+    )  # fmt: skip
+    assert running.stdin is not None and running.stderr is not None
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(timeout=8)  # it waits for the question
+    running.send_signal(signal.SIGINT)
+    out, errors = running.communicate(timeout=60)
+    assert running.returncode == 130 and out == ""
+    assert errors == "interrupted; nothing was begun, so nothing is kept\n"
