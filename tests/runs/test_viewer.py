@@ -190,6 +190,14 @@ def test_a_port_that_is_taken_is_one_line(folder: Path, server: ViewServer) -> N
 
 
 @pytest.mark.skipif(chromium.find() is None, reason=chromium.INSTALL)
+def test_a_phone_shows_every_run_with_its_score_and_state(server: ViewServer) -> None:
+    with Browser(width=390, height=844) as browser:
+        browser.visit(server.url)
+        shown = "[...document.querySelectorAll('#rows td, #rows th')].map(cell => cell.getBoundingClientRect().right)"
+        assert max(browser.run(shown)) <= 390
+
+
+@pytest.mark.skipif(chromium.find() is None, reason=chromium.INSTALL)
 def test_the_pages_in_a_browser(server: ViewServer) -> None:
     with Browser() as browser:
         browser.visit(server.url)
