@@ -8,6 +8,7 @@ a number of ten thousand digits, ten thousand brackets, and a date that is none 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -30,11 +31,31 @@ KEY_VARIABLES = (  # each server's usual one; what any of them holds is masked w
     "LLAMA_API_KEY",
     "NL2SQL_VDS_TOKEN",
     "NL2SQL_VDS_PAT_SECRET",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "WANDB_API_KEY",
 )
 SHORTEST_KEY = 8  # characters; shorter ones ("EMPTY") are no secret, and their letters occur everywhere
 MOST_DIGITS = 300  # of a whole number: longer ones are no float's, and no count of anything
 _DEEP = "it is nested too deeply"
 _DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")
+
+
+PARTS = {  # optional package -> the extra that installs it
+    **dict.fromkeys(("accelerate", "gguf", "safetensors", "tokenizers", "torch", "transformers"), "local"),
+    **dict.fromkeys(("datasets", "huggingface_hub", "matplotlib", "numpy", "pandas", "pyarrow"), "data"),
+}
+
+
+def missing_part(*packages: str) -> str:
+    """One line that says which of the optional ``packages`` is not installed, and the command; "" where all are.
+
+    Example: ``torch is not installed: pip install 'nl2sql-harness[local]'``.
+    """
+    for package in packages:
+        if package in PARTS and importlib.util.find_spec(package) is None:
+            return f"{package} is not installed: {install_command(PARTS[package])}"
+    return ""
 
 
 def install_command(*extras: str) -> str:
@@ -177,10 +198,11 @@ def write_whole(path: Path, parts: str | Iterable[str], *, new: bool = False) ->
 
 
 @contextlib.contextmanager
-def written_whole(path: Path, *, new: bool = False) -> Iterator[IO[str]]:
-    """A file to write to that appears at ``path`` when the block has ended well; see ``write_whole``."""
+def written_whole(path: Path, *, new: bool = False, binary: bool = False) -> Iterator[IO[Any]]:
+    """A file of text or bytes that appears at ``path`` when the block has ended well; see ``write_whole``."""
+    form: dict[str, Any] = {"mode": "wb"} if binary else {"mode": "w", "encoding": "utf-8", "newline": ""}
     if not new and path.exists() and not path.is_file():  # /dev/stdout, a pipe: there is nothing to replace
-        with path.open("w", encoding="utf-8", newline="") as file:
+        with path.open(**form) as file:
             yield file
         return
     if new and os.path.lexists(path):
@@ -189,7 +211,7 @@ def written_whole(path: Path, *, new: bool = False) -> Iterator[IO[str]]:
     beside = real.with_name(f".{real.name[:100]}.{os.getpid()}.{threading.get_ident()}.tmp")
     place: Callable[[Path, Path], object] = _place_new if new else Path.replace
     try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
+        with beside.open(**form) as file:
             yield file
         place(beside, real)
     finally:

@@ -164,11 +164,12 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("a.html", ["report", "run", "--out", "a.html", "--no-golds"]),
         ("b.jsonl", ["export-failures", "run", "--out", "b.jsonl"]),
         ("c.csv", ["export-failures", "run", "--out", "c.csv"]),
-        ("d.jsonl", ["export-otel", "run", "--file", "d.jsonl", "--content"]),
+        ("d.jsonl", ["export", "run", "--to", "otel", "--out", "d.jsonl"]),
+        ("e.eval", ["export", "run", "--to", "inspect", "--out", "e.eval"]),
     ],
 )
 def test_a_full_disk_leaves_no_half_of_a_file(name: str, command: list[str], run_folder: Path) -> None:
-    if command[0] == "export-otel":
+    if "otel" in command:
         pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     before = sorted(path.name for path in run_folder.iterdir())
     done = nl2sql(*command, cwd=run_folder, program=FULL)

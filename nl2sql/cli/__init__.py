@@ -26,7 +26,7 @@ from nl2sql.cli import (
     evaluate,
     examples,
     explain,
-    export_otel,
+    export,
     mcp,
     models,
     plugins,
@@ -40,7 +40,7 @@ from nl2sql.cli import (
 from nl2sql.cli.colour import coloured
 from nl2sql.cli.group import Group, settings
 from nl2sql.errors import Nl2SqlError, one_line
-from nl2sql.machine import masked
+from nl2sql.machine import masked, missing_part
 
 app = typer.Typer(
     name="nl2sql",
@@ -76,7 +76,7 @@ app.command("view")(view.view_command)
 app.command("replay")(runs.replay_command)
 app.command("check-run")(runs.check_run_command)
 app.command("export-failures")(runs.export_failures_command)
-app.command("export-otel")(export_otel.export_otel_command)
+app.command("export")(export.export_command)
 app.command("score")(score.score_command)
 app.command("compare")(compare.compare_command)
 app.command("examples")(examples.examples_command)
@@ -115,6 +115,11 @@ def main() -> None:
             raise
         print(f"{_error()} {masked(one_line(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if debug or not (said := missing_part((error.name or "").partition(".")[0])):
+            raise
+        print(f"error: {said}", file=sys.stderr)
+        sys.exit(2)
     except OSError as error:
         if debug:
             raise

@@ -17,6 +17,7 @@ from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.runs.evaluate import start
+from nl2sql.runs.export.contents import Contents
 from nl2sql.runs.export.otel import export_spans, to_collector, to_file
 from nl2sql.runs.export.spans import Span, trace_of
 from nl2sql.runs.plan import Plan
@@ -40,6 +41,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return start(
         plan, build_config({"react": {"max_steps": 9}, "eval": {"replicas": 0}}), out=folder / "run", progress=False
     )
+
+
+def contents(run: Run) -> Contents:
+    return Contents.of(run.folder, content=False)
 
 
 def spans_of(run: Run, finish: str, **options: Any) -> list[Span]:
@@ -124,10 +129,12 @@ def collector() -> Iterator[tuple[str, list[Any]]]:
 
 def test_a_collector_gets_every_span_of_every_episode(run: Run, collector: tuple[str, list[Any]]) -> None:
     address, received = collector
-    command = [sys.executable, "-m", "nl2sql.cli", "export-otel", str(run.folder), "--endpoint", address, "-q"]
+    command = [sys.executable, "-m", "nl2sql.cli", "export", str(run.folder), "--to", "otel"]
+    command += ["--endpoint", address, "-q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"exported 12 episodes of {run.folder} to {address}\n"
+    assert done.stdout == f"exported 12 episodes of {run.folder} to {address}, without their texts\n"
+    assert not any(b"SELECT" in request.SerializeToString() for _, request in received)
     assert {path for path, _ in received} == {"/v1/traces"}
     spans = [
         s for _, request in received for r in request.resource_spans for scope in r.scope_spans for s in scope.spans
@@ -146,7 +153,7 @@ def test_a_file_holds_the_same_spans_as_otlp_json(run: Run, tmp_path: Path) -> N
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=INSTALL)
     file = tmp_path / "spans.jsonl"
     with to_file(file) as send:
-        assert export_spans(run, send, progress=False) == 12
+        assert export_spans(contents(run), send, progress=False) == 12
         assert not file.exists()
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     spans = [s for line in lines for r in line["resourceSpans"] for scope in r["scopeSpans"] for s in scope["spans"]]
@@ -163,7 +170,7 @@ def test_a_collector_that_is_not_there_is_one_line(run: Run, monkeypatch: pytest
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=INSTALL)
     monkeypatch.setattr("nl2sql.runs.export.otel.TIMEOUT_S", 1.0)
     with pytest.raises(Nl2SqlError, match=r"the collector at http://127.0.0.1:1/v1/traces did not take the spans"):
-        export_spans(run, to_collector("http://127.0.0.1:1"), progress=False)
+        export_spans(contents(run), to_collector("http://127.0.0.1:1"), progress=False)
     with pytest.raises(UsageError, match="expected a collector's address"):
         to_collector("localhost:4318")
 
@@ -177,7 +184,7 @@ def test_without_opentelemetry_the_error_says_how_to_install_it(
     for what in (
         lambda: to_collector("http://localhost:4318"),
         lambda: to_file(tmp_path / "f").__enter__(),
-        lambda: export_spans(run, list, progress=False),
+        lambda: export_spans(contents(run), list, progress=False),
     ):
         with pytest.raises(UsageError, match=r"pip install .*\[otel\]'"):
             what()

@@ -19,9 +19,8 @@ from tqdm.auto import tqdm
 from nl2sql import __version__
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.machine import install_command, written_whole
+from nl2sql.runs.export.contents import Contents
 from nl2sql.runs.export.spans import Span, Trace, trace_of
-from nl2sql.runs.folder import iter_jsonl
-from nl2sql.runs.run import Run
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -34,31 +33,25 @@ SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
 Send: TypeAlias = "Callable[[Sequence[ReadableSpan]], None]"
 
 
-def export_spans(run: Run, send: Send, *, content: bool = False, progress: bool = True) -> int:
+def export_spans(contents: Contents, send: Send, *, progress: bool = True) -> int:
     """Pass the spans of every episode of a run (of all its seeds) to ``send``; returns the number of episodes.
 
-    content: with prompts, answers, arguments and results, which may be confidential. Raises what ``send`` raises.
+    Texts (prompts, answers, arguments, results) only where ``contents.content`` is set. Raises what ``send`` raises.
     """
     sent = 0
-    for part in run.parts().values():
-        began = int((part.folder / "manifest.json").stat().st_mtime * 1e9)
-        with tqdm(total=part.report["n"], desc="spans", unit="episode", disable=not progress) as bar:
-            lines = _episodes(part)
-            while taken := list(islice(lines, BATCH)):
-                traces = [trace_of(line, part.manifest["model"], content=content) for line in taken]
-                send([span for trace in traces for span in readable_spans(trace, began, part)])
-                bar.update(len(taken))
-                sent += len(taken)
+    began, model = int(contents.began.timestamp() * 1e9), contents.run.manifest["model"]
+    total = sum(len(part.report["items"]) for part in contents.parts.values())
+    with tqdm(total=total, desc="spans", unit="episode", disable=not progress) as bar:
+        episodes = contents.episodes()
+        while taken := list(islice(episodes, BATCH)):
+            traces = [trace_of(episode.line, model, content=contents.content) for episode in taken]
+            send([span for trace in traces for span in readable_spans(trace, began, contents)])
+            bar.update(len(taken))
+            sent += len(taken)
     return sent
 
 
-def _episodes(run: Run) -> Iterator[dict[str, Any]]:
-    """The finished episodes, one at a time: a large run's do not fit in memory."""
-    key = run.manifest["key"]
-    return (line for line in iter_jsonl(run.folder / "traces.jsonl") if line.get("key") == key)
-
-
-def readable_spans(trace: Trace, began: int, run: Run) -> list[ReadableSpan]:
+def readable_spans(trace: Trace, began: int, contents: Contents) -> list[ReadableSpan]:
     """The spans of one episode as the SDK's own. ``began``: Unix time in nanoseconds."""
     try:
         from opentelemetry.sdk.resources import Resource
@@ -68,7 +61,12 @@ def readable_spans(trace: Trace, began: int, run: Run) -> list[ReadableSpan]:
     except ImportError:
         raise UsageError(INSTALL) from None
     resource = Resource(
-        {"service.name": "nl2sql", "service.version": __version__, "nl2sql.benchmark": run.report["benchmark"]}
+        {
+            "service.name": "nl2sql",
+            "service.version": __version__,
+            "nl2sql.benchmark": contents.run.report["benchmark"],
+            "nl2sql.run.state": contents.state,
+        }
     )
     scope = InstrumentationScope("nl2sql", __version__, SCHEMA)
     number = int.from_bytes(trace.id, "big")
@@ -139,9 +137,9 @@ def to_file(path: Path) -> Iterator[Send]:
         with written_whole(path, new=True) as file:
             yield lambda spans: _write(file, encode_spans(spans), MessageToDict)
     except FileExistsError:
-        raise UsageError(f"--file {path} exists; name another file") from None
+        raise UsageError(f"--out {path} exists; name another file") from None
     except OSError as error:
-        raise UsageError(f"--file {path} cannot be written: {error.strerror}; name another file") from None
+        raise UsageError(f"--out {path} cannot be written: {error.strerror}; name another file") from None
 
 
 def _write(file: IO[str], request: Any, as_dict: Callable[..., dict[str, Any]]) -> None:

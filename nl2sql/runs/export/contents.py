@@ -1,0 +1,213 @@
+"""The contents of a run that leave it for another tool: facts, numbers, and one record per episode.
+
+    contents = Contents.of(Path("runs/dev"), content=True, golds=False)
+    contents.numbers()["EX[bag]"]  # 0.41
+    next(contents.episodes()).row()["question"]
+
+The texts of episodes (questions, SQL, golds, rows, prompts) are left out unless ``content`` is set; messages of
+errors, which may quote a name, are not. The keys of servers are masked as everywhere. A failed episode is a record like
+another.
+A run that is not finished is exported as far as it is, and ``state`` says how far: its episodes are scored here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nl2sql.agents.record import json_text
+from nl2sql.errors import Nl2SqlError
+from nl2sql.interfaces import Question, content_key
+from nl2sql.machine import from_json
+from nl2sql.runs.folder import iter_jsonl, parts_of
+from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.rescore import owed_of, questions_of, replay
+from nl2sql.runs.run import Run
+from nl2sql.runs.summary import systems_of
+
+TEXTS = ("question", "gold", "sql", "raw_sql")  # fields of a row that only ``content`` gives
+ROW = (
+    *("id", "db_id", "seed", "hardness", "va", "em", "ex", "ts", "ex_single_shot", "cause", "finish", "error"),
+    *("steps", "model_calls", "prompt_tokens", "completion_tokens", "cost", "seconds", *TEXTS),
+)
+USAGE = ("model_calls", "prompt_tokens", "completion_tokens", "cost")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One episode: its verdicts (``item``, of the report), its line of ``traces.jsonl``, its golds.
+
+    ``number``: its place in the run, from 0. ``epoch``: which seed of the run, from 1; ``seed`` is that seed, or None.
+    """
+
+    number: int
+    epoch: int
+    seed: int | None
+    item: Mapping[str, Any]
+    line: Mapping[str, Any]
+    golds: tuple[str, ...]
+    content: bool
+
+    def row(self) -> dict[str, Any]:
+        """The episode as one flat dict of ``ROW``, for tables; the texts are None without ``content``."""
+        usage = {name: self.line["usage"].get(name, 0) for name in USAGE}
+        gold = self.golds[0] if self.golds else None
+        whole = {**self.item, **self.line, **usage, "seed": self.seed, "gold": gold}
+        whole["error"] = self.line["error"] or self.item["error"]
+        hidden = () if self.content else TEXTS
+        return {name: None if name in hidden else whole.get(name) for name in ROW}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A run as it is exported. ``parts``: the runs of its seeds, or itself under "". ``owed``: see ``owed_of``."""
+
+    run: Run
+    parts: Mapping[str, Run]
+    owed: Mapping[str, int]
+    questions: Mapping[str, Question]
+    note: str
+    content: bool
+
+    @classmethod
+    def of(cls, folder: Path, *, content: bool, golds: bool = True, progress: bool = False) -> Contents:
+        """Open a run folder. An unfinished run's episodes are scored; nothing is written there.
+
+        golds: read the benchmark for its golds; where that is not at hand, ``note`` says so.
+        Raises UsageError for a folder without a run, or whose run has no finished question yet.
+        """
+        plan, _ = read_plan(folder)
+        places = parts_of(folder, plan.seeds)
+        owed = {
+            name if len(places) == 1 else f"{part} {name}": count
+            for part, place in places.items()
+            for name, count in owed_of(place).items()
+        }
+        if owed or not (folder / "report.json").exists():
+            run = replay(folder, partial=True, progress=progress)
+            parts = (
+                {n: replay(at, partial=True, progress=progress) for n, at in places.items()}
+                if plan.seeds
+                else {"": run}
+            )
+        else:
+            run = Run.load(folder)
+            parts = run.parts()
+        questions: dict[str, Question] = {}
+        note = ""
+        if golds and content:
+            try:
+                if "benchmark" in plan.objects:
+                    raise Nl2SqlError(f"{plan.benchmark} was given as an object")
+                asked = questions_of(next(iter(places.values())), open_benchmark(plan, {}))
+                questions = {question.id: question for question in asked}
+            except Nl2SqlError as error:
+                note = f"no golds, because the benchmark is not at hand: {error}"
+        return cls(run, parts, owed, questions, note, content)
+
+    @property
+    def name(self) -> str:
+        return self.run.folder.resolve().name
+
+    @property
+    def state(self) -> str:
+        """``done``, or what is owed: ``unfinished: 28 of 40 questions owed (run), ...``."""
+        if not self.owed:
+            return "done"
+        total = len(self.run.manifest["questions"])
+        return "unfinished: " + ", ".join(f"{n} of {total} questions owed ({what})" for what, n in self.owed.items())
+
+    @property
+    def began(self) -> datetime:
+        """When the run's folder was made; a run keeps no other wall clock."""
+        return datetime.fromtimestamp((self.run.folder / "manifest.json").stat().st_mtime, UTC)
+
+    @property
+    def identity(self) -> str:
+        """24 hex digits: the same run with the same scores and episodes is known again by it."""
+        return content_key(self.run.manifest["key"], self.run.report.get("eval"), self.numbers(), self.state)
+
+    def facts(self) -> dict[str, Any]:
+        """What was run, flat: names and texts, and the config's keys that differ from their defaults."""
+        from nl2sql.config import Config
+
+        manifest, report = self.run.manifest, self.run.report
+        plan = {k: manifest["plan"].get(k) for k in ("benchmark", "split", "limit", "seeds", "history", "dtype")}
+        kept = {f"plan.{name}": value for name, value in plan.items() if value not in (None, "", [], ())}
+        model = {f"model.{k}": v for k, v in manifest["model"].items() if isinstance(v, str | int | float | bool)}
+        config = dict(_differing(manifest["config"], Config().model_dump(mode="json")))
+        code = {k: v for k, v in manifest.get("environment", {}).items() if k in ("nl2sql", "commit", "python")}
+        return masked_plain(
+            {
+                "controller": report["controller"],
+                "model": report["model"],
+                "benchmark": report["benchmark"],
+                "questions": report["n"],
+                "state": self.state,
+                "key": manifest["key"],
+                **kept,
+                **model,
+                **{f"config.{name}": value for name, value in config.items()},
+                **{f"code.{name}": value for name, value in code.items()},
+            }
+        )
+
+    def numbers(self) -> dict[str, float]:
+        """Each metric of the run and of its controls with its interval, paired tests, and sums of usage.
+
+        Names: ``EX[bag]``, ``EX[bag]/low``, ``single_shot/EX[bag]``, ``paired/EX[bag]/p``, ``prompt_tokens``.
+        """
+        numbers: dict[str, float] = {}
+        for label, report in systems_of(self.run.report).items():
+            before = "" if report is self.run.report else f"{label.replace(', ', '_').replace(' ', '_')}/"
+            for metric, found in report["metrics"].items():
+                names = (
+                    (f"{before}{metric}", "value"),
+                    (f"{before}{metric}/low", "low"),
+                    (f"{before}{metric}/high", "high"),
+                )
+                numbers |= {name: found[key] for name, key in names if found[key] is not None}
+            numbers |= {f"{before}{name}": report["usage"].get(name, 0) for name in (*USAGE, "seconds")}
+        for metric, test in self.run.report.get("paired", {}).items():
+            numbers |= {f"paired/{metric}/{name}": test[name] for name in ("wins", "losses", "p")}
+        return {name: float(value) for name, value in numbers.items()}
+
+    def episodes(self) -> Iterator[Exported]:
+        """Each scored episode once, one at a time (a large run's do not fit in memory), in the order they finished."""
+        seeds = list(self.run.manifest["plan"].get("seeds") or [None])
+        number = 0
+        for epoch, (part, seed) in enumerate(zip(self.parts.values(), seeds, strict=False), 1):
+            items = {item["id"]: item for item in part.report["items"]}
+            for line in latest_traces(part):
+                if line["id"] not in items:
+                    continue
+                question = self.questions.get(line["id"])
+                golds = tuple(masked_plain(list(question.gold))) if question else ()
+                item = masked_plain(items[line["id"]])
+                yield Exported(number, epoch, seed, item, masked_plain(line), golds, self.content)
+                number += 1
+
+
+def latest_traces(run: Run) -> Iterator[dict[str, Any]]:
+    """The last trace of each question under the run's key, one at a time: the file is read twice."""
+    key, path = run.manifest["key"], run.folder / "traces.jsonl"
+    last = {line.get("id"): number for number, line in enumerate(iter_jsonl(path)) if line.get("key") == key}
+    wanted = set(last.values())
+    return (line for number, line in enumerate(iter_jsonl(path)) if number in wanted)
+
+
+def masked_plain(value: Any) -> Any:
+    """``value`` as strict JSON would hold it, with the keys of servers masked."""
+    return from_json(json_text(value))
+
+
+def _differing(ours: Any, default: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(ours, Mapping) or not isinstance(default, Mapping):
+        if ours != default:
+            yield name, ours
+        return
+    for key, value in ours.items():
+        yield from _differing(value, default.get(key), f"{name}.{key}" if name else key)
