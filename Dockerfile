@@ -7,7 +7,7 @@ COPY notebooks notebooks
 COPY scripts scripts
 COPY nl2sql_verifiers.py ./
 COPY nl2sql nl2sql
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt ".[grammar]" \
+RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt ".[local,grammar]" \
     && useradd --create-home reader
 USER reader
 RUN nl2sql models pull smollm2-135m

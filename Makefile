@@ -8,13 +8,14 @@ MODEL  ?= smollm2-135m
 JOBS   ?= 2
 BIN     = $(VENV)/bin
 
-.PHONY: eval test docs lint format check-data install install-dev clean
+.PHONY: eval test docs wheel lint format check-data install install-dev clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make eval    run the ReAct evaluation on the packaged benchmark (LIMIT=$(LIMIT) questions, MODEL=$(MODEL))"
 	@echo "make test    run the tests (JOBS=$(JOBS) at a time, a file as a whole)"
 	@echo "make docs    the pages as a site in site/index.html, every link checked"
+	@echo "make wheel   the wheel, built, checked and used in an empty environment"
 	@echo "make lint    ruff, mypy, and the order of the rooms"
 
 $(BIN)/python:
@@ -22,7 +23,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e ".[grammar]"
+	$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e ".[local,grammar]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
@@ -50,6 +51,10 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
+
+wheel: $(BIN)/python
+	$(BIN)/python -m pip install --quiet build twine
+	$(BIN)/python scripts/check_wheel.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -42,10 +42,12 @@ def reads_back(config: Config) -> bool:
     return config.candidates.choose == "question" or config.react.verify > 0 or config.react.repair_samples > 0
 
 
-def takes_grammars(model: Model) -> bool:
-    """Whether a model writes under grammars. One that does not say is believed to."""
-    check = getattr(model, "check", None)
+def takes_grammars(model: Model, kind: str = "lark") -> bool:
+    """Whether a model writes under grammars of ``kind``. One that does not say is believed to; a server is tried."""
+    takes, check = getattr(model, "takes", None), getattr(model, "check", None)
     try:
+        if takes is not None:
+            return bool(takes(kind))
         if check is not None:
             check(grammar=True, tools=False)
     except ModelError:

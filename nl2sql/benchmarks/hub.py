@@ -23,6 +23,7 @@ from nl2sql.benchmarks.layouts import (
     with_unique_ids,
 )
 from nl2sql.errors import BenchmarkError, UsageError
+from nl2sql.machine import missing_part
 
 ENVIRONMENT = "NL2SQL_DATABASES"
 
@@ -61,7 +62,13 @@ def _parse(name: str) -> tuple[str, str | None]:
     return where, split or None
 
 
+def _check_installed() -> None:
+    if missing := missing_part("datasets"):
+        raise UsageError(f"hf: data sets are read with datasets, and {missing}")
+
+
 def _hub_splits(where: str, split: str | None) -> dict[str, Any]:
+    _check_installed()
     import datasets
 
     try:
@@ -78,6 +85,7 @@ def _hub_splits(where: str, split: str | None) -> dict[str, Any]:
 
 
 def _local_splits(folder: Path, name: str) -> dict[str, Any]:
+    _check_installed()
     import datasets
 
     if not folder.is_dir():

@@ -17,7 +17,10 @@ from nl2sql.machine import cores, free_bytes, install_command
 from nl2sql.models.doctor import Check
 
 NEEDED_BYTES = 2 * 10**9  # free disk, or memory, for a small model, its conversion and replicas
-OPTIONAL = {"llguidance": "grammar", "jupyterlab": "notebooks", "duckdb": "engines", "mcp": "mcp", "langgraph": "graph"}
+OPTIONAL = {
+    **{"torch": "local", "pandas": "data", "llguidance": "grammar", "jupyterlab": "notebooks"},
+    **{"duckdb": "engines", "mcp": "mcp", "langgraph": "graph"},
+}
 
 
 def machine_checks() -> Iterator[Check]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.databases.schema import quote_always
 from nl2sql.errors import UsageError, one_line
-from nl2sql.machine import cache_dir, install_command
+from nl2sql.machine import cache_dir, install_command, missing_part
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +51,8 @@ def as_sqlite(path: Path) -> Path:
 
     Raises UsageError for a file that cannot be read, or holds no rows and columns; the message names the file.
     """
+    if missing := missing_part("pandas"):
+        raise UsageError(f"{path} is read with pandas, and {missing}")
     files = sorted(filter(_in_folder, path.iterdir())) if path.is_dir() else [path]
     digest = hashlib.sha256(str(FORMAT).encode())
     for file in files:

@@ -13,6 +13,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from nl2sql.eval.distributions import binomial_below, mcnemar_power, t_quantile
+
 Item = TypeVar("Item", bound=Hashable)
 MIN_CLUSTERS = 10  # below this a cluster-robust error is itself too uncertain to use
 
@@ -65,7 +67,7 @@ def clustered_interval(values: Sequence[bool], clusters: Sequence[Hashable], con
     independent = mean * (1 - mean) / n
     robust = groups / (groups - 1) * math.fsum(part * part for part in sums.values()) / n**2
     effect = max(1.0, robust / independent) if independent > 0 else 1.0
-    low_high = wilson_interval(mean, n / effect, _t_quantile(confidence, groups - 1))
+    low_high = wilson_interval(mean, n / effect, t_quantile(confidence, groups - 1))
     return Interval(mean, low_high.low, low_high.high, n, "clustered")
 
 
@@ -98,9 +100,7 @@ def mcnemar(pairs: Iterable[tuple[bool, bool]]) -> Paired:
         losses += second and not first
     if wins + losses == 0:
         return Paired(wins, losses, n, 1.0)
-    from scipy.stats import binomtest
-
-    return Paired(wins, losses, n, float(binomtest(min(wins, losses), wins + losses, 0.5).pvalue))
+    return Paired(wins, losses, n, min(1.0, 2 * binomial_below(min(wins, losses), wins + losses)))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -170,28 +170,12 @@ def minimum_detectable_effect(
 
 
 def _mcnemar_power(n: int, effect: float, discordant: float, alpha: float) -> float:
-    """Probability that the exact test is significant: the pairs that differ are binomial, and so are the wins."""
-    import numpy as np
-    from scipy.stats import binom
-
+    """Probability that the exact test is significant at a difference of ``effect``."""
     share = max(discordant, effect)
-    win = (share + effect) / (2 * share) if share else 0.5
-    differ = np.arange(n + 1)
-    weight = binom.pmf(differ, n, share)
-    differ, weight = differ[weight > 1e-12], weight[weight > 1e-12]
-    reached = binom.ppf(alpha / 2, differ, 0.5)  # the smallest count at which the lower tail reaches alpha / 2
-    bound = np.where(2 * binom.cdf(reached, differ, 0.5) > alpha, reached - 1, reached)  # the largest significant one
-    power = binom.cdf(bound, differ, win) + binom.sf(differ - bound - 1, differ, win)
-    return float((weight * power).sum())
+    return mcnemar_power(n, share, (share + effect) / (2 * share) if share else 0.5, alpha)
 
 
 def _normal_quantile(confidence: float) -> float:
     from statistics import NormalDist
 
     return NormalDist().inv_cdf(0.5 + confidence / 2)
-
-
-def _t_quantile(confidence: float, degrees: int) -> float:
-    from scipy.special import stdtrit  # scipy.stats takes a second longer to import
-
-    return float(stdtrit(degrees, 0.5 + confidence / 2))

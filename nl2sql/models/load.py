@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nl2sql.errors import ModelError, UsageError, one_line
-from nl2sql.machine import cores
+from nl2sql.machine import cores, missing_part
 from nl2sql.models.adapters import find_adapter, merge_adapter
 from nl2sql.models.convert import convert_gguf, quiet_transformers
 from nl2sql.models.embedded import embedded_model, into_cache, pull
@@ -40,6 +40,10 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
 
     Raises UsageError for a bad device, dtype or adapter, else ModelError.
     """
+    if missing := missing_part("torch", "transformers"):
+        raise ModelError(
+            f"{source.value} runs in this process, and {missing} (or a server: --model http://HOST/v1#NAME)"
+        )
     folder = find_adapter(adapter, embedded_model(source.value).adapter if source.kind == "embedded" else "none")
     sleep_at_barriers()
     import torch

@@ -13,14 +13,15 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from nl2sql.errors import DatabaseError, UsageError
 
-Vectors = NDArray[np.float32]
+if TYPE_CHECKING:  # numpy is no required package: whoever embeds nothing does not need it
+    import numpy as np
+    from numpy.typing import NDArray
+
+Vectors: TypeAlias = "NDArray[np.float32]"
 MAX_CHARS = 4000  # of a text; the rest is not looked at
 MAX_SIZE = 4096  # numbers in a vector, at most
 BATCH = 32  # texts that MiniLM reads at once
@@ -47,6 +48,8 @@ class HashedNgrams:
         self.name = f"{HASHED}{size}"
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
+        import numpy as np
+
         vectors = np.zeros((len(texts), self.size), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
             for gram, count in ngrams(text[:MAX_CHARS]).items():
@@ -82,6 +85,7 @@ class MiniLm:
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
         tokenizer, model = self._load()
+        import numpy as np
         import torch
 
         vectors = np.zeros((len(texts), self.size), dtype=np.float32)

@@ -11,7 +11,7 @@ from nl2sql.agents.display import Shown
 from nl2sql.errors import UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.stats import mcnemar
-from nl2sql.machine import from_json
+from nl2sql.machine import from_json, missing_part
 from nl2sql.runs.folder import QuestionKey, RunFolder, parts_of, read_manifest
 
 if TYPE_CHECKING:
@@ -74,7 +74,12 @@ class Run:
         return f"<run {self.folder.name}: {self.report['controller']}, {self.report['n']} questions>"
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per question, in the benchmark's order: prediction joined with its scores (per ``seed``, if any)."""
+        """One row per question, in the benchmark's order: prediction joined with its scores (per ``seed``, if any).
+
+        Raises UsageError without pandas (the extra ``data``).
+        """
+        if missing := missing_part("pandas"):
+            raise UsageError(missing)
         import pandas as pd
 
         if seeds := self.manifest["plan"].get("seeds"):
@@ -87,10 +92,13 @@ class Run:
         """EX by hardness beside the controls, cost against accuracy, and the reliability of the confidence.
 
         others: runs to draw beside this one. The third part is drawn where this run has confidences
-        (``candidates.choose: question``, as in the controller ``best``). Raises UsageError for runs of different rules.
+        (``candidates.choose: question``, as in the controller ``best``). Raises UsageError for runs of different rules,
+        and without matplotlib (the extra ``data``).
         """
         from nl2sql.runs.plot import plot_reports
 
+        if missing := missing_part("matplotlib"):
+            raise UsageError(missing)
         reports: dict[str, dict[str, Any]] = {}
         for run in (self, *others):
             name, number = run.folder.resolve().name, 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from models.standin import CHAT, OPEN, Dialect, StandIn, opened, sends, serving, tokens
 from models.tiny import tiny_tokenizer
 
+from nl2sql.agents.resources import takes_grammars
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.models import load_model
@@ -276,3 +278,11 @@ def test_as_many_requests_at_once_as_the_batch_size(server: StandIn) -> None:
         done = list(threads.map(lambda _: model.generate(CHAT, max_new_tokens=2)[0], range(12)))
     assert server.most_at_once == 3
     assert max(c.usage.queue_seconds for c in done) > 0.1
+
+
+@pytest.mark.parametrize("field", ["", "guided_grammar"])
+def test_a_server_is_tried_before_it_is_believed_to_take_grammars(field: str) -> None:
+    with serving(Dialect(grammar=field)) as server, contextlib.closing(opened(server)) as model:
+        assert takes_grammars(model) is bool(field)
+        asked = len(server.requests)
+        assert takes_grammars(model) is bool(field) and len(server.requests) == asked

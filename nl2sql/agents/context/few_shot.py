@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 from tqdm.auto import tqdm
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
@@ -63,6 +62,8 @@ class Pool:
                 texts = [masked(item.text, _TABLE.findall(item.gold[0])) for item in self.items]
                 starts = range(0, len(texts), EMBEDDED_AT_ONCE)
                 bar = tqdm(starts, desc="few-shot pool", leave=False, disable=len(starts) < 10)
+                import numpy as np
+
                 self._vectors = np.concatenate([EMBEDDER(texts[at : at + EMBEDDED_AT_ONCE]) for at in bar])
             return self._vectors
 
@@ -85,6 +86,8 @@ class Pool:
             positions = list(range(len(self.items)))
             random.Random(f"{seed}:{question.db_id}:{question.text}").shuffle(positions)
             return positions
+        import numpy as np
+
         asked = EMBEDDER([masked(question.text, tables)])[0]
         ranked: list[int] = np.argsort(-(self.vectors() @ asked), kind="stable").tolist()
         return ranked

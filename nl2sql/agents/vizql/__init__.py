@@ -61,7 +61,7 @@ def shown_example(question: Question) -> tuple[str, str] | None:
 
 def _grammar(task: Task, source: DataSource, fields: Sequence[FieldMetadata]) -> Grammar | None:
     wanted = task.config.vizql.constrain
-    if wanted == "none" or (wanted == "auto" and not takes_grammars(task.resources.model)):
+    if wanted == "none" or (wanted == "auto" and not takes_grammars(task.resources.model, "json_schema")):
         return None
     values = distinct_texts(source, fields, task.resources.database, most=MOST_VALUES)
     named = {match.value for match in task.values}

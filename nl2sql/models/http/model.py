@@ -341,6 +341,16 @@ class HttpModel:
 
     # ------------------------------------------------------------------------------- found out when first needed
 
+    def takes(self, kind: str) -> bool:
+        """Does the server keep to grammars of ``kind`` (lark, json_schema)? Found out once, by a trial."""
+        return bool(self._form(kind))
+
+    def _form(self, kind: str) -> Any:
+        with self._finding:
+            if kind not in self._forms:
+                self._forms[kind] = find_form(kind, lambda extra: self._trial(_STORY, TRIAL_TOKENS[kind], **extra))
+            return self._forms[kind]
+
     def check(self, *, grammar: bool, tools: bool) -> None:
         """Raises ModelError when the server does not show its model tools, or takes no grammar beside them."""
         if not tools:
@@ -382,13 +392,10 @@ class HttpModel:
         with self._finding:
             self._check = self._check or GrammarCheck()
             self._check.prepare(grammar)
-            if grammar.kind not in self._forms:
-                self._forms[grammar.kind] = find_form(
-                    grammar.kind, lambda extra: self._trial(_STORY, TRIAL_TOKENS[grammar.kind], **extra)
-                )
-        if not self._forms[grammar.kind]:
+        form = self._form(grammar.kind)
+        if not form:
             raise refusal(self.url, grammar.kind)
-        return fields_for(grammar, self._forms[grammar.kind])
+        return fields_for(grammar, form)
 
     def _hold(self, completions: Sequence[Completion], grammar: Grammar) -> None:
         """Hold answers against the grammar they were asked to keep to. Raises ModelError."""

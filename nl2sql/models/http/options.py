@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nl2sql.errors import ModelError, UsageError, one_line
-from nl2sql.machine import from_json
+from nl2sql.machine import from_json, missing_part
 from nl2sql.models.chat import Chat
 from nl2sql.models.embedded import pull
 from nl2sql.models.spec import resolve_spec
@@ -90,6 +90,8 @@ def load_tokenizer(setting: str, name: str) -> Chat | None:
     source = resolve_spec(spec)
     if source.kind not in ("embedded", "folder", "hub"):
         raise UsageError(f"--server tokenizer={spec}: expected an embedded name, a folder or a hub id")
+    if missing := missing_part("transformers"):
+        raise UsageError(f"--server tokenizer={spec}: {missing}")
     from transformers import AutoTokenizer
 
     where = str(pull(source.value)) if source.kind == "embedded" else source.value
