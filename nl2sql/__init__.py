@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test compar
     from nl2sql.runs.run import Run as Run
     from nl2sql.sessions.conversation import Conversation as Conversation
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Completion": "nl2sql.interfaces",

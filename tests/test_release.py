@@ -26,12 +26,44 @@ def test_one_version_everywhere() -> None:
     assert cited["version"] == logged[0] == nl2sql.__version__
 
 
+def test_the_comparison_names_this_version() -> None:
+    row = next(line for line in read("README.md").splitlines() if line.startswith("| Version read"))
+    assert row.split("|")[2].strip().startswith(f"{nl2sql.__version__}, ")
+
+
+def test_one_list_of_pythons() -> None:
+    """The classifiers, and the workflow's jobs: no version is promised that is not tried."""
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert project["requires-python"] == f">={promised[0]}"
+    jobs = yaml.safe_load(read(".github/workflows/checks.yml"))["jobs"]
+    tried = [job["strategy"]["matrix"]["python"] for job in jobs.values() if "strategy" in job]
+    assert tried and all(versions == promised for versions in tried)
+
+
+def test_extras_are_pinned_where_ci_installs_them() -> None:
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    pinned = {
+        re.sub(r"[-_.]+", "-", name.lower()) for name in re.findall(r"^([\w.-]+)==", read("constraints.txt"), re.M)
+    }
+    installed = re.findall(r"nl2sql-harness\[([\w,-]+)\]", extras["all"][0])[0].split(",")
+    named = [extra for part in re.findall(r'\.\[([\w,-]+)\]"', read(".ci/run")) for extra in part.split(",")]
+    for extra in {*installed, *named}:
+        wanted = {re.split(r"[\[<>=]", requirement)[0].lower() for requirement in extras[extra]} - {"nl2sql-harness"}
+        assert {re.sub(r"[-_.]+", "-", name) for name in wanted} <= pinned, extra
+
+
+def test_everything_that_runs_a_local_model_installs_the_extra() -> None:
+    for name in ("Makefile", "Dockerfile"):
+        assert '".[local,grammar]"' in read(name), name
+
+
 def test_workflows_run_targets_that_exist() -> None:
     for file in (ROOT / ".github" / "workflows").glob("*.yml"):
         jobs: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"]
         commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
         targets = [words[1] for command in commands if (words := command.split())[0] == "make"]
-        assert targets and all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
+        assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
 
 
 def test_hooks_run_what_lint_runs() -> None:
