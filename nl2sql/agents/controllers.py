@@ -9,6 +9,7 @@ packaged one in caches and resumed runs.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import logging
@@ -102,10 +103,15 @@ def preset_of(name: str) -> dict[str, Any]:
     """
     preset = PRESETS.get(name, {})
     if name == "best" and (missing := missing_part("torch", "transformers")):
-        logger.warning("best chooses its query without reading candidates back: %s", missing)
+        _say_once(f"best chooses its query without reading candidates back: {missing}")
         kept = {key: value for key, value in preset["candidates"].items() if key != "choose"}
         return {**preset, "candidates": kept}
     return preset
+
+
+@functools.cache
+def _say_once(warning: str) -> None:
+    logger.warning(warning)
 
 
 def with_preset(named: NamedController, config: Config | None) -> Config:

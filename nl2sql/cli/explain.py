@@ -32,14 +32,17 @@ def explain(
       nl2sql explain "SELECT LAG(x) FROM t" --db duckdb:shop.duckdb --json
     """
     from nl2sql.databases.engines import open_database
-    from nl2sql.repair.corpus import Corpus
     from nl2sql.repair.explanation import explanation
 
     text = sys.stdin.read() if sql == "-" else sql
     with ExitStack() as stack:
         database = open_database(db)
         stack.callback(database.close)
-        opened = stack.enter_context(Corpus(corpus)) if corpus is not None else None
+        opened = None
+        if corpus is not None:  # likeness needs numpy, which is no required package
+            from nl2sql.repair.corpus import Corpus
+
+            opened = stack.enter_context(Corpus(corpus))
         known = explanation(text, database, corpus=opened, threshold=threshold, mending=mend)
     if as_json:
         print(known.response.model_dump_json(indent=2))

@@ -62,7 +62,6 @@ def mcp(
     from nl2sql.agents.controllers import get_controller
     from nl2sql.config import load_config
     from nl2sql.databases.engines import open_database
-    from nl2sql.repair.corpus import Corpus
 
     settings = load_config(config or (), set_ or (), base=get_controller(controller).preset)
     if settings.repair.learn and not corpus_write:
@@ -74,7 +73,11 @@ def mcp(
         return load_model(model, device=device, dtype=dtype, batch_size=8, server=server or ())
 
     with ExitStack() as stack:
-        opened = stack.enter_context(Corpus(corpus, create=corpus_write)) if corpus is not None else None
+        opened = None
+        if corpus is not None:  # likeness needs numpy, which is no required package
+            from nl2sql.repair.corpus import Corpus
+
+            opened = stack.enter_context(Corpus(corpus, create=corpus_write))
         shared = SharedModel(open_model)
         stack.callback(shared.close)
         profiles: dict[str, DatabaseTools] = {}

@@ -51,6 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "export run --to inspect --out run.eval",
         "check-data --benchmark packaged --split quick",
         "ask Customers? --db packaged:scale_models --controller candidates -c candidates.n=2 --model scripted:s.yaml",
+        "explain VALUES(1) --db packaged:scale_models",
         "plugins",
     ],
 )
