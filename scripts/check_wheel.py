@@ -12,6 +12,7 @@ Network: the package index alone. Exit code 1 where anything fails; every check 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -184,6 +185,8 @@ def main() -> None:
     parser.add_argument("--local", action="store_true", help="install the extra local too (2 GB an interpreter)")
     options = parser.parse_args()
     checks = Checks()
+    if missing := [name for name in ("build", "twine") if importlib.util.find_spec(name) is None]:
+        parser.error(f"{missing[0]} is not installed; try: make wheel, or pip install build twine")
     with tempfile.TemporaryDirectory(prefix="nl2sql-wheel-") as folder:
         wheel = build(Path(folder) / "dist", checks)
         for python in options.python:
