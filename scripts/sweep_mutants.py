@@ -170,7 +170,8 @@ def changed(old: str, new: str) -> str:
 def sweep(args: argparse.Namespace) -> Iterator[tuple[str, str, Outcome]]:
     """Yields ``(rule, change, outcome)`` of each drawn mutant."""
     names = files_of(ROOT)
-    known = known_results(args.results, state_of(ROOT, names))
+    state = state_of(ROOT, names)
+    known = known_results(args.results, state)
     for name in WARM:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -195,7 +196,7 @@ def sweep(args: argparse.Namespace) -> Iterator[tuple[str, str, Outcome]]:
                 faults.append(fault)
         for fault, outcome in plant_all(faults, beds):
             if args.results is not None:
-                line = {"state": state_of(ROOT, names), "key": fault.key, "rule": fault.rule, **vars(outcome)}
+                line = {"state": state, "key": fault.key, "rule": fault.rule, **vars(outcome)}
                 with args.results.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
             yield fault.rule, fault.stated, outcome
