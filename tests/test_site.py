@@ -57,7 +57,12 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "from nl2sql.cli import main; main()"]
     blocks = re.findall(r"```(\w*)\n(.*?)```", TUTORIAL, re.DOTALL)
     assert [kind for kind, _ in blocks].count("") >= 6
+    printed: set[str] = set()
     for kind, text in blocks:
+        if kind == "text":  # a recording: seconds, and after the status lines what the command above it has printed
+            answered = [line[9:] for line in text.splitlines() if not re.match(r"\$ |.{9}(loading|step|-- )", line)]
+            assert len(answered) >= 3 and set(answered) <= printed
+            continue
         if kind == "yaml":
             (tmp_path / "parts.yaml").write_text(text.replace("limit: 8", "limit: 1"), encoding="utf-8")
             continue
@@ -70,6 +75,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
             assert words[0] == "nl2sql"
             done = subprocess.run([*program, *words[1:]], cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+            printed |= set(done.stdout.splitlines())
     assert (tmp_path / "report.html").is_file()
 
 

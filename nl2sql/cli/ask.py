@@ -121,7 +121,12 @@ def ask(
         loaded = load_model(model, **where, batch_size=8, server=server or (), cache=not no_cache)
         check_config(loaded, settings)
         status.say("reading the schema ...")
-        sink = (_print_json if as_json else _print_step) if trace else status.event
+
+        def print_event(event: Mapping[str, Any]) -> None:
+            status.say("")
+            (_print_json if as_json else _print_step)(event)
+
+        sink = print_event if trace else status.event
         episode = answer(text, database, loaded, named, settings, **added, sink=sink)
         loaded.close()
         shown = json_text(episode.to_dict(), indent=2) if as_json else answer_text(episode, database)
