@@ -31,6 +31,21 @@ _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
 _skipped: list[str] = []
 
 
+SLOW = (  # files that take longest: begun first, so that no worker is left alone with one in the end
+    "tests/notebooks",
+    "tests/runs/test_distributed.py",
+    "tests/cli/test_shown_questions.py",
+    "tests/runs/test_trl.py",
+    "tests/training",
+    "tests/agents/reflection",
+    "tests/test_plant_faults.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.skipped and not hasattr(report, "wasxfail"):
         _skipped.append(report.nodeid)

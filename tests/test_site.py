@@ -14,6 +14,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import chromium
+import programs
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +55,6 @@ def test_every_acronym_is_explained() -> None:
 @pytest.mark.model
 @pytest.mark.timeout(600)
 def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", "from nl2sql.cli import main; main()"]
     blocks = re.findall(r"```(\w*)\n(.*?)```", TUTORIAL, re.DOTALL)
     assert [kind for kind, _ in blocks].count("") >= 6
     printed: set[str] = set()
@@ -73,7 +73,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
         for line in text.strip().splitlines():
             words = shlex.split(line.replace("--limit 8", "--limit 1"), comments=True)
             assert words[0] == "nl2sql"
-            done = subprocess.run([*program, *words[1:]], cwd=tmp_path, capture_output=True, text=True)
+            done = programs.command(*words[1:], cwd=tmp_path)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
             printed |= set(done.stdout.splitlines())
     assert (tmp_path / "report.html").is_file()

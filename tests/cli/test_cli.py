@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+import programs
 import pytest
 
 SCRIPT = {
@@ -141,11 +142,11 @@ def test_ask_answers_with_sql_rows_and_trace(place: Path) -> None:
 @pytest.mark.model
 def test_ask_gives_the_best_answer_and_how_sure_it_is(place: Path) -> None:
     asked = ["ask", "How many orders were shipped?", "--db", "shop.sqlite", "--json"]
-    done = nl2sql(*asked, cwd=place)
+    done = programs.command(*asked, cwd=place)
     answer = json.loads(done.stdout)
     assert done.returncode == 0 and answer["controller"] == "best" and answer["rows"] == [[3]]
     assert 0.5 < answer["flags"]["confidence"] < 1
-    refused = nl2sql(*asked, "--min-confidence", "1", cwd=place)
+    refused = programs.command(*asked, "--min-confidence", "1", cwd=place)
     answer = json.loads(refused.stdout)
     assert refused.returncode == 1 and (answer["sql"], answer["finish"]) == ("", "abstained")
     assert answer["error"].startswith("abstained: confidence 0.") and "SELECT" in answer["error"]

@@ -6,10 +6,9 @@ import inspect
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+import programs
 import pytest
 
 from nl2sql.cli.ask import ask
@@ -67,8 +66,9 @@ def test_a_question_that_is_shown_is_answered_right(words: tuple[str, ...], tmp_
         code = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
         assert code is not None
         (tmp_path / "my_loop.py").write_text(code[1], encoding="utf-8")
-    command = [sys.executable, "-m", "nl2sql.cli", "ask", *(w for w in words if w not in ("--trace", "--json"))]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=250, cwd=tmp_path)
+    done = programs.command(
+        "ask", *(word for word in words if word not in ("--trace", "--json")), "--json", cwd=tmp_path
+    )
     answer = json.loads(done.stdout)
     database = open_database(db if (db := option(words, "--db")).startswith("packaged:") else str(tmp_path / db))
     with database:

@@ -172,14 +172,22 @@ def test_the_prompt_of_a_follow_up_shows_the_previous_query_in_a_place_of_its_ow
     assert prompts.generate_messages("And Q4?", "t(a)") == prompts.generate_messages("And Q4?", "t(a)", previous_sql="")
 
 
+@pytest.fixture(scope="module")
+def embedded():
+    """Both models of a conversation, loaded before a test has a cache of its own, which holds no weights."""
+    from nl2sql.agents.question_model import question_model
+    from nl2sql.models import load_model
+
+    model = load_model("smollm2-135m")
+    question_model(Config().candidates, model)
+    return model
+
+
 @pytest.mark.model
 @pytest.mark.parametrize(
     ("text", "kept"), [("What about Q4?", ["Q4", "products"]), ("How many of those are there?", ["products"])]
 )
-def test_with_the_embedded_model_a_follow_up_is_a_whole_question(text, kept, sales):
-    from nl2sql.models import load_model
-
-    with_model = Resources(load_model("smollm2-135m"), sales)
-    resolution = resolve(follow_up(text), with_model, Config())
+def test_with_the_embedded_model_a_follow_up_is_a_whole_question(text, kept, sales, embedded):
+    resolution = resolve(follow_up(text), Resources(embedded, sales), Config())
     assert resolution.is_followup and resolution.edited_sql
     assert resolution.fallback or all(word in resolution.resolved_query for word in kept)

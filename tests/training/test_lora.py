@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import programs
 import pytest
 import torch
 from models.tiny import tiny_model, tiny_tokenizer
@@ -238,8 +237,8 @@ def test_the_mean_of_two_adapters_changes_weights_by_the_mean_of_their_changes(t
     )
     with pytest.raises(UsageError, match="same layers"):
         average([tmp_path / "one", tmp_path / "other"], tmp_path / "none")
-    script = [sys.executable, SCRIPTS / "average_adapters.py", tmp_path / "one", tmp_path / "missing"]
-    wrong = subprocess.run([*script, "--out", tmp_path / "none"], capture_output=True, text=True)
+    options = (tmp_path / "one", tmp_path / "missing", "--out", tmp_path / "none")
+    wrong = programs.script("average_adapters.py", *options)
     assert wrong.returncode == 2 and "does not exist" in wrong.stderr and not (tmp_path / "none").exists()
 
 
@@ -312,18 +311,18 @@ def test_the_scripts_build_train_resume_and_load(tmp_path):
     tiny_model().save_pretrained(base)
     tiny_tokenizer().save_pretrained(base)
     options = ["--benchmark", "packaged", "--split", "dev", "--limit", "15", "--rounds", "1", "--act", "0"]
-    refused = run("build_training_data.py", *options, "--out", data, "--check", "packaged:test")
+    refused = programs.script("build_training_data.py", *options, "--out", data, "--check", "packaged:test")
     assert refused.returncode == 2  # the same databases: nothing may be learned from them
     assert "nothing is left" in refused.stderr
-    built = run("build_training_data.py", *options, "--out", data)
+    built = programs.script("build_training_data.py", *options, "--out", data)
     assert built.returncode == 0, built.stderr
     assert json.loads((data / "card.json").read_text())["examples"]["train write"] > 5
     train = ["--data", data, "--out", out, "--model", base, "--device", "cpu", "--dtype", "float32", "--rank", "4"]
     train += ["--alpha", "8", "--rate", "0.01", "--pack-tokens", "4000", "--batch-tokens", "1", "--evaluate-every", "4"]
     train += ["--epochs", "5", "--held-out-packs", "2"]
-    stopped = run("train_adapter.py", *train, "--minutes", "0.0001")
+    stopped = programs.script("train_adapter.py", *train, "--minutes", "0.0001")
     assert stopped.returncode == 0, stopped.stderr
-    finished = run("train_adapter.py", *train)
+    finished = programs.script("train_adapter.py", *train)
     assert finished.returncode == 0, finished.stderr
     assert json.loads(finished.stdout.splitlines()[-1])["step"] >= 20
     losses = [r["loss"] for r in map(json.loads, (out / "log.jsonl").read_text().splitlines()) if "loss" in r]
@@ -355,10 +354,10 @@ def test_a_ladder_trains_its_rungs_and_compares_them_with_the_first(tmp_path):
     tiny_model().save_pretrained(base)
     tiny_tokenizer().save_pretrained(base)
     file.write_text(LADDER.format(base=base))
-    first = run("adapter_ladder.py", "--ladder", file, "--out", out, "--rungs", "recipe", "no-values")
+    first = programs.script("adapter_ladder.py", "--ladder", file, "--out", out, "--rungs", "recipe", "no-values")
     assert first.returncode == 0, first.stderr
     trained = {path: path.stat().st_mtime_ns for path in out.glob("*/release")}
-    done = run("adapter_ladder.py", "--ladder", file, "--out", out)
+    done = programs.script("adapter_ladder.py", "--ladder", file, "--out", out)
     assert done.returncode == 0, done.stderr
     names = [line.split(" | ")[0].strip("| ") for line in done.stdout.splitlines() if line.startswith("| ")]
     assert names == ["rung", "---", "recipe", "rank-2", "no-values", "untrained"]
@@ -374,25 +373,21 @@ def test_a_ladder_trains_its_rungs_and_compares_them_with_the_first(tmp_path):
         (["--rungs", "no-values"], "evaluated in its own way"),
         (["--ladder", other], "another recipe of that name"),
     ):
-        wrong = run("adapter_ladder.py", "--ladder", file, "--out", out, *options)
+        wrong = programs.script("adapter_ladder.py", "--ladder", file, "--out", out, *options)
         assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and said in wrong.stderr
 
 
 def test_training_without_data_says_how_to_make_it(tmp_path):
-    found = run("train_adapter.py", "--data", tmp_path, "--out", tmp_path / "out", "--model", "nowhere")
+    train = ["train_adapter.py", "--data", tmp_path, "--out", tmp_path / "out", "--model"]
+    found = programs.script(*train, "nowhere")
     assert found.returncode == 2
     assert "unknown model" in found.stderr
     base = tmp_path / "base"
     tiny_model().save_pretrained(base)
     tiny_tokenizer().save_pretrained(base)
-    found = run("train_adapter.py", "--data", tmp_path, "--out", tmp_path / "out", "--model", base)
+    found = programs.script(*train, base)
     assert found.returncode == 2
     assert "build_training_data.py" in found.stderr
     for option, said in (("--evaluate-every", "give 1 or more"), ("--fraction", "a share above 0")):
-        found = run("train_adapter.py", "--data", tmp_path, "--out", tmp_path / "out", "--model", base, option, "0")
+        found = programs.script(*train, base, option, "0")
         assert (found.returncode, found.stderr.count("\n")) == (2, 1) and said in found.stderr
-
-
-def run(script: str, *options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS / script), *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250)

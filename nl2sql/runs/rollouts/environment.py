@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nl2sql.agents.controllers import get_controller, with_preset
+from nl2sql.agents.controllers import NamedController, get_controller, with_preset
 from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config
@@ -94,6 +94,7 @@ class Environment:
     config: Config
     split: str
     left_out: dict[str, int] = field(default_factory=dict)
+    _named: dict[str, NamedController] = field(default_factory=dict, init=False, repr=False)
 
     def rows(self, tokenizer: Any = None) -> list[dict[str, Any]]:
         """One row per question: ``prompt``, ``question_id``, ``db_id``.
@@ -134,7 +135,7 @@ class Environment:
         tokenizer: counts prompts against ``context_window`` exactly. Raises UsageError for an unknown id or controller.
         """
         question = self._question(question_id)
-        named = get_controller(controller)
+        named = self._controller(controller)
         config = with_preset(named, self.config)
         if not config.few_shot.k:  # which needs the gold, to leave out examples that would give it away
             question = replace(question, gold=())
@@ -184,6 +185,14 @@ class Environment:
         """The rewards of finished episodes, or of their outcomes, in their order; equal queries are executed once."""
         outcomes = [outcome_of(item) if isinstance(item, Episode) else item for item in episodes]
         return rewards_of(self.benchmark, self.questions, outcomes, self.config)
+
+    def _controller(self, spec: str | Callable[..., Episode]) -> NamedController:
+        """That of a name is kept: its identity, the hash of all code, takes longer than the opening of an episode."""
+        if not isinstance(spec, str):
+            return get_controller(spec)
+        if spec not in self._named:
+            self._named[spec] = get_controller(spec)
+        return self._named[spec]
 
     def _question(self, question_id: str) -> Question:
         if question_id not in self.questions:
