@@ -42,15 +42,20 @@ _WH = frozenset(["which", "what", "who", "whose", "whom", "how", "where"])
 _OPEN_ENDS = (  # "who has the most?", "how many does each have?", "what does each of those cost?"
     re.compile(r"^(?:give|show|list|name|tell|display)(?: me| us)? the [a-z]+\s*[?.!]?$"),
     re.compile(r"^(?:and )?what (?:is|was) the (?:average|total|sum|mean|count|maximum|minimum)\s*[?.!]?$"),
-    re.compile(r"\b(?:split|break|group|sort|order|divide|separate) (?:this|that|it|them|these|those)\b"),
+    re.compile(
+        r"(?:^|[,;] |\b(?:and|please|you|to|then|now) )(?:split|break|group|sort|order|divide|separate)"
+        r" (?:this|that|it|them|these|those)\b"
+    ),
     re.compile(r"\b(?:has|have|had|of|does) the [a-z]+est\s*[?.!]?$"),
     re.compile(r"\bthe most of (?:them|these|those)\s*[?.!]?$"),
     re.compile(r"^which (?:are|is|were|was|have|had) [a-z]+\s*[?.!]?$"),
     re.compile(r"\b(?:has|have|had|got) (?:the )?(?:most|fewest|least|highest|lowest)\s*[?.!]?$"),
     re.compile(
-        r"\bof each\s*[?.!]?$|\b(?:has|does|do|did|have) each(?= (?:have|has|get|cost|make|take|[a-z]+ed)\b|\s*[?.!]?$)"
+        r"\b(?:of|in|for|at|from) each\s*[?.!]?$|\b(?:has|does|do|did|have) each(?= (?:have|has|get|cost|make|take|[a-z]+ed)\b|\s*[?.!]?$)"
     ),
 )
+_TIMES = frozenset(["day", "date", "week", "month", "quarter", "year", "time", "period"])
+_TAKEN_UP = re.compile(r"^(?:and|but|so) (?:the|those) (?:[a-z]+ ){1,2}, .*\b(?:they|them|it|that|those)\b")
 SHORT = 6  # words of a demand that names no table and may be whole all the same
 _ENDS = frozenset(",;:.?!-–—")
 
@@ -130,7 +135,7 @@ class Sentence:
         rest, openings = self.words, _phrases("openings")
         while rest:
             fits = [phrase for phrase in openings if rest[: len(phrase)] == phrase]
-            if not fits:
+            if not fits or rest[:2] == ["on", "average"]:
                 break
             rest = rest[max(map(len, fits)) :]
             while rest and rest[0] in ",;:.":
@@ -149,8 +154,12 @@ class Sentence:
             return content[0] not in cue_words()["prepositions"] and any(self._names(word) for word in content)
         if self._is_fragment(rest):
             return False
+        if self._is_restriction(rest):
+            return False
         if self._asks(rest):
             return True
+        if len(content) == 2 and content[0] not in cue_words()["keyword_openings"]:
+            return all(map(self._names, content))  # "singer names"; not "flag S"
         if len(content) == 3 and content[0] == content[2]:
             return False  # line by line
         last = self.opening.split()[-1:]
@@ -161,6 +170,8 @@ class Sentence:
             if following not in cue_words()["keyword_openings"]:
                 return False
         named = next((word for word in content if word not in STOP_WORDS or word in ("all", "most")), "")
+        if self._names_table(content[0]) and not _WH.isdisjoint(content):
+            return True  # "Advisor 1121 has how many students?"
         telegram = named in cue_words()["keyword_openings"] or self._names_table(named)
         return telegram and len(content) > 1 and any(self._names_table(word) for word in content)
 
@@ -171,6 +182,11 @@ class Sentence:
         bare = clause[0] in ("which", "what", "whose") and len(clause) <= 3 and clause == self.words[: len(clause)]
         ends = len(clause) <= 4 and not set(clause) & set(cue_words()["auxiliaries"])
         return ends and (behind or (bare and self.words[len(clause) :] == ["?"]))
+
+    def _is_restriction(self, rest: Sequence[str]) -> bool:
+        """ "Only where there are more than 12", "but only what was published": a clause that asks nothing."""
+        led = self.opening.split()[-1:] == ["only"] or self.opening in ("but", "except", "without")
+        return led and rest[0] in ("where", "what", "when", "who") and "?" not in self.words
 
     def _asks(self, rest: Sequence[str]) -> bool:
         """A head at the beginning of a clause, or a question word behind its preposition ("in which city ...")."""
@@ -236,7 +252,7 @@ class Sentence:
         if before in cue_words()["auxiliaries"] and word in ("they", "he", "she", "it") and self._asks_of_object(at):
             return f"{before} {word}"
         last = (after in _ENDS or not after) and 2 <= at <= 4
-        if word in ("them", "it") and last and len(nouns) == 1 and self.words[0] in ("which", "what"):
+        if word in ("them", "it") and last and len(nouns) == 1 and self.words[0] in ("which", "what", "who"):
             return word  # "which patrons made them?"
         if word == "it" and at:
             nouns = [noun for noun in nouns if not noun.endswith("s")]
@@ -250,6 +266,8 @@ class Sentence:
         if not set(self.words[at + 2 : at + 4]).isdisjoint(relatives):
             return False
         noun = after[:1].isalpha() and after not in STOP_WORDS
+        if after in _TIMES and any(any(map(str.isdigit, earlier)) for earlier in self.words[:at]):
+            return False  # "on 2023-07-01, which stations ... on that day"
         if (
             noun
             and word in ("that", "this")
@@ -284,7 +302,8 @@ class Sentence:
         )
 
     def _is_noun(self, word: str) -> bool:
-        known = word in STOP_WORDS or word in cue_words()["heads"] or word in cue_words()["superlatives"]
+        known = word in STOP_WORDS or [word] in _phrases("openings")
+        known = known or word in cue_words()["heads"] or word in cue_words()["superlatives"]
         return word == "@" or (len(word) > 2 and not known and self._names(word))
 
     def _names(self, word: str) -> bool:
@@ -298,6 +317,8 @@ class Sentence:
     def _reaching_back(self) -> list[Evidence]:
         text = f" {self.text} "
         found = [Evidence("cue", phrase) for phrase in cue_words()["reaching_back"] if f" {phrase} " in text]
+        if taken_up := _TAKEN_UP.search(self.text):  # "and the warnings, for which hazards were they?"
+            found.append(Evidence("cue", taken_up[0].partition(" ,")[0]))
         if any(sign.text.split()[0] in ("of", "among", "out", "in", "one", "each", "all") for sign in found):
             found = [sign for sign in found if not self._named_before(sign.text)]
         for ending in cue_words()["endings"]:
@@ -310,6 +331,8 @@ class Sentence:
     def _named_before(self, phrase: str) -> bool:
         """ "the students, and how many of them": the sentence says itself what is meant."""
         at = f" {self.text} ".index(f" {phrase} ")
+        if self.text[:at].split()[-1:] in (["are"], ["is"], ["were"], ["was"]):
+            return False  # "which titles are among them?": the titles are asked for
         behind = self.text[at + len(phrase) :].split()[:1]
         entity = self._is_noun if behind and behind[0] in cue_words()["relatives"] else self._names_table
         return any(entity(word) for word in self.text[:at].split())
