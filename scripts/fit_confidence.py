@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fitting import BINS, Array, Ranked, as_yaml, auc, cases_of, ece, fit, fitted_by_others, head
+from fitting import Ranked, as_yaml, auc, cases_of, draw, ece, fit, fitted_by_others, head, thresholds
 
 from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, confidence, signals
 from nl2sql.agents.candidates.ranking import log_likelihood
@@ -33,8 +33,6 @@ from nl2sql.config import CandidatesConfig
 from nl2sql.eval.tables import table_markdown
 from nl2sql.interfaces import Question
 from nl2sql.machine import write_whole
-
-THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass
@@ -113,39 +111,6 @@ def best_of(one: Asked, vote: float, suspicion: float) -> int:
         return (bool(entry["sql"]), parts["executes"], parts["rows"], likely)
 
     return max(range(len(one.ranking)), key=place)
-
-
-# ------------------------------------------------------------------------------------------------------- figures
-
-
-def thresholds(sure: Sequence[float], right: Array) -> list[list[str]]:
-    rows = [["min_confidence", "answered %", "right of these %", "right answers kept %"]]
-    values = np.array(sure)
-    for least in THRESHOLDS:
-        kept = values >= least
-        share = f"{100 * right[kept].mean():.1f}" if kept.any() else "-"
-        rows.append([f"{least:g}", f"{100 * kept.mean():.1f}", share, f"{100 * right[kept].sum() / right.sum():.1f}"])
-    return rows
-
-
-def draw(sure: Array, right: Array, file: Path) -> None:
-    """Reliability (left) and the share of right answers among those kept (right)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, other) = plt.subplots(1, 2, figsize=(9, 4))
-    bins = [b for b in np.array_split(np.argsort(sure), BINS) if len(b)]
-    left.plot([0, 1], [0, 1], color="0.7")
-    left.plot([sure[b].mean() for b in bins], [right[b].mean() for b in bins], "o-")
-    left.set(xlabel="confidence", ylabel="share right", xlim=(0, 1), ylim=(0, 1), title="reliability")
-    order = np.argsort(-sure)
-    kept = np.arange(1, len(order) + 1) / len(order)
-    other.plot(kept, np.cumsum(right[order]) / np.arange(1, len(order) + 1))
-    other.set(xlabel="share answered, surest first", ylabel="share right", ylim=(0, 1), title="abstention")
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
 
 
 if __name__ == "__main__":

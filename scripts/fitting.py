@@ -24,7 +24,9 @@ from nl2sql.runs.rescore import questions_of
 
 Array = Any  # numpy's
 Case = TypeVar("Case")
+Weights = TypeVar("Weights")  # of one regression, or of several by name
 BINS, RIDGE = 10, 1.0
+THRESHOLDS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 # ------------------------------------------------------------------------------------------------------- reading
@@ -67,9 +69,14 @@ def cases_of(folders: Iterable[Path], read: Callable[[Ranked], list[Case]]) -> l
         if not cases:
             raise UsageError("no run has a ranking; see the command in --help")
     except Nl2SqlError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+        raise ended(error) from None
     return cases
+
+
+def ended(error: Nl2SqlError) -> SystemExit:
+    """The program's end with one line."""
+    print(f"error: {error}", file=sys.stderr)
+    return SystemExit(error.exit_code)
 
 
 # ------------------------------------------------------------------------------------------------------- fitting
@@ -77,7 +84,7 @@ def cases_of(folders: Iterable[Path], read: Callable[[Ranked], list[Case]]) -> l
 
 def fit(seen: Sequence[Mapping[str, float]], right: Sequence[bool], shares: Sequence[float]) -> dict[str, float]:
     """Weights of a logistic regression with a small ridge, by Newton's method; ``shares`` weighs the cases."""
-    names = list(seen[0])
+    names = list(dict.fromkeys(name for one in seen for name in one))
     x = np.array([[1.0, *(one.get(name, 0.0) for name in names)] for one in seen])
     y, counts = np.array(right, float), np.array(shares)
     ridge = RIDGE * np.eye(x.shape[1])
@@ -91,10 +98,12 @@ def fit(seen: Sequence[Mapping[str, float]], right: Sequence[bool], shares: Sequ
 
 
 def fitted_by_others(
-    cases: Sequence[Case], database: Callable[[Case], str], fitted: Callable[[list[Case]], dict[str, float]]
-) -> list[dict[str, float]]:
-    """For each case the weights that were fitted without its database."""
+    cases: Sequence[Case], database: Callable[[Case], str], fitted: Callable[[list[Case]], Weights]
+) -> list[Weights]:
+    """For each case the weights that were fitted without its database; ends the program where there is only one."""
     databases = {database(case) for case in cases}
+    if len(databases) < 2:
+        raise ended(UsageError(f"all questions are over {', '.join(databases)}; --apply takes the packaged weights"))
     weights = {name: fitted([case for case in cases if database(case) != name]) for name in databases}
     return [weights[database(case)] for case in cases]
 
@@ -126,3 +135,35 @@ def auc(sure: Sequence[float], right: Array) -> float:
     if not len(good) or not len(bad):
         return float("nan")
     return float(np.mean([(g > bad).mean() + 0.5 * (g == bad).mean() for g in good]))
+
+
+def thresholds(sure: Sequence[float], right: Array) -> list[list[str]]:
+    """The table of abstention: how many questions are answered at each threshold, and how many of these are right."""
+    rows = [["min_confidence", "answered %", "right of these %", "right answers kept %"]]
+    values = np.array(sure)
+    for least in THRESHOLDS:
+        kept = values >= least
+        share = f"{100 * right[kept].mean():.1f}" if kept.any() else "-"
+        among = 100 * right[kept].sum() / max(right.sum(), 1)
+        rows.append([f"{least:g}", f"{100 * kept.mean():.1f}", share, f"{among:.1f}"])
+    return rows
+
+
+def draw(sure: Array, right: Array, file: Path) -> None:
+    """Reliability (left) and the share of right answers among those kept (right)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, other) = plt.subplots(1, 2, figsize=(9, 4))
+    bins = [b for b in np.array_split(np.argsort(sure), BINS) if len(b)]
+    left.plot([0, 1], [0, 1], color="0.7")
+    left.plot([sure[b].mean() for b in bins], [right[b].mean() for b in bins], "o-")
+    left.set(xlabel="confidence", ylabel="share right", xlim=(0, 1), ylim=(0, 1), title="reliability")
+    order = np.argsort(-sure)
+    kept = np.arange(1, len(order) + 1) / len(order)
+    other.plot(kept, np.cumsum(right[order]) / np.arange(1, len(order) + 1))
+    other.set(xlabel="share answered, surest first", ylabel="share right", ylim=(0, 1), title="abstention")
+    figure.tight_layout()
+    figure.savefig(file, dpi=120)

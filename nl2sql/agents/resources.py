@@ -39,7 +39,7 @@ def completed(resources: Resources, config: Config) -> Resources:
 
 def reads_back(config: Config) -> bool:
     """Whether queries are judged by how likely the question is after them."""
-    return config.candidates.choose == "question" or config.react.verify > 0 or config.react.repair_samples > 0
+    return config.candidates.reads_back or config.react.verify > 0 or config.react.repair_samples > 0
 
 
 def takes_grammars(model: Model, kind: str = "lark") -> bool:

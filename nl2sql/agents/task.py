@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.checks import constraints, guardrails
+from nl2sql.agents.checks import constraints, guardrails, verifier
 from nl2sql.agents.context import grounding, linking
 from nl2sql.agents.grammars import select
 from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
@@ -75,6 +75,7 @@ class Task:
     likely: dict[str, float | None] = field(default_factory=dict)  # a raw SQL text -> its log-probability, where known
     written: dict[str, float | None] = field(default_factory=dict)  # SQL known to ``verifying`` -> the same
     sure: dict[str, float] = field(default_factory=dict)  # such SQL that ran -> how likely it is right
+    noted: dict[str, list[Suspicion]] = field(default_factory=dict)  # SQL that ran -> what is suspicious about it
 
     def count(self, flag: str, by: int = 1) -> None:
         self.flags[flag] = self.flags.get(flag, 0) + by
@@ -231,8 +232,32 @@ class Task:
     def _suspicions(self, sql: str) -> list[Suspicion]:
         from nl2sql.agents.checks.suspicions import suspicions
 
-        result, database = self.result_of(sql), self.resources.database
-        return suspicions(self.question.text, sql, database, result, self.config.suspicions)
+        if sql not in self.noted:
+            result, database = self.result_of(sql), self.resources.database
+            self.noted[sql] = suspicions(self.question.text, sql, database, result, self.config.suspicions)
+        return self.noted[sql]
+
+    def probability_right(self, sql: str, likely: float | None, read_back: float | None) -> float:
+        """The verifier's P(right), from 0 to 1, of a query that ran; the gates' switches do not count.
+
+        likely: the log-probability of the query's text, read_back: of the question after it; None where not known.
+        """
+        question = self.question.text
+        demanded = constraints.validate_constraints(sql, constraints.extract_constraints(question), self.schema)
+        fits, _ = constraints.intent_constraints(question, sql, self.schema)
+        return verifier.probability_right(
+            verifier.signals(
+                question,
+                sql,
+                self.result_of(sql),
+                likely=likely,
+                read_back=read_back,
+                refused=demanded["valid"] is not True or not fits,
+                suspected=bool(self.suspected_by(sql)),
+                uncovered=linking.uncovered_share(question, sql, self.schema),
+                values=grounding.share_used(sql, self.values),
+            )
+        )
 
     def episode(
         self,

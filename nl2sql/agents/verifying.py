@@ -13,10 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nl2sql.agents.checks import constraints
-from nl2sql.agents.checks.verifier import probability_right, signals
-from nl2sql.agents.context.grounding import share_used
-from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.opening import other_orders
 from nl2sql.agents.repairing import refused_candidates
 from nl2sql.agents.task import State, Task, guard
@@ -71,7 +67,7 @@ def how_sure(task: Task, queries: Sequence[str]) -> list[float]:
     new = [sql for sql in dict.fromkeys(queries) if sql not in task.sure]
     if new:
         for sql, read_back in zip(new, task.read_back(new), strict=True):
-            task.sure[sql] = _sure(task, sql, read_back)
+            task.sure[sql] = task.probability_right(sql, task.written.get(sql), read_back)
     return [task.sure[sql] for sql in queries]
 
 
@@ -108,22 +104,3 @@ def _known(logprob: float | None) -> float:
 def _likeliest(task: Task, queries: Sequence[str]) -> str:
     sure = dict(zip(queries, how_sure(task, queries), strict=True))
     return max(queries, key=sure.__getitem__)
-
-
-def _sure(task: Task, sql: str, read_back: float) -> float:
-    question = task.question.text
-    demanded = constraints.validate_constraints(sql, constraints.extract_constraints(question), task.schema)
-    fits, _ = constraints.intent_constraints(question, sql, task.schema)
-    return probability_right(
-        signals(
-            question,
-            sql,
-            task.result_of(sql),
-            likely=task.written.get(sql),
-            read_back=read_back,
-            refused=demanded["valid"] is not True or not fits,
-            suspected=bool(task.suspected_by(sql)),
-            uncovered=uncovered_share(question, sql, task.schema),
-            values=share_used(sql, task.values),
-        )
-    )

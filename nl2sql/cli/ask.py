@@ -112,7 +112,7 @@ def ask(
         if named.name not in ("best", "candidates"):
             raise UsageError(f"--min-confidence needs --controller best or candidates, not {named.name}")
     settings = load_config(config or (), overrides, base=named.preset)
-    if min_confidence and settings.candidates.choose != "question":
+    if min_confidence and not settings.candidates.reads_back:
         how = missing_part("torch", "transformers") or "add -c candidates.choose=question"
         raise UsageError(f"--min-confidence needs candidates that a local model reads back; {how}")
     with StatusLine() as status, closing(open_asked(db)) as database:

@@ -128,9 +128,12 @@ class CandidatesConfig(_Frozen):
     views: int = Field(1, ge=1, le=64)  # prompts that share them, each with the tables in another order
     temperature: float = Field(0.8, gt=0)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)  # of the others
-    choose: Literal["first_executable", "vote", "logprob", "question", "score"] = "score"  # among those that run
+    # among those that run
+    choose: Literal["first_executable", "vote", "logprob", "question", "verify", "score"] = "score"
+    # of choose verify: how sure the rows of several queries are (docs/candidates.md)
+    pooling: Literal["surest", "any", "mean", "votes", "likelihood"] = "any"
     length_penalty: float = Field(1.0, ge=0, le=1)  # of probability: 1 the mean per token, 0 the whole query's
-    question_model: str = "smollm2-135m"  # of choose question: a local model
+    question_model: str = "smollm2-135m"  # of choose question and verify: a local model
     question_adapter: str = "smollm2-135m-question"  # a packaged one, a folder, or none
     question_weight: float = Field(2.0, ge=0)  # of the question's log-probability beside the query's
     vote_weight: float = Field(0.0, ge=0)  # of log(share of the candidates with the same rows), beside them
@@ -139,9 +142,15 @@ class CandidatesConfig(_Frozen):
     # no further view is asked where so large a share gives the same rows; 0: never
     agree: float = Field(0.0, ge=0, le=1)
     seconds: float = Field(0.0, ge=0)  # no further view is asked after so long; 0: no limit
-    min_confidence: float = Field(0.0, ge=0, le=1)  # with choose question: no answer below it (docs/candidates.md)
+    # with choose question or verify: no answer below it (docs/candidates.md)
+    min_confidence: float = Field(0.0, ge=0, le=1)
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
     reflection: bool = False  # one repair, where the best candidate runs and a gate refuses it
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether the choice rests on how likely the question is after each candidate."""
+        return self.choose in ("question", "verify")
 
 
 class FewShotConfig(_Frozen):

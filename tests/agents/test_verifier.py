@@ -11,7 +11,7 @@ import pytest
 
 from nl2sql.agents import verifying
 from nl2sql.agents.checks.logistic import LEAST
-from nl2sql.agents.checks.verifier import LOWEST, packaged_weights, probability_right, signals
+from nl2sql.agents.checks.verifier import LOWEST, packaged_weights, probability_right, signals, weights_for
 from nl2sql.agents.controllers import get_controller, run_episode, with_preset
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
@@ -171,7 +171,10 @@ def test_what_speaks_against_a_query_lowers_its_probability(worse: dict[str, Any
 
 
 def test_what_is_not_known_has_weights_of_its_own() -> None:
-    assert "likely" not in packaged_weights(False, True) and "question" not in packaged_weights(False, False)
+    known, unread = packaged_weights(), seen(likely=None, read_back=None)
+    assert "likely" not in known["question"] and not {"likely", "question", "per_word"} & set(known["seen"])
+    assert [weights_for(each) for each in (seen(), seen(likely=None), unread)] == ["all", "question", "seen"]
+    assert weights_for(seen(read_back=None)) == "seen", "how likely a query is says nothing alone"
     unknown = seen(likely=None)
-    assert probability_right(unknown) == probability_right(unknown, packaged_weights(False, True))
+    assert probability_right(unknown) == probability_right(unknown, known["question"])
     assert probability_right({"rows": 1.0}, {"constant": 1e6}) == 1 - LEAST

@@ -96,21 +96,22 @@ class Search:
         self.note("extract_constraints", state.constraints, step=0)
         self.messages = task.sql_messages(state.constraints)
         for origin, raw_sql, completion in self.written():
-            self.take("generate_sql", origin, raw_sql, probability(completion, self.settings.length_penalty))
+            self.take("generate_sql", origin, raw_sql, completion)
         self.read_back()
 
     def read_back(self) -> None:
-        """With ``choose: question``: how likely the question is after each query that was not asked about yet."""
+        """With ``choose: question`` or ``verify``: how likely the question is after each query that was not asked about
+        yet; with ``verify`` also how likely the query is right, if it runs."""
+        task, choose = self.state.task, self.settings.choose
         waiting = [candidate for candidate in self.candidates if candidate.sql and candidate.question is None]
-        if (
-            self.settings.choose != "question"
-            or not waiting
-            or self.state.task.flags.get("views") == "candidates agree"
-        ):
-            return  # or all say the same
-        likely = self.state.task.read_back([candidate.sql for candidate in waiting])
+        agreed = choose == "question" and task.flags.get("views") == "candidates agree"  # there is nothing to choose
+        if not self.settings.reads_back or not waiting or agreed:
+            return
+        likely = task.read_back([candidate.sql for candidate in waiting])
         for candidate, question in zip(waiting, likely, strict=True):
             candidate.question = question
+            if choose == "verify" and candidate.runs:
+                candidate.sure = task.probability_right(candidate.sql, candidate.logprob, question)
 
     def written(self) -> Iterator[tuple[str, str, Completion]]:
         """(origin, raw SQL, completion): of each view the greedy answer and sampled ones; last one under a grammar."""
@@ -157,8 +158,13 @@ class Search:
             task.flags["views"] = "candidates agree"
         return agreed
 
-    def take(self, action: str, origin: str, raw_sql: str, likely: float | None) -> None:
-        """A text as a candidate: through the guardrails, and where its query is new, through the tools."""
+    def take(self, action: str, origin: str, raw_sql: str, completion: Completion | None) -> None:
+        """A text as a candidate: through the guardrails, and where its query is new, through the tools.
+
+        completion: says how likely the text is; None where that is not comparable.
+        """
+        likely = None if completion is None else probability(completion, self.settings.length_penalty)
+        logprob = None if completion is None else completion.logprob
         self.step += 1
         state, task = self.state, self.state.task
         own = {"raw_sql": task.own_text(raw_sql)}
@@ -174,8 +180,9 @@ class Search:
             twin.steps.append(self.step)
             if sql and likely is not None:  # another view may hold the same query for likelier
                 twin.parts["probability"] = max(likely, twin.parts["probability"] or 0.0)
+            twin.logprob = max((value for value in (logprob, twin.logprob) if value is not None), default=None)
             return
-        made = Candidate(sql, raw_sql, origin, key, [self.step], reason)
+        made = Candidate(sql, raw_sql, origin, key, [self.step], reason, logprob=logprob)
         if sql:
             self.examine(made, likely)
         self.candidates.append(made)
@@ -200,7 +207,7 @@ class Search:
         candidate.parts |= {name: float(reason is None) for name, reason in reasons.items()}
         candidate.parts |= {"rows": float(tells(task.result_of(candidate.sql))), "probability": likely}
         candidate.parts["values"] = share_used(candidate.sql, task.values)
-        if self.settings.suspicion_weight and candidate.runs:
+        if (self.settings.suspicion_weight or self.settings.choose == "verify") and candidate.runs:
             candidate.suspected = task.suspected_by(candidate.sql)
 
     def ranking(self) -> list[Candidate]:
@@ -233,8 +240,13 @@ class Search:
         self.read_back()
 
     def confidence(self, recorded: Sequence[Mapping[str, Any]], ranking: Sequence[Candidate]) -> float | None:
-        """How likely the first is right; None where nothing was read back, or the likelihoods are not known."""
+        """How likely the first is right; None where nothing was read back, or the likelihoods are not known.
+
+        With ``choose: verify`` the verifier's P(right) of the query alone; a query that fails is not right.
+        """
         best, task = ranking[0], self.state.task
+        if self.settings.choose == "verify" and best.sql:
+            return 0.0 if not best.runs else None if best.sure is None else round(best.sure, 3)
         if self.settings.choose != "question" or not best.sql or best.parts["probability"] is None:
             return None
         groups = same_rows([task.result_of(candidate.sql) for candidate in ranking])

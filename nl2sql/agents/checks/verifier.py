@@ -18,7 +18,6 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from nl2sql.agents.checks.logistic import logistic
 from nl2sql.agents.voting import tells
@@ -66,16 +65,20 @@ def signals(
 
 def probability_right(seen: Mapping[str, float], weights: Mapping[str, float] | None = None) -> float:
     """The probability, from 0 to 1, that a query with these ``signals`` is right."""
-    known = packaged_weights("likely" in seen, "question" in seen) if weights is None else weights
-    return logistic(seen, known)
+    return logistic(seen, packaged_weights()[weights_for(seen)] if weights is None else weights)
 
 
-def packaged_weights(likely: bool, read_back: bool) -> Mapping[str, float]:
-    """The weights for the signals that are known: models behind a server may not say how likely a query is."""
-    weights: Mapping[str, float] = _packaged()["all" if likely and read_back else "question" if read_back else "seen"]
-    return weights
+def weights_for(seen: Mapping[str, float]) -> str:
+    """The name of the weights for the signals that are known: ``all``, ``question`` or ``seen``.
+
+    Models behind a server may not say how likely a query is; ``seen`` needs no question model either.
+    """
+    if "question" not in seen:
+        return "seen"
+    return "all" if "likely" in seen else "question"
 
 
 @cache
-def _packaged() -> dict[str, Any]:
+def packaged_weights() -> dict[str, dict[str, float]]:
+    """The fitted weights by the names that ``weights_for`` gives; per name a weight for each signal."""
     return dict(from_yaml(WEIGHTS_FILE.read_text(encoding="utf-8")))
