@@ -53,11 +53,11 @@ class Candidate:
         return self.parts["executes"] == 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        parts = {name: value if value is None else float(f"{value:.4g}") for name, value in self.parts.items()}
+        parts = {name: value if value is None else _short(value) for name, value in self.parts.items()}
         about = {"sql": self.sql, "origin": self.origin, "steps": self.steps, "refusal": self.refusal}
         read_back = {} if self.question is None else {"question": round(self.question, 2)}
         suspected = {"suspected": list(self.suspected)} if self.suspected else {}
-        verified = {} if self.sure is None else {"sure": round(self.sure, 4), "pooled": float(f"{self.pooled:.4g}")}
+        verified = {} if self.sure is None else {"sure": _short(self.sure), "pooled": _short(self.pooled)}
         return {**about, "score": round(self.score, 4), **read_back, **suspected, **verified, "parts": parts}
 
 
@@ -119,6 +119,10 @@ def _pool(entries: Sequence[Candidate], groups: Sequence[int], how: str) -> None
         worth = POOLS[how](same, written)
         for candidate in same:
             candidate.pooled = worth
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _sure(candidate: Candidate) -> float:
