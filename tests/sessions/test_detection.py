@@ -22,6 +22,15 @@ FOLLOW_UPS = [
     ("red?", "ellipsis"),
     ("cheapest first", "ellipsis"),
     ("By whom?", "cue"),
+    ("What is their price?", "pronoun"),
+    ("only where there are more than 12", "cue"),
+    ("but only what was listed since 2020, that year included", "cue"),
+    ("And the regions, for which products were they?", "cue"),
+    ("And the earlier region, what is its name?", "cue"),
+    ("Which regions are among them? Each name once.", "cue"),
+    ("how many products in each?", "ellipsis"),
+    ("quarter four?", "ellipsis"),
+    ("Who buys products like them? Sort them by price", "pronoun"),
 ]
 WHOLE = [
     "Which products are red?",
@@ -33,6 +42,11 @@ WHOLE = [
     "For each region, how many sales are there?",
     "Find the products for those regions that have sales.",
     "average price of the products",
+    "region names",
+    "Region 4 has how many sales?",
+    "Which products had sales on 2021-07-01, and what was the total of that day?",
+    "Show the names of the products in alphabetical order that have a price.",
+    "On average, how large are the sales?",
     "How many products does the region North have?",
     "What is the name of the product that has the highest price, and in which region was it sold?",
 ]
