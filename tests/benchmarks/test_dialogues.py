@@ -32,7 +32,10 @@ ALONE = ("first", "topic_change", "stand_alone_with_cue")
 FOLLOW_UPS = (
     "refinement", "value_change", "new_grouping", "drill_down", "pronoun", "return_to_earlier",
 )  # fmt: skip
-CUES = re.compile(r"\b(what about|how about|show me|also|that|those|this|these|same)\b", re.I)
+HALVES = ("dev", "test")
+CUES = re.compile(
+    r"\b(what about|how about|show me|also|that|those|this|these|same|only|instead|them|they|their|there)\b", re.I
+)
 DAY = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
 
 
@@ -70,7 +73,7 @@ def is_ordered(sql: str) -> bool:
 def test_every_dialogue_and_turn_has_exactly_its_fields() -> None:
     for dialogue in DIALOGUES:
         assert set(dialogue) == {"id", "db_id", "split", "turns"}, dialogue["id"]
-        assert dialogue["split"] in ("dev", "test"), dialogue["id"]
+        assert dialogue["split"] in (*HALVES, "fresh"), dialogue["id"]
     for name, turn in turns():
         assert set(turn) == {"question", "gold", "kind", "standalone"}, name
         assert turn["gold"] and isinstance(turn["gold"], list), name
@@ -78,45 +81,54 @@ def test_every_dialogue_and_turn_has_exactly_its_fields() -> None:
             assert turn[field] and turn[field] == turn[field].strip(), name
 
 
-def test_there_are_64_dialogues_of_three_turns_or_more_and_250_turns() -> None:
-    assert len(DIALOGUES) >= 64
-    assert min(len(dialogue["turns"]) for dialogue in DIALOGUES) >= 3
-    assert sum(len(dialogue["turns"]) for dialogue in DIALOGUES) >= 250
+def test_the_halves_have_64_dialogues_of_three_turns_or_more_and_250_turns() -> None:
+    sizes = [len(dialogue["turns"]) for dialogue in DIALOGUES if dialogue["split"] in HALVES]
+    assert len(sizes) >= 64 and min(sizes) >= 3 and sum(sizes) >= 250
 
 
-def test_half_of_every_databases_dialogues_is_for_testing() -> None:
+def test_the_fresh_split_has_24_dialogues_of_four_or_five_turns_and_100_turns() -> None:
+    sizes = [len(dialogue["turns"]) for dialogue in DIALOGUES if dialogue["split"] == "fresh"]
+    assert len(sizes) == 24 and set(sizes) == {4, 5} and sum(sizes) >= 100
+
+
+def test_every_split_has_as_many_dialogues_of_each_database() -> None:
     counts = Counter((dialogue["db_id"], dialogue["split"]) for dialogue in DIALOGUES)
-    assert set(counts) == {(db_id, split) for db_id in DATABASES for split in ("dev", "test")}
-    assert len(set(counts.values())) == 1, counts
+    wanted = {(db_id, split): 6 for db_id in DATABASES for split in HALVES}
+    assert counts == {**wanted, **{(db_id, "fresh"): 4 for db_id in DATABASES}}
 
 
-def test_only_the_first_turn_is_first_and_later_kinds_are_even_over_splits_and_databases() -> None:
+def test_only_the_first_turn_is_first_and_later_kinds_are_even_over_halves_and_databases() -> None:
     for dialogue in DIALOGUES:
         kinds = [turn["kind"] for turn in dialogue["turns"]]
         assert kinds[0] == "first" and "first" not in kinds[1:], dialogue["id"]
         assert "return_to_earlier" not in kinds[:2], f"{dialogue['id']}: nothing earlier"
-    later = Counter(turn["kind"] for _, turn in turns() if turn["kind"] != "first")
-    assert set(later) == {*FOLLOW_UPS, *ALONE[1:]}
-    assert min(later.values()) >= 20
     by_half: Counter[tuple[str, str, str]] = Counter()
     for dialogue in DIALOGUES:
         half = dialogue["db_id"], dialogue["split"]
-        by_half.update((*half, turn["kind"]) for turn in dialogue["turns"][1:])
-    assert len(by_half) == len(DATABASES) * 2 * len(later)
-    assert len(set(by_half.values())) == 1, by_half
+        by_half.update((*half, turn["kind"]) for turn in dialogue["turns"][1:] if dialogue["split"] in HALVES)
+    assert by_half == {
+        (db_id, half, kind): 2 for db_id in DATABASES for half in HALVES for kind in (*FOLLOW_UPS, *ALONE[1:])
+    }
+
+
+def test_the_fresh_split_has_every_kind_for_every_database_and_a_third_of_its_later_turns_alone() -> None:
+    fresh = [dialogue for dialogue in DIALOGUES if dialogue["split"] == "fresh"]
+    later = [(dialogue["db_id"], turn["kind"]) for dialogue in fresh for turn in dialogue["turns"][1:]]
+    assert set(later) == {(db_id, kind) for db_id in DATABASES for kind in (*FOLLOW_UPS, *ALONE[1:])}
+    assert 0.35 <= sum(kind in ALONE for _, kind in later) / len(later) <= 0.4
 
 
 def test_the_dataset_card_shows_the_counted_numbers() -> None:
     count = Counter((d["split"], turn["kind"]) for d in DIALOGUES for turn in d["turns"])
     card = (DATA / "README.md").read_text(encoding="utf-8")
     for kind in (*ALONE, *FOLLOW_UPS):
-        dev, test = count["dev", kind], count["test", kind]
-        row = rf"^\| {kind} \|.*\| {dev} \| {test} \| {dev + test} \|$"
-        assert re.search(row, card, re.MULTILINE), kind
+        numbers = [count[split, kind] for split in (*HALVES, "fresh")]
+        shown = " | ".join(map(str, (*numbers, sum(numbers))))
+        assert re.search(rf"^\| {kind} \|.*\| {re.escape(shown)} \|$", card, re.MULTILINE), kind
     alone = sum(number for (_, kind), number in count.items() if kind in ALONE)
     assert f"{len(DIALOGUES)} dialogues" in card and f"({alone} turns)" in card
-    half = sum(number for (split, _), number in count.items() if split == "dev")
-    assert f"| all | | {half} | {sum(count.values()) - half} | {sum(count.values())} |" in card
+    sizes = [sum(number for (split, _), number in count.items() if split == name) for name in (*HALVES, "fresh")]
+    assert f"| all | | {' | '.join(map(str, (*sizes, sum(sizes))))} |" in card
 
 
 @pytest.mark.parametrize("field", ["question", "standalone", "gold"])
