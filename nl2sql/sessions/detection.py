@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import Any
 
 from nl2sql.agents.context.grounding import ground
@@ -39,6 +39,7 @@ _TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[,;:?!.()]|(?<=\s)[-–—](
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
 _DEMONSTRATIVES = frozenset(["that", "this", "those", "these"])
 _WH = frozenset(["which", "what", "who", "whose", "whom", "how", "where"])
+_NUMBER = r"(?:\d+|two|three|four|five|six|seven|eight|nine|ten)(?: or (?:more|fewer|less))?"
 _OPEN_ENDS = (  # "who has the most?", "how many does each have?", "what does each of those cost?"
     re.compile(r"^(?:give|show|list|name|tell|display)(?: me| us)? the [a-z]+\s*[?.!]?$"),
     re.compile(r"^(?:and )?what (?:is|was) the (?:average|total|sum|mean|count|maximum|minimum)\s*[?.!]?$"),
@@ -50,13 +51,17 @@ _OPEN_ENDS = (  # "who has the most?", "how many does each have?", "what does ea
     re.compile(r"\bthe most of (?:them|these|those)\s*[?.!]?$"),
     re.compile(r"^which (?:are|is|were|was|have|had) [a-z]+\s*[?.!]?$"),
     re.compile(r"\b(?:has|have|had|got) (?:the )?(?:most|fewest|least|highest|lowest)\s*[?.!]?$"),
+    re.compile(r"\b(?:of|in|for|at|from) each\s*[?.!]?$|^how (?:many|much) [a-z]+ each\s*[?.!]?$"),
+    re.compile(r"\b(?:has|have|does|do|did) each(?= (?:have|has|get|cost|make|take|[a-z]+ed)\b|\s*[?.!]?$)"),
     re.compile(
-        r"\b(?:of|in|for|at|from) each\s*[?.!]?$|\b(?:has|does|do|did|have) each(?= (?:have|has|get|cost|make|take|[a-z]+ed)\b|\s*[?.!]?$)"
+        r"\b(?:with|having|have|has) (?:at least |at most |(?:more|fewer|less) than )?" + _NUMBER + r"\s*[?.!]?$"
     ),
 )
+_BARE = re.compile(r"^(?:which|what) [a-z]+ (?!are |is |were |was )[a-z]+ \?")  # "which teams met? home and away"
 _TIMES = frozenset(["day", "date", "week", "month", "quarter", "year", "time", "period"])
 _TAKEN_UP = re.compile(r"^(?:and|but|so) (?:the|those) (?:[a-z]+ ){1,2}, .*\b(?:they|them|it|that|those)\b")
 SHORT = 6  # words of a demand that names no table and may be whole all the same
+_DETERMINERS = frozenset(["the", "all", "each", "every", "their", "its", "them", "how", "me"])
 _ENDS = frozenset(",;:.?!-–—")
 
 
@@ -148,7 +153,7 @@ class Sentence:
         if not content:
             return False
         if content[0] in cue_words()["edit_verbs"]:
-            changed = takewhile(lambda word: word not in ("by", "per", "into"), content[1:])
+            changed = takewhile(lambda word: word not in ("by", "per", "into", "for"), content[1:])
             return any(map(self._names_table, changed))
         if self.opening.endswith("show me"):
             return content[0] not in cue_words()["prepositions"] and any(self._names(word) for word in content)
@@ -158,19 +163,19 @@ class Sentence:
             return False
         if self._asks(rest):
             return True
-        if len(content) == 2 and content[0] not in cue_words()["keyword_openings"]:
-            return all(map(self._names, content))  # "singer names"; not "flag S"
         if len(content) == 3 and content[0] == content[2]:
             return False  # line by line
         last = self.opening.split()[-1:]
         if last and last[0] in cue_words()["prepositions"] and last[0] != "about":
             return False
+        if len(content) == 2 and content[0] not in cue_words()["keyword_openings"]:
+            return all(map(self._names, content))  # "singer names"; not "flag S"
         if self.opening and content[0] not in cue_words()["keyword_openings"]:
             following = content[1] if content[0] in ("the", "a", "all") and len(content) > 1 else ""
             if following not in cue_words()["keyword_openings"]:
                 return False
         named = next((word for word in content if word not in STOP_WORDS or word in ("all", "most")), "")
-        if self._names_table(content[0]) and not _WH.isdisjoint(content):
+        if self._names(content[0]) and not _WH.isdisjoint(content):
             return True  # "Advisor 1121 has how many students?"
         telegram = named in cue_words()["keyword_openings"] or self._names_table(named)
         return telegram and len(content) > 1 and any(self._names_table(word) for word in content)
@@ -192,8 +197,10 @@ class Sentence:
         """A head at the beginning of a clause, or a question word behind its preposition ("in which city ...")."""
         heads, prepositions = cue_words()["heads"], cue_words()["prepositions"]
         clause_start = True
-        for before, word in pairwise(["", *rest]):
-            if clause_start and (word in heads or (word in _WH and before in prepositions)):
+        for before, word, after in zip(["", *rest], rest, [*rest[1:], ""], strict=False):
+            noun = word in cue_words()["noun_heads"] and bool(before) and after not in _DETERMINERS
+            head = word in heads and not noun
+            if clause_start and (head or (word in _WH and before in prepositions)):
                 return True
             clause_start = word in _ENDS or (clause_start and word in prepositions)
         return False
@@ -213,12 +220,17 @@ class Sentence:
         for form in _OPEN_ENDS if self._is_simple() else ():
             if match := form.search(self.text):
                 return match[0].strip(" ?.!")
+        if match := _BARE.search(self.text):
+            return match[0].strip(" ?")
         part = re.search(r"\b(?:which|how many|any|some) of the (?P<what>[a-z]+)\b(?! of\b)", self.text)
         if part and not self._names(part["what"]):
             return part[0]
         known = any(map(self._names_table, self.words)) or "@" in self.words or any(map(str.isdigit, rest))
         led = bool(self.opening) and self.opening not in cue_words()["prepositions"]
-        return self.text if led and len(rest) <= SHORT and not known else ""
+        if led and len(rest) <= SHORT and not known:
+            return self.text
+        nothing = not known and not any(stem(word) in self.columns for word in self.words)
+        return self.text if nothing and len(rest) <= 3 else ""  # "who had white?"
 
     def _is_simple(self) -> bool:
         """One clause about one thing, which cannot say itself what "each" or "there" is."""
@@ -254,6 +266,12 @@ class Sentence:
         last = (after in _ENDS or not after) and 2 <= at <= 4
         if word in ("them", "it") and last and len(nouns) == 1 and self.words[0] in ("which", "what", "who"):
             return word  # "which patrons made them?"
+        if (
+            word in ("them", "it")
+            and self.words[at - 2 : at - 1] in (["i"], ["we"], ["you"], ["one"])
+            and len(nouns) == 1
+        ):
+            return word  # "in which branches can i find them?"
         if word == "it" and at:
             nouns = [noun for noun in nouns if not noun.endswith("s")]
         return "" if nouns else word
