@@ -30,7 +30,7 @@ PACKAGED_DIALOGUES = "packaged-dialogues"
 
 
 def load_packaged_dialogues() -> FolderBenchmark:
-    """The turns of all packaged dialogues, in file order; its splits are ``dev``, ``test`` and ``fresh``.
+    """The turns of all packaged dialogues, in file order; its splits are ``dev``, ``test``, ``extra`` and ``fresh``.
 
     Raises BenchmarkError when the data folder is missing or malformed.
     """

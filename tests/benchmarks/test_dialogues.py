@@ -33,6 +33,7 @@ FOLLOW_UPS = (
     "refinement", "value_change", "new_grouping", "drill_down", "pronoun", "return_to_earlier",
 )  # fmt: skip
 HALVES = ("dev", "test")
+BATCHES = ("extra", "fresh")
 CUES = re.compile(
     r"\b(what about|how about|show me|also|that|those|this|these|same|only|instead|them|they|their|there)\b", re.I
 )
@@ -73,7 +74,7 @@ def is_ordered(sql: str) -> bool:
 def test_every_dialogue_and_turn_has_exactly_its_fields() -> None:
     for dialogue in DIALOGUES:
         assert set(dialogue) == {"id", "db_id", "split", "turns"}, dialogue["id"]
-        assert dialogue["split"] in (*HALVES, "fresh"), dialogue["id"]
+        assert dialogue["split"] in (*HALVES, *BATCHES), dialogue["id"]
     for name, turn in turns():
         assert set(turn) == {"question", "gold", "kind", "standalone"}, name
         assert turn["gold"] and isinstance(turn["gold"], list), name
@@ -86,15 +87,16 @@ def test_the_halves_have_64_dialogues_of_three_turns_or_more_and_250_turns() -> 
     assert len(sizes) >= 64 and min(sizes) >= 3 and sum(sizes) >= 250
 
 
-def test_the_fresh_split_has_24_dialogues_of_four_or_five_turns_and_100_turns() -> None:
-    sizes = [len(dialogue["turns"]) for dialogue in DIALOGUES if dialogue["split"] == "fresh"]
+@pytest.mark.parametrize("split", BATCHES)
+def test_a_batch_has_24_dialogues_of_four_or_five_turns_and_100_turns(split: str) -> None:
+    sizes = [len(dialogue["turns"]) for dialogue in DIALOGUES if dialogue["split"] == split]
     assert len(sizes) == 24 and set(sizes) == {4, 5} and sum(sizes) >= 100
 
 
 def test_every_split_has_as_many_dialogues_of_each_database() -> None:
     counts = Counter((dialogue["db_id"], dialogue["split"]) for dialogue in DIALOGUES)
     wanted = {(db_id, split): 6 for db_id in DATABASES for split in HALVES}
-    assert counts == {**wanted, **{(db_id, "fresh"): 4 for db_id in DATABASES}}
+    assert counts == {**wanted, **{(db_id, split): 4 for db_id in DATABASES for split in BATCHES}}
 
 
 def test_only_the_first_turn_is_first_and_later_kinds_are_even_over_halves_and_databases() -> None:
@@ -111,9 +113,10 @@ def test_only_the_first_turn_is_first_and_later_kinds_are_even_over_halves_and_d
     }
 
 
-def test_the_fresh_split_has_every_kind_for_every_database_and_a_third_of_its_later_turns_alone() -> None:
-    fresh = [dialogue for dialogue in DIALOGUES if dialogue["split"] == "fresh"]
-    later = [(dialogue["db_id"], turn["kind"]) for dialogue in fresh for turn in dialogue["turns"][1:]]
+@pytest.mark.parametrize("split", BATCHES)
+def test_a_batch_has_every_kind_for_every_database_and_a_third_of_its_later_turns_alone(split: str) -> None:
+    batch = [dialogue for dialogue in DIALOGUES if dialogue["split"] == split]
+    later = [(dialogue["db_id"], turn["kind"]) for dialogue in batch for turn in dialogue["turns"][1:]]
     assert set(later) == {(db_id, kind) for db_id in DATABASES for kind in (*FOLLOW_UPS, *ALONE[1:])}
     assert 0.35 <= sum(kind in ALONE for _, kind in later) / len(later) <= 0.4
 
@@ -122,12 +125,12 @@ def test_the_dataset_card_shows_the_counted_numbers() -> None:
     count = Counter((d["split"], turn["kind"]) for d in DIALOGUES for turn in d["turns"])
     card = (DATA / "README.md").read_text(encoding="utf-8")
     for kind in (*ALONE, *FOLLOW_UPS):
-        numbers = [count[split, kind] for split in (*HALVES, "fresh")]
+        numbers = [count[split, kind] for split in (*HALVES, *BATCHES)]
         shown = " | ".join(map(str, (*numbers, sum(numbers))))
         assert re.search(rf"^\| {kind} \|.*\| {re.escape(shown)} \|$", card, re.MULTILINE), kind
     alone = sum(number for (_, kind), number in count.items() if kind in ALONE)
     assert f"{len(DIALOGUES)} dialogues" in card and f"({alone} turns)" in card
-    sizes = [sum(number for (split, _), number in count.items() if split == name) for name in (*HALVES, "fresh")]
+    sizes = [sum(number for (split, _), number in count.items() if split == name) for name in (*HALVES, *BATCHES)]
     assert f"| all | | {' | '.join(map(str, (*sizes, sum(sizes))))} |" in card
 
 
