@@ -58,6 +58,10 @@ _OPEN_ENDS = (  # "who has the most?", "how many does each have?", "what does ea
     ),
 )
 _BARE = re.compile(r"^(?:which|what) [a-z]+ (?!are |is |were |was )[a-z]+ \?")  # "which teams met? home and away"
+_CONDITION = re.compile(
+    r"^[a-z]+ (?:over|under|above|below|after|before|since|until|from|at least|at most) [\d.,/-]+$"
+)
+_MISSPELLED = {"wich": "which", "whitch": "which", "wat": "what", "waht": "what", "hwo": "how", "agian": "again"}
 _TIMES = frozenset(["day", "date", "week", "month", "quarter", "year", "time", "period"])
 _TAKEN_UP = re.compile(r"^(?:and|but|so) (?:the|those) (?:[a-z]+ ){1,2}, .*\b(?:they|them|it|that|those)\b")
 SHORT = 6  # words of a demand that names no table and may be whole all the same
@@ -115,7 +119,8 @@ class Sentence:
 
     def __init__(self, question: str, schema: Schema) -> None:
         text = _QUOTED.sub(" @ ", question.replace("’", "'"))
-        self.words = [word.lower().removesuffix("'s") for word in _TOKEN.findall(text)]
+        read = [word.lower().removesuffix("'s") for word in _TOKEN.findall(text)]
+        self.words = [_MISSPELLED.get(word, word) for word in read]
         self.text = " ".join(self.words)
         self.tables, self.columns = _schema_stems(schema)
         self.rest = self._without_opening()
@@ -169,7 +174,9 @@ class Sentence:
         if last and last[0] in cue_words()["prepositions"] and last[0] != "about":
             return False
         if len(content) == 2 and content[0] not in cue_words()["keyword_openings"]:
-            return all(map(self._names, content))  # "singer names"; not "flag S"
+            return all(map(self._names, content)) and content[1].endswith("s")  # "singer names"; not "flag S"
+        if content[0] == "each" or _CONDITION.match(" ".join(content)):
+            return False  # "each line by its label", "rating over 1900"
         if self.opening and content[0] not in cue_words()["keyword_openings"]:
             following = content[1] if content[0] in ("the", "a", "all") and len(content) > 1 else ""
             if following not in cue_words()["keyword_openings"]:
@@ -296,6 +303,13 @@ class Sentence:
         place = ["", *_ENDS, "and", "or", "show", "list", *cue_words()["prepositions"], *cue_words()["auxiliaries"]]
         if before not in place or (after[:1].isalpha() and not noun and word in ("that", "this")):
             return False
+        if (
+            at >= 2
+            and before in ("is", "was", "are", "were")
+            and len(self.words) <= 7
+            and self.words[at + 1 :] in ([], ["?"])
+        ):
+            return True  # "which day was that?"
         if word == "that" and at and before not in (*cue_words()["prepositions"], "do", "does", "did", "is", "was"):
             return False
         return not (self._mentioned(after, at) if noun else seen_noun)
