@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from training.leaks import asked_keys, leaks
@@ -35,6 +35,8 @@ def main() -> int:
     parser.add_argument("--question", type=float, default=Shares.question, help="share of the answers to be read back")
     parser.add_argument("--repair", type=float, default=Shares.repair, help="repair examples per question and round")
     parser.add_argument("--act", type=int, default=Shares.act, help="transcripts of the loop")
+    parser.add_argument("--plus", type=float, default=Shares.plus, help="share of the transcripts under react_plus")
+    parser.add_argument("--draft", type=float, default=Shares.draft, help="share also asked beside an earlier query")
     parser.add_argument("--values", type=float, default=Shares.values, help="share of examples that show cell values")
     parser.add_argument("--paraphrase", type=float, default=Shares.paraphrase, help="chance of the other wording")
     parser.add_argument("--swap", type=float, default=Shares.swap, help="chance of another column or value")
@@ -75,7 +77,7 @@ def build(options: argparse.Namespace) -> int:
         print(f"{len(found)} leaks; what they concern is left out ({len(questions)} questions stay)", file=sys.stderr)
     if not questions:
         raise UsageError(f"nothing is left of {options.benchmark}:{options.split} to learn from")
-    own = ("rounds", "write", "question", "repair", "act", "values", "paraphrase", "guided", "swap", "synthetic")
+    own = [field.name for field in fields(Shares) if hasattr(options, field.name)]
     shares = Shares(**{name: getattr(options, name) for name in own})
     failures = (
         {row["id"]: str(row["sql"] or "") for row in Run.load(options.failures).predictions()}

@@ -30,7 +30,7 @@ GROUP = 12  # examples behind one schema text
 
 @dataclass(frozen=True)
 class Example:
-    """task: write, question, repair or act. pieces: the assistant's turn as (text, learned), which ends there if
+    """task: write, draft, question, repair or act. pieces: the assistant's turn as (text, learned), which ends there if
     ``closed``."""
 
     task: str
@@ -102,6 +102,13 @@ def write_example(item: Asked, schema_text: str) -> Example:
     """Question and schema -> SQL: ``generate_sql``'s own prompt."""
     messages = prompts.generate_messages(item.nlq, schema_text, constraints.extract_constraints(item.text))
     return Example("write", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))
+
+
+def draft_example(item: Asked, schema_text: str, draft: str) -> Example:
+    """Question, schema and an earlier query -> SQL: the prompt of a follow-up question."""
+    demanded = constraints.extract_constraints(item.text)
+    messages = prompts.generate_messages(item.nlq, schema_text, demanded, previous_sql=draft)
+    return Example("draft", item.question.id, item.question.db_id, tuple(messages), answer(item.sql))
 
 
 def question_example(item: Asked) -> Example:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from nl2sql.benchmarks import scorable
-from nl2sql.config import Config, SchemaConfig
+from nl2sql.config import PRESETS, SchemaConfig, build_config
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair.dry_run import engine_refusal
@@ -25,6 +25,7 @@ from training.synthetic import synthetic
 logger = logging.getLogger(__name__)
 
 VALUES = 4  # cell values shown with a question
+OTHERS = 0.4  # of the earlier queries that are shown
 LONGEST = 600  # characters of a model's failed query
 
 
@@ -32,9 +33,10 @@ LONGEST = 600  # characters of a model's failed query
 class Shares:
     """rounds: passes over the questions, each grouped and worded anew. write: share of the questions that are to be
     answered, question: share whose answers are to be read back as the question. repair: repair examples per question
-    and round.
+    and round. draft: share that is also asked with an earlier query beside it, the right one or another's.
 
-    act: transcripts of the loop in all; wrong: share of these that begin with a wrong query. held_out: share of the
+    act: transcripts of the loop in all; wrong: share of these that begin with a wrong query, plus: share of these under
+    ``react_plus``. held_out: share of the
     databases that only tell when to stop. paraphrase: chance of the other wording where a question has one. swap:
     chance that a question is asked about another column or value. synthetic: made-up questions per question and round.
     """
@@ -45,12 +47,14 @@ class Shares:
     repair: float = 0.2
     act: int = 150
     wrong: float = 0.4
+    plus: float = 0.0
     held_out: float = 0.05
     paraphrase: float = 0.4
     values: float = 0.75
     guided: float = 0.0
     swap: float = 0.0
     synthetic: float = 0.0
+    draft: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share that cannot be."""
@@ -142,6 +146,8 @@ def _groups(
         text = examples.schema_text(shown)
         made = [examples.write_example(item, text) for item in group if _drawn(shares.write, rng)]
         for item in group:
+            if _drawn(shares.draft, rng):
+                made.append(examples.draft_example(item, text, _draft(item, group, rng)))
             own = failures.get(item.question.id, "") if originals.get(item.question.id) == item.question.gold else ""
             wrong = _own_failure(item, own, database)
             if rng.random() < shares.repair and wrong is None:
@@ -155,6 +161,12 @@ def _groups(
 def _drawn(share: float, rng: random.Random) -> bool:
     """True for this share of the calls; all and none cost no draw, so that other draws stay what they were."""
     return share >= 1 or (share > 0 and rng.random() < share)
+
+
+def _draft(item: examples.Asked, group: Sequence[examples.Asked], rng: random.Random) -> str:
+    """The query that is shown as an earlier one: mostly the answer, as where it was edited; else a neighbour's."""
+    others = [other.sql for other in group if other.sql != item.sql and other.tables & item.tables]
+    return rng.choice(others) if others and rng.random() < OTHERS else item.sql
 
 
 def _own_failure(item: examples.Asked, sql: str, database: Database) -> tuple[str, str] | None:
@@ -198,7 +210,9 @@ def _acts(
             item = examples.asked(question, database)
             if item is None:
                 continue
-            config = Config(schema_text=SchemaConfig(values=VALUES if rng.random() < shares.values else 0))
+            shown = SchemaConfig(values=VALUES if rng.random() < shares.values else 0)
+            preset: dict[str, Any] = PRESETS["react_plus"] if _drawn(shares.plus, rng) else {}
+            config = build_config(preset).model_copy(update={"schema_text": shown})
             wrong = None
             if rng.random() < shares.wrong:
                 wrong = corrupted(item.sql, item.text, item.schema, database, rng)

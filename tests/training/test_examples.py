@@ -21,7 +21,7 @@ from nl2sql.agents.single_shot import single_shot
 from nl2sql.agents.task import State
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.benchmarks.core import FolderBenchmark
-from nl2sql.config import Config, build_config
+from nl2sql.config import PRESETS, Config, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Completion, Question, Resources, Usage
 from nl2sql.runs.repair_bench.corruptions import KINDS, corrupted, error_of
@@ -185,6 +185,29 @@ def test_held_out_databases_teach_nothing():
     assert not databases["train"] & databases["held_out"]
     assert {e.task for g in groups for e in g.examples} == {"write", "repair", "act"}
     assert sum(e.task == "act" for g in groups for e in g.examples) == 2
+
+
+def test_a_question_beside_an_earlier_query_is_asked_as_a_follow_up_is():
+    benchmark = load_benchmark("packaged", split="dev")
+    plain = {"rounds": 1, "repair": 0, "act": 0, "held_out": 0, "values": 0}
+    groups = list(mixture(benchmark, benchmark.questions, Shares(**plain, draft=1.0)))
+    drafts = [example for group in groups for example in group.examples if example.task == "draft"]
+    written = {example.id: example for group in groups for example in group.examples if example.task == "write"}
+    assert sorted(example.id for example in drafts) == sorted(written)
+    shown = {e.id: e.messages[-1]["content"].partition("Previous query:\n")[2].partition("\n")[0] for e in drafts}
+    answers = {id_: "".join(text for text, _ in example.pieces).rstrip(";") for id_, example in written.items()}
+    same = [id_ for id_ in shown if shown[id_] == answers[id_]]
+    assert all(shown.values()) and 0.4 < len(same) / len(shown) < 0.95
+    assert set(shown.values()) <= set(answers.values())  # another's is a neighbour's
+
+
+def test_transcripts_of_the_plus_loop_are_learned_as_well(database):
+    config = build_config(PRESETS["react_plus"])
+    for wrong, learned in ((None, 2), (JOIN.replace("name", "nom") + ";", 3)):
+        example = act_example(ASKED, JOIN, database, wrong=wrong, config=config)
+        assert example is not None
+        said = [text for text, learn in example.pieces if learn]
+        assert len(said) >= learned and "extract_constraints[" not in said[0]  # which is forced without a call
 
 
 def test_answers_are_read_back_as_the_questions_in_groups_of_their_own():
