@@ -97,10 +97,10 @@ def test_each_packaged_turn_is_a_question_behind_the_golds_before_it() -> None:
 def test_splits_of_the_packaged_dialogues_share_no_dialogue() -> None:
     names = ("dev", "test", "extra", "fresh")
     splits = [load_benchmark("packaged-dialogues", split=name).questions for name in names]
-    assert [len(questions) for questions in splits] == [132, 132, 102, 102]
+    assert [len(questions) for questions in splits] == [132, 132, 204, 102]
     ids = [{question.meta["interaction_id"] for question in questions} for questions in splits]
-    assert [len(dialogues) for dialogues in ids] == [36, 36, 24, 24] and len(set.union(*ids)) == 120
-    assert len(load_benchmark("packaged-dialogues").questions) == 468
+    assert [len(dialogues) for dialogues in ids] == [36, 36, 48, 24] and len(set.union(*ids)) == 144
+    assert len(load_benchmark("packaged-dialogues").questions) == 570
 
 
 def test_check_data_counts_the_dialogues() -> None:
