@@ -32,6 +32,7 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Database, Turn
+from nl2sql.sessions import forms
 from nl2sql.sql.words import words
 
 LONGEST = 2_000  # characters that are read: a longer question is none that leans on another
@@ -39,31 +40,8 @@ _TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[,;:?!.()]|(?<=\s)[-–—](
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
 _DEMONSTRATIVES = frozenset(["that", "this", "those", "these"])
 _WH = frozenset(["which", "what", "who", "whose", "whom", "how", "where"])
-_NUMBER = r"(?:\d+|two|three|four|five|six|seven|eight|nine|ten)(?: or (?:more|fewer|less))?"
-_OPEN_ENDS = (  # "who has the most?", "how many does each have?", "what does each of those cost?"
-    re.compile(r"^(?:give|show|list|name|tell|display)(?: me| us)? the [a-z]+\s*[?.!]?$"),
-    re.compile(r"^(?:and )?what (?:is|was) the (?:average|total|sum|mean|count|maximum|minimum)\s*[?.!]?$"),
-    re.compile(
-        r"(?:^|[,;] |\b(?:and|please|you|to|then|now) )(?:split|break|group|sort|order|divide|separate)"
-        r" (?:this|that|it|them|these|those)\b"
-    ),
-    re.compile(r"\b(?:has|have|had|of|does) the [a-z]+est\s*[?.!]?$"),
-    re.compile(r"\bthe most of (?:them|these|those)\s*[?.!]?$"),
-    re.compile(r"^which (?:are|is|were|was|have|had) [a-z]+\s*[?.!]?$"),
-    re.compile(r"\b(?:has|have|had|got) (?:the )?(?:most|fewest|least|highest|lowest)\s*[?.!]?$"),
-    re.compile(r"\b(?:of|in|for|at|from) each\s*[?.!]?$|^how (?:many|much) [a-z]+ each\s*[?.!]?$"),
-    re.compile(r"\b(?:has|have|does|do|did) each(?= (?:have|has|get|cost|make|take|[a-z]+ed)\b|\s*[?.!]?$)"),
-    re.compile(
-        r"\b(?:with|having|have|has) (?:at least |at most |(?:more|fewer|less) than )?" + _NUMBER + r"\s*[?.!]?$"
-    ),
-)
-_BARE = re.compile(r"^(?:which|what) [a-z]+ (?!are |is |were |was )[a-z]+ \?")  # "which teams met? home and away"
-_CONDITION = re.compile(
-    r"^[a-z]+ (?:over|under|above|below|after|before|since|until|from|at least|at most) [\d.,/-]+$"
-)
 _MISSPELLED = {"wich": "which", "whitch": "which", "wat": "what", "waht": "what", "hwo": "how", "agian": "again"}
 _TIMES = frozenset(["day", "date", "week", "month", "quarter", "year", "time", "period"])
-_TAKEN_UP = re.compile(r"^(?:and|but|so) (?:the|those) (?:[a-z]+ ){1,2}, .*\b(?:they|them|it|that|those)\b")
 SHORT = 6  # words of a demand that names no table and may be whole all the same
 _DETERMINERS = frozenset(["the", "all", "each", "every", "their", "its", "them", "how", "me"])
 _ENDS = frozenset(",;:.?!-–—")
@@ -157,6 +135,8 @@ class Sentence:
         content = [word for word in rest if word[0].isalnum() or word == "@"]
         if not content:
             return False
+        if content[0] in cue_words()["changing_verbs"]:
+            return False
         if content[0] in cue_words()["edit_verbs"]:
             changed = takewhile(lambda word: word not in ("by", "per", "into", "for"), content[1:])
             return any(map(self._names_table, changed))
@@ -175,7 +155,7 @@ class Sentence:
             return False
         if len(content) == 2 and content[0] not in cue_words()["keyword_openings"]:
             return all(map(self._names, content)) and content[1].endswith("s")  # "singer names"; not "flag S"
-        if content[0] == "each" or _CONDITION.match(" ".join(content)):
+        if content[0] == "each" or forms.CONDITION.match(" ".join(content)):
             return False  # "each line by its label", "rating over 1900"
         if self.opening and content[0] not in cue_words()["keyword_openings"]:
             following = content[1] if content[0] in ("the", "a", "all") and len(content) > 1 else ""
@@ -224,11 +204,15 @@ class Sentence:
         asking = {*cue_words()["asking"], *cue_words()["superlatives"]}
         if asking.issuperset(rest):
             return " ".join(rest)
-        for form in _OPEN_ENDS if self._is_simple() else ():
+        for form in forms.OPEN_ENDS if self._is_simple() else ():
             if match := form.search(self.text):
                 return match[0].strip(" ?.!")
-        if match := _BARE.search(self.text):
-            return match[0].strip(" ?")
+        for form in forms.ANYWHERE:
+            if match := form.search(self.text):
+                return match[0].strip(" ?")
+        counted = forms.DEFINITE.search(self.text)  # "the seven titles"
+        if counted and self._names(counted["what"]) and not forms.SUPERLATIVE.search(counted["rest"]):
+            return counted[0].removesuffix(counted["rest"])
         part = re.search(r"\b(?:which|how many|any|some) of the (?P<what>[a-z]+)\b(?! of\b)", self.text)
         if part and not self._names(part["what"]):
             return part[0]
@@ -279,6 +263,9 @@ class Sentence:
             and len(nouns) == 1
         ):
             return word  # "in which branches can i find them?"
+        many = self.words[0] == "how" and len(nouns) == 1 and self.words[2:3] == nouns
+        if many and word in ("his", "her", "him", "he", "she"):
+            return word  # "how many copies of his books": nobody was named
         if word == "it" and at:
             nouns = [noun for noun in nouns if not noun.endswith("s")]
         return "" if nouns else word
@@ -349,12 +336,14 @@ class Sentence:
     def _reaching_back(self) -> list[Evidence]:
         text = f" {self.text} "
         found = [Evidence("cue", phrase) for phrase in cue_words()["reaching_back"] if f" {phrase} " in text]
-        if taken_up := _TAKEN_UP.search(self.text):  # "and the warnings, for which hazards were they?"
+        if taken_up := forms.TAKEN_UP.search(self.text):  # "and the warnings, for which hazards were they?"
             found.append(Evidence("cue", taken_up[0].partition(" ,")[0]))
         if any(sign.text.split()[0] in ("of", "among", "out", "in", "one", "each", "all") for sign in found):
             found = [sign for sign in found if not self._named_before(sign.text)]
         for ending in cue_words()["endings"]:
             last = re.search(rf" {ending} (?:[?.!,:;–—-]|$)", f" {self.text} ")
+            if last and self.words[0] == ending and self._is_whole(self.rest):
+                continue  # "instead, tell me ..."
             alone = ending in ("again", "instead", "earlier") or not any(map(self._names_table, self.words))
             if last and (alone or not self._is_whole(self.rest)):
                 found.append(Evidence("cue", ending))
