@@ -97,10 +97,10 @@ def test_each_packaged_turn_is_a_question_behind_the_golds_before_it() -> None:
 def test_splits_of_the_packaged_dialogues_share_no_dialogue() -> None:
     names = ("dev", "test", "extra", "fresh")
     splits = [load_benchmark("packaged-dialogues", split=name).questions for name in names]
-    assert [len(questions) for questions in splits] == [132, 132, 204, 102]
+    assert [len(questions) for questions in splits] == [132, 132, 306, 102]
     ids = [{question.meta["interaction_id"] for question in questions} for questions in splits]
-    assert [len(dialogues) for dialogues in ids] == [36, 36, 48, 24] and len(set.union(*ids)) == 144
-    assert len(load_benchmark("packaged-dialogues").questions) == 570
+    assert [len(dialogues) for dialogues in ids] == [36, 36, 72, 24] and len(set.union(*ids)) == 168
+    assert len(load_benchmark("packaged-dialogues").questions) == 672
 
 
 def test_check_data_counts_the_dialogues() -> None:

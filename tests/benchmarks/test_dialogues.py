@@ -33,7 +33,7 @@ FOLLOW_UPS = (
     "refinement", "value_change", "new_grouping", "drill_down", "pronoun", "return_to_earlier",
 )  # fmt: skip
 HALVES = ("dev", "test")
-BATCHES = {"extra": 8, "fresh": 4}  # dialogues per database
+BATCHES = {"extra": 12, "fresh": 4}  # dialogues per database
 CUES = re.compile(
     r"\b(what about|how about|show me|also|that|those|this|these|same|only|instead|them|they|their|there)\b", re.I
 )
