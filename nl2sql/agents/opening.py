@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.context import grounding, linking
+from nl2sql.agents.context import grounding, relevance
 from nl2sql.agents.resources import completed
 from nl2sql.agents.task import Task, takes_no_sql
 from nl2sql.config import Config
 from nl2sql.databases import schema
-from nl2sql.errors import UsageError
+from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources
 
 NO_SCHEMA = "(the schema is not shown)"
@@ -82,6 +83,8 @@ def open_task(
         schema_summary=summary if count(summary) <= budget else full,
         values=values,
     )
+    if relevance.uses_relevance(config):
+        _link_by_relevance(task)
     if config.few_shot.k:
         from nl2sql.agents.context import few_shot
 
@@ -96,6 +99,18 @@ def open_task(
     return task
 
 
+def _link_by_relevance(task: Task) -> None:
+    """Ask the model how relevant tables and columns are; where it cannot tell, a flag says so and words decide."""
+    head = relevance.head_of(task.config)
+    try:
+        task.relevance, usage = relevance.relevance(task.nlq, task.schema, task.resources.model, head)
+    except ModelError as error:
+        task.flags["linking"] = f"lexical: {error}"
+        return
+    task.usage = task.usage + usage
+    task.resources.charge(usage)
+
+
 def _check_arguments(question: Question, resources: Resources, config: Config) -> None:
     """The usual slips of a notebook, each with the call that was meant."""
     if not isinstance(question.text, str):
@@ -106,6 +121,7 @@ def _check_arguments(question: Question, resources: Resources, config: Config) -
         raise UsageError(f"model={resources.model!r} is no model; pass nl2sql.load_model('smollm2-135m')")
     if not isinstance(config, Config):
         raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
+    relevance.check_relevance(resources.model, config)
 
 
 def link(task: Task) -> dict[str, Any]:
@@ -116,11 +132,21 @@ def link(task: Task) -> dict[str, Any]:
 
 def focus_text(task: Task, keep: int) -> tuple[str, bool]:
     """The schema text of the ``keep`` tables that matter most (0: of all), and whether any is left out."""
-    focus = linking.link_schema(task.nlq, task.schema, keep)
+    focus = task.linked(keep)
     changed, form = len(focus.tables) < len(task.schema.tables), task.config.schema_text.form
-    if not changed or form == "none":
+    by_relevance = task.relevance is not None and task.config.linking.order == "relevance"
+    if form == "none" or not (changed or by_relevance):
         return task.schema_text_full, changed
-    return _within_budget(task, focus, form), changed
+    described = task.config.linking.described if by_relevance else 0
+    return _within_budget(task, _ordered(task, focus), form, described), changed
+
+
+def _ordered(task: Task, shown: schema.Schema) -> schema.Schema:
+    """With ``linking.order: relevance`` the most relevant tables first."""
+    if task.relevance is None or task.config.linking.order == "schema":
+        return shown
+    known = task.relevance.tables
+    return replace(shown, tables=tuple(sorted(shown.tables, key=lambda table: -known[table.name])))
 
 
 def other_orders(task: Task, count: int) -> list[str]:
@@ -132,7 +158,7 @@ def other_orders(task: Task, count: int) -> list[str]:
     form = task.config.schema_text.form
     if form == "none" or not count:
         return []
-    focus = linking.link_schema(task.nlq, task.schema, task.tables_kept)
+    focus = _ordered(task, task.linked(task.tables_kept))
     tables, random = list(focus.tables), Random(task.question.text)
     seen = {tuple(table.name for table in tables)}
     wanted = min(count + 1, math.factorial(len(tables)))
@@ -146,7 +172,7 @@ def other_orders(task: Task, count: int) -> list[str]:
     return orders
 
 
-def _within_budget(task: Task, shown: schema.Schema, form: schema.Form) -> str:
+def _within_budget(task: Task, shown: schema.Schema, form: schema.Form, described: int = 0) -> str:
     model = task.resources.model
     return schema.budget_schema(
         shown,
@@ -154,4 +180,5 @@ def _within_budget(task: Task, shown: schema.Schema, form: schema.Form) -> str:
         min(task.config.schema_text.max_tokens, model.context_window // 4),
         form,
         task.samples,
+        described,
     )

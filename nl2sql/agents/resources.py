@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from nl2sql.agents.context.relevance import relevance_print
 from nl2sql.agents.identity import code_identity
 from nl2sql.agents.question_model import question_model, question_model_print
 from nl2sql.agents.repairing import check_corpus, corpus_of, corpus_print
@@ -75,6 +76,7 @@ def members(
     """
     seen: dict[str, str | None] = {
         "corpus": corpus_print(config.repair),
+        "relevance": relevance_print(config),
         "question_model": question_model_print(config.candidates) if reads_back(config) else None,
     }
     if config.few_shot.k:

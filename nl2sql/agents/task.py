@@ -23,6 +23,7 @@ from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
 from nl2sql.agents.record import Episode, repair_counts, summarize_trace
 from nl2sql.config import Config
 from nl2sql.databases import schema
+from nl2sql.databases.schema import Schema
 from nl2sql.errors import DatabaseError, ModelError, UsageError
 from nl2sql.interfaces import Completion, Database, Message, Question, Resources, RunResult, Sampling, Usage
 from nl2sql.sql.bounds import REFUSED, bounded
@@ -30,6 +31,7 @@ from nl2sql.vizql.query import DIALECT
 
 if TYPE_CHECKING:
     from nl2sql.agents.checks.suspicions import Suspicion
+    from nl2sql.agents.context.relevance import Relevance
 
 LINK_MAX_TABLES = 6  # the specification's number
 THINKING_CHARS = 20_000  # of a call's thoughts that its record keeps
@@ -58,6 +60,7 @@ class Task:
     schema_text_full: str
     schema_text_focus: str
     schema_summary: str
+    relevance: Relevance | None = None  # of tables and columns, where ``config.linking`` asks for it
     values: Sequence[grounding.Match] = ()  # those of the question's line of values
     examples: Sequence[tuple[str, str]] = ()  # few-shot (question, SQL), the likest last
     usage: Usage = field(default_factory=Usage)
@@ -97,6 +100,12 @@ class Task:
     def tables_kept(self) -> int:
         """The number of tables that schema linking keeps; 0: all."""
         return LINK_MAX_TABLES if self.config.react.use_link_schema else 0
+
+    def linked(self, keep: int) -> Schema:
+        """The part of the schema that the question is about, at most ``keep`` tables; 0: all."""
+        learned = self.relevance is not None and self.config.linking.learned
+        ranking = self.relevance.ranking() if self.relevance is not None and learned else None
+        return linking.link_schema(self.nlq, self.schema, keep, ranking)
 
     def sql_messages(
         self, constraints: Mapping[str, Any] | None, schema_text: str | None = None
@@ -138,7 +147,7 @@ class Task:
             prefill = prompts.prompt("generate_prefill", self.config.prompts)
         if self.config.constrain == "plain":
             shown = MOST_TABLES if self.schema_text_focus == self.schema_text_full else LINK_MAX_TABLES
-            options["grammar"] = plain_grammar(linking.link_schema(self.nlq, self.schema, shown), prefill)
+            options["grammar"] = plain_grammar(self.linked(shown), prefill)
         elif constrained or self.config.constrain == "sql":
             options["grammar"] = select.select_grammar(self.schema, prefill)
         completions = self.ask_many(

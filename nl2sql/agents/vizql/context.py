@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nl2sql.agents import prompts
-from nl2sql.agents.context import linking
 from nl2sql.agents.task import Task
 from nl2sql.vizql.infer import infer
 from nl2sql.vizql.source import DataSource, FieldMetadata, read_source
@@ -36,7 +35,7 @@ def source_of(task: Task) -> DataSource:
 
 def linked_fields(task: Task, source: DataSource) -> tuple[FieldMetadata, ...]:
     """The fields of the tables that the question is about, as ``link_schema`` chooses them; hidden ones are none."""
-    tables = {table.name.lower() for table in linking.link_schema(task.nlq, task.schema, task.tables_kept).tables}
+    tables = {table.name.lower() for table in task.linked(task.tables_kept).tables}
     shown = tuple(field for field in source.fields if not field.hidden)
     linked = tuple(field for field in shown if source.table_of(field).lower() in tables)
     beside = tuple(field for field in shown if not source.table_of(field))  # calculations belong to no table
