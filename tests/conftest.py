@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from engine_shops import engine  # noqa: F401 - a fixture
-from people import make_database
+from people import SHOP, make_database
 from session_stores import redis_address, session_store  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
@@ -66,15 +66,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if surprising and session.exitstatus == 0:
         print("\nskipped without a line in tests/allowed_skips.txt:", *surprising, sep="\n  ")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-SHOP = """
-CREATE TABLE customers (customer_id INTEGER PRIMARY KEY, name TEXT NOT NULL, city TEXT);
-CREATE TABLE orders (order_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES customers, status TEXT, total REAL);
-INSERT INTO customers VALUES (1, 'Ada', 'Bern'), (2, 'Ben', 'Basel'), (3, 'Cleo', 'Bern');
-INSERT INTO orders VALUES (10, 1, 'shipped', 20.0), (11, 1, 'open', 5.5), (12, 2, 'shipped', 9.0);
-INSERT INTO orders VALUES (13, 3, 'shipped', 1.0);
-"""
 
 
 @pytest.fixture

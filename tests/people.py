@@ -1,4 +1,4 @@
-"""A small SQLite database with the names and values that trip a careless reader."""
+"""A small SQLite database with the names and values that trip a careless reader, and a plain shop."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ CREATE TABLE "order" ("my column" TEXT, "select" INT);
 INSERT INTO "order" VALUES ('a', 1);
 CREATE TABLE "it's ""odd"";--" (x);
 INSERT INTO "it's ""odd"";--" VALUES (7);
+"""
+
+SHOP = """
+CREATE TABLE customers (customer_id INTEGER PRIMARY KEY, name TEXT NOT NULL, city TEXT);
+CREATE TABLE orders (order_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES customers, status TEXT, total REAL);
+INSERT INTO customers VALUES (1, 'Ada', 'Bern'), (2, 'Ben', 'Basel'), (3, 'Cleo', 'Bern');
+INSERT INTO orders VALUES (10, 1, 'shipped', 20.0), (11, 1, 'open', 5.5), (12, 2, 'shipped', 9.0);
+INSERT INTO orders VALUES (13, 3, 'shipped', 1.0);
 """
 
 

@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("fitting")
     tiny_model().save_pretrained(place / "tiny")
     tiny_tokenizer().save_pretrained(place / "tiny")
-    from conftest import SHOP, make_database
+    from people import SHOP, make_database
 
     (place / "benchmark" / "databases").mkdir(parents=True)
     for name in ("shop", "store"):
