@@ -13,7 +13,8 @@ import fit_verifier
 import numpy as np
 import pytest
 from fitting import cases_of, thresholds
-from models.tiny import tiny_model, tiny_tokenizer
+from models.tiny import saved_tiny
+from people import SHOP, make_database
 
 from nl2sql.agents.candidates.ranking import POOLS
 from nl2sql.config import build_config
@@ -39,10 +40,7 @@ WRITTEN = {  # a question -> what is written for it; the first is greedy
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of ``choose: verify`` over two databases with the same tables."""
     place = tmp_path_factory.mktemp("fitting")
-    tiny_model().save_pretrained(place / "tiny")
-    tiny_tokenizer().save_pretrained(place / "tiny")
-    from people import SHOP, make_database
-
+    saved_tiny(place / "tiny")
     (place / "benchmark" / "databases").mkdir(parents=True)
     for name in ("shop", "store"):
         make_database(place / "benchmark" / "databases" / f"{name}.sqlite", SHOP)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from models.tiny import tiny_model, tiny_tokenizer
+from models.tiny import saved_tiny
 
 from nl2sql.agents.candidates.ranking import POOLS, Candidate, rank
 from nl2sql.agents.checks.verifier import probability_right, signals
@@ -110,9 +110,7 @@ class Told(ScriptedModel):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A tiny question model on disk."""
-    tiny_model().save_pretrained(tmp_path / "tiny")
-    tiny_tokenizer().save_pretrained(tmp_path / "tiny")
-    return tmp_path / "tiny"
+    return saved_tiny(tmp_path / "tiny")
 
 
 def settings(folder: Path, **values: Any) -> Config:

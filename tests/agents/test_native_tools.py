@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from models.standin import Dialect, sends, serving
-from models.tiny import TEMPLATE, TOOL_TEMPLATE, tiny_model, tiny_tokenizer
+from models.tiny import TEMPLATE, TOOL_TEMPLATE, saved_tiny, tiny_model, tiny_tokenizer
 from test_grammars import accepts
 
 from nl2sql.agents.controllers import check_model_abilities
@@ -323,8 +323,7 @@ main()
 )
 def test_without_llguidance_a_constrained_command_fails_once_at_the_start(tmp_path: Path, command: list[str]) -> None:
     folder = tmp_path / "tiny"
-    tiny_model().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    saved_tiny(folder)
     whole = [sys.executable, "-c", BLOCKED, *command, "--model", str(folder)]
     done = subprocess.run(whole, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and done.stdout == "" and not (tmp_path / "run").exists()

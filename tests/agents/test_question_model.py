@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from models.tiny import tiny_model, tiny_tokenizer
+from models.tiny import saved_tiny, tiny_model, tiny_tokenizer
 from training import lora
 from training.lora import Recipe
 
@@ -30,9 +30,7 @@ QUERIES = ["SELECT name FROM customers WHERE city = 'Bern';", "SELECT 1;", "SELE
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A tiny model of its own on disk."""
-    tiny_model().save_pretrained(tmp_path / "tiny")
-    tiny_tokenizer().save_pretrained(tmp_path / "tiny")
-    return tmp_path / "tiny"
+    return saved_tiny(tmp_path / "tiny")
 
 
 def settings(folder: Path, **values: object) -> Config:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from models.tiny import tiny_model, tiny_tokenizer
+from models.tiny import saved_tiny, tiny_tokenizer
 from typer.testing import CliRunner
 
 from nl2sql.cli import app
@@ -21,9 +21,7 @@ from nl2sql.models.spec import Source
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("tiny")
-    tiny_model().save_pretrained(where)
-    tiny_tokenizer().save_pretrained(where)
-    return where
+    return saved_tiny(where)
 
 
 def test_a_sound_model_passes_every_check(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models.tiny import tiny_model, tiny_tokenizer
+from models.tiny import saved_tiny
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.models import load_model
@@ -25,9 +25,7 @@ CHAT = [{"role": "user", "content": "hello"}]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model().save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
-    return path
+    return saved_tiny(path)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models.tiny import CONFIGS, SIZE, tiny_model, tiny_tokenizer
+from models.tiny import CONFIGS, SIZE, saved_tiny, tiny_model
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from nl2sql.errors import ModelError, UsageError
@@ -46,8 +46,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {kind: tmp_path_factory.mktemp("models") / kind for kind in KINDS}
     for kind, path in found.items():
-        made(kind).save_pretrained(path)
-        tiny_tokenizer().save_pretrained(path)
+        saved_tiny(path, made(kind))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -84,3 +85,10 @@ def tiny_model(kind: str = "llama", seed: int = 0) -> Any:
             if parameter.dim() == 2:
                 parameter.mul_(6.0)  # initial weights of 0.02 would make every token about equally likely
     return model
+
+
+def saved_tiny(folder: Path, model: Any = None) -> Path:
+    """``folder``, with a model (the tiny one where none is given) and its tokenizer, as ``--model`` takes it."""
+    (tiny_model() if model is None else model).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder

@@ -10,7 +10,7 @@ from pathlib import Path
 import programs
 import pytest
 import torch
-from models.tiny import tiny_model, tiny_tokenizer
+from models.tiny import saved_tiny, tiny_model
 from safetensors.torch import load_file, save_file
 from training import lora
 from training.packing import IGNORED, Row, common_prefix, packs
@@ -308,8 +308,7 @@ def test_auto_is_the_models_own_adapter_and_packaged_ones_go_by_name():
 def test_the_scripts_build_train_resume_and_load(tmp_path):
     """20 updates on packaged data, stopped once: the loss falls, and ``--adapter`` loads what came of it."""
     base, data, out = tmp_path / "base", tmp_path / "data", tmp_path / "out"
-    tiny_model().save_pretrained(base)
-    tiny_tokenizer().save_pretrained(base)
+    saved_tiny(base)
     options = ["--benchmark", "packaged", "--split", "dev", "--limit", "15", "--rounds", "1", "--act", "0"]
     refused = programs.script("build_training_data.py", *options, "--out", data, "--check", "packaged:test")
     assert refused.returncode == 2  # the same databases: nothing may be learned from them
@@ -351,8 +350,7 @@ evaluate:
 
 def test_a_ladder_trains_its_rungs_and_compares_them_with_the_first(tmp_path):
     base, file, out = tmp_path / "base", tmp_path / "ladder.yaml", tmp_path / "out"
-    tiny_model().save_pretrained(base)
-    tiny_tokenizer().save_pretrained(base)
+    saved_tiny(base)
     file.write_text(LADDER.format(base=base))
     first = programs.script("adapter_ladder.py", "--ladder", file, "--out", out, "--rungs", "recipe", "no-values")
     assert first.returncode == 0, first.stderr
@@ -383,8 +381,7 @@ def test_training_without_data_says_how_to_make_it(tmp_path):
     assert found.returncode == 2
     assert "unknown model" in found.stderr
     base = tmp_path / "base"
-    tiny_model().save_pretrained(base)
-    tiny_tokenizer().save_pretrained(base)
+    saved_tiny(base)
     found = programs.script(*train, base)
     assert found.returncode == 2
     assert "build_training_data.py" in found.stderr
