@@ -26,16 +26,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fitting import auc
 from tqdm.auto import tqdm
 
 from nl2sql import load_benchmark, load_model
 from nl2sql.agents.context.grounding import with_values
-from nl2sql.agents.context.linking import column_scores, rank_tables
 from nl2sql.agents.context.relevance import (
     LONGEST,
     WEIGHTS_FILE,
     beside_one_another,
     features,
+    length_of,
+    lexical_scores,
     log_odds,
     read_items,
 )
@@ -70,15 +72,12 @@ class Case:
         return np.array([name in self.used.columns for name in named])
 
     def lexical(self, kind: str) -> Array:
-        scores = dict(rank_tables(self.nlq, self.schema))
-        if kind == "tables":
-            return np.array([scores[table.name] for table in self.schema.tables])
-        return np.array(column_scores(self.nlq, self.schema, scores))
+        return lexical_scores(self.nlq, self.schema)[list(KINDS).index(kind)]
 
     def learned(self, kind: str, weights: Mapping[str, Array]) -> Array:
         assert self.seen is not None
         seen = (self.seen["tables"], self.seen["columns"])
-        return log_odds(self.nlq, self.schema, seen, weights)[list(KINDS).index(kind)]
+        return log_odds(self.schema, lexical_scores(self.nlq, self.schema), seen, weights)[list(KINDS).index(kind)]
 
 
 def main() -> int:
@@ -164,7 +163,7 @@ def read_all(cases: list[Case], options: argparse.Namespace) -> dict[str, Any]:
     """Sets ``seen`` of each case; leaves out those of schemas that one text does not hold. The model's description."""
     folder, layers = options.states, list(options.layers)
     folder.mkdir(parents=True, exist_ok=True)
-    cases[:] = [case for case in cases if _length(case.schema) <= LONGEST]
+    cases[:] = [case for case in cases if sum(map(length_of, case.schema.tables)) <= LONGEST]
     files = [folder / f"{case.id.replace('/', '_')}.npy" for case in cases]
     stamp = folder / "about.json"
     about: dict[str, Any] = json.loads(stamp.read_text(encoding="utf-8")) if stamp.exists() else {}
@@ -183,13 +182,9 @@ def read_all(cases: list[Case], options: argparse.Namespace) -> dict[str, Any]:
             part.replace(file)
         model.close()
     for case, file in zip(cases, files, strict=True):
-        seen = features(case.nlq, case.schema, np.load(file).astype(np.float32))
+        seen = features(lexical_scores(case.nlq, case.schema), np.load(file).astype(np.float32))
         case.seen = dict(zip(KINDS, seen, strict=True))
     return about
-
-
-def _length(schema: Schema) -> int:
-    return sum(len(table.name) + sum(len(column.name) + 2 for column in table.columns) for table in schema.tables)
 
 
 # ------------------------------------------------------------------------------------------------------- fitting
@@ -208,7 +203,8 @@ def fit_head(cases: Sequence[Case], ridge: float) -> dict[str, Array]:
         for case in cases:
             own = [case.seen[name] @ w[:-1] + w[-1] for name, w in halves[half[case.db_id]].items()]  # type: ignore[index]
             unknown = np.zeros(11, np.float32)  # of tables, which are fitted first
-            seen = beside_one_another(case.nlq, case.schema, *own, weights.get("tables_beside", unknown))[at]
+            lexical = lexical_scores(case.nlq, case.schema)
+            seen = beside_one_another(case.schema, lexical, *own, weights.get("tables_beside", unknown))[at]
             used = case.labels(kind)
             pairs = (seen[used][:, None] - seen[~used][None]).reshape(-1, seen.shape[1])
             x += [np.hstack([seen, np.ones((len(seen), 1))]), np.hstack([pairs, np.zeros((len(pairs), 1))])]
@@ -275,13 +271,6 @@ def recall(scores: Sequence[Array], labels: Sequence[Array], k: int) -> tuple[fl
         for score, used in zip(scores, labels, strict=True)
     ]
     return float(np.mean([hit == 1 for hit in hits])), float(np.mean(hits))
-
-
-def auc(scores: Array, used: Array) -> float:
-    """The chance that a used name scores higher than one that is not; ties count half."""
-    others = np.sort(scores[~used])
-    below, upto = (np.searchsorted(others, scores[used], side) for side in ("left", "right"))
-    return float((below + upto).mean() / 2 / len(others))
 
 
 if __name__ == "__main__":

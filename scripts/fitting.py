@@ -130,11 +130,12 @@ def ece(sure: Sequence[float], right: Array) -> float:
 
 
 def auc(sure: Sequence[float], right: Array) -> float:
-    """The chance that a right case is held for likelier right than a wrong one."""
-    good, bad = np.array(sure)[right == 1], np.array(sure)[right == 0]
+    """The chance that a right case is held for likelier right than a wrong one; ties count half."""
+    good, bad = np.array(sure)[right == 1], np.sort(np.array(sure)[right == 0])
     if not len(good) or not len(bad):
         return float("nan")
-    return float(np.mean([(g > bad).mean() + 0.5 * (g == bad).mean() for g in good]))
+    below, upto = (np.searchsorted(bad, good, side) for side in ("left", "right"))
+    return float((below + upto).mean() / 2 / len(bad))
 
 
 def thresholds(sure: Sequence[float], right: Array) -> list[list[str]]:

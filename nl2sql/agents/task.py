@@ -103,8 +103,7 @@ class Task:
 
     def linked(self, keep: int) -> Schema:
         """The part of the schema that the question is about, at most ``keep`` tables; 0: all."""
-        learned = self.relevance is not None and self.config.linking.learned
-        ranking = self.relevance.ranking() if self.relevance is not None and learned else None
+        ranking = self.relevance.ranking() if self.relevance is not None and self.config.linking.learned else None
         return linking.link_schema(self.nlq, self.schema, keep, ranking)
 
     def sql_messages(

@@ -20,6 +20,7 @@ from nl2sql.agents.context.relevance import (
     features,
     head_of,
     item_text,
+    lexical_scores,
     read_items,
     relevance,
 )
@@ -99,7 +100,7 @@ def test_the_head_weighs_hidden_states_and_the_lexical_ranking(model: LocalModel
     config = build_config({"linking": {"learned": True, "weights": str(head(tmp_path, **weights))}})
     found, _ = relevance(ASKED, schema, model, head_of(config))
     states, _ = read_items(ASKED, schema, model, LAYERS)
-    tables, columns = features(ASKED, schema, states)
+    tables, columns = features(lexical_scores(ASKED, schema), states)
     expected = 1 / (1 + np.exp(-(tables @ weights["tables"][:-1] + weights["tables"][-1])))
     assert list(found.tables) == [table.name for table in schema.tables]
     assert list(found.tables.values()) == pytest.approx(np.clip(expected, LEAST, 1 - LEAST), abs=1e-4)
@@ -109,7 +110,7 @@ def test_the_head_weighs_hidden_states_and_the_lexical_ranking(model: LocalModel
 
 def test_the_lexical_ranking_stands_in_the_features() -> None:
     schema = Schema((Table("customers", (Column("id"),)), Table("orders", (Column("id"),))))
-    tables, columns = features(ASKED, schema, np.zeros((4, 3)))
+    tables, columns = features(lexical_scores(ASKED, schema), np.zeros((4, 3)))
     score = dict(rank_tables(ASKED, schema))["orders"]
     assert tables[1].tolist() == pytest.approx([0, 0, 0, 1.0, score, 1.0, 0.0, 1.0])
     assert tables[0][-3:].tolist() == [0.0, 1.0, 0.5]

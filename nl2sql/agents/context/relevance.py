@@ -41,6 +41,7 @@ WEIGHTS = ("tables", "columns", "tables_beside", "columns_beside")
 LOWEST = (-8.0, -8.0)  # log-odds of what is not there
 LEAST = 1e-4  # no name is held for less relevant, and none for more than one minus this
 
+Scores = tuple[Any, Any]  # float arrays [tables] and [columns]
 ColumnName = tuple[str, str]  # its table's name and its own
 
 
@@ -84,17 +85,18 @@ def relevance(nlq: str, schema: Schema, model: Model, head: Head) -> tuple[Relev
     Raises ModelError where the model fails, or a table is too long for its window.
     """
     states, usage = read_items(nlq, schema, model, head.layers)
-    tables, columns = log_odds(nlq, schema, features(nlq, schema, states), head.weights)
+    lexical = lexical_scores(nlq, schema)
+    tables, columns = log_odds(schema, lexical, features(lexical, states), head.weights)
     names = [table.name for table in schema.tables]
     named = [(table.name, column.name) for table in schema.tables for column in table.columns]
     by_table = dict(zip(names, _probabilities(tables), strict=True))
     return Relevance(by_table, dict(zip(named, _probabilities(columns), strict=True))), usage
 
 
-def log_odds(nlq: str, schema: Schema, seen: tuple[Any, Any], weights: Mapping[str, Any]) -> tuple[Any, Any]:
+def log_odds(schema: Schema, lexical: Scores, seen: tuple[Any, Any], weights: Mapping[str, Any]) -> tuple[Any, Any]:
     """Of tables and of columns, from their ``features``: each by itself first, then beside the others."""
     first, second = _weighed(seen[0], weights["tables"]), _weighed(seen[1], weights["columns"])
-    tables, columns = beside_one_another(nlq, schema, first, second, weights["tables_beside"])
+    tables, columns = beside_one_another(schema, lexical, first, second, weights["tables_beside"])
     return _weighed(tables, weights["tables_beside"]), _weighed(columns, weights["columns_beside"])
 
 
@@ -140,7 +142,7 @@ def _parts(schema: Schema) -> list[list[Table]]:
     parts: list[list[Table]] = [[]]
     length = 0
     for table in schema.tables:
-        own = len(table.name) + sum(len(column.name) + 2 for column in table.columns)
+        own = length_of(table)
         if length + own > LONGEST and parts[-1]:
             parts.append([])
             length = 0
@@ -149,16 +151,26 @@ def _parts(schema: Schema) -> list[list[Table]]:
     return parts
 
 
-def features(nlq: str, schema: Schema, states: Any) -> tuple[Any, Any]:
+def length_of(table: Table) -> int:
+    """Its characters in the text, about."""
+    return len(table.name) + sum(len(column.name) + 2 for column in table.columns)
+
+
+def lexical_scores(nlq: str, schema: Schema) -> Scores:
+    """Those of tables and of columns by their words, in the schema's order."""
+    import numpy as np
+
+    tables = dict(rank_tables(nlq, schema))
+    return np.array([tables[table.name] for table in schema.tables]), np.array(column_scores(nlq, schema, tables))
+
+
+def features(lexical: Scores, states: Any) -> tuple[Any, Any]:
     """What the head weighs, of tables and of columns: the hidden states, and beside them the lexical ranking."""
     import numpy as np
 
-    lexical = dict(rank_tables(nlq, schema))
-    tables = [lexical[table.name] for table in schema.tables]
-    columns = column_scores(nlq, schema, lexical)
-    count = len(tables)
-    read = ((states[:count], tables), (states[count:], columns))
-    seen = [np.hstack([part, _ranks(np.array(scores))]).astype(np.float32) for part, scores in read]
+    count = len(lexical[0])
+    read = zip((states[:count], states[count:]), lexical, strict=True)
+    seen = [np.hstack([part, _ranks(scores)]).astype(np.float32) for part, scores in read]
     return seen[0], seen[1]
 
 
@@ -171,7 +183,7 @@ def _ranks(scores: Any) -> Any:
     return np.stack([scores / best, scores, rank == 0, rank == 1, 1 / (1 + rank)], axis=1)
 
 
-def beside_one_another(nlq: str, schema: Schema, tables: Any, columns: Any, weights: Any) -> tuple[Any, Any]:
+def beside_one_another(schema: Schema, lexical: Scores, tables: Any, columns: Any, weights: Any) -> tuple[Any, Any]:
     """The second step's features, of tables and of columns, each name seen beside the others.
 
     tables, columns: log-odds of the first step. Of a table: its own, those of its two best columns, of the best other
@@ -180,9 +192,7 @@ def beside_one_another(nlq: str, schema: Schema, tables: Any, columns: Any, weig
     """
     import numpy as np
 
-    lexical = dict(rank_tables(nlq, schema))
-    scores = np.array([lexical[table.name] for table in schema.tables])
-    ranks = _ranks(scores)
+    ranks, words = _ranks(lexical[0]), lexical[1]
     seen, at = [], 0
     for i, (table, near) in enumerate(zip(schema.tables, joinable_tables(schema), strict=True)):
         own = sorted([*columns[at : at + len(table.columns)], *LOWEST], reverse=True)[:2]
@@ -192,7 +202,6 @@ def beside_one_another(nlq: str, schema: Schema, tables: Any, columns: Any, weig
     of_tables = np.array(seen)
     counts = [len(table.columns) for table in schema.tables]
     shares = [np.repeat(each, counts) for each in (_weighed(of_tables, weights), ranks[:, 0])]
-    words = np.array(column_scores(nlq, schema, lexical))
     best, told = columns.max(initial=LOWEST[0]), words.max(initial=0.0)
     return of_tables, np.stack([columns, *shares, columns - best, columns == best, words, words - told], axis=1)
 
