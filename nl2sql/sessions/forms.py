@@ -1,6 +1,6 @@
 """Forms of sentences that leave out what an earlier question said, in lower case, words and marks apart.
 
->>> bool(BARE.search("which teams met ? home and away"))
+>>> any(form.search("which teams met ? home and away") for form in ANYWHERE)
 True
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
-_COUNT = r"(?:\d{1,2}|two|three|four|five|six|seven|eight|nine|ten)"
-_NUMBER = r"(?:\d+|two|three|four|five|six|seven|eight|nine|ten)(?: or (?:more|fewer|less))?"
+_WORDS = "two|three|four|five|six|seven|eight|nine|ten"
+_COUNT = rf"(?:\d{{1,2}}|{_WORDS})"
+_NUMBER = rf"(?:\d+|{_WORDS})(?: or (?:more|fewer|less))?"
 _ASKED = r"(?:and |please |also )*(?:(?:can|could|would|will) (?:you|i|we) (?:also |please |kindly )*)?"
 _SHOW = r"(?:give|show|list|name|tell|display|get|have|see)(?: me| us)?"
 
@@ -38,6 +39,5 @@ ANYWHERE = (  # whatever else the sentence says
 )
 DEFINITE = re.compile(rf"\b(?:of|list|show|give me|name|are|were) the {_COUNT} (?P<what>[a-z]+)\b(?P<rest>.*)")
 SUPERLATIVE = re.compile(r"\b(?:[a-z]{2,}est|most|least|fewest|top|best|worst|first|last|that|who|which|whose)\b")
-BARE = ANYWHERE[0]
 CONDITION = re.compile(r"^[a-z]+ (?:over|under|above|below|after|before|since|until|from|at least|at most) [\d.,/-]+$")
 TAKEN_UP = re.compile(r"^(?:and|but|so) (?:the|those) (?:[a-z]+ ){1,2}, .*\b(?:they|them|it|that|those)\b")
