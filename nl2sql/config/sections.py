@@ -221,7 +221,8 @@ class SessionConfig(_Frozen):
 
     # oracle: of benchmarks, the dialogue's own
     resolve: Literal["none", "concat", "rewrite", "edit", "oracle"] = "edit"
-    answer: Literal["ask", "edited"] = "ask"  # edited: the edited SQL is the answer, where there is one that runs
+    # edited: the edited SQL is the answer, where there is one that runs; ask: the controller is asked in any case
+    answer: Literal["ask", "edited"] = "edited"
     draft: bool = True  # ask: the edited SQL stands in the prompt as the previous query, beside the resolved question
     shown: int = Field(3, ge=1, le=10)  # earlier exchanges that concat and rewrite show
     shows: Literal["resolved_query", "user_query"] = "resolved_query"  # the question that rewrite shows of each
@@ -385,7 +386,6 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
         "react": {**CHECKS, "max_new_tokens": 128},
         "schema_text": {"values": 4},
         "repair": {"deterministic": True},
-        "session": {"answer": "edited"},
         "candidates": {
             "n": 24,
             "views": 4,

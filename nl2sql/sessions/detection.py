@@ -1,4 +1,4 @@
-"""Signs that a question leans on an earlier one, found without a model.
+"""Signs that a question leans on an earlier one, found without asking a model.
 
 >>> from nl2sql.databases.schema import Column, Schema, Table
 >>> schema = Schema((Table("customers", (Column("city"), Column("country"))),))
@@ -8,10 +8,12 @@
 []
 
 A question is a follow-up where there is evidence, and only there: a cue word is none inside a sentence that is whole
-by itself ("countries that ..."). Four kinds: ``cue`` (words that reach back, or that open a sentence which is not
-whole), ``ellipsis`` (no verb that asks and no table of its own, or "how many are ..." without saying what),
-``pronoun`` (nothing in the sentence that it may stand for), ``value`` (a cell value of the previous query's tables,
-where the sentence names no table and no column itself).
+by itself ("countries that ..."). Rules find signs, and a linear model (``wording``) weighs them beside the words of
+the sentence: it decides, and finds follow-ups in forms that no rule knows. Five kinds: ``cue`` (words that reach back,
+or that open a sentence which is not whole), ``ellipsis`` (no verb that asks and no table of its own, or "how many are
+..." without saying what), ``pronoun`` (nothing in the sentence that it may stand for), ``wording`` (the words that
+speak most for a follow-up, where no rule knows the form), ``value`` (a cell value of the previous query's tables, where
+the sentence names no table and no column itself).
 
 Not covered: languages other than English; a sentence that is whole and whose meaning depends on an earlier one all
 the same ("Which of the draws took longest?").
@@ -32,12 +34,10 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Database, Turn
-from nl2sql.sessions import forms
+from nl2sql.sessions import forms, wording
 from nl2sql.sql.words import words
 
 LONGEST = 2_000  # characters that are read: a longer question is none that leans on another
-_TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[,;:?!.()]|(?<=\s)[-–—](?=\s)")
-_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
 _DEMONSTRATIVES = frozenset(["that", "this", "those", "these"])
 _WH = frozenset(["which", "what", "who", "whose", "whom", "how", "where"])
 _MISSPELLED = {"wich": "which", "whitch": "which", "wat": "what", "waht": "what", "hwo": "how", "agian": "again"}
@@ -49,7 +49,7 @@ _ENDS = frozenset(",;:.?!-–—")
 
 @dataclass(frozen=True)
 class Evidence:
-    """One sign: its ``kind`` (cue, ellipsis, pronoun, value) and the words of the question that are it."""
+    """One sign: its ``kind`` (cue, ellipsis, pronoun, wording, value) and the words of the question that are it."""
 
     kind: str
     text: str
@@ -76,11 +76,24 @@ def evidence_of(question: str, history: Sequence[Turn], database: Database) -> l
         schema = database.schema()
     except DatabaseError:
         return []
-    return signs_of(question, schema) or _value_of_before(question, history, database, schema)
+    return leanings_of(question, schema) or _value_of_before(question, history, database, schema)
+
+
+def leanings_of(question: str, schema: Schema) -> list[Evidence]:
+    """The signs that stand in the sentence itself, where its wording as a whole is that of a follow-up.
+
+    Where it is and no rule has found a sign, the words that speak most for it are the evidence (kind ``wording``).
+    """
+    sentence, model = Sentence(question, schema), wording.packaged()
+    signs = sentence.signs()
+    features = model.features(question, sentence.tables, sentence.columns, [sign.kind for sign in signs])
+    if model.log_odds(features) <= 0:
+        return []
+    return signs or [Evidence("wording", model.strongest(question, sentence.tables, sentence.columns))]
 
 
 def signs_of(question: str, schema: Schema) -> list[Evidence]:
-    """The signs that stand in the sentence itself: cues, ellipsis and pronouns."""
+    """The signs that the rules find: cues, ellipsis and pronouns."""
     return Sentence(question, schema).signs()
 
 
@@ -96,8 +109,7 @@ class Sentence:
     """A question as its lower-case words, quoted values taken out, beside the words of a schema."""
 
     def __init__(self, question: str, schema: Schema) -> None:
-        text = _QUOTED.sub(" @ ", question.replace("’", "'"))
-        read = [word.lower().removesuffix("'s") for word in _TOKEN.findall(text)]
+        read = map(wording.plain, wording.tokens_of(question))
         self.words = [_MISSPELLED.get(word, word) for word in read]
         self.text = " ".join(self.words)
         self.tables, self.columns = _schema_stems(schema)

@@ -61,7 +61,11 @@ def _transcripts(repo: Path, folder: Path) -> None:
     for path in sorted((repo / "tests" / "fixtures" / "react").glob("*.yaml")):
         shutil.copy(path, folder / "react_fixtures" / path.name)
     places = (repo / "tests" / "people.py", repo / "tests" / "conftest.py")  # the second in older checkouts
-    found = (re.search(r'SHOP = """(.*?)"""', path.read_text(encoding="utf-8"), re.DOTALL) for path in places if path.is_file())
+    found = (
+        re.search(r'SHOP = """(.*?)"""', path.read_text(encoding="utf-8"), re.DOTALL)
+        for path in places
+        if path.is_file()
+    )
     shop = next((match for match in found if match), None)
     if shop is None:
         raise SystemExit(f'error: {repo}/tests/people.py has no SHOP = """...""" (the SQL of the database shop)')

@@ -67,17 +67,25 @@ def test_without_a_history_the_controller_sees_the_very_same_question_at_no_cost
 def test_the_episode_says_what_was_understood(seen, sales):
     handed, named = seen
     question = follow_up("What about Q4?", session_id="abc", turn=2)
-    session = asked(named, question, sales).flags["session"]
+    session = asked(named, question, sales, answer="ask").flags["session"]
     assert (session["session_id"], session["turn"], session["strategy"]) == ("abc", 2, "edit")
     assert session["evidence"] == [{"kind": "cue", "text": "what about"}]
     assert session["edited_sql"] == Q4 and session["operations"] == ["replace sales.quarter"]
     assert handed[0].text == session["resolved_query"] == "Top 10 products in Q4"
 
 
+def test_the_edited_sql_is_the_answer_unless_the_controller_is_to_be_asked(seen, sales):
+    handed, named = seen
+    assert asked(named, follow_up("What about Q4?"), sales).sql.rstrip(";") == Q4 and handed == []
+    assert asked(named, follow_up("What about Q4?"), sales, answer="ask").sql == "SELECT 1" and len(handed) == 1
+
+
 def test_the_loop_and_the_control_get_the_same_resolved_question(sales):
     question = follow_up("Show me by region")
     texts = {
-        asked(get_controller(name), question, sales, "SELECT name FROM regions").flags["session"]["resolved_query"]
+        asked(get_controller(name), question, sales, "SELECT name FROM regions", answer="ask").flags["session"][
+            "resolved_query"
+        ]
         for name in ("single_shot", "react_plus", "candidates")
     }
     assert texts == {"Top 10 products in Q3 by region"}

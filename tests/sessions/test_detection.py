@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sessions.sales import FIRST
 
-from nl2sql.sessions.detection import LONGEST, evidence_of, names_nothing
+from nl2sql.sessions.detection import LONGEST, evidence_of, names_nothing, signs_of
 
 FOLLOW_UPS = [
     ("What about Q4?", "cue"),
@@ -94,15 +94,15 @@ WHOLE = [
 
 
 @pytest.mark.parametrize(("question", "kind"), FOLLOW_UPS)
-def test_what_leans_on_an_earlier_turn_has_evidence(question, kind, sales):
-    signs = evidence_of(question, [FIRST], sales)
+def test_the_rules_find_a_sign_in_each_form(question, kind, sales):
+    signs = signs_of(question, sales.schema())
     assert kind in {sign.kind for sign in signs}
     assert all(sign.text for sign in signs)
 
 
 @pytest.mark.parametrize("question", WHOLE)
-def test_a_sentence_that_is_whole_has_none_whatever_cue_words_it_holds(question, sales):
-    assert evidence_of(question, [FIRST], sales) == []
+def test_the_rules_find_none_in_a_sentence_that_is_whole_whatever_cue_words_it_holds(question, sales):
+    assert signs_of(question, sales.schema()) == []
 
 
 def test_without_a_history_there_is_no_evidence(sales):

@@ -55,7 +55,7 @@ BAD_TURNS: list[tuple[dict[str, Any], str]] = [
     ({"user_query": "  "}, "without a user_query"),
     ({"user_query": 7}, "user_query of a turn is 7; expected text"),
     ({"user_query": "x", "rows": "y"}, "no field 'rows'"),
-    ({"user_query": "x", "sql": "y" * 100_001}, "100,001 characters"),
+    ({"user_query": "x", "sql": "y" * 80_001}, "80,001 characters"),
 ]
 
 

@@ -1,0 +1,97 @@
+"""How much the wording of a question is that of a follow-up: a linear model, fitted on written conversations.
+
+The rules of ``detection`` know the forms that somebody thought of; what they find is a part of what is weighed here,
+beside the words and pairs of words of the sentence. A word that is not in the model's vocabulary stands for its sort:
+``T`` and ``C`` (a word in the name of a table, of a column), ``N`` (a name), ``#`` (a number), ``@`` (a quoted value),
+``x`` (any other). So the model is not about one subject. No model is called, and the earlier questions are not read.
+
+``scripts/fit_wording.py`` fits it and says how well it does on conversations of an author that it has not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+
+from nl2sql.agents.context.linking import stem
+
+TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[@,;:?!.()]|(?<=\s)[-–—](?=\s)")
+QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
+LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17)  # words: a feature for each that a question is longer than
+_NUMBER = re.compile(r"[\d.,:/-]*\d[\d.,:/%-]*(?:th|st|nd|rd|s)?")
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The fitted model: ``vocabulary`` (words that stand for themselves), ``weights`` of features, and ``constant``."""
+
+    vocabulary: frozenset[str]
+    weights: Mapping[str, float]
+    constant: float
+
+    def log_odds(self, features: Mapping[str, float]) -> float:
+        """Log odds that the question leans on an earlier one; over zero: it does."""
+        return self.constant + sum(self.weights.get(name, 0.0) * value for name, value in features.items())
+
+    def strongest(self, question: str, tables: frozenset[str], columns: frozenset[str]) -> str:
+        """The two words beside each other that speak most for a follow-up, with a weight of each and of both."""
+        tokens = tokens_of(question)
+        sorts = [self.sort_of(token, not at, tables, columns) for at, token in enumerate(tokens)]
+        pairs = zip(pairwise(sorts), pairwise(tokens), strict=True)
+        words = [(pair, text) for pair, text in pairs if all(token[0].isalnum() for token in text)]
+        if not words:
+            return question.strip()
+        _, best = max(words, key=lambda one: sum(self.weights.get(name, 0.0) for name in (" ".join(one[0]), *one[0])))
+        return " ".join(best)
+
+    def sort_of(self, token: str, first: bool, tables: Iterable[str] = (), columns: Iterable[str] = ()) -> str:
+        """The word itself, where it is in the vocabulary, or the sort of word that it is."""
+        word = plain(token)
+        if word == "@" or word in self.vocabulary:
+            return word
+        if _NUMBER.fullmatch(word):
+            return "#"
+        if stem(word) in tables:
+            return "T"
+        if stem(word) in columns:
+            return "C"
+        return ("N0" if first else "N") if token[0].isupper() else "x"
+
+    def features(
+        self, question: str, tables: frozenset[str], columns: frozenset[str], kinds: Iterable[str]
+    ) -> dict[str, float]:
+        """What is weighed. ``tables``, ``columns``: stems of the words in their names; ``kinds``: of the signs."""
+        tokens = tokens_of(question)
+        sorts = ["^", *(self.sort_of(token, not at, tables, columns) for at, token in enumerate(tokens)), "$"]
+        stems = [stem(plain(token)) for token in tokens]
+        found = dict.fromkeys([*sorts[1:-1], *map(" ".join, pairwise(sorts))], 1.0)
+        length = sum(token[0].isalnum() or token == "@" for token in tokens)
+        found |= {f"longer than {edge}": 1.0 for edge in LENGTHS if length > edge}
+        named = [sum(word in names for word in stems) for names in (tables, columns)]
+        found |= {"tables": min(2.0, named[0]), "columns": min(3.0, named[1])}
+        found |= {"no table": float(not named[0]), "names nothing": float(not any(named))}
+        found["lower case"] = float(question[:1].islower())
+        signs = list(dict.fromkeys(kinds))
+        found |= {f"sign {kind}": 1.0 for kind in signs} | {"a sign": float(bool(signs))}
+        return {name: value for name, value in found.items() if value}
+
+
+def tokens_of(question: str) -> list[str]:
+    """Words and marks as they are written; ``@`` for a quoted value."""
+    return TOKEN.findall(QUOTED.sub(" @ ", question.replace("’", "'").replace("@", " ")))
+
+
+def plain(token: str) -> str:
+    return token.lower().removesuffix("'s")
+
+
+@cache
+def packaged() -> Wording:
+    """The packaged model, read once."""
+    data = json.loads(files("nl2sql.sessions").joinpath("wording.json").read_text(encoding="utf-8"))
+    return Wording(frozenset(data["vocabulary"]), data["weights"], data["constant"])
