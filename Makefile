@@ -5,7 +5,7 @@ VENV   ?= .venv
 LIMIT  ?= 40
 DTYPE  ?= bfloat16
 MODEL  ?= smollm2-135m
-JOBS   ?= 2
+JOBS   ?= 3
 BIN     = $(VENV)/bin
 
 .PHONY: eval test docs wheel lint format check-data install install-dev clean
