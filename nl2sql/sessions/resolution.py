@@ -29,7 +29,7 @@ from nl2sql.agents.task import call_record
 from nl2sql.config import Config
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources, Turn
-from nl2sql.sessions.detection import Evidence, evidence_of
+from nl2sql.sessions.detection import Evidence, cue_words, evidence_of
 from nl2sql.sessions.edits import edited
 from nl2sql.sessions.keeping import lost_words, unsaid_values
 from nl2sql.sessions.saying import said_by_adapter, with_addition, with_new_values
@@ -215,7 +215,7 @@ def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Eviden
     That is the last turn, unless the question reaches back ("back to the stations", "those low stations again") and
     words of it name a table, column or value of an earlier turn's query that the last one's lacks.
     """
-    back = any(sign.kind == "cue" and sign.text in REACHING for sign in evidence)
+    back = any(sign.kind == "cue" and sign.text in cue_words()["behind_the_last"] for sign in evidence)
     pointing = [sign.text for sign in evidence if sign.kind == "pronoun" and sign.text.startswith(("th", "of th"))]
     asked = {stem(word) for word in words(question) if word not in STOP_WORDS}
     scores = [2 * len(asked & _stems_of(turn.sql)) + len(asked & _stems_of(turn.user_query)) for turn in history]
@@ -228,22 +228,3 @@ def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Eviden
 def _stems_of(text: str) -> set[str]:
     return {stem(word) for word in words(text) if word not in STOP_WORDS}
 
-
-REACHING = frozenset(
-    [
-        "back to",
-        "earlier",
-        "earlier one",
-        "earlier ones",
-        "at the start",
-        "we looked at",
-        "we had",
-        "once more",
-        "going back",
-        "go back",
-        "getting back",
-        "from before",
-        "from earlier",
-        "again",
-    ]
-)
