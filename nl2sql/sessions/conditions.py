@@ -20,7 +20,7 @@ from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Database
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, column_kinds, edit_words, named_column, named_group
-from nl2sql.sessions.reading import Comparison, Phrase, Reading, adjectives, is_negated
+from nl2sql.sessions.reading import Comparison, Phrase, Reading, adjectives, is_left_out, is_negated
 from nl2sql.sessions.statement import Statement, label_column
 from nl2sql.sql.words import words
 
@@ -79,7 +79,7 @@ class Conditions:
             if self.statement.distance(table) > 3:
                 continue
             existing = self.statement.conditions_on(table, column)
-            negated = is_negated(self.question, matches[0].start)
+            negated = is_left_out(self.question, matches[0].start, matches[-1].end)
             mine = self.statement.column(table, column)
             literals = [exp.Literal.string(match.value) for match in matches]
             one = exp.NEQ if negated else exp.EQ
@@ -202,21 +202,23 @@ class Conditions:
     # --------------------------------------------------------------------------------------- numbers and dates
 
     def _compare(self, comparison: Comparison) -> None:
-        for wanted in _kinds_for(comparison):
-            named = self._column_near(comparison, wanted) or self.compared_before(wanted) or self.only_one(wanted)
-            if named:
-                self._compare_with(comparison, named)
-                return
+        kinds = _kinds_for(comparison)
+        near = (self._column_near(comparison, wanted) for wanted in kinds)
+        known = (self.compared_before(wanted) or self.only_one(wanted) for wanted in kinds)
+        if named := next(filter(None, near), None) or next(filter(None, known), None):
+            self._compare_with(comparison, named)
 
     def _compare_with(self, comparison: Comparison, named: Named) -> None:
         existing = self.statement.conditions_on(named.table, named.column)
-        if existing and self._adds_to(existing, comparison):
+        left_out = comparison.operator in ("", "=") and is_left_out(self.reading.text, comparison.start, comparison.end)
+        if left_out or (existing and self._adds_to(existing, comparison)):
             existing = []
         column = self.statement.column(named.table, named.column)
         existing = self.statement.conditions_on(named.table, named.column) if existing else []
         kind = self.kinds[named.table.lower(), named.column.lower()]
         condition = _condition(comparison, column, kind, existing)
         if condition is not None:
+            condition = exp.Not(this=condition) if left_out else condition
             self._put(named.table, named.column, condition, existing)
             self.used.append((comparison.start, comparison.end))
 

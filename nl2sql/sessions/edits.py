@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -105,6 +106,10 @@ class Editor:
             self._superlative(shown)
         elif reading.adjective and len(statement.aggregates()) == 1:
             self._extreme_value()
+        elif statement.aggregates() and not self.operations and len(words(reading.text)) <= 3:
+            phrase = tuple(word for word in words(reading.text) if word not in STOP_WORDS)
+            self.reading = replace(reading, groupings=(phrase,) if phrase else ())
+            self._group()  # "customer country" behind a figure
         said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
         if reading.limit and said and "limit" not in self.operations and not statement.counts_only:
             statement.limit(reading.limit)
@@ -143,7 +148,7 @@ class Editor:
         ranked = statement.grouped and statement.tree.args.get("limit") is not None and not reading.count
         before = list(statement.tree.expressions), list(statement.tree.args["group"].expressions) if ranked else []
         for phrase in reading.groupings:
-            if grouped := grouped_by(phrase, self.conditions):
+            if grouped := grouped_by(phrase, self.conditions) or grouped_by(phrase[:1], self.conditions):
                 keys += grouped.keys
                 shown.append(grouped.shown)
         if not keys:

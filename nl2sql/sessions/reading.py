@@ -25,10 +25,13 @@ _QUOTES = re.compile(r"[\"“”‘’]|(?<!\w)'|'(?!\w)")
 _CLAUSE = re.compile(r"[?!;:]|\.(?=\s|$)|\s[-–—]\s")
 _GROUP = re.compile(
     r"\b(?:(?:broken down|split|divided|grouped|separated?|group|break (?:it|them|that|this|those) down|summed)"
-    r"(?: (?:it|them|that|this|those|these))?(?: up)? by|for (?:each|every)|(?:in|on|at|of|from|with) (?:each|every)"
-    r"|each|every|per|by|across|for all)(?: of)?(?: the| its| their)? (?P<what>[^,.;:?!()]+)"
+    r"(?: (?:it|them|that|this|those|these))?(?: up)? by|(?:spread|split|divided) (?:up )?(?:over|among|across|between)"
+    r"|se[pe][ae]r[ae]te(?:ly)?(?: \w+)? for(?: each| every| evry| all)?|for (?:each|every|evry)"
+    r"|(?:in|on|at|of|from|with) (?:each|every)|each|every|per|by|across|for all)"
+    r"(?: of)?(?: the| its| their)? (?P<what>[^,.;:?!()]+)"
 )
-_TWICE = re.compile(r"^(?:and )?(?P<what>[a-z]+) (?:by|after) (?P=what)\b")
+_TWICE = re.compile(r"\b(?P<what>[a-z]+) (?:by|after|against) (?P=what)\b")
+_APART = re.compile(r"^(?:and |now )*(?P<what>[a-z]+(?: [a-z]+)?) (?:separate(?:ly)?|seperately|apart|individually)\b")
 _SORT = re.compile(
     r"\b(?:sort|sorted|order|ordered|rank|ranked|arranged?|listed)(?: (?:it|them|that|this|those|these|the \w+))?"
     r"(?: (?:by|on|from|in order of|according to))(?: the| their| its)? (?P<what>[^,.;:?!()]+)"
@@ -44,8 +47,8 @@ _RANKED = re.compile(
 )
 _WHICH_N = re.compile(r"\bwhich (?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b")
 _ONCE = re.compile(
-    r"\b(?:each (?:\w+ )?(?:only )?once|every \w+ once|no duplicates|without duplicates|distinct|unique|"
-    r"different)\b"
+    r"\b(?:each (?:\w+ ){0,2}(?:only )?(?:once|one time)|every (?:\w+ ){1,2}(?:once|one time)|one time each"
+    r"|no duplicates|without duplicates|distinct|unique|different)\b"
 )
 _COUNT = re.compile(
     r"\bhow many\b|\b(?:number|count) of\b|^(?:and |just |now )*count\b"
@@ -76,9 +79,13 @@ _TOO = re.compile(
 )
 _NEGATED = re.compile(
     r"\b(?:not|except|excluding|without|but not|anything but|all but|everything but"
-    r"|other than|apart from|outside|no longer)"
-    r"(?: for| in| at| from| of| the)*\s*$"
+    r"|other than|apart from|outside|no longer|not counting|minus|omit|omitting|ignoring|leave out|leaving out"
+    r"|less (?:all|everything|those|the ones)|without counting)"
+    r"(?: (?:for|in|at|from|of|the|those|these|ones|who|that|which|have|has|had|are|is|was|were|been|[a-z]{2,}ed"
+    r"|paid|made))*\s*$"
 )
+_LEAVE = re.compile(r"\b(?:leav(?:e|ing)|tak(?:e|ing)|filter(?:ing)?)(?: the| those| all)*\s*$")
+_OUT = re.compile(r"\s*(?:\w+ )?(?:out|away|aside)\b")
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ def _clauses(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _groupings(text: str) -> Iterator[Phrase]:
-    if twice := _TWICE.search(text):
+    if twice := _TWICE.search(text) or _APART.search(text):
         yield (twice["what"],)
         return
     for match in _GROUP.finditer(_ONCE.sub(" ", text)):
@@ -298,8 +305,9 @@ def _comparisons(text: str) -> list[Comparison]:
 
 
 def _is_limit(match: re.Match[str], text: str) -> bool:
-    """ "the 15 credits" is a limit only where something is first, top or the like."""
-    return bool(re.match(r"(?:top|first|bottom|last|best|which|limit|only the|just the)", match[0]))
+    """ "the 15 credits" is a limit only where something is first, top or the like; "the 5 in Japan" are 5 rows."""
+    rows = re.match(r"\s+(?:in|from|of|with|that|which|who|where|without)\b", text[match.end() :])
+    return bool(rows or re.match(r"(?:top|first|bottom|last|best|which|limit|only the|just the)", match[0]))
 
 
 def _kind_of(text: str) -> str:
@@ -347,6 +355,11 @@ def _absent(text: str) -> Iterator[tuple[Phrase, bool]]:
 def is_negated(text: str, start: int) -> bool:
     """Does "not", "except" or the like stand right before this place?"""
     return bool(_NEGATED.search(text[:start].lower()))
+
+
+def is_left_out(text: str, start: int, end: int) -> bool:
+    """Is what stands there negated, or left out: "leave 2021 out", "not counting those that were cancelled"?"""
+    return is_negated(text, start) or bool(_LEAVE.search(text[:start].lower()) and _OUT.match(text[end:].lower()))
 
 
 def _listed(text: str) -> Iterator[Phrase]:

@@ -227,4 +227,3 @@ def turn_meant(question: str, history: Sequence[Turn], evidence: Sequence[Eviden
 
 def _stems_of(text: str) -> set[str]:
     return {stem(word) for word in words(text) if word not in STOP_WORDS}
-

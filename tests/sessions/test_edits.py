@@ -22,6 +22,7 @@ PER_PRODUCT = (
     "GROUP BY p.product_id, p.name"
 )
 DEAREST = "SELECT MAX(price) FROM products WHERE colour = 'red'"
+PER_REGION = "SELECT r.name, COUNT(*) FROM sales AS s JOIN regions AS r ON r.region_id = s.region_id"
 CASES = [  # the previous query, the follow-up, a query with the rows that are meant
     (SOLD, "What about Q4?", "SELECT COUNT(*) FROM sales WHERE quarter = 4"),
     (SOLD, "and in quarter 4?", "SELECT COUNT(*) FROM sales WHERE quarter = 4"),
@@ -33,6 +34,16 @@ CASES = [  # the previous query, the follow-up, a query with the rows that are m
     (RED, "those without a retirement date", f"{RED} AND retired_on IS NULL"),
     (RED, "listed after 2021", f"{RED} AND listed_on > '2021-12-31'"),
     (RED, "ones listed in 2022", f"{RED} AND listed_on BETWEEN '2022-01-01' AND '2022-12-31'"),
+    (RED, "leave 2022 out", f"{RED} AND listed_on NOT BETWEEN '2022-01-01' AND '2022-12-31'"),
+    (RED, "Not counting those that were listed in 2022", f"{RED} AND NOT listed_on LIKE '2022%'"),
+    ("SELECT name FROM products", "take the red ones out", "SELECT name FROM products WHERE colour <> 'red'"),
+    (f"{RED} AND listed_on > '2021-12-31'", "price over 1900", f"{RED} AND listed_on > '2021-12-31' AND price > 1900"),
+    (SOLD, "spread over the regions", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
+    (SOLD, "separate figures for the regions", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
+    (SOLD, "Regions separately.", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
+    (SOLD, "and now region by region", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
+    ("SELECT COUNT(*) FROM products", "product colour", "SELECT colour, COUNT(*) FROM products GROUP BY colour"),
+    (RED, "the 2 in stock since 2022", f"{RED} AND listed_on >= '2022-01-01'"),
     (RED, "in any colour", "SELECT name, price FROM products"),
     (RED, "cheapest first", f"{RED} ORDER BY price"),
     (RED, "the most expensive one?", f"{RED} ORDER BY price DESC LIMIT 1"),
