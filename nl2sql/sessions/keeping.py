@@ -6,7 +6,7 @@ of the query that it says.
 >>> lost_words("and by city, above 50?", "How many customers are there above 50?", schema)
 ['city']
 
-Not covered: negations and comparisons ("not in", "more than"), whose words have too many equals.
+Not covered: comparisons ("more than"), whose words have too many equals; of negations only ``<>`` is looked at.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from nl2sql.sql.words import words
 
 _NUMBER = re.compile(r"(?<![^\W_])[A-Za-z]{0,3}\d+(?:[.,:/-]\d+)*")
 _DATE = re.compile(r"(\d{4})-\d{2}-\d{2}.*", re.DOTALL)
+_EXCLUDED = re.compile(r"\b(?:not|no|never|except|excluding|other than|outside|without|apart from|but)\b|n't\b|<>|!=")
 _QUOTED = re.compile(r"\"([^\"]*)\"|“([^”]*)”|(?<!\w)'([^']*)'(?!\w)|(?<!\w)‘([^’]*)’(?!\w)")
 
 
@@ -31,6 +32,11 @@ def unsaid_values(sql: str, text: str, dialect: str) -> list[str]:
 
     >>> unsaid_values("SELECT name FROM t WHERE city = 'Bern' AND d > '2023-05-01'", "Who came in May 2023?", "sqlite")
     ['Bern']
+
+    A value that is excluded (``<>``) asks for a word of exclusion beside it.
+
+    >>> unsaid_values("SELECT name FROM t WHERE city <> 'Bern'", "Who is in Bern?", "sqlite")
+    ['not']
     """
     said = text.casefold()
     try:
@@ -40,7 +46,9 @@ def unsaid_values(sql: str, text: str, dialect: str) -> list[str]:
     limits = [limit.expression for limit in tree.find_all(exp.Limit)]
     literals = [node for node in tree.find_all(exp.Literal) if not any(node is limit for limit in limits)]
     values = [_DATE.sub(r"\1", node.this) for node in literals if node.this not in ("0", "1")]
-    return list(dict.fromkeys(value for value in values if value.casefold() not in said))
+    unsaid = [value for value in values if value.casefold() not in said]
+    excluded = any(node.find(exp.Literal) for node in tree.find_all(exp.NEQ))
+    return list(dict.fromkeys([*unsaid, *(["not"] if excluded and not _EXCLUDED.search(said) else [])]))
 
 
 def lost_words(asked: str, resolved: str, schema: Schema) -> list[str]:
