@@ -19,12 +19,14 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
+from session_detection import STANDS_ALONE
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.databases.schema import Column, Schema, Table
@@ -37,7 +39,6 @@ from nl2sql.sessions.wording import Wording
 ROOT = Path(__file__).resolve().parent.parent
 TURNS = ROOT / "scripts" / "wording_turns.jsonl"
 MODEL = ROOT / "nl2sql" / "sessions" / "wording.json"
-STANDS_ALONE = ("first", "topic_change", "stand_alone_with_cue")
 SPIDER = 1500  # questions to fit on, and as many for the false alarms
 RIDGE, LEAST, TIMES, SUBJECTS = 0.5, 3, 4, 3
 
@@ -88,9 +89,15 @@ def spider(seed: int = 0) -> list[Case]:
     return [Case("spider", one.db_id, one.text, benchmark.database(one.db_id).schema(), False) for one in drawn]
 
 
-def features(model: Wording, case: Case) -> dict[str, float]:
+@cache
+def read(case: Case) -> tuple[frozenset[str], frozenset[str], tuple[str, ...]]:
+    """Words of tables and of columns, and the kinds of the rules' signs; each case is in the fit of many folds."""
     sentence = Sentence(case.text, case.schema)
-    return model.features(case.text, sentence.tables, sentence.columns, [sign.kind for sign in sentence.signs()])
+    return sentence.tables, sentence.columns, tuple(sign.kind for sign in sentence.signs())
+
+
+def features(model: Wording, case: Case) -> dict[str, float]:
+    return model.features(case.text, *read(case))
 
 
 def vocabulary(cases: Sequence[Case]) -> frozenset[str]:
@@ -139,7 +146,7 @@ def percent(part: Any, whole: Any) -> str:
 
 def row(name: str, held: Sequence[Case], found: Any, alarms: Any) -> list[str]:
     leans = np.array([case.follows for case in held], bool)
-    rules = np.array([bool(Sentence(case.text, case.schema).signs()) for case in held], bool)
+    rules = np.array([bool(read(case)[2]) for case in held], bool)
     both = [value for said in (rules, found) for value in (percent(said & leans, said), percent(said & leans, leans))]
     return [name, str(len(held)), *both, percent(alarms, np.ones(len(alarms)))]
 

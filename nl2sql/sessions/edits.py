@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sqlglot import exp
 
@@ -86,7 +85,7 @@ class Editor:
         reading, statement = self.reading, self.statement
         if self._count_of_each():
             pass
-        elif reading.groupings and self._group():
+        elif reading.groupings and self._group(reading.groupings):
             self._order_groups()
         elif statement.grouped and reading.adjective and not shown.explicit and not reading.count:
             self._pick_groups()
@@ -108,8 +107,7 @@ class Editor:
             self._extreme_value()
         elif statement.aggregates() and not self.operations and len(words(reading.text)) <= 3:
             phrase = tuple(word for word in words(reading.text) if word not in STOP_WORDS)
-            self.reading = replace(reading, groupings=(phrase,) if phrase else ())
-            self._group()  # "customer country" behind a figure
+            self._group([phrase] if phrase else [])  # "customer country" behind a figure
         said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
         if reading.limit and said and "limit" not in self.operations and not statement.counts_only:
             statement.limit(reading.limit)
@@ -141,13 +139,13 @@ class Editor:
 
     # ---------------------------------------------------------------------------------------------------- groups
 
-    def _group(self) -> bool:
+    def _group(self, groupings: Sequence[Phrase]) -> bool:
         statement, reading = self.statement, self.reading
         keys: list[exp.Expr] = []
         shown: list[exp.Expr] = []
         ranked = statement.grouped and statement.tree.args.get("limit") is not None and not reading.count
         before = list(statement.tree.expressions), list(statement.tree.args["group"].expressions) if ranked else []
-        for phrase in reading.groupings:
+        for phrase in groupings:
             if grouped := grouped_by(phrase, self.conditions) or grouped_by(phrase[:1], self.conditions):
                 keys += grouped.keys
                 shown.append(grouped.shown)

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 
 from nl2sql.agents.context.linking import stem
+from nl2sql.sql.words import QUOTED
 
-TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[@,;:?!.()]|(?<=\s)[-–—](?=\s)")
-QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
+_TOKEN = re.compile(r"[^\W_]+(?:[-'’:/.][^\W_]+)*|[@,;:?!.()]|(?<=\s)[-–—](?=\s)")
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17)  # words: a feature for each that a question is longer than
 _NUMBER = re.compile(r"[\d.,:/-]*\d[\d.,:/%-]*(?:th|st|nd|rd|s)?")
 
@@ -41,8 +41,7 @@ class Wording:
     def strongest(self, question: str, tables: frozenset[str], columns: frozenset[str]) -> str:
         """The two words beside each other that speak most for a follow-up, with a weight of each and of both."""
         tokens = tokens_of(question)
-        sorts = [self.sort_of(token, not at, tables, columns) for at, token in enumerate(tokens)]
-        pairs = zip(pairwise(sorts), pairwise(tokens), strict=True)
+        pairs = zip(pairwise(self._sorts(tokens, tables, columns)), pairwise(tokens), strict=True)
         words = [(pair, text) for pair, text in pairs if all(token[0].isalnum() for token in text)]
         if not words:
             return question.strip()
@@ -62,12 +61,15 @@ class Wording:
             return "C"
         return ("N0" if first else "N") if token[0].isupper() else "x"
 
+    def _sorts(self, tokens: Sequence[str], tables: frozenset[str], columns: frozenset[str]) -> list[str]:
+        return [self.sort_of(token, not at, tables, columns) for at, token in enumerate(tokens)]
+
     def features(
         self, question: str, tables: frozenset[str], columns: frozenset[str], kinds: Iterable[str]
     ) -> dict[str, float]:
         """What is weighed. ``tables``, ``columns``: stems of the words in their names; ``kinds``: of the signs."""
         tokens = tokens_of(question)
-        sorts = ["^", *(self.sort_of(token, not at, tables, columns) for at, token in enumerate(tokens)), "$"]
+        sorts = ["^", *self._sorts(tokens, tables, columns), "$"]
         stems = [stem(plain(token)) for token in tokens]
         found = dict.fromkeys([*sorts[1:-1], *map(" ".join, pairwise(sorts))], 1.0)
         length = sum(token[0].isalnum() or token == "@" for token in tokens)
@@ -83,7 +85,7 @@ class Wording:
 
 def tokens_of(question: str) -> list[str]:
     """Words and marks as they are written; ``@`` for a quoted value."""
-    return TOKEN.findall(QUOTED.sub(" @ ", question.replace("’", "'").replace("@", " ")))
+    return _TOKEN.findall(QUOTED.sub(" @ ", question.replace("’", "'").replace("@", " ")))
 
 
 def plain(token: str) -> str:

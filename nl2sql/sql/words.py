@@ -10,6 +10,7 @@ import re
 
 from nl2sql.sql.bounds import past_limits
 
+QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")  # in a question
 _PIECE = re.compile(r"[^\W_]+")
 _JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=\D)(?=\d)|(?<=\d)(?=\D)")
 

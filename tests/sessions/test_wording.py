@@ -62,7 +62,7 @@ def test_features_say_how_long_a_sentence_is_what_it_names_and_what_the_rules_fo
     }
 
 
-def test_the_packaged_model_knows_no_names_of_databases_and_says_what_it_was_fitted_on():
+def test_the_packaged_model_weighs_signs_and_says_what_it_was_fitted_on():
     data = json.loads(files("nl2sql.sessions").joinpath("wording.json").read_text(encoding="utf-8"))
     assert set(data["fitted_on"]) > {"A", "B", "C"} and "dialogues fresh -k" not in data["fitted_on"]
     assert data["weights"]["a sign"] > 1 and len(packaged().weights) == len(data["weights"])

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 
+from nl2sql.sql.words import QUOTED
+
 _TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]|\.(?=\s|$)")
-_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|(?<!\w)'[^']*'(?!\w)|(?<!\w)‘[^’]*’(?!\w)")
 
 
 def normalise(nlq: str) -> str:
     """Lower-case words parted and framed by single spaces; quoted values become the token ``@``."""
-    parts = _QUOTED.split(nlq.replace("’s", " s").replace("'s", " s"))
+    parts = QUOTED.split(nlq.replace("’s", " s").replace("'s", " s"))
     words = " @ ".join(" ".join(_TOKEN.findall(part.lower())) for part in parts)
     return f" {words} ".replace("  ", " ")
 
