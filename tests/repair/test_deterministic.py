@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nl2sql.interfaces import Database
-from nl2sql.repair.deterministic import fault, mend
+from nl2sql.repair.deterministic import MAX_MENDED, fault, mend
 
 FILE = Path(__file__).parent.parent / "fixtures" / "repair" / "mend.tsv"
 CASES = [line.split("\t") for line in FILE.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
@@ -49,6 +49,14 @@ def test_other_engines_are_mended_by_their_own_words(
     found = mend(sql, fault(sql, database, database.schema()), database, database.schema())
     assert found is not None and wanted in found
     assert database.run(found).success
+
+
+def test_a_query_of_more_than_10_000_characters_is_not_mended(engine: Callable[[str], Database]) -> None:
+    database = engine("sqlite")
+    schema = database.schema()
+    for length, mended in ((MAX_MENDED, True), (10_001, False)):
+        sql = "SELECT nam FROM customers".ljust(length)
+        assert (mend(sql, "no such column: nam", database, schema) is not None) is mended
 
 
 def test_a_wrong_shape_is_left_to_the_model(engine: Callable[[str], Database]) -> None:

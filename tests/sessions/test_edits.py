@@ -44,6 +44,15 @@ CASES = [  # the previous query, the follow-up, a query with the rows that are m
     (SOLD, "and now region by region", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
     ("SELECT COUNT(*) FROM products", "product colour", "SELECT colour, COUNT(*) FROM products GROUP BY colour"),
     (RED, "the 2 in stock since 2022", f"{RED} AND listed_on >= '2022-01-01'"),
+    (RED, "less everything listed in 2022", f"{RED} AND listed_on NOT BETWEEN '2022-01-01' AND '2022-12-31'"),
+    (
+        f"{RED} AND listed_on > '2020-12-31'",
+        "leave 2022 out",
+        f"{RED} AND listed_on BETWEEN '2021-01-01' AND '2021-12-31'",
+    ),
+    (SOLD, "and regions individually, if you can", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
+    (SOLD, "I want region against region", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
+    (SOLD, "one row per region code", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
     (RED, "in any colour", "SELECT name, price FROM products"),
     (RED, "cheapest first", f"{RED} ORDER BY price"),
     (RED, "the most expensive one?", f"{RED} ORDER BY price DESC LIMIT 1"),
@@ -144,6 +153,8 @@ def test_a_follow_up_is_read_in_parts():
     assert [(c.operator, c.text) for c in reading.comparisons] == [(">=", "20")]
     assert read_followup("the top three, each one once").limit == 3
     assert read_followup("the top three, each one once").distinct
+    once = read_followup("In which regions were they sold? Each region name one time.")
+    assert once.distinct and not once.groupings
     assert read_followup("between 2010 and 2012").comparisons[0].high == "2012"
 
 

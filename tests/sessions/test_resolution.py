@@ -163,6 +163,7 @@ def test_the_turn_that_is_meant_is_the_last_unless_the_question_reaches_back(sal
     assert meant("how many are there?") == (regions, False)
     assert meant("Back to the products: which of them are fragile?") == (COUNTED, True)
     assert meant("Those red products again: how many are fragile?") == (COUNTED, True)
+    assert meant("Returning to the products: how many are fragile?") == (COUNTED, True)
     assert meant("Back to the regions: how many are there?") == (regions, False)
 
 
