@@ -78,7 +78,7 @@ def differing(gold_sql: str, predicted_sql: str, schema: Schema | None = None) -
     return frozenset(names)
 
 
-@remember_short(1024)
+@remember_short(128)
 def _parsed(sql: str) -> exp.Query | None:
     try:
         tree = parse_bounded(sql)

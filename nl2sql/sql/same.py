@@ -268,7 +268,7 @@ def same_text(gold: str, predicted: str) -> bool:
     return exact_match(gold, predicted)
 
 
-@remember_short(8192)
+@remember_short(1024)
 def _names(sql: str) -> tuple[frozenset[str], frozenset[str]]:
     """(all words outside strings, those that may be an alias or otherwise have another writing)."""
     sql = TEXT.sub("''", sql.lower())
@@ -286,7 +286,7 @@ def _names(sql: str) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(names), frozenset(may_vary)
 
 
-@remember_short(8192)
+@remember_short(1024)
 def _written(sql: str) -> tuple[list[str], list[str] | None]:
     """(keywords, numbers and tables, strings); None where double quotes may stand for a name or a string."""
     words: list[str] = []
