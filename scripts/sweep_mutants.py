@@ -13,7 +13,7 @@ tests that reach its line are run, the quickest first:
 - survived: they pass. The mutant may be a fault that no test sees, or mean the same as the code (``len(x) > 0`` and
   ``len(x) != 0``): a person has to look;
 - not reached: no test executes the line. It counts as survived;
-- void: the module cannot be imported or a name is missing. It does not count.
+- void: the module cannot be read or imported, or a name is missing. It does not count.
 
 Printed: each survivor, and the score: noticed of all that count, with its 95% interval (Wilson). Not covered: tests
 that run the embedded model, and tests that are not given, so the score is a lower bound of what the suite notices.
@@ -22,6 +22,7 @@ that run the embedded model, and tests that are not given, so the score is a low
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import difflib
 import importlib.util
@@ -141,12 +142,13 @@ def mutants_of(root: Path, folder: str) -> list[Mutant]:
 
 
 def as_fault(root: Path, mutant: Mutant, reach: dict[str, Any]) -> Fault | None:
-    """The mutant as a fault to plant, with the tests that reach it; None where none does."""
+    """The mutant as a fault to plant, with the tests that reach it; None where none does. Raises SyntaxError."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator
 
     old = (root / mutant.file).read_text(encoding="utf-8")
     new = mutate_code(old, get_operator(mutant.operator)(), mutant.occurrence)
+    ast.parse(new or "")
     lines = reach["lines"].get(mutant.file, {})
     tests = {test for test in lines.get(str(mutant.line), ()) if test}
     if not tests and str(mutant.line) in lines:  # executed at import: whatever reaches the file may tell
@@ -187,7 +189,11 @@ def sweep(args: argparse.Namespace) -> Iterator[tuple[str, str, Outcome]]:
         print(f"{time.perf_counter() - began:.0f} s for the tests under coverage", file=sys.stderr, flush=True)
         faults = []
         for mutant in drawn:
-            fault = as_fault(ROOT, mutant, reach)
+            try:
+                fault = as_fault(ROOT, mutant, reach)
+            except SyntaxError:  # the star before keyword-only parameters is no multiplication
+                yield f"{mutant.file}:{mutant.line} {mutant.operator}", "", Outcome("void")
+                continue
             if fault is None:
                 yield f"{mutant.file}:{mutant.line} {mutant.operator}", "", Outcome("not reached")
             elif fault.key in known:
