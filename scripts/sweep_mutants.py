@@ -7,12 +7,12 @@
 A mutant is one small change that cosmic-ray makes (``==`` to ``<``, ``and`` to ``or``, a number plus one, a loop that
 never runs ...). First the tests run once under coverage, which tells the tests that reach each line, and how long
 each takes. Then mutants are drawn by the seed from all of the folder; each is put into a copy of the checkout and the
-tests that reach its line are run, the quickest first:
+tests that reach its line are run, the quickest first (where none is seen to, as in a child process, those of the file):
 
 - noticed: a test fails or does not end;
 - survived: they pass. The mutant may be a fault that no test sees, or mean the same as the code (``len(x) > 0`` and
   ``len(x) != 0``): a person has to look;
-- not reached: no test executes the line. It counts as survived;
+- not reached: no test executes a line of the file. It counts as survived;
 - void: the module cannot be read or imported, or a name is missing. It does not count.
 
 Printed: each survivor, and the score: noticed of all that count, with its 95% interval (Wilson). Not covered: tests
@@ -151,7 +151,7 @@ def as_fault(root: Path, mutant: Mutant, reach: dict[str, Any]) -> Fault | None:
     ast.parse(new or "")
     lines = reach["lines"].get(mutant.file, {})
     tests = {test for test in lines.get(str(mutant.line), ()) if test}
-    if not tests and str(mutant.line) in lines:  # executed at import: whatever reaches the file may tell
+    if not tests:  # executed at import, or in a child process: whatever reaches the file may tell
         tests = {test for line in lines.values() for test in line if test}
     quickest = sorted(tests, key=lambda test: (reach["seconds"].get(test, 0.0), test))[:MOST_TESTS]
     if not quickest or new is None:
