@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.rules import RULES, get_rule
+from nl2sql.eval.rules import RULES, get_rule, order_keys
 from nl2sql.eval.rules.bird import soft_f1
 from nl2sql.interfaces import RunResult
 
@@ -281,3 +281,20 @@ def test_bag_asks_for_one_column_order_on_all_databases_and_spider_for_one_on_ea
     gold, predicted = [result([(1, 2)]), result([(3, 4)])], [result([(1, 2)]), result([(4, 3)])]
     assert not RULES["bag"].judge(gold, predicted, **SELECT)
     assert RULES["spider"].judge(gold, predicted, **SELECT)
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns", "places"),
+    [
+        ("SELECT * FROM t ORDER BY name", ("id", "Name"), (1,)),
+        ("SELECT name, id FROM t ORDER BY 2, 1", ("name", "id"), (1, 0)),
+        ("SELECT count(*) FROM t GROUP BY c ORDER BY count(*) DESC", ("count(*)",), (0,)),
+        ("SELECT b.x AS y, a.y FROM a, b ORDER BY a.y", ("y", "y"), (1,)),  # the qualified one, whatever it is called
+        ("SELECT a.x, b.x FROM a, b ORDER BY x", ("x", "x"), None),  # which of the two?
+        ("SELECT a FROM t ORDER BY b", ("a",), None),  # not in the result
+        ("SELECT a FROM t ORDER BY 3", ("a",), None),
+        ("SELECT a FROM t", ("a",), None),
+    ],
+)
+def test_where_the_sort_keys_stand_in_the_result(sql, columns, places):
+    assert order_keys(sql, columns) == places
