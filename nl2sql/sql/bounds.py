@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MAX_CHARS = 80_000  # reading one of these takes about 80 MB
+MAX_CHARS = 40_000  # reading one of these takes up to 50 MB
 MAX_NESTING = 200  # brackets of one kind that are open at once; SQLite's own parser stops at 100 levels
 CACHED_CHARS = 500  # longer texts, and the trees of longer texts, are not kept
 REFUSED = "(past_limits: "  # begins the text that stands for one past the limits

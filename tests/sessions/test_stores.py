@@ -99,7 +99,7 @@ def test_a_name_that_can_be_none_is_refused_everywhere(name: str, tmp_path: Path
 
 def test_every_store_refuses_a_turn_that_is_too_long_and_keeps_the_others(session_store: SessionStore) -> None:
     session_store.add("ada", "s", turn("first"))
-    with pytest.raises(UsageError, match="1,000,000 characters; a session keeps at most 80,000"):
+    with pytest.raises(UsageError, match="1,000,000 characters; a session keeps at most 40,000"):
         session_store.add("ada", "s", turn("x" * 1_000_000))
     assert asked(session_store, "ada", "s") == ["first"]
 
@@ -309,9 +309,9 @@ def test_redis_killed_in_mid_conversation_is_said_once(redis_server: tuple[str, 
 def test_redis_at_its_maxmemory_is_a_clear_line(redis_server: tuple[str, subprocess.Popen[bytes]]) -> None:
     said: list[str] = []
     with closing(open_store(redis_server[0], say=said.append)) as store:
-        for number in range(100):
+        for number in range(200):
             session = f"s{number // 5}"
-            store.add("ada", session, turn(f"{number} " + "x" * 79_000))
+            store.add("ada", session, turn(f"{number} " + "x" * 39_000))
             assert asked(store, "ada", session)[-1].startswith(f"{number} ")
     assert len(said) == 1 and "is full (its maxmemory is reached); raise it" in said[0]
 
