@@ -40,7 +40,7 @@ eval: $(VENV)/.core
 	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype $(DTYPE)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 10
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
