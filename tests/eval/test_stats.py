@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nl2sql.eval.stats import Interval, clustered_interval, holm, mcnemar, minimum_detectable_effect, wilson_interval
+from nl2sql.eval.stats import (
+    Interval,
+    clustered_interval,
+    holm,
+    mcnemar,
+    minimum_detectable_effect,
+    paired_test,
+    wilson_interval,
+)
 
 
 def test_wilson_agrees_with_published_values():
@@ -108,3 +116,11 @@ def test_more_items_and_less_disagreement_show_smaller_effects():
     effects = [minimum_detectable_effect(n, 0.2) for n in (20, 40, 120, 1000)]
     assert effects == sorted(effects, reverse=True)
     assert minimum_detectable_effect(120, 0.05) < minimum_detectable_effect(120, 0.4)
+
+
+def test_a_paired_test_says_what_it_could_find_among_so_many_disagreements():
+    ours = {n: n < 9 for n in range(40)}
+    theirs = {n: n >= 6 and n < 13 for n in range(41)}  # the 41st is of one system alone
+    test = paired_test("theirs", ours, theirs)
+    assert (test.wins, test.losses, test.n) == (6, 4, 40)
+    assert test.difference == 2 / 40 and test.detectable == minimum_detectable_effect(40, 10 / 40)
