@@ -84,10 +84,11 @@ def snapshot(*folders: Path) -> dict[str, str]:
 
 
 class MemoryWatch:
-    """The peak resident memory of this process's children, in MB; 0 where there is no /proc."""
+    """The peak resident memory of the children started from now on, in MB; 0 where there is no /proc."""
 
     def __init__(self) -> None:
         self.peak_mb = 0.0
+        self._others = set(_children())
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
@@ -101,15 +102,21 @@ class MemoryWatch:
 
     def _sample(self) -> None:
         while not self._end.wait(0.03):
-            for children in Path("/proc/self/task").glob("*/children"):
-                with contextlib.suppress(OSError):
-                    for pid in children.read_text().split():
-                        self._look(int(pid))
+            for pid in set(_children()) - self._others:
+                self._look(pid)
 
     def _look(self, pid: int) -> None:
         with contextlib.suppress(OSError):
             found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes():
+                return  # between fork and exec: the memory is this process's own
             self.peak_mb = max(self.peak_mb, int(found[1]) / 1024 if found else 0.0)
+
+
+def _children() -> Iterator[int]:
+    for children in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            yield from map(int, children.read_text().split())
 
 
 @dataclass
@@ -141,7 +148,7 @@ class Lab:
         os.environ.update(dict.fromkeys(names, str(self.temporary)))
         tempfile.tempdir = str(self.temporary)
         try:
-            with QueryPool(workers=1) as self.pool, MemoryWatch() as self.memory:
+            with MemoryWatch() as self.memory, QueryPool(workers=1) as self.pool:
                 self.pool.run(self.database, "SELECT 1", timeout_s=60)
                 yield self
         finally:

@@ -234,5 +234,21 @@ def test_a_worker_ends_on_nonsense_and_the_next_statement_gets_another(lab: Any)
         assert results[1].success
 
 
+def _empty(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def test_the_memory_watch_sees_a_worker_and_no_child_from_before(tmp_path: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("this system has no /proc")
+    with subprocess.Popen([sys.executable, "-c", "x = bytearray(2 ** 28); input()"], stdin=subprocess.PIPE) as other:
+        with fuzz.MemoryWatch() as watch, QueryPool(1) as pool:
+            assert pool.run(_empty(tmp_path / "empty.sqlite"), "SELECT 1", timeout_s=60).success
+            time.sleep(0.5)
+        other.communicate(b"\n")
+    assert 5 < watch.peak_mb < 200
+
+
 def test_the_workers_stay_small_all_through(lab: Any) -> None:
     assert lab.memory.peak_mb < fuzz.WORKER_MB
