@@ -135,5 +135,5 @@ def test_a_reader_that_is_killed_is_replaced(made):
 
 @pytest.mark.parametrize("name", ["perturbed replicas", "shuffled copy", "suite"])
 def test_copies_of_thousands_of_tables_are_refused_at_once(name, made):
-    path = made(PEOPLE + "".join(f"CREATE TABLE t{k} (a);" for k in range(2000)))
+    path = made("BEGIN;" + PEOPLE + "".join(f"CREATE TABLE t{k} (a);" for k in range(2000)) + "COMMIT;")
     assert "2001 tables; copies are made of at most 2000" in refused(READERS[name], path)
