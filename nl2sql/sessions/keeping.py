@@ -19,12 +19,11 @@ from sqlglot.errors import SqlglotError
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Schema
 from nl2sql.sql.parse import parse_bounded
-from nl2sql.sql.words import words
+from nl2sql.sql.words import QUOTED, words
 
 _NUMBER = re.compile(r"(?<![^\W_])[A-Za-z]{0,3}\d+(?:[.,:/-]\d+)*")
 _DATE = re.compile(r"(\d{4})-\d{2}-\d{2}.*", re.DOTALL)
 _EXCLUDED = re.compile(r"\b(?:not|no|never|except|excluding|other than|outside|without|apart from|but)\b|n't\b|<>|!=")
-_QUOTED = re.compile(r"\"([^\"]*)\"|“([^”]*)”|(?<!\w)'([^']*)'(?!\w)|(?<!\w)‘([^’]*)’(?!\w)")
 
 
 def unsaid_values(sql: str, text: str, dialect: str) -> list[str]:
@@ -60,7 +59,7 @@ def lost_words(asked: str, resolved: str, schema: Schema) -> list[str]:
     named = {stem(w) for table in schema.tables for w in words(table.name)}
     named |= {stem(w) for table in schema.tables for column in table.columns for w in words(column.name)}
     lost = [number for number in _NUMBER.findall(asked) if number.casefold() not in kept_text]
-    quoted = ["".join(groups) for groups in _QUOTED.findall(asked)]
+    quoted = [text[1:-1] for text in QUOTED.findall(asked)]
     lost += [value for value in quoted if value.casefold() not in kept_text]
     plain = [word for word in words(asked) if word not in STOP_WORDS and not word.isdigit()]
     lost += [word for word in plain if stem(word) in named - kept_stems]
