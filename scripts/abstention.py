@@ -49,10 +49,11 @@ def main() -> int:
     parser.add_argument("-c", "--set", action="append", default=[], metavar="KEY=VALUE", help="config override")
     options = parser.parse_args()
     try:
-        runs = asked(options)
+        benchmark = of_folder(options.benchmark)
+        runs = asked(benchmark, options)
     except Nl2SqlError as error:
         raise ended(error) from None
-    print(shown(runs, {question.id for question in of_folder(options.benchmark).questions if scorable(question)}))
+    print(shown(runs, {question.id for question in benchmark.questions if scorable(question)}))
     return 0
 
 
@@ -78,9 +79,8 @@ def unanswerable(benchmark: FolderBenchmark) -> FolderBenchmark:
     return replace(benchmark, name=f"{benchmark.name}-unanswerable", questions=questions, splits={})
 
 
-def asked(options: argparse.Namespace) -> dict[str, Run]:
+def asked(benchmark: FolderBenchmark, options: argparse.Namespace) -> dict[str, Run]:
     """Kind of question -> its finished run."""
-    benchmark = of_folder(options.benchmark)
     every = [replace(question, evidence="", meta={}) for question in benchmark.questions]  # also those left out of EX
     kinds = {"answerable": replace(benchmark, questions=every), "unanswerable": unanswerable(benchmark)}
     config = load_config([], ["eval.replicas=0", *options.set])
@@ -92,7 +92,7 @@ def asked(options: argparse.Namespace) -> dict[str, Run]:
 def confidences(run: Run) -> dict[str, float]:
     """Question id -> confidence; -1 where there is no query, which every threshold holds back."""
     sure = {}
-    for trace in run.traces():
+    for trace in run.traces(("sql", "flags")):
         sure[trace["id"]] = trace["flags"].get("confidence", 0.0) if trace["sql"] else -1.0
     return sure
 
