@@ -148,13 +148,15 @@ def as_fault(root: Path, mutant: Mutant, reach: dict[str, Any]) -> Fault | None:
 
     old = (root / mutant.file).read_text(encoding="utf-8")
     new = mutate_code(old, get_operator(mutant.operator)(), mutant.occurrence)
-    ast.parse(new or "")
+    if new is None:
+        return None
+    ast.parse(new)
     lines = reach["lines"].get(mutant.file, {})
     tests = {test for test in lines.get(str(mutant.line), ()) if test}
     if not tests:  # executed at import, or in a child process: whatever reaches the file may tell
         tests = {test for line in lines.values() for test in line if test}
     quickest = sorted(tests, key=lambda test: (reach["seconds"].get(test, 0.0), test))[:MOST_TESTS]
-    if not quickest or new is None:
+    if not quickest:
         return None
     rule = f"{mutant.file}:{mutant.line} {mutant.operator.removeprefix('core/')}"
     return Fault("mutants", rule, changed(old, new), mutant.file, old, new, (*OPTIONS, *quickest))
