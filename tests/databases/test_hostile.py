@@ -250,5 +250,18 @@ def test_the_memory_watch_sees_a_worker_and_no_child_from_before(tmp_path: Path)
     assert 5 < watch.peak_mb < 200
 
 
+def test_the_memory_watch_leaves_out_a_fork_of_this_process() -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("this system has no /proc")
+    code = (
+        "import fuzz_sandbox, os, time\nown = bytearray(2 ** 28)\nwith fuzz_sandbox.MemoryWatch() as watch:\n"
+        "    child = os.fork()\n    child or time.sleep(0.5)\n    child or os._exit(0)\n    os.waitpid(child, 0)\n"
+        "print(watch.peak_mb)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "0.0\n"
+
+
 def test_the_workers_stay_small_all_through(lab: Any) -> None:
     assert lab.memory.peak_mb < fuzz.WORKER_MB
