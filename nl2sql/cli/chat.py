@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -211,16 +211,24 @@ class Shown:
     def _asked(self, text: str) -> Episode:
         """The answer, computed beside this thread, so that Ctrl-C reaches this one and is passed on."""
         cancel = threading.Event()
-        with ThreadPoolExecutor(1) as worker:
-            work = worker.submit(self.conversation.ask, text, sink=self.status.event, cancel=cancel)
+        answer: Future[Episode] = Future()
+
+        def ask() -> None:
             try:
-                return work.result()
-            except KeyboardInterrupt:
-                cancel.set()
-                self.status.say("giving up the question ...")
-                with suppress(Nl2SqlError):
-                    work.result()
-                raise Cancelled("the question was given up; ask another, or end with Ctrl-D") from None
+                answer.set_result(self.conversation.ask(text, sink=self.status.event, cancel=cancel))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        thread = threading.Thread(target=ask)
+        try:
+            thread.start()  # Ctrl-C may reach this thread here already
+            return answer.result()
+        except KeyboardInterrupt:
+            cancel.set()
+            self.status.say("giving up the question ...")
+            if thread.is_alive():
+                thread.join()
+            raise Cancelled("the question was given up; ask another, or end with Ctrl-D") from None
 
     def _print(self, text: str, record: dict[str, Any]) -> None:
         from nl2sql.agents.record import json_text

@@ -6,10 +6,15 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+
+from nl2sql.cli.chat import Shown
+from nl2sql.cli.status import StatusLine
+from nl2sql.errors import Cancelled
 
 CHAT = [sys.executable, "-m", "nl2sql.cli", "chat"]
 HOW_MANY, IN_BERN = "How many customers are there?", "What about those in Bern?"
@@ -111,6 +116,27 @@ def test_ctrl_c_gives_up_the_question_and_not_the_program(shop: Path, tmp_path: 
     out, err = process.communicate("One?\n/history\n", timeout=120)
     assert process.returncode == 0 and "the question was given up" in err
     assert "SELECT 1 AS n" in out and "1. One?" in out and "Please wait" not in out
+
+
+def test_ctrl_c_while_the_question_is_being_started_gives_it_up() -> None:
+    class Slow:
+        given_up = False
+
+        def ask(self, text: str, sink: object, cancel: threading.Event) -> None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # still in Thread.start
+            self.given_up = cancel.wait(5)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1.0)
+    try:
+        slow = Slow()
+        with StatusLine() as status, pytest.raises(Cancelled, match="given up"):
+            Shown(slow, None, status, False)._asked("One?")  # type: ignore[arg-type]
+    except KeyboardInterrupt:
+        pytest.fail("Ctrl-C ended the program")
+    finally:
+        sys.setswitchinterval(before)
+    assert slow.given_up
 
 
 @pytest.mark.parametrize(
