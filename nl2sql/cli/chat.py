@@ -216,7 +216,7 @@ class Shown:
         def ask() -> None:
             try:
                 answer.set_result(self.conversation.ask(text, sink=self.status.event, cancel=cancel))
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised again where it was asked
                 answer.set_exception(error)
 
         thread = threading.Thread(target=ask)
