@@ -6,6 +6,7 @@ A fixture names its rule and the section it comes from; ``docs/conformance.md`` 
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -186,12 +187,16 @@ def test_transcript_only_grows(shop: Path) -> None:
 
 def test_history_past_the_window_is_elided_oldest_first_and_counted(shop: Path) -> None:
     replies = ["Action: extract_constraints[{}]", *['Action: get_table_samples[{"table": "orders", "n": 4}]'] * 6, "x"]
+    config = build_config({"react": {"max_steps": 7, "max_new_tokens": 100}})
     with SqliteDatabase(shop) as database:
-        model = ScriptedModel(replies, context_window=400)
-        config = build_config({"react": {"max_steps": 7, "max_new_tokens": 100}})
-        episode = react_sql(QUESTION, database, model, config)
-    assert episode.flags["elided_observations"] > 0
-    assert "characters left out)" in episode.transcript
+        episode, whole = (
+            react_sql(QUESTION, database, ScriptedModel(replies, context_window=window), config)
+            for window in (400, 100_000)
+        )
+    assert episode.flags["elided_observations"] > 0 and "left out)" not in whole.transcript
+    said = [int(count) for count in re.findall(r"\((-?\d+) characters left out\)", episode.transcript)]
+    lengths = [len(text) for text in re.findall(r"(?<=^Observation: ).*", whole.transcript, re.MULTILINE)]
+    assert said and said == [length for length in lengths if length in said][: len(said)]
     assert QUESTION in episode.messages[1]["content"]
     assert episode.error is None or "window" not in episode.error
 
