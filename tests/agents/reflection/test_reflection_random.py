@@ -13,7 +13,7 @@ from people import make_database
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.reflection import nodes, reflect
 from nl2sql.agents.reflection.state import initial_state, workspace
-from nl2sql.agents.task import State
+from nl2sql.agents.task import State, Task
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.interfaces import Question, Resources, RunResult
@@ -66,34 +66,40 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> SqliteDatabase:
 def test_ten_thousand_errors_and_results_are_judged_and_end(database: SqliteDatabase) -> None:
     judged = 0
 
-    @settings(max_examples=6_200, deadline=None)
-    @given(drawn=st.lists(attempts, min_size=1, max_size=3), level=levels, most=st.integers(1, 5))
+    @settings(max_examples=1_800, deadline=None)
+    @given(drawn=st.lists(attempts, min_size=2, max_size=6), level=levels, most=st.integers(1, 5))
     def judge(drawn: list[Any], level: str, most: int) -> None:
         nonlocal judged
         config = build_config({"reflect": {"refine_on": level, "max_iterations": most}})
         question = Question("Show the name and city of all customers.")
         task = open_task(question, Resources(ScriptedModel([]), database), config)
-        state: Any = initial_state(task.nlq, most)
-        for visit in range(most + 1):
-            execution, validation, sql = drawn[visit % len(drawn)]
-            state |= {"sql_query": sql, "raw_sql": sql, "execution_result": execution, "validation_result": validation}
-            state["iteration"] += 1
-            judged += 1
-            work: State = workspace(state, task)
-            update = nodes.reflect(state, work)
-            state = {**state, **update, "attempts": state["attempts"] + update["attempts"], "trace": work.trace}
-            result = state["reflection_result"]
-            assert set(result) == {"is_acceptable", "should_refine", "issues", "reasoning"}
-            assert not (result["is_acceptable"] and (result["should_refine"] or not execution.get("success")))
-            assert 0 <= state["quality_score"] <= 100
-            if nodes.should_refine(state) == "complete":
-                break
-            assert [state[name] for name in nodes.EMPTY_ATTEMPT] == [None] * 3
-        assert state["iteration"] <= most
-        assert nodes.ending(state)[0] in ("finish", "best_so_far", "last_sql", "empty")
+        for first in range(len(drawn)):
+            judged += judged_until_the_end(task, drawn[first:] + drawn[:first], most)
 
     judge()
     assert judged >= 10_000
+
+
+def judged_until_the_end(task: Task, drawn: list[Any], most: int) -> int:
+    """How many of the attempts in ``drawn``, over and over, were judged before the machine stopped."""
+    state: Any = initial_state(task.nlq, most)
+    for visit in range(most + 1):
+        execution, validation, sql = drawn[visit % len(drawn)]
+        state |= {"sql_query": sql, "raw_sql": sql, "execution_result": execution, "validation_result": validation}
+        state["iteration"] += 1
+        work: State = workspace(state, task)
+        update = nodes.reflect(state, work)
+        state = {**state, **update, "attempts": state["attempts"] + update["attempts"], "trace": work.trace}
+        result = state["reflection_result"]
+        assert set(result) == {"is_acceptable", "should_refine", "issues", "reasoning"}
+        assert not (result["is_acceptable"] and (result["should_refine"] or not execution.get("success")))
+        assert 0 <= state["quality_score"] <= 100
+        if nodes.should_refine(state) == "complete":
+            break
+        assert [state[name] for name in nodes.EMPTY_ATTEMPT] == [None] * 3
+    assert state["iteration"] <= most
+    assert nodes.ending(state)[0] in ("finish", "best_so_far", "last_sql", "empty")
+    return int(state["iteration"])
 
 
 class Moody:
