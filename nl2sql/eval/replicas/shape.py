@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_TABLES = 2_000  # two seconds
+MOST_COPIED = 2_000  # two seconds
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
 def table_kinds(connection: sqlite3.Connection) -> dict[str, str]:
     """Table name -> ``table``, ``virtual``, ``shadow`` or ``view``, without SQLite's own.
 
-    Raises sqlite3.DatabaseError for more than ``MAX_TABLES``: the time that a copy takes grows with their square.
+    Raises sqlite3.DatabaseError for more than ``MOST_COPIED``: the time that a copy takes grows with their square.
     """
     (count,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()
-    if count > MAX_TABLES:
-        raise sqlite3.DatabaseError(f"{count} tables; copies are made of at most {MAX_TABLES}")
+    if count > MOST_COPIED:
+        raise sqlite3.DatabaseError(f"{count} tables; copies are made of at most {MOST_COPIED}")
     rows = connection.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main' ORDER BY name").fetchall()
     return {name: kind for name, kind in rows if not name.lower().startswith("sqlite_")}
 
