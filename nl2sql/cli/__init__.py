@@ -107,8 +107,8 @@ def main() -> None:
         app()
         sys.stdout.flush()
     except SystemExit as leaving:
-        if leaving.code == 130:  # Ctrl-C before there was anything to continue: typer says nothing
-            print("interrupted; nothing was begun, so nothing is kept", file=sys.stderr)
+        if leaving.code == 130:  # Ctrl-C where nobody says how to go on: typer says nothing
+            print("interrupted; what a run or a store held before is kept", file=sys.stderr)
         raise
     except Nl2SqlError as error:
         if debug:

@@ -215,6 +215,8 @@ class Shown:
 
         def ask() -> None:
             try:
+                if cancel.is_set():
+                    raise Cancelled("given up before it began")
                 answer.set_result(self.conversation.ask(text, sink=self.status.event, cancel=cancel))
             except BaseException as error:  # noqa: BLE001 - raised again where it was asked
                 answer.set_exception(error)

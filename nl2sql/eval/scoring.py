@@ -168,7 +168,8 @@ def _in_threads(jobs: Sequence[Callable[[], T]], threads: int, stop: threading.E
         stop.set()
         give_up = time.monotonic() + PATIENCE_S
         for thread in crew:
-            thread.join(max(0.0, give_up - time.monotonic()))
+            if thread.is_alive():  # Ctrl-C may come while they are being started
+                thread.join(max(0.0, give_up - time.monotonic()))
         raise
 
 

@@ -87,6 +87,19 @@ class ContinuousWorker:
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
+        error: Exception = Cancelled("the model was closed while it was answering")
+        try:
+            self._serve()
+            if (failure := self._manager.background_thread_status.fatal_error) is not None:
+                error = model_failed(failure)
+        except Exception as failure:  # noqa: BLE001 - told to every caller: nobody may wait for ever
+            error = model_failed(failure)
+        with self._lock:
+            self._closed = True
+        for name, row in list(self._rows.items()):
+            self._finish(name, row, error)
+
+    def _serve(self) -> None:
         while not self._closed:
             try:
                 result = self._manager.output_router.output_queue.get(timeout=_WAIT_S)
@@ -99,14 +112,6 @@ class ContinuousWorker:
             for name, row in [(n, r) for n, r in list(self._rows.items()) if r.unwanted]:
                 self._manager.cancel_request(name)
                 self._finish(name, row, Cancelled("cancelled while the model was answering"))
-        with self._lock:
-            self._closed = True
-        failure = self._manager.background_thread_status.fatal_error
-        error: Exception = Cancelled("the model was closed while it was answering")
-        if failure is not None:
-            error = model_failed(failure)
-        for name, row in list(self._rows.items()):
-            self._finish(name, row, error)
 
     def _take(self, name: str, row: Row, result: Any) -> None:
         if result.error is not None:

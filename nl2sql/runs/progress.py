@@ -17,12 +17,14 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from nl2sql.config import Config
 from nl2sql.interfaces import Completion, Message, Model
 
 RECENT_S = 60.0  # of which speed is taken
+DRAWN_EVERY_S = 0.1
 PRIOR_EPISODES = 2  # that the guess made before anything is done counts for
 
 
@@ -121,6 +123,7 @@ class Bar:
 
         self._name, self._work = name, work
         self._began, self._lock = time.perf_counter(), threading.Lock()
+        self._next = self._began
         look = "{percentage:3.0f}%|{bar:20}| {desc}"
         self._bar = tqdm(total=work.calls()[1], desc=name, unit="call", bar_format=look, disable=not shown)
 
@@ -145,11 +148,23 @@ class Bar:
             made, self._bar.total = self._work.calls()
             line = self._work.line(time.perf_counter() - self._began)
             self._bar.set_description_str(f"{self._name}: {line}", refresh=False)
-            self._bar.update(made - self._bar.n)
+            self._bar.n = made
+            if time.perf_counter() >= self._next:
+                self._draw()
+
+    def _draw(self) -> None:
+        """Where nobody reads the bar any more (``2>&1 | head``), the work goes on without it."""
+        self._next = time.perf_counter() + DRAWN_EVERY_S
+        try:
+            with self._bar.get_lock():  # a refresh that takes it itself would keep it when it fails
+                self._bar.refresh(nolock=True)
+        except (OSError, ValueError):
+            self._bar.disable = True
 
     def __enter__(self) -> Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.refresh()
-        self._bar.close()
+        self._draw()
+        with suppress(OSError, ValueError):
+            self._bar.close()

@@ -83,6 +83,7 @@ class Conversation:
     def ask(self, text: str, *, sink: EventSink = no_sink, cancel: threading.Event | None = None) -> Episode:
         """Answer ``text``; ``Episode.flags["session"]`` says what was understood.
 
+        cancel: when it is set, the question is given up and no turn is kept, also where an answer came all the same.
         Raises UsageError for a question that is empty or too long; every other failure is in ``Episode.error``.
         """
         if len(text) > MAX_CHARS:
@@ -92,7 +93,8 @@ class Conversation:
         options: dict[str, Any] = {"corpus": self._corpus, "sink": sink, "cancel": cancel}
         episode = answer(question, self.database, self.model, self._controller, self.config, **options)
         understood = episode.flags.setdefault("session", Resolution(question).flags(question))
-        result = result_of(episode, self.database, with_preset(self._controller, self.config))
+        given_up = cancel is not None and cancel.is_set()
+        result = None if given_up else result_of(episode, self.database, with_preset(self._controller, self.config))
         if result is not None:
             self._keep(new_turn(text, episode.sql, result, understood["resolved_query"]))
         self.episodes = [*self.episodes, episode][-KEPT:]

@@ -178,7 +178,7 @@ def test_an_interrupt_before_there_is_anything_to_continue_says_so(place: Path) 
             time.sleep(2)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and said == "interrupted; nothing was begun, so nothing is kept\n"
+    assert process.returncode == 130 and said == "interrupted; what a run or a store held before is kept\n"
 
 
 OWN_LOOP = """

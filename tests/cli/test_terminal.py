@@ -90,4 +90,4 @@ def test_ctrl_c_in_ask_is_one_line(tmp_path: Path) -> None:
     running.send_signal(signal.SIGINT)
     out, errors = running.communicate(timeout=60)
     assert running.returncode == 130 and out == ""
-    assert errors == "interrupted; nothing was begun, so nothing is kept\n"
+    assert errors == "interrupted; what a run or a store held before is kept\n"

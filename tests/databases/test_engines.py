@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -206,3 +207,47 @@ def test_a_confined_process_reaches_only_what_it_was_given(tmp_path: Path) -> No
         command = [sys.executable, "-c", CONFINED, str(tmp_path / "read"), str(tmp_path / "write"), port]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ.copy())
     assert done.returncode == 0, done.stderr
+
+
+LONG = "SELECT COUNT(*) FROM range(3000000) AS a, range(3000000) AS b WHERE a.range * b.range % 7 = 3"
+
+
+def test_an_interrupted_statement_does_not_answer_the_next(engine: Callable[[str], Database]) -> None:
+    database = engine("duckdb")
+    assert database.run("SELECT 1").success
+    timer = threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        database.run(LONG)
+    timer.join()
+    assert database.run("SELECT 222 AS second").columns == ("second",)
+
+
+def test_a_forked_child_gets_processes_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="pip install duckdb")
+    program = """
+import os, sys
+from nl2sql.databases.engines import open_database
+from nl2sql.databases.sqlite.framed_child import READY
+from nl2sql.databases.sqlite.vetting import _readers
+(folder,) = sys.argv[1:]
+open(folder + "/t.csv", "w").write("n\\n1\\n")
+import duckdb
+with duckdb.connect(folder + "/t.duckdb") as made:
+    made.execute("CREATE TABLE t (n INTEGER)")
+database = open_database(f"duckdb:{folder}/t.duckdb")
+with _readers.lent() as reader:
+    theirs = {reader.process.pid, database._worker.process.pid}
+child = os.fork()
+ok = database.run("SELECT 2").rows == ((2,),)
+with _readers.lent() as reader:
+    ok = ok and reader.ask(READY, 10) == READY
+    mine = {reader.process.pid, database._worker.process.pid}
+if child == 0:
+    database.close()
+    os._exit(0 if ok and not mine & theirs else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert ok and mine == theirs and database.run("SELECT 3").success
+"""
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -19,6 +19,7 @@ from nl2sql.databases.sqlite.batch import ROWS, run_pairs
 from nl2sql.databases.sqlite.pool import QueryPool
 from nl2sql.errors import UsageError
 from nl2sql.eval import exact_match, score, score_many
+from nl2sql.eval.scoring import _in_threads
 from nl2sql.interfaces import Question
 from nl2sql.sql.row_order import order_free
 from nl2sql.sql.same import same_text
@@ -292,3 +293,16 @@ def test_ctrl_c_ends_the_command_at_once_with_one_line_and_no_process_left(numbe
     assert (run.returncode, said) == (130, ("", "error: interrupted; nothing was scored\n"))
     assert time.monotonic() - began < 10, "half a second on an idle machine"
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+def test_ctrl_c_while_threads_are_being_started_stays_ctrl_c() -> None:
+    def interrupt() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # still in the first Thread.start
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(_in_threads([interrupt, interrupt], 2, threading.Event()))
+    finally:
+        sys.setswitchinterval(before)

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 import types
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,19 @@ def test_continuous_does_not_lose_an_answer_that_is_there_before_add_request_ret
     done = one.done.wait(1)
     worker.close()
     assert done
+
+
+def test_an_error_of_continuous_reaches_every_caller() -> None:
+    worker = continuous(Manager())
+    worker._decode = lambda ids: 1 / 0
+    rows = [row([1, 2], 1), row([3, 4], 1)]
+    for one in rows:
+        with suppress(ModelError):  # the second may come when it has stopped
+            worker.submit([one])
+    assert rows[0].done.wait(5) and isinstance(rows[0].error, ModelError)
+    worker._thread.join(5)
+    with pytest.raises(ModelError, match="closed"):
+        worker.submit([row([1, 2], 1)])
 
 
 def test_continuous_says_that_it_knows_no_logprob() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,7 @@ import pytest
 from nl2sql.config import build_config
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.evaluate import evaluate
-from nl2sql.runs.progress import Work, most_calls, time_left
+from nl2sql.runs.progress import DRAWN_EVERY_S, Bar, Work, most_calls, time_left
 
 
 def test_questions_that_run_and_wait_cost_what_the_finished_ones_did() -> None:
@@ -71,3 +75,22 @@ def test_an_evaluation_shows_its_work(tmp_path: Path, capsys: pytest.CaptureFixt
     assert re.search(r"100%\|.*\| single_shot: 2/2 questions, 2 of about 2 calls, \d+ tokens/s, 0 s left", shown)
     evaluate("packaged", model, "single_shot", split="quick", out=tmp_path / "quiet", progress=False, **options)
     assert "questions" not in capsys.readouterr().err
+
+
+def test_work_goes_on_where_nobody_reads_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w", buffering=1) as broken:
+        monkeypatch.setattr(sys, "stderr", broken)
+        work = Work(total=3, prior=1)
+        bar = Bar("react", work, shown=True)
+        os.close(reader)
+        with bar:
+            for question in ("a", "b", "c"):  # a lock that the first kept would stop the second
+                time.sleep(DRAWN_EVERY_S)
+                threads = [threading.Thread(target=bar.finished, args=(question,), daemon=True)]
+                threads[0].start()
+                threads[0].join(10)
+                assert not threads[0].is_alive()
+        assert work.calls()[1] == 0 and bar._bar.disable
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # what is buffered can be written when it is closed

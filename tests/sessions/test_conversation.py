@@ -189,3 +189,15 @@ def test_a_conversation_is_held_on_other_engines(
     assert [turn.results_summary[:6] for turn in talk.history] == ["1 rows"] * 2
     assert bool(second.flags["session"].get("edited_sql")) is (config is EDITED)
     assert (second.usage.model_calls == 0) is (config is EDITED)
+
+
+def test_a_question_that_was_given_up_is_no_turn_even_if_an_answer_came(database: Database) -> None:
+    cancel = threading.Event()
+
+    def late(question: Question, resources: Resources, config: Config) -> Episode:
+        cancel.set()
+        return Episode(question, "", sql="SELECT 1 AS n", columns=("n",), rows=((1,),))
+
+    talk = Conversation(database, ScriptedModel([]), late)
+    assert talk.ask(HOW_MANY, cancel=cancel).rows == ((1,),)
+    assert not talk.history

@@ -14,6 +14,7 @@ import re
 import tempfile
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -102,6 +103,7 @@ class EngineDatabase:
         self._version = ""
         with self._lock:
             self._take()
+        _live.add(self)
 
     def __enter__(self) -> EngineDatabase:
         return self
@@ -192,6 +194,9 @@ class EngineDatabase:
             except WorkerGone as error:
                 self._drop()
                 return ["error", "worker_died", f"the process that executed the statement died ({error})"]
+            except BaseException:  # Ctrl-C: the reply that is still owed must not answer the next statement
+                self._drop()
+                raise
 
     def _take(self) -> Worker:
         """The child with the database open; holds the lock. Raises DatabaseError."""
@@ -208,6 +213,9 @@ class EngineDatabase:
         except (TimeoutError, WorkerGone) as error:
             worker.kill()
             raise DatabaseError(f"{self.dialect} database {self.name} cannot be opened: {error}") from None
+        except BaseException:
+            worker.kill()
+            raise
         if reply[0] != "ok":
             worker.kill()
             if reply[1] == "missing":
@@ -224,6 +232,27 @@ class EngineDatabase:
         if self._scratch is not None:
             self._scratch.cleanup()
             self._scratch = None
+
+    def _forget_after_fork(self) -> None:
+        self._lock = threading.Lock()
+        if self._worker is not None:
+            self._worker.forget()
+            self._worker = None
+        if self._scratch is not None:
+            self._scratch._finalizer.detach()  # type: ignore[attr-defined]  # the folder is the parent's
+            self._scratch = None
+
+
+_live: weakref.WeakSet[EngineDatabase] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for database in list(_live):
+        database._forget_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _table(entry: dict[str, Any]) -> Table:

@@ -73,6 +73,12 @@ class FramedChild:
             self.process.stderr.close()
         self.process.wait()
 
+    def forget(self) -> None:
+        """In a forked child: drop our copy of the socket; the process belongs to the parent."""
+        self.closed = True
+        self.socket.close()
+        self.process.returncode = 0  # not ours to wait for
+
     def _receive(self, size: int, time_left: _TimeLeft) -> bytes:
         data = bytearray()
         while len(data) < size:
@@ -133,6 +139,8 @@ class Children:
         self.idle: list[FramedChild] = []
         self._lock = threading.Lock()
         atexit.register(self.close)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[FramedChild]:
@@ -166,6 +174,12 @@ class Children:
         while self.idle:
             with contextlib.suppress(OSError):
                 self.idle.pop().close()
+
+    def _forget(self) -> None:
+        """In a forked child: the processes are the parent's."""
+        self._lock = threading.Lock()
+        while self.idle:
+            self.idle.pop().forget()
 
 
 def requests() -> Iterator[dict[str, Any]]:

@@ -50,6 +50,8 @@ def run_tasks(tasks: Sequence[SuiteTask], workers: int = 2) -> Iterator[tuple[in
             worker = local.worker = FramedChild("nl2sql.eval.suites.child", last_words=True)
             local.source = ""  # the database that it has read
             made.append(worker)
+            if stopped.is_set():  # whoever stops closes what is in ``made`` already
+                worker.close()
         try:
             data = None if local.source == task.source else task.read()
             reply = worker.ask({"source": task.source, "data": data, **task.request}, TASK_S)

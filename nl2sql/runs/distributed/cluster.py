@@ -11,7 +11,7 @@ import logging
 import os
 import platform
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,15 +81,17 @@ class RayCluster:
             self._ray.shutdown()
             self._mine = False
 
-    def map(self, function: Callable[..., T], work: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, T]]:
+    def map(self, function: Callable[..., T], work: Sequence[tuple[Any, ...]]) -> Generator[tuple[int, T], None, None]:
         """(number, ``function(*work[number])``) of each piece as it is done; in no order, each exactly once.
 
         Raises what a piece raised where that is an Nl2SqlError, and an Nl2SqlError for what else went wrong. Closing
         the iterator, Ctrl-C too, cancels what is not done.
         """
         task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(_in_worker)
-        waiting = {task.remote(code_of_package(), function, piece): number for number, piece in enumerate(work)}
+        waiting: dict[Any, int] = {}
         try:
+            for number, piece in enumerate(work):
+                waiting[task.remote(code_of_package(), function, piece)] = number
             while waiting:
                 done, _ = self._ray.wait(list(waiting), num_returns=1)
                 for reference in done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from tqdm.auto import tqdm
@@ -64,9 +65,10 @@ class Ray:
         model = Plan(**{key: value for key, value in vars(job.plan).items() if key in MODEL_OPTIONS})
         prints = prints_of(job.plan, job.controller, job.model, job.config, job.tools, job.gates)
         order = Assignment(model, job.controller.spec or job.controller, job.config, prints, job.tools, job.gates)
-        done = self.cluster.map(run_shard, [(order, shard) for shard in shards])
+        work = [(order, shard) for shard in shards]
         name, total = job.controller.name, len(job.questions)
-        with tqdm(total=total, desc=name, unit="question", disable=not job.progress) as bar:
+        bar = tqdm(total=total, desc=name, unit="question", disable=not job.progress)
+        with bar, closing(self.cluster.map(run_shard, work)) as done:
             for number, episodes in done:
                 for episode in episodes:
                     job.keep(episode)
@@ -89,8 +91,9 @@ class Ray:
             files = {name: {id_: texts[id_] for id_ in ids if id_ in texts} for name, texts in predictions.items()}
             work.append((shard, files, plain))
         judged: dict[int, Judged] = {}
-        with tqdm(total=len(questions), desc="scoring", unit="item", disable=not settings.progress) as bar:
-            for number, verdicts in self.cluster.map(judge_shard, work):
+        bar = tqdm(total=len(questions), desc="scoring", unit="item", disable=not settings.progress)
+        with bar, closing(self.cluster.map(judge_shard, work)) as done:
+            for number, verdicts in done:
                 judged[number] = verdicts
                 bar.update(len(shards[number].questions))
         return _together([judged[number] for number in range(len(shards))])

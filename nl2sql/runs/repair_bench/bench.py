@@ -134,15 +134,14 @@ def run_arms(
     workers = max(1, int(getattr(model, "batch_size", 4))) if model is not None else 4
     bar = tqdm(total=len(wanted), initial=len(wanted) - len(owed), desc="repairs", disable=not progress)
     with bar, ThreadPoolExecutor(workers, thread_name_prefix="repair") as pool:
-        futures = [pool.submit(repair_one, *item) for item in owed]
         try:
+            futures = [pool.submit(repair_one, *item) for item in owed]
             for future in as_completed(futures):
                 future.result()
                 bar.update()
         except BaseException as error:
             cancel.set()
-            for future in futures:
-                future.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
                 kept = sum(1 for _ in iter_jsonl(path))
                 raise Cancelled(f"interrupted; {kept} results are kept in {folder}; the same command goes on") from None
