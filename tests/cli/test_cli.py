@@ -110,7 +110,7 @@ CASES = [
     ("code", "arguments", "said"), CASES, ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None
 )
 def test_a_mistake_is_one_clear_line(place: Path, code: int, arguments: list[str], said: str) -> None:
-    done = nl2sql(*arguments, cwd=place)
+    done = programs.command(*arguments, cwd=place)
     assert said in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     assert done.returncode == code
@@ -220,7 +220,7 @@ def test_tables_whose_names_need_quotes_can_be_asked(place: Path, table: str) ->
     replies = [reply.replace("orders WHERE status = 'shipped'", name) for reply in GOOD]
     (place / "odd.json").write_text(json.dumps({"replies": {"*": replies}}), encoding="utf-8")
     arguments = ["--db", "odd.sqlite", "--model", "scripted:odd.json", "--controller", "react", "--json"]
-    done = nl2sql("ask", "How many rows are there?", *arguments, cwd=place)
+    done = programs.command("ask", "How many rows are there?", *arguments, cwd=place)
     assert json.loads(done.stdout)["rows"] == [[2]], done.stdout
 
 
@@ -236,19 +236,19 @@ def test_eval_prints_the_contract_and_a_dry_run_runs_nothing(place: Path) -> Non
 
 @pytest.mark.parametrize("group", [[], ["models"], ["vizql"], ["replicas"], ["corpus"]])
 def test_a_group_without_a_command_is_its_help_with_whole_sentences(group: list[str], tmp_path: Path) -> None:
-    done = nl2sql(*group, cwd=tmp_path)
+    done = programs.command(*group, cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.startswith("Usage:") and "..." not in done.stdout.split("Commands:")[1]
-    assert nl2sql(*group, "nonsense", cwd=tmp_path).returncode == 2
+    assert programs.command(*group, "nonsense", cwd=tmp_path).returncode == 2
 
 
 def test_the_last_line_of_eval_is_a_command_that_works(place: Path) -> None:
     for options, verb in ((["--control"], "compare"), (["--no-control"], "export-failures")):
-        done = nl2sql(*EVAL, *options, "--limit", "2", "--out", f"run {verb}", "--quiet", cwd=place)
+        done = programs.command(*EVAL, *options, "--limit", "2", "--out", f"run {verb}", "--quiet", cwd=place)
         head, _, command = done.stdout.splitlines()[-1].partition("nl2sql ")
         words = shlex.split(command)
         assert (head.strip(), words[0]) == ("next:", verb)
-        assert nl2sql(*words, cwd=place).returncode == 0
-    compared = json.loads(nl2sql("compare", "run compare", "run compare/control", "--json", cwd=place).stdout)
+        assert programs.command(*words, cwd=place).returncode == 0
+    compared = json.loads(programs.command("compare", "run compare", "run compare/control", "--json", cwd=place).stdout)
     assert compared["n"] == 2 and (compared["benchmark"], compared["split"]) == ("packaged", "quick")
 
 
@@ -282,8 +282,8 @@ COMMANDS = ["ask", "eval", "score", "check-data", "models list", "models pull", 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(command: str) -> None:
-    done = nl2sql(*command.split(), "--help")
+def test_every_command_has_help_with_an_example(command: str, tmp_path: Path) -> None:
+    done = programs.command(*command.split(), "--help", cwd=tmp_path)
     assert done.returncode == 0 and f"nl2sql {command}" in done.stdout.partition("\n")[2]
 
 

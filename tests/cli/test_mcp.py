@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import programs
 import pytest
 import servers
 from mcp import Client, MCPError, StdioServerParameters
@@ -261,8 +262,7 @@ def test_the_same_tools_answer_over_http(shop: Path) -> None:
 )
 def test_a_wrong_argument_is_one_line(arguments: list[str], wanted: str, shop: Path, tmp_path: Path) -> None:
     given = [str(shop) if word == "SHOP" else word for word in arguments]
-    command = [sys.executable, "-m", "nl2sql.cli", "mcp", *given]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    done = programs.command("mcp", *given, cwd=tmp_path)
     assert done.returncode == 2 and wanted in done.stderr and len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 

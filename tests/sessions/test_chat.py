@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import programs
 import pytest
 
 from nl2sql.cli.chat import Shown
@@ -155,5 +156,5 @@ def test_ctrl_c_while_the_question_is_being_started_gives_it_up() -> None:
 def test_a_wrong_argument_is_one_line(wrong: list[str], wanted: str, shop: Path, tmp_path: Path) -> None:
     (tmp_path / "script.json").write_text('{"replies": {"*": ["x"]}}')
     words = [str(shop) if word == "SHOP" else word for word in wrong]
-    done = chat([*words, "--model", "scripted:script.json"], HOW_MANY, tmp_path)
+    done = programs.command("chat", *words, "--model", "scripted:script.json", cwd=tmp_path)
     assert done.returncode == 2 and wanted in done.stderr and len(done.stderr.splitlines()) == 1 and done.stdout == ""
