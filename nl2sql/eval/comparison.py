@@ -3,7 +3,7 @@ how the causes of failure moved. Pure functions over two ``Scores``; ``nl2sql co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.scores import ItemScore, Scores
 
 Pair: TypeAlias = tuple[ItemScore, ItemScore]
+Verdict: TypeAlias = Callable[[ItemScore], Any]
 RIGHT = "right"
 
 
@@ -48,7 +49,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``groups``: by hardness and by each feature of the gold, by ``metric``; ``moved``: most frequent first."""
+    """``groups``: by hardness and by each feature of the gold; ``moved``: most frequent first; all by ``metric``."""
 
     metric: str
     metrics: dict[str, PairedMetric]
@@ -83,13 +84,13 @@ def compare_scores(a: Scores, b: Scores, *, metric: str | None = None) -> Compar
         chosen,
         {name: _paired(pairs, of) for name, of in verdicts.items()},
         {name: _groups(pairs, keys, verdict) for name, keys in _groupings(a, pairs).items()},
-        _failures(first for first, _ in pairs),
-        _failures(second for _, second in pairs),
-        _moved(pairs),
+        _failures((first for first, _ in pairs), verdict),
+        _failures((second for _, second in pairs), verdict),
+        _moved(pairs, verdict),
     )
 
 
-def _paired(pairs: Sequence[Pair], verdict: Callable[[ItemScore], Any]) -> PairedMetric:
+def _paired(pairs: Sequence[Pair], verdict: Verdict) -> PairedMetric:
     from nl2sql.eval.stats import mcnemar
 
     verdicts = [(bool(verdict(a)), bool(verdict(b))) for a, b in pairs]
@@ -119,9 +120,7 @@ def _groupings(scores: Scores, pairs: Sequence[Pair]) -> dict[str, list[tuple[st
     }
 
 
-def _groups(
-    pairs: Sequence[Pair], keyed: Sequence[tuple[str, Pair]], verdict: Callable[[ItemScore], Any]
-) -> dict[str, Group]:
+def _groups(pairs: Sequence[Pair], keyed: Sequence[tuple[str, Pair]], verdict: Verdict) -> dict[str, Group]:
     grouped: dict[str, list[tuple[bool, bool]]] = {}
     for key, (a, b) in keyed:
         grouped.setdefault(key, []).append((bool(verdict(a)), bool(verdict(b))))
@@ -137,20 +136,21 @@ def _groups(
     }
 
 
-def _cause(item: ItemScore) -> str:
-    return item.cause or (RIGHT if item.ex else "unknown")
+def _cause(item: ItemScore, verdict: Verdict) -> str:
+    return RIGHT if verdict(item) else item.cause or "unknown"
 
 
-def _failures(items: Any) -> dict[str, int]:
+def _failures(items: Iterable[ItemScore], verdict: Verdict) -> dict[str, int]:
     from collections import Counter
 
-    counts = Counter(_cause(item) for item in items)
+    counts = Counter(_cause(item, verdict) for item in items)
     return {cause: count for cause, count in counts.most_common() if cause != RIGHT}
 
 
-def _moved(pairs: Sequence[Pair]) -> list[Move]:
+def _moved(pairs: Sequence[Pair], verdict: Verdict) -> list[Move]:
     moved: dict[tuple[str, str], list[str]] = {}
     for a, b in pairs:
-        if _cause(a) != _cause(b):
-            moved.setdefault((_cause(a), _cause(b)), []).append(a.id)
+        causes = _cause(a, verdict), _cause(b, verdict)
+        if causes[0] != causes[1]:
+            moved.setdefault(causes, []).append(a.id)
     return [Move(*causes, ids) for causes, ids in sorted(moved.items(), key=lambda entry: (-len(entry[1]), entry[0]))]

@@ -36,7 +36,7 @@ class ItemScore:
     seconds: float = 0.0  # execution of the prediction on the original database
     ts_replicas: int | None = None  # how many replicas a true ``ts`` rests on (see docs: some say nothing)
     gold_error: str | None = None  # no accepted gold ran: the item counts as wrong
-    cause: str | None = None  # why the item is wrong (``causes.CAUSES``); None: right, or nobody asked
+    cause: str | None = None  # why EX or TS is wrong (``causes.CAUSES``); None: neither is, or nobody asked
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class Scores:
         return by_feature
 
     def failures(self) -> dict[str, int]:
-        """Cause -> number of wrong items, most frequent first."""
-        counts = Counter(item.cause for item in self.items if item.cause)
+        """Cause -> number of items wrong under EX, most frequent first."""
+        counts = Counter(item.cause for item in self.items if item.cause and not item.ex)
         return dict(counts.most_common())
 
     def by_hardness(self) -> dict[str, dict[str, Interval]]:

@@ -8,6 +8,7 @@ import pytest
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.eval import ItemScore, Scores
+from nl2sql.eval.comparison import compare_scores
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs import summary
 from nl2sql.runs.evaluate import evaluate
@@ -42,7 +43,7 @@ def test_run_control_and_refused_candidates_share_one_scoring(tmp_path: Path, mo
 
 def scores_of(right: int, causes: list[str]) -> Scores:
     wrong = [ItemScore(f"w{i}", "d", "s", True, False, False, None, cause=cause) for i, cause in enumerate(causes)]
-    return Scores([ItemScore(f"r{i}", "d", "s", True, True, True, None) for i in range(right)] + wrong)
+    return Scores([ItemScore(f"r{i}", "d", "s", True, True, True, True) for i in range(right)] + wrong)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,16 @@ def scores_of(right: int, causes: list[str]) -> Scores:
 def test_a_suspect_pipeline_raises_an_alarm(right: int, causes: list[str], alarm: str | None) -> None:
     found = summary.alarms(scores_of(right, causes))
     assert (alarm is None and found == []) or any(alarm in line for line in found if alarm)
+
+
+def test_a_cause_of_ts_alone_is_no_wrong_item_under_ex() -> None:
+    scores = scores_of(60, ["join_path"] * 5 + ["other"] * 5)
+    scores.items += [ItemScore(f"t{i}", "d", "s", True, False, True, False, cause="join_path") for i in range(8)]
+    scores.ts_name = "TS[bag]"
+    assert summary.alarms(scores) == []
+    assert scores.failures() == {"join_path": 5, "other": 5}
+    for metric, causes in (("EX[bag]", {"join_path": 5, "other": 5}), ("TS[bag]", {"join_path": 13, "other": 5})):
+        assert compare_scores(scores, scores, metric=metric).failures_a == causes
 
 
 def test_a_paired_test_over_few_items_says_what_it_misses() -> None:
