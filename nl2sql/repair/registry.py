@@ -24,6 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from nl2sql.errors import UsageError
+from nl2sql.interfaces import content_key
 from nl2sql.machine import from_yaml
 from nl2sql.repair.guidance import RepairGuidance
 from nl2sql.repair.schema_names import FACTS, SchemaNames
@@ -179,6 +180,13 @@ def categories() -> dict[str, str]:
 def dialects() -> list[str]:
     """The dialects that have a pattern file."""
     return sorted(file.stem for file in FOLDER.glob("*.yaml") if file.stem != "categories")
+
+
+@functools.cache
+def catalogue_print() -> str:
+    """The content hash of all packaged patterns, their categories and the rewrites."""
+    files = [*sorted(FOLDER.glob("*.yaml")), FOLDER.with_name("rewrites.yaml")]
+    return content_key(*((file.name, file.read_text(encoding="utf-8")) for file in files))
 
 
 @functools.cache

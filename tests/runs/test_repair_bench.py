@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,15 @@ from nl2sql.runs.evaluate import start
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.repair_bench.bench import Bench, arm, repaired, run_arms
 from nl2sql.runs.repair_bench.case_plan import CasePlan, open_cases
-from nl2sql.runs.repair_bench.cases import CaseJudge, RepairCase, SqliteSource, corrupted_cases, learn_from, refusal_of
+from nl2sql.runs.repair_bench.cases import (
+    CaseJudge,
+    RepairCase,
+    SqliteSource,
+    corrupted_cases,
+    failed_in_runs,
+    learn_from,
+    refusal_of,
+)
 from nl2sql.runs.repair_bench.curve import Found, curve, search_others
 from nl2sql.runs.repair_bench.table import repairs_text, summarise_repairs
 
@@ -132,6 +141,30 @@ def test_what_is_finished_is_not_done_again(cases: list[RepairCase], tmp_path: P
     assert "deterministic" in text and "scripted" in text and "repaired by category" in text
 
 
+def test_other_attempts_give_other_results_in_the_same_folder(cases: list[RepairCase], tmp_path: Path) -> None:
+    case = a_case(cases)
+    everything = f"SELECT * FROM {quote_name(database(case).schema().tables[0].name)}"
+    model = ScriptedModel(["SELECT a FROM b", everything] * 9, on_exhausted="repeat", context_window=100_000)
+
+    def attempts(count: int, *names: str) -> list[tuple[str, int]]:
+        bench = Bench([case], database, Config(), attempts=count)
+        rows = run_arms(bench, [arm(name) for name in names], model, tmp_path, progress=False)
+        return [(row["arm"], row["attempts"]) for row in rows]
+
+    assert attempts(3, "error") == [("error", 2)]
+    assert attempts(1, "error") == [("error", 1)]
+    assert attempts(3, "error") == [("error", 2)]
+    assert attempts(1, "none") == [("error", 1), ("none", 1)]  # of an arm that was not asked for: the latest
+
+
+def test_a_changed_pattern_makes_other_results(cases: list[RepairCase], monkeypatch: pytest.MonkeyPatch) -> None:
+    case, chosen = a_case(cases), arm("patterns")
+    bench = Bench([case], database, Config())
+    before = bench.key(case, chosen, {})
+    monkeypatch.setattr("nl2sql.runs.repair_bench.bench.catalogue_print", lambda: "another")
+    assert bench.key(case, chosen, {}) != before
+
+
 def test_a_question_is_not_taught_what_it_is_tested_on(cases: list[RepairCase], tmp_path: Path) -> None:
     others = corrupted_cases(load_benchmark("packaged", split="dev").questions, SOURCE, 10, 0, progress=False)
     with Corpus(tmp_path / "corpus.db", create=True) as corpus:
@@ -200,6 +233,9 @@ def test_what_a_model_wrote_in_a_run_becomes_cases(tmp_path: Path) -> None:
     (group,) = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)["groups"]
     assert (group["origin"], group["n"]) == ("model", 3)
     assert [entry["category"] for entry in group["by_category"]] == ["unknown_table"]
+    shutil.copytree(tmp_path / "run", tmp_path / "again" / "run")
+    both = [case.id for case in failed_in_runs([tmp_path / "run", tmp_path / "again" / "run", tmp_path / "run"])]
+    assert len(both) == len(set(both)) == 6
 
 
 REFUSED = [

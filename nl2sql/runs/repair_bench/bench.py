@@ -30,6 +30,7 @@ from nl2sql.config import Config, RepairConfig
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Database, Model, Question, Resources, content_key
 from nl2sql.repair.corpus import Corpus
+from nl2sql.repair.registry import catalogue_print
 from nl2sql.runs.folder import iter_jsonl
 from nl2sql.runs.plan import weights_of
 from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, CaseJudge, RepairCase, refusal_of
@@ -98,7 +99,7 @@ class Bench:
         """What decides a result, as a content key."""
         config = arm.config(self.config, case.dialect)
         parts = [case.to_dict(), arm.name, self.attempts, config.model_dump(exclude={"eval", "reward"})]
-        parts += [prompts.prompt_hashes(config.prompts)]
+        parts += [prompts.prompt_hashes(config.prompts), catalogue_print()]
         if arm.level is not None:
             parts.append(weights_of(model))
         if arm.needs_corpus and self.corpus is not None:
@@ -109,7 +110,7 @@ class Bench:
 def run_arms(
     bench: Bench, arms: Sequence[Arm], model: Model | None, folder: Path, *, progress: bool = True
 ) -> list[dict[str, Any]]:
-    """Do what ``folder`` still owes of these arms and return every result that it holds of these cases.
+    """Do what ``folder`` still owes of these arms and return the results that it holds of these cases (``_held``).
 
     Raises UsageError where an arm asks a model or a corpus that is not given, Cancelled when interrupted.
     """
@@ -146,8 +147,17 @@ def run_arms(
                 kept = sum(1 for _ in iter_jsonl(path))
                 raise Cancelled(f"interrupted; {kept} results are kept in {folder}; the same command goes on") from None
             raise
-    ids = {case.id for case in bench.cases}
-    latest = {(row["case"], row["arm"], row["model"]): row for row in iter_jsonl(path) if row["case"] in ids}
+    return _held(path, {case.id for case in bench.cases}, arms, label, {key for *_, key in wanted})
+
+
+def _held(path: Path, ids: set[str], arms: Sequence[Arm], label: str, keys: set[str]) -> list[dict[str, Any]]:
+    """The results of these cases: of ``arms`` those of these keys, of other arms and models the latest of each."""
+    asked = {(chosen.name, label if chosen.level else "") for chosen in arms}
+    latest = {
+        (row["case"], row["arm"], row["model"]): row
+        for row in iter_jsonl(path)
+        if row["case"] in ids and (row["key"] in keys or (row["arm"], row["model"]) not in asked)
+    }
     return list(latest.values())
 
 

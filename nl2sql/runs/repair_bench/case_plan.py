@@ -22,7 +22,7 @@ from nl2sql.runs.repair_bench.cases import (
     RepairCase,
     SqliteSource,
     corrupted_cases,
-    failed_in_run,
+    failed_in_runs,
     learn_from,
     learning_questions,
 )
@@ -139,8 +139,7 @@ def _made(plan: CasePlan, sources: Sources, progress: bool) -> list[RepairCase]:
         cases += corrupted_cases(questions, source, plan.count, plan.seed, slips=SLIPS[plan.dialect], progress=progress)
     if plan.dialect != "sqlite":
         cases += written_cases(bank(sources.folder), sources.of(DATABASE))
-    for folder in plan.runs:
-        cases += failed_in_run(Path(folder))
+    cases += failed_in_runs(map(Path, plan.runs))
     if not cases:
         raise UsageError("there is nothing to repair: give --cases 1 or more, or --run with failures in it")
     return cases

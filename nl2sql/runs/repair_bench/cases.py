@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from nl2sql.errors import UsageError
 from nl2sql.eval.rules import get_rule
-from nl2sql.interfaces import Benchmark, Database, Question, RunResult
+from nl2sql.interfaces import Benchmark, Database, Question, RunResult, content_key
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.deterministic import fault
 from nl2sql.repair.dry_run import engine_version
@@ -190,9 +190,18 @@ def refusal_of(sql: str, database: Database) -> str:
     return "" if result.success or result.error_kind == "timeout" else result.error or "refused"
 
 
-def failed_in_run(folder: Path) -> Iterator[RepairCase]:
+def failed_in_runs(folders: Iterable[Path]) -> Iterator[RepairCase]:
+    """``failed_in_run`` of each folder; those that share a name are told apart by a hash of their place."""
+    places = dict.fromkeys(folder.resolve() for folder in folders)
+    names = [place.name for place in places]
+    for place in places:
+        suffix = f"-{content_key(str(place))[:8]}" if names.count(place.name) > 1 else ""
+        yield from failed_in_run(place, f"{place.name}{suffix}")
+
+
+def failed_in_run(folder: Path, label: str) -> Iterator[RepairCase]:
     """What the model of a run wrote and the engine refused: its answers, and the loop's candidates on the way to them;
-    each statement once a question.
+    each statement once a question. ``label``: of the run, in the cases' ids.
 
     Raises UsageError for a folder that is no run, or one whose benchmark was a Python object.
     """
@@ -216,8 +225,7 @@ def failed_in_run(folder: Path) -> Iterator[RepairCase]:
             texts = [*(sql for sql, _ in refused_candidates(traces.get(answer["id"], ()))), answer["sql"] or ""]
             for number, sql in enumerate(dict.fromkeys(text.strip().rstrip(";") for text in texts)):
                 if sql and (error := refusal_of(sql, item.database)):
-                    label = f"{folder.name}{name}-{number}"
-                    yield case_of(source.name, "model", "model", label, sql, error, item)
+                    yield case_of(source.name, "model", "model", f"{label}{name}-{number}", sql, error, item)
 
 
 def learn_from(cases: Iterable[RepairCase], corpus: Any, taught: Iterable[RepairCase]) -> int:
