@@ -183,7 +183,7 @@ def evaluate_command(
         print(f"\nrun folder: {report['run']}")
         print(f"report:     {_page(Path(report['run']), report['n'], progress)}")
         print(f"next:       {_next(Path(report['run']))}")
-    if report["counts"]["finish"].get("error") == report["n"]:
+    if set(report["counts"]["finish"]) == {"error"}:
         raise typer.Exit(1)  # every single episode failed: nothing was measured
 
 

@@ -5,7 +5,7 @@ Seeds 1 and 2 of a plan give the cells ``seed-1`` and ``seed-2``; a plan without
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from nl2sql.runs.job import Cell
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.run import Run
 
+SUMS = ("counts", "failures", "flips", "suspicions")  # parts of a report that are added up
+OWN = ("dialogues", "vizql")  # not pooled
 GREEDY = "greedy decoding: the seeds give identical runs; sample with -c react.do_sample=true"
 
 
@@ -47,24 +49,59 @@ def _pooled_report(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """One report over several seeds of the same questions; repeats are never counted as independent.
 
     A metric is the mean over seeds; its interval is clustered by database, by question where there are fewer than
-    ten databases, and Wilson's over the questions where there are fewer than ten of those; ``n`` is the questions.
-    ``usage`` is the mean of the seeds. ``control``, paired tests and flips are the first seed's, whose controls ran.
+    ten databases. It is Wilson's over the questions where there are fewer than ten of those, and at 0 and 1, where no
+    clustering shows; ``n`` is the questions. ``usage`` is the mean of the seeds, ``SUMS`` are over all of them, and
+    warnings and alarms name the seed that they are of, unless all have them. ``items``, ``control`` and the tests
+    against it are the first seed's, whose controls ran; so are the parts of ``OWN``, and a warning says so.
     """
-    first = next(iter(reports.values()))
-    items = [item for report in reports.values() for item in report["items"]]
+    number, first = next(iter(reports.items()))
+    names, items = list(first["metrics"]), [item for report in reports.values() for item in report["items"]]
+    levels = {
+        level: [item for item in items if (item["hardness"] or "unknown") == level] for level in first["by_hardness"]
+    }
+    usage = {key: sum(r["usage"][key] for r in reports.values()) / len(reports) for key in first["usage"]}
+    seeds = {
+        str(seed): {part: r[part] for part in ("run", "metrics", "usage", "counts")} for seed, r in reports.items()
+    }
+    told = {part: _told({seed: report[part] for seed, report in reports.items()}) for part in ("warnings", "alarms")}
+    told["warnings"] += [
+        f"{part}: of seed {number}; the other seeds' are in their reports" for part in OWN if part in first
+    ]
+    return {
+        **first,
+        "metrics": _metrics(names, items),
+        "by_hardness": {level: _metrics(names, of_level) for level, of_level in levels.items()},
+        "usage": usage,
+        "seeds": seeds,
+        **{part: _sum([report[part] for report in reports.values()]) for part in SUMS},
+        **told,
+    }
+
+
+def _metrics(names: Sequence[str], items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Metric name -> its value over the items of all seeds, with its interval."""
     questions, databases = ({item[key] for item in items} for key in ("id", "db_id"))
     cluster = "db_id" if len(databases) >= MIN_CLUSTERS else "id"
     metrics = {}
-    for name in first["metrics"]:
+    for name in names:
         values = [bool(item[item_field(name)]) for item in items]
-        if len(questions) < MIN_CLUSTERS:
+        if len(questions) < MIN_CLUSTERS or len(set(values)) == 1:
             interval = wilson_interval(sum(values) / len(values), len(questions))
         else:
             interval = clustered_interval(values, [item[cluster] for item in items])
         metrics[name] = {**interval.to_dict(), "n": len(questions)}
-    usage = {key: sum(r["usage"][key] for r in reports.values()) / len(reports) for key in first["usage"]}
-    seeds = {
-        str(seed): {"run": r["run"], "metrics": r["metrics"], "usage": r["usage"], "counts": r["counts"]}
-        for seed, r in reports.items()
-    }
-    return {**first, "metrics": metrics, "usage": usage, "seeds": seeds, "warnings": list(first["warnings"])}
+    return metrics
+
+
+def _sum(parts: Sequence[Any]) -> Any:
+    """Numbers added up, within mappings by key."""
+    if not isinstance(parts[0], Mapping):
+        return sum(parts)
+    keys = dict.fromkeys(key for part in parts for key in part)
+    return {key: _sum([part[key] for part in parts if key in part]) for key in keys}
+
+
+def _told(texts: Mapping[int, Sequence[str]]) -> list[str]:
+    """What is said of the seeds: once where it is said of all, else behind the seed's name."""
+    every = [text for text in next(iter(texts.values())) if all(text in told for told in texts.values())]
+    return every + [f"seed {seed}: {text}" for seed, told in texts.items() for text in told if text not in every]

@@ -23,6 +23,7 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runs import seeds as seeds_module
 from nl2sql.runs.evaluate import evaluate, resume, start
 from nl2sql.runs.folder import read_jsonl
 from nl2sql.runs.plan import Plan
@@ -177,6 +178,20 @@ def test_seeds_are_pooled_by_question_not_as_independent_items(tmp_path: Path) -
     assert thrice["high"] - thrice["low"] >= 0.95 * (once["high"] - once["low"])
     assert set(pooled["seeds"]) == {"1", "2", "3"}
     assert any("identical" in warning for warning in pooled["warnings"])
+
+
+def test_seeds_that_agree_are_no_surer_than_one_and_what_is_said_is_of_all_seeds(tmp_path: Path) -> None:
+    model = ScriptedModel(oracle(20, 0))
+    told = {"split": "quick", "limit": 20, "config": NO_TS, "control": False, "progress": False}
+    one = evaluate("packaged", model, out=tmp_path / "r", **told).report
+    other = one | {"alarms": ["odd"], "warnings": [*one["warnings"], "slow"]}
+    pooled = seeds_module._pooled_report(dict.fromkeys(range(1, 10), one) | {10: other})
+    assert pooled["metrics"]["EX[bag]"] == pytest.approx(one["metrics"]["EX[bag]"])
+    assert pooled["by_hardness"]["easy"]["EX[bag]"] == pytest.approx(one["by_hardness"]["easy"]["EX[bag]"])
+    assert pooled["counts"]["steps"] == 10 * one["counts"]["steps"]
+    assert pooled["failures"] == {cause: 10 * count for cause, count in one["failures"].items()} != {}
+    assert pooled["warnings"] == [*one["warnings"], "seed 10: slow"]
+    assert pooled["alarms"] == [*(f"seed {n}: {text}" for n in range(1, 10) for text in one["alarms"]), "seed 10: odd"]
 
 
 def test_an_interrupted_seed_run_is_continued_as_a_whole(tmp_path: Path) -> None:
