@@ -200,6 +200,7 @@ def test_what_is_finished_is_not_done_again(done: Ablation, monkeypatch: pytest.
 
 CHANGED = [  # (part of a finished cell's manifest, what is said)
     (("prompts", "generate_user"), "prompts"),
+    (("members", "few_shot_pool"), "few_shot_pool changed since"),
     (("fingerprints", "scale_models"), "scale_models changed between the cells"),
     (("model", "revision"), r"model scripted:.* changed between the cells"),
 ]

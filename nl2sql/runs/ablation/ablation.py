@@ -17,6 +17,8 @@ from tqdm.auto import tqdm
 from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.prompts import prompt_hashes
+from nl2sql.agents.resources import members
+from nl2sql.config.plugins import named_functions
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.settings import Settings
@@ -226,13 +228,16 @@ def _flat(plan: Plan, config: Any) -> dict[str, Any]:
 
 
 def _finished(place: Path, cell: Cell) -> Run | None:
-    """The run of a cell that owes nothing and was made by this code; None: it has to be carried out or scored."""
+    """The run of a cell that owes nothing and rests on what is there now; None: it has to be carried out or scored."""
     if not (place / "manifest.json").exists() or not (place / "report.json").exists():
         return None
     manifest = read_manifest(place)
     if manifest["controller"]["identity"] != get_controller(cell.plan.controller).identity:
         return None  # carry_out says what changed
     if manifest["prompts"] != prompt_hashes(cell.config.prompts):
+        return None
+    tools, gates = (named_functions(kind, getattr(cell.plan, kind)) for kind in ("tools", "gates"))
+    if manifest.get("members", {}) != members(cell.config, tools, gates):
         return None
     return None if owed_of(place) else Run.load(place)
 
