@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import dropwhile
 from typing import Any
 
-from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.benchmarks.core import FolderBenchmark, scorable
 from nl2sql.benchmarks.sampling import draw_sample
 from nl2sql.databases.packaged import data_root, database_ids, database_path
 from nl2sql.errors import BenchmarkError
@@ -153,6 +154,12 @@ def interactions(questions: Iterable[Question]) -> list[list[Question]]:
         key = ("question", question.id) if dialogue is None else ("dialogue", str(dialogue))
         groups.setdefault(key, []).append(question)
     return [sorted(group, key=lambda turn: turn.meta.get("turn", 0)) for group in groups.values()]
+
+
+def behind_left_out(questions: Iterable[Question]) -> set[str]:
+    """The ids of turns that are scored themselves, behind a turn of their dialogue that scores leave out."""
+    behind = (turn for turns in interactions(questions) for turn in dropwhile(scorable, turns))
+    return {turn.id for turn in behind if scorable(turn)}
 
 
 def draw_dialogues(questions: Sequence[Question], limit: int | None, seed: int = 0) -> list[Question]:

@@ -18,7 +18,6 @@ from nl2sql.agents import prompts
 from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.agents.record import json_text
 from nl2sql.agents.resources import members
-from nl2sql.benchmarks import left_out_counts
 from nl2sql.config import Config
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval.settings import Settings
@@ -28,7 +27,7 @@ from nl2sql.runs.dialogues import RESOLVED_FIELDS, TURN_FIELDS, OwnHistories, as
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, exclusive, iter_jsonl, read_manifest, write_json
 from nl2sql.runs.job import Cell, Job, no_bar
 from nl2sql.runs.opened import Opened
-from nl2sql.runs.plan import Plan, fingerprints, plan_record, run_key
+from nl2sql.runs.plan import Plan, fingerprints, left_out_of, plan_record, run_key
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import summarise
 
@@ -87,7 +86,7 @@ class _Work:
             "prompts": prompts.prompt_hashes(job.config.prompts),
             "members": resting_on,
             "questions": [question.id for question in job.questions],
-            "left_out": left_out_counts(job.benchmark.questions),
+            "left_out": left_out_of(job.benchmark, job.plan.history),
             "fingerprints": prints,
             "environment": environment(),
             **({"turns": opened.turns} if opened.turns else {}),

@@ -58,9 +58,12 @@ def dialogue_scores(
 
 
 def matches(questions: Sequence[Question], right: Verdicts) -> dict[str, Any]:
-    """Question match in all, of later turns, by turn and by kind; interaction match. Intervals cluster by dialogue."""
+    """Question match in all, of later turns, by turn and by kind; interaction match. Intervals cluster by dialogue.
+
+    A turn has the number that its dialogue gives it, also where scores leave out the turns before it.
+    """
     dialogues = interactions(questions)
-    turn_of = {turn.id: number for turns in dialogues for number, turn in enumerate(turns, 1)}
+    turn_of = {turn.id: turn.meta.get("turn", number) for turns in dialogues for number, turn in enumerate(turns, 1)}
     whole = [turns[0] for turns in dialogues]
     matched = {turns[0].id: all(right[turn.id] for turn in turns) for turns in dialogues}
     return {

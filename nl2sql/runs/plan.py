@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
-from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
-from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, draw_dialogues, has_dialogues
+from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
+from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, behind_left_out, draw_dialogues, has_dialogues
 from nl2sql.benchmarks.structured import VIZQL
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question, content_key, question_key
@@ -115,12 +115,22 @@ def open_benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
 
 
 def pick(benchmark: Benchmark, plan: Plan) -> list[Question]:
-    """The questions of a plan: without the items that scores leave out, then the seeded sample; of dialogues, whole."""
-    usable = [question for question in benchmark.questions if scorable(question)]
+    """The questions of a plan: without the items that scores leave out, then the seeded sample; of dialogues, whole.
+
+    With the history ``own`` a dialogue ends before a turn that is left out: nobody answers it for the turns behind it.
+    """
+    behind = behind_left_out(benchmark.questions) if plan.history == "own" else ()
+    usable = [question for question in benchmark.questions if scorable(question) and question.id not in behind]
     if not usable:
         raise UsageError(f"benchmark {benchmark.name!r} has no scorable questions in split {plan.split or 'all'!r}")
     draw = draw_dialogues if has_dialogues(usable) else draw_sample
     return draw(usable, plan.limit, plan.sample_seed)
+
+
+def left_out_of(benchmark: Benchmark, history: str) -> dict[str, int]:
+    """Reason -> number of questions that a run with that history leaves out."""
+    behind = len(behind_left_out(benchmark.questions)) if history == "own" else 0
+    return left_out_counts(benchmark.questions) | ({"behind_left_out": behind} if behind else {})
 
 
 def open_model(plan: Plan) -> Model:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nl2sql.benchmarks import left_out_counts
 from nl2sql.eval import Scores, score_many
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import minimum_detectable_effect, percent
@@ -20,6 +19,7 @@ from nl2sql.runs.controls import CONTROLS, systems_of
 from nl2sql.runs.dialogue_scores import dialogue_notes, dialogue_rows, dialogue_scores
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, history_of
 from nl2sql.runs.folder import RunFolder
+from nl2sql.runs.plan import left_out_of
 from nl2sql.runs.vizql_scores import vizql_notes, vizql_scores
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
@@ -81,7 +81,7 @@ def summarise(
     report["suspicions"] = suspicions_of(traces, right)
     report["by_hardness"] = _by_hardness(scores)
     report["failures"] = scores.failures()
-    report["left_out"] = left_out_counts(benchmark.questions)
+    report["left_out"] = left_out_of(benchmark, manifest["plan"].get("history", ""))
     report["eval"] = settings.chosen.model_dump()
     report["warnings"] = [*_failures(rows), *_gold_errors(scores), *scores.all_warnings()]
     report["alarms"] = alarms(scores)

@@ -50,6 +50,12 @@ def test_matches_are_counted_by_dialogue_turn_and_kind() -> None:
     assert told["control"]["with_guardrails"]["question_match"]["value"] == 0
 
 
+def test_a_turn_keeps_its_number_where_the_one_before_it_is_left_out() -> None:
+    turns = [turn for turn in questions_of() if turn.id != "names.1"]
+    told = dialogue_scores("gold", turns, [{"id": turn.id, "ex": True} for turn in turns], [])
+    assert {name: part["n"] for name, part in told["by_turn"].items()} == {"1": 1, "2": 2, "3": 1, "4": 1, "later": 4}
+
+
 def test_detection_is_measured_on_turns_with_a_history() -> None:
     """Three turns lean on others; one that stands alone is taken for such, one that leans is not seen."""
     yes = {"is_followup": True, "resolved_query": "whole"}

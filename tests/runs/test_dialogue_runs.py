@@ -160,6 +160,16 @@ def test_own_answers_that_ran_make_the_history(benchmark: FolderBenchmark, tmp_p
     assert done.report["dialogues"]["history"] == "own"
 
 
+def test_own_answers_end_before_a_turn_that_is_left_out(shop: Path, tmp_path: Path) -> None:
+    turns = [replace(q, meta=q.meta | {"gold_rows": 0}) if q.id == "ships.2" else q for q in questions_of()]
+    benchmark = FolderBenchmark("talk", turns, {}, {"shop": shop})
+    done, heard = run(benchmark, tmp_path / "own", history="own")
+    assert set(heard.asked) == {"ships.1", "names.1", "names.2"}
+    assert done.report["left_out"] == done.manifest["left_out"] == {"gold_rows=0": 1, "behind_left_out": 2}
+    done, heard = run(benchmark, tmp_path / "gold")
+    assert len(heard.asked) == 5 and done.report["left_out"] == {"gold_rows=0": 1}
+
+
 def test_dialogues_run_beside_each_other(benchmark: FolderBenchmark, tmp_path: Path) -> None:
     """Each waits for the other in its first turn."""
     both = threading.Barrier(2, timeout=60)
