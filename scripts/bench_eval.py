@@ -296,8 +296,9 @@ def _floor(statements: dict[str, list[str]], processes: Any) -> dict[str, Any]:
 
 def _forget_parsed() -> None:
     """Empty our caches of parsed statements, so that a repeat is a run like the first."""
+    ours = ("nl2sql.eval", "nl2sql.sql", "nl2sql.databases")
     for found in gc.get_objects():
-        if isinstance(found, functools._lru_cache_wrapper) and found.__module__.startswith("nl2sql.eval"):
+        if isinstance(found, functools._lru_cache_wrapper) and (found.__module__ or "").startswith(ours):
             found.cache_clear()
 
 

@@ -7,11 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from bench_eval import _forget_parsed
 
 from nl2sql.runs.run import Run
+from nl2sql.sql.hardness import hardness
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 CONTROLLERS = ("single_shot", "react", "react_plus")
@@ -159,3 +162,11 @@ def test_the_adapters_table_holds_each_loop_against_the_model_asked_once(place: 
     assert rows[-1][1] == "50%" and rows[-1][-3:] == ["base", "1, 1", "1"]
     wrong = run("--cells", "nothing")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "--cells nothing: there are" in wrong.stderr
+
+
+def test_a_repeat_of_the_scoring_benchmark_parses_anew() -> None:
+    kept, nameless = lru_cache(hardness.__wrapped__), lru_cache(lambda: 1)
+    nameless.__module__ = None
+    kept("SELECT 1")
+    _forget_parsed()
+    assert kept.cache_info().currsize == 0
