@@ -5,8 +5,9 @@
 
 Some chat models do not keep to the lines ``Thought:``, ``Action: tool[json]`` and do well with tool calls of their own
 form (``react.native_tools``). What tells is the share of turns without an action that can be read
-(``flags.format_errors``). Where it is half or more, the ten are asked again with native calls, and the form with the
-smaller share is taken for the whole run. That begins anew; the response cache, where it is on, has the trial's calls.
+(``flags.format_errors``; an episode that breaks off counts as one more). Where it is half or more, the ten are asked
+again with native calls, and the form with the smaller share is taken for the whole run. That begins anew; the response
+cache, where it is on, has the trial's calls.
 
 Not covered: whether the form that is read more often also answers better; controllers that ask for no actions.
 """
@@ -41,6 +42,10 @@ class Share:
     unread: int = 0
 
     @property
+    def share(self) -> float:
+        return self.unread / self.turns if self.turns else 1.0
+
+    @property
     def broken(self) -> bool:
         return self.turns > 0 and 2 * self.unread >= self.turns
 
@@ -70,7 +75,7 @@ def settled(plan: Plan, config: Config, opened: Opened, model: Model, progress: 
             shares["native"] = _tried(plan, _with(config, native=True), opened, model, progress)
         except ModelError as refused:
             why = str(refused)
-    chosen = min(shares, key=lambda form: shares[form].unread / max(1, shares[form].turns))  # text where they are equal
+    chosen = min(shares, key=lambda form: shares[form].share)  # text where they are equal
     facts: dict[str, Any] = {"chosen": chosen, "episodes": min(TRIED, len(opened.questions))}
     facts |= {form: vars(share) for form, share in shares.items()} | ({"native_refused": why} if why else {})
     said = ", ".join(f"{share} in {form}" for form, share in shares.items())
@@ -106,6 +111,8 @@ def _tried(plan: Plan, config: Config, opened: Opened, model: Model, progress: b
     share = Share()
     for episode in kept:
         share = share + episode
+        if episode.finish == "error":  # broke off: no better than a turn that cannot be read
+            share = Share(share.turns + 1, share.unread + 1)
     return share
 
 

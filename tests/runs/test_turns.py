@@ -44,6 +44,13 @@ class Mute(Chatty):
     calls = "I would call something."
 
 
+class Falling(Chatty):
+    def generate(self, messages: Any, **options: Any) -> Any:
+        if options.get("tools"):
+            raise ModelError("the server fell over")
+        return super().generate(messages, **options)
+
+
 class NoTools(Chatty):
     def check(self, *, grammar: bool, tools: bool) -> None:
         if tools:
@@ -74,6 +81,11 @@ def test_auto_takes_the_form_that_is_read_more_often(
 def test_a_model_that_takes_no_tools_stays_with_text_and_says_why(tmp_path: Path) -> None:
     trial = ran(NoTools([]), tmp_path / "run", turns="auto").manifest["turns"]
     assert (trial["chosen"], trial["native_refused"]) == ("text", "no tools here")
+
+
+def test_a_form_whose_episodes_break_off_is_not_taken(tmp_path: Path) -> None:
+    trial = ran(Falling([]), tmp_path / "run", turns="auto").manifest["turns"]
+    assert trial["chosen"] == "text" and trial["native"]["unread"] == trial["native"]["turns"] == TRIED
 
 
 def test_a_resumed_run_keeps_what_was_chosen(tmp_path: Path) -> None:
