@@ -15,7 +15,7 @@ from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Gate, Model, Tool
 from nl2sql.runs.carry_out import carry_out
-from nl2sql.runs.folder import FORMAT, locked, new_folder, write_json
+from nl2sql.runs.folder import FORMAT, environment, locked, new_folder, read_manifest, write_json
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.opened import Opened
@@ -122,12 +122,27 @@ def _carried_out(plan: Plan, config: Config, folder: Path, opened: Opened, progr
     if not plan.seeds:
         return carry_out(cells[0], folder, opened, progress=progress)
     with locked(folder):
-        manifest = {"format": FORMAT, "key": "", "plan": plan_record(plan), "config": config.model_dump()}
-        write_json(folder / "manifest.json", manifest)
+        _keep_manifest(folder, plan, config, opened)
         runs = {cell.name: carry_out(cell, folder / cell.name, opened, top=folder, progress=progress) for cell in cells}
         run = pooled(folder, plan, config, runs)
         write_json(folder / "report.json", run.report)
     return run
+
+
+def _keep_manifest(folder: Path, plan: Plan, config: Config, opened: Opened) -> None:
+    """Write once what a run with seeds was; all that the seeds do not share is in their manifests."""
+    if (folder / "manifest.json").exists() and "model" in read_manifest(folder):
+        return
+    manifest = {
+        "format": FORMAT,
+        "key": "",
+        "plan": plan_record(plan),
+        "config": config.model_dump(),
+        "model": opened.fit(cells_of(plan, config)[0]).describe(),
+        "questions": [question.id for question in opened.questions],
+        "environment": environment(),
+    }
+    write_json(folder / "manifest.json", manifest)
 
 
 def resume(

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
-from nl2sql.runs.evaluate import start
+from nl2sql.runs.evaluate import resume, start
 from nl2sql.runs.export.contents import Contents
-from nl2sql.runs.plan import Plan
+from nl2sql.runs.listing import entries
+from nl2sql.runs.plan import Plan, read_plan
 
 SECRET = "sk-a-key-that-stands-in-a-reply"
 BEGIN = ["Action: link_schema[{}]", "Action: generate_sql[{}]"]  # the first is overridden
@@ -83,6 +85,19 @@ def test_every_episode_is_a_row_the_failed_ones_too(folder: Path) -> None:
     assert all(row["gold"] and row["question"] for row in rows)
     assert {"single_shot/EX[bag]", "EX[bag]/low", "paired/EX[bag]/p", "prompt_tokens"} <= set(contents.numbers())
     assert contents.state == "done" and contents.facts()["config.react.max_steps"] == 7
+
+
+def test_a_run_with_seeds_is_listed_and_its_seeds_are_epochs(folder: Path, tmp_path: Path) -> None:
+    plan, config = read_plan(folder)
+    start(replace(plan, seeds=(1, 2), limit=3), config, out=tmp_path / "run", progress=False)
+    (entry,) = [entry for entry in entries(tmp_path) if entry.path == str(tmp_path / "run")]
+    assert (entry.state, entry.questions, entry.model) == ("done", 6, plan.model)
+    rows = [(episode.epoch, episode.seed) for episode in Contents.of(tmp_path / "run", content=True).episodes()]
+    assert rows == [(1, 1)] * 3 + [(2, 2)] * 3
+    assert export(tmp_path / "run", "--to", "inspect", "--out", tmp_path / "log.eval")
+    before = (tmp_path / "run" / "manifest.json").read_bytes()
+    assert resume(tmp_path / "run", progress=False).report["n"] == 3
+    assert (tmp_path / "run" / "manifest.json").read_bytes() == before
 
 
 def test_texts_and_golds_leave_only_when_they_may(folder: Path) -> None:
