@@ -9,6 +9,9 @@
 [34.2, 100.0] of 2'
 
 A question counts as valid from the first version on that was; what came of its execution is in VA and EX.
+
+>>> vizql_scores([{"flags": {"vizql": {"stages": ["answered"]}}}, *[{"flags": {}}] * 3])["valid"]["1"]["value"]
+0.25
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ VERSIONS = (1, 2, 3, 4)  # built, and three refinements
 def vizql_scores(traces: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The report's ``vizql``: shares of questions with a valid version so far, versions per question, last stages.
 
-    Empty for a run without structured queries.
+    An episode that broke off counts as one without a version. Empty for a run without structured queries.
     """
-    stages = [trace["flags"]["vizql"]["stages"] for trace in traces if "vizql" in trace["flags"]]
-    if not stages:
+    told = [trace["flags"].get("vizql") for trace in traces]
+    if not any(told):
         return {}
+    stages = [said["stages"] if said else [] for said in told]
     first = [next((n for n, stage in enumerate(seen, 1) if stage != "validation"), None) for seen in stages]
     counts = {str(version): sum(n is not None and n <= version for n in first) for version in VERSIONS}
     valid = {version: wilson_interval(count / len(first), len(first)).to_dict() for version, count in counts.items()}
