@@ -23,7 +23,7 @@ from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Question
 from nl2sql.runs.controls import FOLDERS, control_stores
-from nl2sql.runs.dialogues import RESOLVED_FIELDS, TURN_FIELDS, OwnHistories, as_resolved
+from nl2sql.runs.dialogues import RESOLVED_FIELDS, TURN_FIELDS, OwnHistories, as_resolved, resolve_usage
 from nl2sql.runs.folder import FORMAT, RunFolder, environment, exclusive, iter_jsonl, read_manifest, write_json
 from nl2sql.runs.job import Cell, Job, no_bar
 from nl2sql.runs.opened import Opened
@@ -144,7 +144,7 @@ class _Work:
         options: dict[str, Any] = {"samples": 1, "guardrails": True, "max_new_tokens": limit}
         for name in self.stores:
             if name == "equal_tokens":
-                options["samples"] = _equal_samples(main, stores["single_shot"])
+                options["samples"] = _equal_samples(main, stores["single_shot"], bool(self.history))
             shot = self.job.config.single_shot.model_copy(update=options)
             config = self.job.config.model_copy(update={"single_shot": shot})
             place = self.folder / FOLDERS[name]
@@ -194,10 +194,15 @@ def _continue(plan: Plan, top: Path) -> str:
     return f"nl2sql.resume({str(top)!r}, {arguments})"
 
 
-def _equal_samples(main: RunFolder, shot: RunFolder) -> int:
-    """How many samples cost what the loop cost, in prompt and completion tokens together (at least 1)."""
+def _equal_samples(main: RunFolder, shot: RunFolder, dialogues: bool) -> int:
+    """How many samples cost what the loop cost, in prompt and completion tokens together (at least 1).
+
+    What resolving a turn cost the loop, and the control where that had broken off, is paid once for all samples.
+    """
 
     def tokens(store: RunFolder) -> int:
         return sum(p["usage"]["prompt_tokens"] + p["usage"]["completion_tokens"] for p in store.predictions())
 
-    return max(1, min(256, round(tokens(main) / max(1, tokens(shot)))))
+    traces = [*main.traces(RESOLVED_FIELDS), *shot.traces(RESOLVED_FIELDS)] if dialogues else []
+    once = sum(used.prompt_tokens + used.completion_tokens for used in map(resolve_usage, traces))
+    return max(1, min(256, round((tokens(main) - once) / max(1, tokens(shot) - once))))

@@ -358,6 +358,17 @@ def test_both_controls_are_given_the_resolved_question(benchmark: FolderBenchmar
     assert set(done.report["dialogues"]["control"]) == {"with_guardrails", "without_guardrails", "equal_tokens"}
 
 
+def test_a_resolution_is_paid_once_whatever_the_number_of_samples(benchmark: FolderBenchmark, tmp_path: Path) -> None:
+    def thrice(question: Question, resources: Resources, config: Config) -> Episode:
+        return [get_controller("single_shot").run(question, resources, config) for _ in range(3)][-1]
+
+    golds = [(q, [q.gold[0]] * 9) for q in questions_of()]
+    script = {q.text: {"single_shot": gold, "*": [q.text] * bool(q.history) + gold} for q, gold in golds}
+    told = {"config": settings("rewrite"), "out": tmp_path / "run", "equal_tokens": True, "progress": False}
+    evaluate(benchmark, ScriptedModel(script), thrice, **told)
+    assert {len(calls) for calls in calls_of(tmp_path / "run" / "control_equal_tokens").values()} == {3}
+
+
 # ------------------------------------------------------------------------------------------------- workers
 
 
