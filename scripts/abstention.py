@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from fitting import THRESHOLDS, auc, ended
 
+from nl2sql.agents.controllers import get_controller, with_preset
 from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.config import load_config
@@ -33,7 +34,8 @@ from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.tables import table_markdown
 from nl2sql.interfaces import Question
 from nl2sql.models import load_model
-from nl2sql.runs.evaluate import evaluate
+from nl2sql.runs.evaluate import evaluate, resume
+from nl2sql.runs.plan import read_plan
 from nl2sql.runs.run import Run
 
 KINDS = ("answerable", "unanswerable")
@@ -86,7 +88,17 @@ def asked(benchmark: FolderBenchmark, options: argparse.Namespace) -> dict[str, 
     config = load_config([], ["eval.replicas=0", *options.set])
     model = load_model(options.model, dtype=options.dtype, batch_size=1)
     given = {"config": config, "limit": options.limit, "batch_size": 1, "control": False, "cache": False}
-    return {kind: evaluate(kinds[kind], model, "best", out=options.out / kind, **given) for kind in KINDS}
+    runs = {}
+    for kind in KINDS:
+        out = options.out / kind
+        if not (out / "manifest.json").exists():
+            runs[kind] = evaluate(kinds[kind], model, "best", out=out, **given)
+            continue
+        plan, kept = read_plan(out)
+        if (plan.limit, kept.model_dump()) != (options.limit, with_preset(get_controller("best"), config).model_dump()):
+            raise UsageError(f"{out} was begun with another --limit or other settings; name another --out")
+        runs[kind] = resume(out, benchmark=kinds[kind], model=model)
+    return runs
 
 
 def confidences(run: Run) -> dict[str, float]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from abstention import of_folder, table, unanswerable
+from abstention import asked, of_folder, table, unanswerable
 from people import SHOP, make_database
 
 from nl2sql.errors import UsageError
@@ -45,6 +46,19 @@ def test_the_script_ends_with_one_line(folder: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--benchmark", str(folder), "--out", str(folder / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def test_the_same_command_goes_on_and_another_is_refused(folder: Path) -> None:
+    (folder / "script.json").write_text(json.dumps({"replies": {"*": ["SELECT 1"]}, "on_exhausted": "repeat"}))
+    (folder / "unanswerable.json").write_text(json.dumps([{"question": "Who?", "db_id": "shop", "query": "SELECT 1"}]))
+    given = {"out": folder / "out", "model": f"scripted:{folder / 'script.json'}", "dtype": None, "limit": 1, "set": []}
+    benchmark = of_folder(str(folder))
+    first = asked(benchmark, Namespace(**given))
+    lines = {kind: (run.folder / "predictions.jsonl").read_bytes() for kind, run in first.items()}
+    again = asked(benchmark, Namespace(**given))
+    assert {kind: (run.folder / "predictions.jsonl").read_bytes() for kind, run in again.items()} == lines
+    with pytest.raises(UsageError, match="another --limit or other settings"):
+        asked(benchmark, Namespace(**given | {"limit": None}))
 
 
 def test_what_is_held_back_at_each_threshold() -> None:
