@@ -147,15 +147,20 @@ def usage_of(store: RunFolder) -> dict[str, float | int]:
     return sums | {"seconds": store.seconds()}
 
 
+def _tally(names: Iterable[str]) -> dict[str, int]:
+    """Name -> how often, the most frequent first, in whatever order they came."""
+    return dict(Counter(sorted(names)).most_common())
+
+
 def counts_of(rows: Sequence[Mapping[str, Any]], traces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How episodes ended and what went wrong in them."""
     flags = [trace["flags"] for trace in traces]
     return {
-        "finish": dict(Counter(row["finish"] for row in rows)),
-        "errors": dict(Counter(row["error"].split(":")[0] for row in rows if row["error"])),
+        "finish": _tally(row["finish"] for row in rows),
+        "errors": _tally(row["error"].split(":")[0] for row in rows if row["error"]),
         "steps": sum(row["steps"] for row in rows),
         "exhausted_after_success": sum(bool(f.get("exhausted_after_success")) for f in flags),
-        "order_violations": dict(Counter(name for t in traces for name, on in t["compliance"].items() if on)),
+        "order_violations": _tally(name for t in traces for name, on in t["compliance"].items() if on),
         **{
             name: sum(f.get(name, 0) for f in flags)
             for name in ("format_errors", "truncated", "blocked", "elided_observations", *REPAIRS)
