@@ -162,7 +162,16 @@ def _one_select(sql: str, dialect: str) -> exp.Select:
     further += ["distinct on"] if distinct is not None and distinct.args.get("on") else []
     if further:
         raise NotStructured(f"clause {further[0].rstrip('_').upper()}")
+    _outside(tree)
     return tree
+
+
+def _outside(tree: exp.Select) -> None:
+    """The NOT of ``x NOT LIKE y``, which sqlglot notes inside the condition, around it."""
+    for node in reversed(list(tree.find_all(exp.Like, exp.ILike, exp.Is))):  # the inner ones first
+        if node.args.get("negate"):
+            node.set("negate", None)
+            node.replace(exp.Not(this=node.copy()))
 
 
 def _logical_table(source: DataSource, name: str) -> LogicalTable | None:
