@@ -81,7 +81,7 @@ def _listed(item: Any, kind: str, dialect: str, moments: bool) -> exp.Expr:
 def _match(part: MatchFilter, value: Value, dialect: str) -> exp.Expr:
     _of(value, ("STRING",), part)
     tests = [
-        test(exp.Lower(this=value.sql.copy()), literal(_lower(text, dialect), "STRING"))
+        test(exp.Lower(this=value.sql.copy()), literal(lowered(text, dialect), "STRING"))
         for key, test in _TESTS.items()
         if (text := getattr(part, key)) is not None
     ]
@@ -91,7 +91,8 @@ def _match(part: MatchFilter, value: Value, dialect: str) -> exp.Expr:
     return exp.paren(exp.or_(value.sql.copy().is_(exp.null()), both.not_()))
 
 
-def _lower(text: str, dialect: str) -> str:
+def lowered(text: str, dialect: str) -> str:
+    """A text as the dialect's LOWER makes it."""
     if dialect != "sqlite":
         return text.lower()
     return "".join(sign.lower() if sign.isascii() else sign for sign in text)

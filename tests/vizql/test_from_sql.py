@@ -14,9 +14,11 @@ from people import make_database
 
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.sql.bounds import bounded
+from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.from_sql import nullable_captions, structured
 from nl2sql.vizql.infer import infer
 from nl2sql.vizql.mending import as_json
+from nl2sql.vizql.query import Query
 from nl2sql.vizql.source import DataSource
 
 FILE = Path(__file__).resolve().parents[1] / "fixtures" / "vizql" / "from_sql.yaml"
@@ -56,6 +58,21 @@ def test_what_may_be_null_is_all_but_keys_where_nobody_says_so(shop: SqliteDatab
     assert part["values"] == ["Bern"]
     (part,) = structured("SELECT DISTINCT town FROM shops WHERE shop_id <> 1", source).candidates[0]["filters"]
     assert part["values"] == [1]
+
+
+def test_like_ignores_case_where_the_database_does(shop: SqliteDatabase, source: DataSource) -> None:
+    def asked(sql: str, dialect: str) -> Any:
+        return structured(sql, source, dialect).candidates[0]
+
+    both = "SELECT DISTINCT town FROM shops WHERE town LIKE '%BER%' OR town LIKE 'OsL%'"
+    query = compiled(Query.model_validate(asked(both, "sqlite")), source, "sqlite")
+    assert shop.run(query.sql).rows == shop.run(both).rows != ()
+    one = "SELECT DISTINCT town FROM shops WHERE town LIKE '%BER%'"
+    (part,) = asked(one, "mysql")["filters"]
+    assert part["filterType"] == "MATCH"
+    for dialect in ("duckdb", "postgres", "clickhouse"):
+        (part,) = asked(one, dialect)["filters"]
+        assert part["field"] == {"calculation": 'CONTAINS([Town], "BER")'}
 
 
 def test_tables_are_known_by_their_names_in_the_database_whatever_their_ids(source: DataSource) -> None:

@@ -116,7 +116,7 @@ def _direct(node: exp.Expr, select: SourceSelect) -> Json | None:
     if inverted:
         return None
     if isinstance(node, exp.Like) and isinstance(node.this, exp.Column):
-        return _matched(node, select.field(node.this))
+        return _matched(node, select.field(node.this), select)
     if isinstance(node, exp.Between):
         return _compared(node.this, ((exp.GTE, node.args["low"]), (exp.LTE, node.args["high"])), select)
     if not isinstance(node, exp.Binary) or type(node) not in _TURNED:
@@ -132,9 +132,11 @@ def _listed(known: FieldMetadata, values: list[Any], select: SourceSelect, *, ex
     return as_set({"fieldCaption": known.fieldCaption}, values, exclude=exclude, nulls=nulls)
 
 
-def _matched(node: exp.Like, known: FieldMetadata) -> Json | None:
+def _matched(node: exp.Like, known: FieldMetadata, select: SourceSelect) -> Json | None:
     field = {"fieldCaption": known.fieldCaption}
     if known.dataType == "STRING":
+        if not select.like_ignores_case:
+            return None
         kind, text = liked(node)
         return {"field": field, "filterType": "MATCH", kind: text}
     days = _days(node.expression.this) if known.dataType in ("DATE", "DATETIME") else None

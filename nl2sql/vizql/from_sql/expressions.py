@@ -18,6 +18,7 @@ from functools import cache
 
 from sqlglot import exp
 
+from nl2sql.vizql.conditions import lowered
 from nl2sql.vizql.fields import DATE_PARTS
 from nl2sql.vizql.filters import is_full_date
 from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
@@ -89,7 +90,10 @@ def formula(node: exp.Expr, select: SourceSelect) -> str:
             return f"({formula(low, select)} AND {formula(high, select)})"
         case exp.Like():
             kind, text = liked(node)
-            return f"{_MATCHES[kind]}({formula(node.this, select)}, {_text(text)})"
+            about = formula(node.this, select)
+            if select.like_ignores_case:
+                about, text = f"LOWER({about})", lowered(text, select.dialect)
+            return f"{_MATCHES[kind]}({about}, {_text(text)})"
         case exp.Case():
             return _choice(node, select)
         case exp.Round() if node.args.get("decimals") is not None:

@@ -51,6 +51,12 @@ class SourceSelect:
     tables: dict[str, str]
     nullable: frozenset[str]  # captions
     joins: tuple[tuple[FieldMetadata, FieldMetadata], ...] = ()
+    dialect: str = "sqlite"
+
+    @property
+    def like_ignores_case(self) -> bool:
+        """Does LIKE take upper and lower case as one, as a MATCH filter does and a formula does not?"""
+        return self.dialect in ("sqlite", "mysql")
 
     def field(self, column: exp.Column) -> FieldMetadata:
         """The field that a column of the SQL is. Raises NotStructured."""
@@ -126,7 +132,8 @@ def read_select(
         raise NotStructured("outer join")
     if len(named) != 1 + len(joins):
         raise NotStructured("a join in brackets" if named else "no table")
-    select = SourceSelect(tree, source, tables, _not_keys(source) if nullable is None else nullable)
+    nulls = _not_keys(source) if nullable is None else nullable
+    select = SourceSelect(tree, source, tables, nulls, dialect=dialect)
     _read_names(select, texts_in_double_quotes=dialect == "sqlite")
     return replace(select, joins=tuple(_equal_fields(select)))
 
