@@ -130,11 +130,10 @@ class Editor:
                     self.statement.keep_conditions_on(table.name)
                     return table.name
                 named = named_column(part, self.statement)
-                if named and self.statement.conditions_on(named.table, named.column) and match["what"]:
-                    kept = self.statement.conditions_on(named.table, named.column)
-                    if "that " in match[0] or "this " in match[0]:
-                        self.statement.set_conditions(kept)
-                        return None
+                compared = named and self.statement.conditions_on(named.table, named.column)
+                if named and compared and ("that " in match[0] or "this " in match[0]):
+                    self.statement.keep_conditions_on(named.table, named.column)
+                    return None
         return None
 
     # ---------------------------------------------------------------------------------------------------- groups
@@ -220,9 +219,16 @@ class Editor:
         different = re.search(r"how many (?:different|distinct|unique) (?P<what>[a-z_ ]+)", self.reading.text)
         named = named_group(tuple(words(different["what"])[:2]), statement) if different else None
         count: exp.Expr = _count()
+        before = statement.tree.expressions
+        distinct = statement.tree.args.get("distinct") is not None and not statement.aggregates()
         if named:
             count = exp.Count(this=exp.Distinct(expressions=[statement.column(named.table, named.column)]))
-        before = statement.tree.expressions
+        elif distinct:
+            count = exp.Count(this=exp.Distinct(expressions=[before[0].unalias().copy()]))
+        several = distinct and not named and (len(before) > 1 or before[0].is_star)
+        if several or statement.tree.args.get("having") is not None:  # a count of rows would be another number
+            self.operations.clear()
+            return
         if len(before) == 1 and before[0] == count and not statement.grouped and not named:
             return
         if statement.grouped and any(measure.find(exp.Count) for measure in statement.aggregates()):

@@ -59,10 +59,12 @@ class Statement:
 
     def table_of(self, column: exp.Column) -> Table | None:
         """The table of a column of this SELECT; None where it cannot be told."""
-        sources = self.sources()
+        return self.sources().get(self._alias_of(column))
+
+    def _alias_of(self, column: exp.Column) -> str:
         if column.table:
-            return sources.get(column.table.lower())
-        return next((table for table in sources.values() if column_of(table, column.name)), None)
+            return column.table.lower()
+        return next((alias for alias, table in self.sources().items() if column_of(table, column.name)), "")
 
     def distance(self, table: str) -> int:
         """Joins between the statement and ``table``: 0 for one that it reads; ``FARTHEST + 1`` for none."""
@@ -150,13 +152,11 @@ class Statement:
     def without_aliases(self) -> None:
         """Call each table by its own name, as small models write it; nothing changes where a table is read twice."""
         names: dict[str, str] = {}
-        for select in self.tree.find_all(exp.Select):
-            tables = [t for t in select.find_all(exp.Table) if t.find_ancestor(exp.Select) is select]
-            if len({table.name.lower() for table in tables}) < len(tables):
+        aliases: dict[str, str] = {}  # a subquery may compare its own row of a table with one outside
+        for table in self.tree.find_all(exp.Table):
+            own, alias = table.name, table.alias_or_name.lower()
+            if names.setdefault(alias, own) != own or aliases.setdefault(own.lower(), alias) != alias:
                 return
-            for table in tables:
-                if names.setdefault(table.alias_or_name.lower(), table.name) != table.name:
-                    return
         for column in self.tree.find_all(exp.Column):
             if column.table:
                 name = names.get(column.table.lower())
@@ -190,7 +190,7 @@ class Statement:
         if condition.find(exp.Query):
             return None
         columns = list(condition.find_all(exp.Column))
-        if not columns or any(c.name.lower() != columns[0].name.lower() for c in columns):
+        if len({(self._alias_of(column), column.name.lower()) for column in columns}) != 1:
             return None
         table = self.table_of(columns[0])
         return (table.name.lower(), columns[0].name.lower()) if table else None
@@ -205,9 +205,16 @@ class Statement:
                 kept.append(condition)
         self.set_conditions(kept)
 
-    def keep_conditions_on(self, table: str) -> None:
-        compared = [(condition, self.column_compared(condition)) for condition in self.conditions()]
-        self.set_conditions([c for c, column in compared if column and column[0] == table.lower()])
+    def is_join(self, condition: exp.Expr) -> bool:
+        """Are these columns of two tables that are equal, a join written in WHERE?"""
+        sides = [condition.left, condition.right] if isinstance(condition, exp.EQ) else []
+        return len({self._alias_of(side) for side in sides if isinstance(side, exp.Column)}) == 2
+
+    def keep_conditions_on(self, table: str, column: str = "") -> None:
+        """Drop the conditions that are not on this table, or on this column of it; joins stay."""
+        wanted = (table.lower(), column.lower()) if column else (table.lower(),)
+        compared = [(condition, self.column_compared(condition) or ()) for condition in self.conditions()]
+        self.set_conditions([c for c, found in compared if found[: len(wanted)] == wanted or self.is_join(c)])
 
     def drop_conditions_on(self, table: str, columns: Iterable[str]) -> bool:
         """Whether there was any."""

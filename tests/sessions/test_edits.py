@@ -57,6 +57,7 @@ CASES = [  # the previous query, the follow-up, a query with the rows that are m
     (RED, "cheapest first", f"{RED} ORDER BY price"),
     (RED, "the most expensive one?", f"{RED} ORDER BY price DESC LIMIT 1"),
     (RED, "How many are there?", "SELECT COUNT(*) FROM products WHERE colour = 'red'"),
+    ("SELECT DISTINCT colour FROM products", "How many are there?", "SELECT COUNT(DISTINCT colour) FROM products"),
     (RED, "what is their average price?", "SELECT AVG(price) FROM products WHERE colour = 'red'"),
     (RED, "also show the colour", "SELECT name, price, colour FROM products WHERE colour = 'red'"),
     (RED, "just the names", "SELECT name FROM products WHERE colour = 'red'"),
@@ -110,6 +111,18 @@ def test_what_is_no_plain_select_is_not_edited(before, sales):
     assert edited("What about Q4?", Turn("", sql=before), sales) == []
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "SELECT DISTINCT colour, fragile FROM products",
+        "SELECT colour FROM products GROUP BY colour HAVING SUM(price) > 20",
+    ],
+)
+@pytest.mark.parametrize("question", ["How many are there?", "How many are fragile?"])
+def test_rows_that_stand_for_several_are_not_counted(before, question, sales):
+    assert edited(question, Turn("", sql=before), sales) == []
+
+
 @pytest.mark.parametrize("question", ["", "thanks!", "why?", "x" * 5000, "'; DROP TABLE sales; --"])
 def test_words_that_ask_for_no_change_make_none(question, sales):
     assert edited(question, Turn("", sql=RED), sales) == []
@@ -139,12 +152,29 @@ def test_joins_follow_the_keys_and_prefix_every_column(sales):
     )
 
 
-def test_aliases_stay_where_a_table_is_read_twice(sales):
-    text = "SELECT a.name FROM products AS a JOIN products AS b ON a.price < b.price"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a.name FROM products AS a JOIN products AS b ON a.price < b.price",
+        "SELECT name FROM products AS a WHERE price = "
+        "(SELECT MAX(b.price) FROM products AS b WHERE b.colour = a.colour)",
+    ],
+)
+def test_aliases_stay_where_a_table_is_read_twice(text, sales):
     statement = read_statement(text, sales.schema())
     assert statement is not None
     statement.without_aliases()
     assert statement.sql() == text
+
+
+@pytest.mark.parametrize(
+    "question", ["per product?", "how many have that name?", "what is the colour of that product?"]
+)
+def test_a_join_written_in_where_stays(question, sales):
+    join = "products.product_id = sales.product_id"
+    before = f"SELECT SUM(revenue) FROM sales, products WHERE {join} AND products.name = 'Bell'"
+    [(sql, _)] = edited(question, Turn("", sql=before), sales, reaching_back="that" in question)
+    assert join in sql or sql == "SELECT colour FROM products WHERE name = 'Bell'"
 
 
 def test_a_follow_up_is_read_in_parts():
