@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import SplitResult, urlsplit
 
-from nl2sql.errors import Nl2SqlError
+from nl2sql.errors import Nl2SqlError, UsageError
 
 KEY_VARIABLE = "NL2SQL_API_KEY"
 KEY_VARIABLES = (  # each server's usual one; what any of them holds is masked wherever something is written
@@ -85,6 +86,29 @@ def masked(text: str, key: str | None = None) -> str:
         if len(secret) >= SHORTEST_KEY and secret[-SHORTEST_KEY:] in text:
             text = _ends(secret).sub("***", text)
     return text
+
+
+def server_parts(address: str, what: str) -> SplitResult:
+    """The parts of a server's address; ``what`` is said of it in errors. Raises UsageError for one that cannot be read,
+    without its text: half of a password may stand in any part of it.
+
+    >>> server_parts("postgresql://ada:hun/ter2@box/shop", "a database")
+    Traceback (most recent call last):
+        ...
+    nl2sql.errors.UsageError: the address of a database cannot be read; expected FORM://USER:PASSWORD@HOST:PORT/NAME; \
+write / # @ in a password as %2F %23 %40
+    """
+    try:
+        parts = urlsplit(address)
+        several = "," in parts.netloc  # hosts, of PostgreSQL, which ends a password at the first @
+        readable = "@" not in parts.path + parts.fragment and (several or parts.port != 0)
+        readable = readable and (not parts.scheme.startswith("postgres") or parts.netloc.count("@") <= 1)
+    except ValueError:
+        readable = False
+    if not readable:
+        expected = "expected FORM://USER:PASSWORD@HOST:PORT/NAME; write / # @ in a password as %2F %23 %40"
+        raise UsageError(f"the address of {what} cannot be read; {expected}")
+    return parts
 
 
 def masked_data(value: Any, key: str) -> Any:

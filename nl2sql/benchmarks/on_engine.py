@@ -6,11 +6,11 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlsplit
 
 from nl2sql.databases.engines import dialect_of, open_database
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Database, Question, content_key, question_key
+from nl2sql.machine import server_parts
 
 PLACE = "{db_id}"  # in a URL: the name of the question's database
 
@@ -45,7 +45,8 @@ def on_engine(benchmark: Benchmark, url: str) -> OnEngine:
     A question's gold is its field ``query_<dialect>`` where it has one (``query_mysql``), else the SQLite text. Raises
     UsageError for a URL that holds a password, or names one database for several.
     """
-    if urlsplit(url).password and "$" not in str(urlsplit(url).password):
+    password = server_parts(url, "the engine").password if "://" in url else None
+    if password and "$" not in password:
         raise UsageError("the engine's URL holds a password, which manifests would keep; write $NAME in its place")
     databases = sorted({question.db_id for question in benchmark.questions})
     if len(databases) > 1 and PLACE not in url:

@@ -99,7 +99,7 @@ def chat(
     from nl2sql.models import load_model
     from nl2sql.runs.plan import check_config
     from nl2sql.sessions.conversation import Conversation, local_owner
-    from nl2sql.sessions.stores import open_store
+    from nl2sql.sessions.stores import open_store, shown_address
 
     named = get_controller(controller)
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
@@ -118,7 +118,8 @@ def chat(
         conversation = Conversation(database, loaded, named, kept, config=settings, **whose)
         status.say("")
         if store != "memory" and session is None:
-            _say(f"session {conversation.session_id}; to go on with it: --store {store} --session (this name)")
+            where_kept = shown_address(store)
+            _say(f"session {conversation.session_id}; to go on with it: --store {where_kept} --session (this name)")
         shown = Shown(conversation, kept, status, as_json)
         stack.enter_context(interruptible("interrupted; turns in a --store are kept"))
         for line in _lines(conversation.session_id):

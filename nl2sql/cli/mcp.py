@@ -11,7 +11,7 @@ import typer
 
 from nl2sql.cli.options import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
 from nl2sql.errors import UsageError
-from nl2sql.machine import install_command
+from nl2sql.machine import install_command, server_parts
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Model
@@ -99,11 +99,18 @@ def _profiles(addresses: list[str]) -> dict[str, str]:
     profiles: dict[str, str] = {}
     for text in addresses:
         named = NAMED.fullmatch(text) if not Path(text).exists() else None
-        name, address = (named[1], named[2]) if named else (Path(text.rpartition(":")[2]).stem or text, text)
+        name, address = (named[1], named[2]) if named else (_name(text), text)
         if name in profiles:
-            raise UsageError(f"--db {text}: a profile {name!r} is there already; name this one, as {name}2={address}")
+            raise UsageError(f"a profile {name!r} is there already; name this one, as --db {name}2=DATABASE")
         profiles[name] = address
     return profiles
+
+
+def _name(address: str) -> str:
+    """What a database is called by its address, without a user's name, password and options."""
+    if "://" in address:
+        return Path(server_parts(address, "a database").path).stem
+    return Path(address.rpartition(":")[2]).stem or address
 
 
 def _address(http: str | None) -> tuple[str, int] | None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Turn
-from nl2sql.machine import install_command
+from nl2sql.machine import install_command, server_parts
 from nl2sql.sessions.turns import (
     KEPT,
     checked_owner,
@@ -91,13 +91,14 @@ class RedisStore:
         options |= {"socket_connect_timeout": CONNECT_S, "socket_timeout": ANSWER_S, "health_check_interval": 30}
         try:
             retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), 2)
+            server_parts(address, "a Redis server")
             self._client: Any = redis.Redis.from_url(address, retry=retry, **options)
-        except (ValueError, TypeError) as error:
+            self.place = _place(self._client.connection_pool.connection_kwargs)
+            self._add = self._client.register_script(ADD)
+            self._list = self._client.register_script(LIST)
+            self._ask(self._client.ping)
+        except (ValueError, TypeError) as error:  # an option that is none is refused at the first call
             raise UsageError(f"the address of Redis: {one_line(error, 100)}; {_EXPECTED}") from None
-        self.place = _place(self._client.connection_pool.connection_kwargs)
-        self._add = self._client.register_script(ADD)
-        self._list = self._client.register_script(LIST)
-        self._ask(self._client.ping)
 
     def history(self, owner: str, session_id: str) -> list[Turn]:
         """The session's turns, oldest first. Raises Nl2SqlError for a turn that is none."""

@@ -15,6 +15,7 @@ that owner's sessions.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import warnings
@@ -185,17 +186,33 @@ def open_store(address: str = MEMORY, *, ttl_s: float = 0.0, say: Callable[[str]
     if address == MEMORY:
         return MemoryStore(ttl_s)
     store: SessionStore
+    scheme, colon, rest = address.partition("://")
+    if colon:
+        address = f"{scheme.lower()}://{rest}"
     if address.startswith(_REDIS):
         from nl2sql.sessions.redis_store import RedisStore
 
         store = RedisStore(address, ttl_s)
     elif "://" in address or not address.strip():
-        raise UsageError(f"--store {address!r}; expected {FORMS}")
+        shown = f"{scheme}://..." if colon else repr(address)  # the rest may hold a password
+        raise UsageError(f"--store {shown}; expected {FORMS}")
     else:
         from nl2sql.sessions.sqlite_store import SqliteStore
 
         store = SqliteStore(address, ttl_s)
     return EnduringStore(store, say or _warn, ttl_s)
+
+
+def shown_address(address: str) -> str:
+    """The address of a store with *** for a password and for options, which may hold one.
+
+    >>> shown_address("redis://:opensesame@box:6379/0")
+    'redis://:***@box:6379/0'
+    """
+    if "://" not in address:
+        return address
+    hidden = re.sub(r"://([^:@/]*):.*@", r"://\1:***@", address, flags=re.DOTALL)
+    return re.sub(r"\?.*", "?***", hidden, flags=re.DOTALL)
 
 
 def _warn(text: str) -> None:

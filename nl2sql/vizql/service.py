@@ -159,7 +159,8 @@ def server_address(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"the address of the service is no URL ({error}); {example}") from None
+        said = "" if "@" in url else f" ({error})"  # which may quote half of a password
+        raise UsageError(f"the address of the service is no URL{said}; {example}") from None
     if parts.username or parts.password or parts.query or parts.fragment:
         hint = f"give a sign-in in the environment ({', '.join(ENVIRONMENT)})"
         raise UsageError(f"the address of {parts.hostname} has a user, password, query or fragment; {hint}")

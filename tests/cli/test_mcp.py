@@ -18,6 +18,8 @@ import pytest
 import servers
 from mcp import Client, MCPError, StdioServerParameters
 
+from nl2sql.cli.mcp import _profiles
+from nl2sql.errors import UsageError
 from nl2sql.repair.corpus import Corpus
 
 READING = [
@@ -265,6 +267,19 @@ def test_a_wrong_argument_is_one_line(arguments: list[str], wanted: str, shop: P
     done = programs.command("mcp", *given, cwd=tmp_path)
     assert done.returncode == 2 and wanted in done.stderr and len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_a_profile_is_named_after_its_database_and_no_address_is_quoted() -> None:
+    address = "mysql://u:opensesame@box/shop?user=u&password=opensesame"
+    assert _profiles([address, "logs=duckdb:l.duckdb", "packaged:x"]) == {
+        "shop": address,
+        "logs": "duckdb:l.duckdb",
+        "x": "packaged:x",
+    }
+    for wrong in ([address, address], ["mysql://u:open/sesame@box/shop"]):
+        with pytest.raises(UsageError) as caught:
+            _profiles(wrong)
+        assert "open" not in str(caught.value)
 
 
 def test_a_server_has_databases_by_profile(shop: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import servers
 
 from nl2sql.databases.engines import open_database
 from nl2sql.databases.engines.database import EngineDatabase, engine_error_kind, without_excerpt
-from nl2sql.errors import DatabaseError, UsageError
+from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.interfaces import Database
 
 OTHERS = ("clickhouse", "duckdb", "postgres", "mysql")
@@ -163,6 +163,24 @@ BAD_SPECS = [
 def test_a_wrong_spec_is_a_usage_error(spec: str, wanted: str) -> None:
     with pytest.raises(UsageError, match=wanted):
         open_database(spec)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://u:hun/ter2@127.0.0.1/shop",
+        "postgresql://u:hun@ter2@127.0.0.1:1/shop",
+        "postgresql://u:12/ter2@127.0.0.1/shop",
+        "postgresql://u:ter2%zz@127.0.0.1:1/shop",
+        "mysql://u:hun/ter2@127.0.0.1/db",
+        "mysql://u:12#ter2@127.0.0.1/db",
+        "mysql://u:hun#ter2@[127.0.0.1/db",
+    ],
+)
+def test_no_error_shows_a_password_with_signs_of_an_address(address: str) -> None:
+    with pytest.raises(Nl2SqlError) as caught:
+        open_database(address)
+    assert not any(part in str(caught.value) for part in ("hun", "ter2"))
 
 
 def test_what_cannot_be_opened_is_one_error(tmp_path: Path) -> None:

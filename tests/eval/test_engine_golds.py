@@ -210,6 +210,7 @@ def test_ts_is_refused_before_a_folder_is_made(toy: str, tmp_path: Path) -> None
     ("benchmark", "url", "message"),
     [
         ("toy", "mysql://me:secret@127.0.0.1/{db_id}", r"holds a password, .* write \$NAME in its place"),
+        ("toy", "mysql://me:se/cret@127.0.0.1/{db_id}", r"the engine cannot be read; .* %2F"),
         ("packaged", "duckdb:one.duckdb", r"names one database, and packaged asks \d+: write \{db_id\}"),
     ],
 )

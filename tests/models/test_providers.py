@@ -168,6 +168,14 @@ def test_a_variable_that_is_no_address_is_refused(variable: str, value: str) -> 
         place_of(spec, {variable: value})
 
 
+@pytest.mark.parametrize("address", ["http://u:opensesame@", "http://u:open/sesame@h#m", "http://u:open#sesame@h"])
+def test_no_error_about_an_address_shows_a_password(address: str) -> None:
+    for spec, values in ((address, {}), ("vllm/m", {"VLLM_BASE_URL": address.removeprefix("http://")})):
+        with pytest.raises(UsageError) as caught:
+            place_of(spec, values)
+        assert "open" not in str(caught.value) and "sesame" not in str(caught.value)
+
+
 @pytest.mark.parametrize("variable", KEY_VARIABLES)
 def test_the_key_of_every_variable_is_masked(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, KEY)

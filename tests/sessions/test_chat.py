@@ -12,6 +12,8 @@ from pathlib import Path
 
 import programs
 import pytest
+import servers
+from session_stores import NO_REDIS
 
 from nl2sql.cli.chat import Shown
 from nl2sql.cli.status import StatusLine
@@ -100,6 +102,15 @@ def test_a_session_in_a_file_goes_on_later(arguments: list[str], tmp_path: Path)
     assert "to go on with it: --store chats.db --session" in first.stderr and len(name) == 32
     second = chat([*kept, "--session", name], f"{IN_BERN}\n/sessions", tmp_path)
     assert f"-- understood as: {HOW_MANY} {IN_BERN}" in second.stdout and f"{name} (this one)" in second.stdout
+
+
+def test_the_password_of_a_store_is_not_shown(arguments: list[str], tmp_path: Path) -> None:
+    with servers.redis("--requirepass", "opensesame") as server:
+        if server is None:
+            pytest.skip(NO_REDIS)
+        address = server[0].replace("//", "//:opensesame@")
+        done = chat([*arguments, "--store", address], HOW_MANY, tmp_path)
+    assert "to go on with it: --store redis://:***@" in done.stderr and "opensesame" not in done.stderr + done.stdout
 
 
 def test_ctrl_c_gives_up_the_question_and_not_the_program(shop: Path, tmp_path: Path) -> None:

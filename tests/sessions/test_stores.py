@@ -20,7 +20,7 @@ from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.interfaces import Turn
 from nl2sql.sessions.redis_store import RedisStore, list_key, turns_key
 from nl2sql.sessions.sqlite_store import SqliteStore
-from nl2sql.sessions.stores import EnduringStore, MemoryStore, SessionStore, open_store
+from nl2sql.sessions.stores import EnduringStore, MemoryStore, SessionStore, open_store, shown_address
 
 
 def turn(text: str) -> Turn:
@@ -337,10 +337,30 @@ def test_redis_where_none_answers_is_a_clear_error() -> None:
         open_store(f"redis://127.0.0.1:{port}")
 
 
-@pytest.mark.parametrize("address", ["redis://h:notaport", "redis://h?socket_timeout=x", "ftp://x", ""])
+WRONG = ["redis://h:notaport", "redis://h?socket_timeout=x", "redis://127.0.0.1:1/0?foo=bar", "ftp://x", ""]
+WRONG += [
+    "valkey://:opensesame@h/0",
+    "REDIS://:open/sesame@h/0",
+    "redis://:12/opensesame@h/0",
+    "redis://:open#sesame@h",
+]
+
+
+@pytest.mark.parametrize("address", WRONG)
 def test_an_address_that_names_no_store_is_refused(address: str) -> None:
-    with pytest.raises(UsageError, match="expected"):
+    with pytest.raises(UsageError, match="expected") as caught:
         open_store(address)
+    assert "open" not in str(caught.value) and "sesame" not in str(caught.value)
+
+
+def test_a_scheme_is_known_in_any_case() -> None:
+    with pytest.raises(DatabaseError, match=r"redis://127.0.0.1:1/0 does not answer"):
+        open_store("REDIS://127.0.0.1:1/0")
+
+
+def test_the_address_of_a_store_is_shown_without_what_may_be_secret() -> None:
+    assert shown_address("redis://ada:open?ses@me@box/0?password=x") == "redis://ada:***@box/0?***"
+    assert shown_address("chats?.db") == "chats?.db"
 
 
 def test_redis_adds_a_turn_once_when_the_call_is_repeated(redis_address: str) -> None:

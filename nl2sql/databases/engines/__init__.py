@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from nl2sql.config.plugins import plugin, plugins
 from nl2sql.errors import UsageError
+from nl2sql.machine import server_parts
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Database
@@ -36,7 +36,7 @@ def open_database(spec: str | Path) -> Database:
     text = str(spec)
     form, colon, rest = text.partition(":")
     if form in SERVERS and rest.startswith("//"):
-        name = urlsplit(text).path.lstrip("/")
+        name = server_parts(text, f"a {form} database").path.lstrip("/")
         if not name:
             raise UsageError(f"{form}://... names no database; expected e.g. {form}://USER@HOST/NAME")
         return EngineDatabase(SERVERS[form], text, name)

@@ -146,7 +146,7 @@ class MySql:
         import pymysql
 
         url = urlsplit(target)
-        self.database = url.path.lstrip("/")
+        self.database = unquote(url.path.lstrip("/"))
         socket = parse_qs(url.query).get("socket", [None])[0]
         self.connection = pymysql.connect(
             host=url.hostname or "127.0.0.1",

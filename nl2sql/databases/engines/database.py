@@ -75,11 +75,21 @@ def without_excerpt(message: str) -> str:
     return CANDIDATES.sub(fewer, EXCERPT.sub("", message)).strip()
 
 
+def _hidden(message: str, dialect: str, target: str) -> str:
+    """The message of a server's library without the address, or its password, that it may quote."""
+    secrets = (target, urlsplit(target).password) if dialect in PROBES else ()
+    for secret in filter(None, secrets):
+        message = message.replace(f'"{secret}"', '"***"')
+    return message
+
+
 def _next_step(dialect: str, target: str, error: str) -> str:
     """The command to type where a server does not answer or does not let us in; "" for anything else."""
     if error != "OperationalError" or dialect not in PROBES:
         return ""
     url = urlsplit(target)
+    if "," in url.netloc:  # several hosts
+        return ""
     host, port = url.hostname or "127.0.0.1", url.port or PROBES[dialect][1]
     return f"; does it answer? {PROBES[dialect][0].format(host=host, port=port)}"
 
@@ -220,7 +230,8 @@ class EngineDatabase:
             worker.kill()
             if reply[1] == "missing":
                 raise DatabaseError(f"{reply[2]}; install it: pip install '{EXTRAS[self.dialect]}'")
-            what = one_line(reply[2]) + _next_step(self.dialect, self._target, reply[1])
+            what = one_line(_hidden(reply[2], self.dialect, self._target))
+            what += _next_step(self.dialect, self._target, reply[1])
             raise DatabaseError(f"{self.dialect} database {self.name} cannot be opened: {what}")
         self._worker, self._version = worker, str(reply[1])
         return worker

@@ -101,13 +101,15 @@ def key_headers(place: Place) -> dict[str, str]:
 def split_address(spec: str, key_variable: str = KEY_VARIABLE) -> tuple[str, str]:
     """``http://HOST/v1#NAME`` as (address, name; "" when missing). Raises UsageError for what may hold a secret."""
     address, _, name = spec.partition("#")
+    shown = "" if re.search("[@?]", spec) else f" {address!r}"
     try:
         parts = urlsplit(address)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"model address {address!r}: {error}; example: http://localhost:8000/v1#NAME") from None
+        said = f"{shown}: {error}" if shown else " cannot be read"  # the error may quote half of a password
+        raise UsageError(f"model address{said}; example: http://localhost:8000/v1#NAME") from None
     if not parts.hostname or port == 0:
-        raise UsageError(f"model address {address!r} names no host; example: http://localhost:8000/v1#NAME")
+        raise UsageError(f"model address{shown} names no host; example: http://localhost:8000/v1#NAME")
     if parts.username or parts.password or parts.query:
         raise UsageError(
             f"the address of {parts.hostname} holds a user name, password or query, which a run would write down; "
@@ -120,8 +122,9 @@ def _address(provider: Provider, named: str) -> str:
     """What a provider's variable says as the address of its API: a host alone is enough where it is for its tools."""
     if not re.match(r"https?://", named, re.IGNORECASE):
         if provider.port is None:
+            shown = "" if re.search("[@?]", named) else f"={named!r}"
             raise UsageError(
-                f"{provider.address_variable}={named!r} is no address; example: "
+                f"{provider.address_variable}{shown} is no address; example: "
                 f"export {provider.address_variable}={provider.address}"
             )
         named = f"http://{named}"
