@@ -3,9 +3,10 @@
     people.csv with the columns "First Name", "Age"   ->   people(first_name TEXT, age INTEGER)
 
 SQLite is what the sandbox, the grammars and value grounding know, so files are copied into it, once for each content.
-Names become lower-case words joined by underscores. A key is declared where the values allow it: a table's ``id`` (or
-``<table>_id``) that is unique, and a column of that name elsewhere whose values all stand in it. Not covered: nested
-JSON beyond one level (kept as its text), several header lines, formulas.
+Names become lower-case words joined by underscores; only an empty cell is NULL, and 02134 is a text. A key is declared
+where the values allow it: a table's ``id`` (or ``<table>_id``) that is unique, and a column of that name elsewhere
+whose values all stand in it. Not covered: nested JSON beyond one level (kept as its text), several header lines,
+formulas.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import os
 import re
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +31,10 @@ from nl2sql.machine import cache_dir, install_command, missing_part
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1  # of the copies in the cache
+FORMAT = 2  # of the copies in the cache
+LARGEST = 2**63 - 1  # whole number of SQLite
 SNIFFED = 1 << 16  # characters of a CSV file that say how it is written
+AS_WRITTEN: Mapping[str, Any] = {"keep_default_na": False, "na_values": [""]}  # a country is NA, a surname Null
 ENCODINGS = ("utf-8-sig", "cp1252")  # tried in this order
 
 
@@ -62,14 +66,18 @@ def as_sqlite(path: Path) -> Path:
             raise UsageError(f"{file} cannot be read: {error.strerror}") from None
     copy = cache_dir("data-files") / f"{digest.hexdigest()[:32]}.sqlite"
     if not copy.exists():
-        _write(copy, {name: frame for file in files for name, frame in _frames(file)})
+        tables: dict[str, tuple[Path, pd.DataFrame]] = {}
+        for file in files:
+            for name, frame in _frames(file):
+                tables[_free(name, tables)] = file, frame
+        _write(copy, tables)
     return copy
 
 
 def _frames(file: Path) -> Iterator[tuple[str, pd.DataFrame]]:
     """(table, rows) of a file: one, or one per sheet. Raises UsageError."""
     try:
-        frames = READERS[file.suffix.lower()](file)
+        frames = {sheet: _plain(frame) for sheet, frame in READERS[file.suffix.lower()](file).items()}
     except ImportError as error:
         raise UsageError(f"{file}: {error}") from None
     except Exception as error:  # noqa: BLE001 - pandas raises what its parsers raise
@@ -77,7 +85,7 @@ def _frames(file: Path) -> Iterator[tuple[str, pd.DataFrame]]:
     for sheet, frame in frames.items():
         if frame.shape[1]:
             stem = file.stem if len(frames) == 1 else f"{file.stem} {sheet}"
-            yield identifier(stem), _plain(frame)
+            yield identifier(stem), frame
     if not any(frame.shape[1] for frame in frames.values()):
         raise UsageError(f"{file} has no columns; expected a header line and rows")
 
@@ -88,19 +96,41 @@ def identifier(name: str) -> str:
     return f"n_{plain}" if plain[0].isdigit() else plain
 
 
+def _free(name: str, taken: Collection[str]) -> str:
+    """A name that is not taken: itself, else with a number."""
+    return next(free for free in (name, *(f"{name}_{n}" for n in range(2, len(taken) + 3))) if free not in taken)
+
+
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows with the columns' names as identifiers, each once, and values that SQLite can hold."""
     names: list[str] = []
     for name in map(identifier, frame.columns):
-        names.append(name if name not in names else f"{name}_{names.count(name) + len(names)}")
+        names.append(_free(name, names))
     frame = frame.set_axis(names, axis=1)
     for name in names:
-        if frame[name].dtype == object:
-            frame[name] = frame[name].map(lambda v: json.dumps(v) if isinstance(v, (dict, list)) else v)
-        elif str(frame[name].dtype).startswith("datetime"):
-            days = (frame[name].dropna() == frame[name].dropna().dt.normalize()).all()
-            frame[name] = frame[name].dt.strftime("%Y-%m-%d" if days else "%Y-%m-%d %H:%M:%S")
+        frame[name] = _held(frame[name])
     return frame
+
+
+def _held(values: pd.Series[Any]) -> pd.Series[Any]:
+    """The values of a column as SQLite can hold them; whole numbers of more than 64 bits become texts."""
+    from pandas.api.types import is_integer_dtype, is_list_like
+
+    known, kind = values.dropna(), str(values.dtype)
+    if kind.startswith("datetime"):
+        days = (known == known.dt.normalize()).all()
+        return values.dt.strftime("%Y-%m-%d" if days else "%Y-%m-%d %H:%M:%S")
+    if kind.startswith("timedelta") or (is_integer_dtype(values) and (known > LARGEST).any()):
+        return values.astype("string")
+    if kind != "object":
+        return values
+    if len(known) and all(isinstance(value, Decimal) for value in known):
+        return values.astype("Float64")
+    return values.map(lambda value: json.dumps(value, default=_in_json) if is_list_like(value) else value)
+
+
+def _in_json(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _csv(file: Path) -> dict[str, pd.DataFrame]:
@@ -112,8 +142,16 @@ def _csv(file: Path) -> dict[str, pd.DataFrame]:
     except csv.Error:  # one column
         delimiter = ","
     encoding = next(name for name in ENCODINGS if _decodes(file, name))
-    options: Mapping[str, Any] = {"sep": delimiter, "encoding": encoding, "dtype_backend": "numpy_nullable"}
-    return {"": pd.read_csv(file, skipinitialspace=True, **options)}
+    options: dict[str, Any] = {"sep": delimiter, "encoding": encoding, "skipinitialspace": True}
+    texts = pd.read_csv(file, dtype="string", **AS_WRITTEN, **options)
+    if not isinstance(texts.index, pd.RangeIndex):
+        raise ValueError("its rows have more values than its header has names")
+    return {"": pd.read_csv(file, dtype=_codes(texts), dtype_backend="numpy_nullable", **AS_WRITTEN, **options)}
+
+
+def _codes(texts: pd.DataFrame) -> dict[Any, Any]:
+    """The columns, read as texts, in which a value such as 02134 stands, with their type: they are no numbers."""
+    return {name: "string" for name in texts if texts[name].str.match(r"0\d(?!:)").any()}
 
 
 def _decoded(raw: bytes) -> str:
@@ -145,10 +183,14 @@ def _excel(file: Path) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
     try:
-        sheets = pd.read_excel(file, sheet_name=None, dtype_backend="numpy_nullable")
+        book = pd.ExcelFile(file)
     except ImportError:
         raise ImportError(f"Excel files need openpyxl; install it: {install_command('excel')}") from None
-    return {str(name): frame for name, frame in sheets.items()}
+    options: dict[str, Any] = {"dtype_backend": "numpy_nullable", **AS_WRITTEN}
+    with book:
+        texts = pd.read_excel(book, sheet_name=None, dtype="string", **AS_WRITTEN)
+        sheets = {name: _codes(text) for name, text in texts.items()}
+        return {name: pd.read_excel(book, sheet_name=name, dtype=codes, **options) for name, codes in sheets.items()}
 
 
 READERS: Mapping[str, Callable[[Path], dict[str, pd.DataFrame]]] = {
@@ -162,16 +204,20 @@ READERS: Mapping[str, Callable[[Path], dict[str, pd.DataFrame]]] = {
 # ---------------------------------------------------------------------------------------------------------- keys
 
 
-def _write(copy: Path, frames: Mapping[str, pd.DataFrame]) -> None:
-    """Write the tables with their keys, beside the copy's place and then to it."""
+def _write(copy: Path, tables: Mapping[str, tuple[Path, pd.DataFrame]]) -> None:
+    """Write the tables, each of a file, with their keys, beside the copy's place and then to it. Raises UsageError."""
+    frames = {table: frame for table, (_, frame) in tables.items()}
     keys = {table: key for table, frame in frames.items() if (key := _primary(table, frame))}
     handle, name = tempfile.mkstemp(dir=copy.parent, suffix=".part")
     os.close(handle)
     try:
         with closing(sqlite3.connect(name)) as connection, connection:
-            for table, frame in frames.items():
-                connection.execute(_definition(table, frame, keys, frames))
-                frame.to_sql(table, connection, index=False, if_exists="append")
+            for table, (file, frame) in tables.items():
+                try:
+                    connection.execute(_definition(table, frame, keys, frames))
+                    frame.to_sql(table, connection, index=False, if_exists="append")
+                except Exception as error:  # noqa: BLE001 - pandas and SQLite raise what a value or a name makes them
+                    raise UsageError(f"{file} cannot be written as a table: {one_line(error, 200)}") from None
         Path(name).replace(copy)
     finally:
         Path(name).unlink(missing_ok=True)

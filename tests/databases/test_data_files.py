@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import pandas as pd
@@ -68,6 +69,35 @@ def test_a_folder_has_a_table_per_file_and_its_keys(tmp_path: Path) -> None:
     assert joined.rows == (("Bé",), ("Bé",))
 
 
+def rows(path: Path) -> dict[str, tuple[tuple[object, ...], ...]]:
+    database = open_database(path)
+    return {t.name: database.run(f"SELECT * FROM {t.name}").rows for t in database.schema().tables}
+
+
+def test_codes_with_leading_zeros_and_the_text_na_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "places.csv").write_text("zip,country,share,note\n02134,NA,0.5,\n10001,,0,\n")
+    expected = (("02134", "NA", 0.5, None), ("10001", None, 0, None))
+    assert rows(tmp_path) == {"places": expected}
+    pytest.importorskip("openpyxl")
+    columns = ["zip", "country", "share", "note"]
+    pd.DataFrame(expected, columns=columns).to_excel(tmp_path / "sheet.xlsx", index=False)
+    assert rows(tmp_path) == {"places": expected, "sheet": expected}
+
+
+def test_names_that_become_one_are_numbered(tmp_path: Path) -> None:
+    (tmp_path / "Orders 1.csv").write_text("a,a_3,A\n1,2,3\n")
+    (tmp_path / "orders_1.tsv").write_text("b\n4\n")
+    assert rows(tmp_path) == {"orders_1": ((1, 2, 3),), "orders_1_2": ((4,),)}
+
+
+def test_values_that_sqlite_does_not_have_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "big.csv").write_text("a\n18446744073709551615\n1\n")
+    columns = {"price": [Decimal("1.50"), None], "tags": [[1, 2], None], "took": [pd.Timedelta(1, "h"), None]}
+    pd.DataFrame(columns).to_parquet(tmp_path / "parts.parquet")
+    part = (1.5, "[1, 2]", "0 days 01:00:00")
+    assert rows(tmp_path) == {"big": (("18446744073709551615",), ("1",)), "parts": (part, (None, None, None))}
+
+
 def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("a\n1\n")
@@ -83,6 +113,8 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(tmp_path: Path
         ("empty.csv", b"", "cannot be read"),
         ("garbage.parquet", b"\x00garbage", "cannot be read"),
         ("broken.json", b"{", "cannot be read"),
+        ("longer.csv", b"a,b\n1,2,3\n4,5,6\n", "more values than its header has names"),
+        ("sqlite_x.csv", b"a,b\n1,2\n", "cannot be written as a table: object name reserved"),
         ("broken.xlsx", b"PK", "cannot be read"),
     ],
 )
