@@ -103,18 +103,21 @@ def compiled(
     for i, asked in enumerate(request.query.filters or []):
         _tried(partial(_add_filter, plan, asked), f"filter {i + 1} ({asked.filterType})", reasons)
     captions = tuple(caption for _, caption, _ in plan.columns)
-    tree = _tried(partial(_statement, plan, reasons), "", reasons) if not reasons else None
-    if tree is None or reasons:
+    sql = _tried(partial(_text, plan, reasons), "", reasons) if not reasons else None
+    if sql is None or reasons:
         return CompiledQuery("", captions, tuple(dict.fromkeys(reasons)))
-    return CompiledQuery(tree.sql(dialect=dialect), captions)
+    return CompiledQuery(sql, captions)
 
 
 def _tried(make: Callable[[], T], where: str, reasons: list[str]) -> T | None:
     try:
         return make()
     except NotExecutable as reason:
-        reasons.append(f"{where}: {reason}" if where else str(reason))
-        return None
+        said = str(reason)
+    except RecursionError:  # calculations that name long calculations
+        said = "formulas nested too deeply"
+    reasons.append(f"{where}: {said}" if where else said)
+    return None
 
 
 # ---------------------------------------------------------------------------------------------- fields and filters
@@ -220,6 +223,11 @@ def _compared(scope: Scope, asked: Any, own: Grouping) -> Value:
 
 
 # ------------------------------------------------------------------------------------------------------ the statement
+
+
+def _text(plan: _Plan, reasons: list[str]) -> str | None:
+    tree = _statement(plan, reasons)
+    return None if tree is None else tree.sql(dialect=plan.scope.dialect)
 
 
 def _statement(plan: _Plan, reasons: list[str]) -> exp.Select | None:

@@ -13,12 +13,16 @@ the names mean (``scalars``).
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from nl2sql.machine import MOST_DIGITS
+
 DEEPEST = 40  # expressions within expressions
 LONGEST = 10_000  # characters
+MOST_CHAINED = 200  # signs in one expression: each holds all that stands to its left
 _TOKEN = re.compile(
     r"""\s+|//[^\n]*|/\*.*?\*/
     |(?P<text>"(?:[^"]|"")*"|'(?:[^']|'')*')
@@ -117,6 +121,13 @@ def _with_words(token: tuple[str, str]) -> tuple[str, str]:
     return kind, _SAME.get(text, text) if kind == "sign" else text
 
 
+def _number(text: str) -> int | float:
+    whole = text.isdigit()
+    if (whole and len(text) > MOST_DIGITS) or math.isinf(float(text)):
+        raise NotExecutable(f"a number past all limits ({text[:20]})")
+    return int(text) if whole else float(text)
+
+
 class _Reader:
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self.tokens, self.at, self.depth = tokens, 0, 0
@@ -141,9 +152,12 @@ class _Reader:
         self.depth += 1
         if self.depth > DEEPEST:
             raise NotExecutable(f"a formula nested more than {DEEPEST} deep")
-        left = self.operand()
+        left, chained = self.operand(), 0
         while (sign := self.tokens[self.at])[0] == "sign" and _BINDING.get(sign[1], -1) > least:
             self.at += 1
+            chained += 1
+            if chained > MOST_CHAINED:
+                raise NotExecutable(f"more than {MOST_CHAINED} operations in one expression of a formula")
             left = Operation(sign[1], (left, self.expression(_BINDING[sign[1]])))
         self.depth -= 1
         return left
@@ -153,7 +167,7 @@ class _Reader:
         if kind == "sign":
             return self.signed(text)
         if kind == "number":
-            return Constant(int(text) if text.isdigit() else float(text))
+            return Constant(_number(text))
         if kind == "text":
             return Constant(text[1:-1].replace(text[0] * 2, text[0]))
         if kind == "date":

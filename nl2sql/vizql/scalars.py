@@ -10,6 +10,7 @@ Not covered: what names mean (``scope``), and formulas (``evaluation``).
 from __future__ import annotations
 
 import datetime
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,8 @@ def literal(value: Any, kind: str) -> exp.Expr:
             raise NotExecutable(f"the value {value} for a {kind} field")
         return exp.true() if value else exp.false()
     if isinstance(value, int | float):
+        if not abs(value) <= sys.float_info.max:  # and NaN
+            raise NotExecutable("a number past all limits")
         if kind not in (*NUMBERS, *UNKNOWN):
             raise NotExecutable(f"the value {value} for a {kind} field")
         return exp.Literal.number(str(value))

@@ -15,6 +15,7 @@ from nl2sql.config import VizqlConfig
 from nl2sql.databases.engines import open_database
 from nl2sql.interfaces import Database
 from nl2sql.vizql.compile import CompiledQuery, compiled
+from nl2sql.vizql.formula_tree import MOST_CHAINED
 from nl2sql.vizql.query import Query, Request
 from nl2sql.vizql.source import DataSource
 
@@ -317,10 +318,19 @@ def test_calculations(shop: Database, formula: str, value: Any) -> None:
         ("[Note] = 1", "STRING = INTEGER"),
         ("[Own]", "more than 10 deep"),
         ("SUM([Size] * 1) + SUM([N])", "fan-out"),
+        ("SUM([N]" + "+1" * 1_000 + ")", f"more than {MOST_CHAINED} operations in one expression"),
+        ("(" * 22 + "[N]" + ("+1" * MOST_CHAINED + ")") * 22, "nested too deeply"),
+        ("[N] * " + "9" * 5_000, "a number past all limits (99999999999999999999)"),
+        ("[N] * 1e999", "a number past all limits (1e999)"),
     ],
 )
 def test_what_is_not_executed_is_said_by_name(formula: str, said: str) -> None:
     assert said in refused(query({"fieldCaption": "Own", "calculation": formula}))
+
+
+def test_a_formula_of_as_many_operations_as_may_be_is_compiled() -> None:
+    own = {"fieldCaption": "Own", "calculation": "SUM([N])" + " + 1" * MOST_CHAINED}
+    assert compiled(query(own), SOURCE, "sqlite").sql.count("1") == MOST_CHAINED
 
 
 def test_a_table_calculation_is_not_executed() -> None:
