@@ -101,10 +101,11 @@ class SqliteStore:
 
     def cleanup(self) -> int:
         """Remove the sessions whose time has passed; how many they were."""
+        oldest = self._oldest()  # once: a session that ends between two moments would leave its turns behind
         with self._writing() as run:
             ended = "SELECT owner, session FROM session_list WHERE added <= ?1"
-            run(f"DELETE FROM session_turns WHERE (owner, session) IN ({ended})", self._oldest())
-            return int(run("DELETE FROM session_list WHERE added <= ?1", self._oldest()).rowcount)
+            run(f"DELETE FROM session_turns WHERE (owner, session) IN ({ended})", oldest)
+            return int(run("DELETE FROM session_list WHERE added <= ?1", oldest).rowcount)
 
     def close(self) -> None:
         with self._lock:

@@ -151,6 +151,13 @@ def test_a_session_ends_so_long_after_its_last_turn(kind: str, tmp_path: Path) -
     store.close()
 
 
+def test_a_cleanup_looks_at_the_clock_once(tmp_path: Path) -> None:
+    moments = iter([100.0, 100.0, 109.0, 111.0])
+    with closing(SqliteStore(tmp_path / "s.db", 10.0, now=lambda: next(moments))) as store:
+        store.add("ada", "s", turn("one"))
+        assert store.cleanup() == 0
+
+
 def test_redis_ends_sessions_by_itself(redis_address: str) -> None:
     with closing(RedisStore(redis_address)) as store:
         store._client.flushdb()
