@@ -265,6 +265,7 @@ if child == 0:
     database.close()
     os._exit(0 if ok and not mine & theirs else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert os.path.isdir(database._scratch.name)  # the child's end left it alone
 assert ok and mine == theirs and database.run("SELECT 3").success
 """
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=60)

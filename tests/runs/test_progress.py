@@ -84,13 +84,14 @@ def test_work_goes_on_where_nobody_reads_the_bar(monkeypatch: pytest.MonkeyPatch
         work = Work(total=3, prior=1)
         bar = Bar("react", work, shown=True)
         os.close(reader)
-        with bar:
-            for question in ("a", "b", "c"):  # a lock that the first kept would stop the second
-                time.sleep(DRAWN_EVERY_S)
-                threads = [threading.Thread(target=bar.finished, args=(question,), daemon=True)]
-                threads[0].start()
-                threads[0].join(10)
-                assert not threads[0].is_alive()
+        time.sleep(DRAWN_EVERY_S)
+        bar.finished("a")  # a lock that this thread, which lives on, kept would stop the other
+        time.sleep(DRAWN_EVERY_S)
+        other = threading.Thread(target=lambda: (bar.finished("b"), bar.finished("c")), daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive()
+        bar.__exit__()
         assert work.calls()[1] == 0 and bar._bar.disable
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)  # what is buffered can be written when it is closed
