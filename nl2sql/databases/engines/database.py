@@ -14,13 +14,12 @@ import re
 import tempfile
 import threading
 import time
-import weakref
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
-from nl2sql.databases.sqlite.process import Worker, WorkerGone
+from nl2sql.databases.sqlite.process import Worker, WorkerGone, forgets_after_fork
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import RunResult
 
@@ -113,7 +112,7 @@ class EngineDatabase:
         self._version = ""
         with self._lock:
             self._take()
-        _live.add(self)
+        forgets_after_fork(self)
 
     def __enter__(self) -> EngineDatabase:
         return self
@@ -244,26 +243,15 @@ class EngineDatabase:
             self._scratch.cleanup()
             self._scratch = None
 
-    def _forget_after_fork(self) -> None:
+    def forget_after_fork(self) -> None:
+        """In a forked child: the process and the folder are the parent's."""
         self._lock = threading.Lock()
         if self._worker is not None:
             self._worker.forget()
             self._worker = None
         if self._scratch is not None:
-            self._scratch._finalizer.detach()  # type: ignore[attr-defined]  # the folder is the parent's
+            self._scratch._finalizer.detach()  # type: ignore[attr-defined]
             self._scratch = None
-
-
-_live: weakref.WeakSet[EngineDatabase] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for database in list(_live):
-        database._forget_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _table(entry: dict[str, Any]) -> Table:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nl2sql.databases.sqlite.process import DECODER
+from nl2sql.databases.sqlite.process import DECODER, forgets_after_fork
 from nl2sql.databases.sqlite.worker import receive, send
 from nl2sql.errors import Nl2SqlError
 
@@ -139,8 +139,7 @@ class Children:
         self.idle: list[FramedChild] = []
         self._lock = threading.Lock()
         atexit.register(self.close)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
+        forgets_after_fork(self)
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[FramedChild]:
@@ -175,7 +174,7 @@ class Children:
             with contextlib.suppress(OSError):
                 self.idle.pop().close()
 
-    def _forget(self) -> None:
+    def forget_after_fork(self) -> None:
         """In a forked child: the processes are the parent's."""
         self._lock = threading.Lock()
         while self.idle:

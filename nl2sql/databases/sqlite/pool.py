@@ -12,7 +12,6 @@ import sqlite3
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 from nl2sql.databases.sqlite import batch
 from nl2sql.databases.sqlite.files import WalCopies, reason, shown_path
 from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, MAX_TIMEOUT_S, SEND_S, failed_run, run_result
-from nl2sql.databases.sqlite.process import Worker, WorkerGone
+from nl2sql.databases.sqlite.process import Worker, WorkerGone, forgets_after_fork
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import RunResult
 
@@ -39,7 +38,7 @@ class QueryPool:
         self.workers = workers
         self._closed = False
         self._reset()
-        _live_pools.add(self)
+        forgets_after_fork(self)
 
     def _reset(self) -> None:
         self._condition = threading.Condition()
@@ -188,7 +187,8 @@ class QueryPool:
         if not keep:
             worker.kill()
 
-    def _forget_after_fork(self) -> None:
+    def forget_after_fork(self) -> None:
+        """In a forked child: the workers are the parent's."""
         for worker in self._all:
             worker.forget()
         self._reset()
@@ -196,7 +196,6 @@ class QueryPool:
 
 # ------------------------------------------------------------------------------------------------- default pool
 
-_live_pools: weakref.WeakSet[QueryPool] = weakref.WeakSet()
 _default_lock = threading.Lock()
 _default: QueryPool | None = None
 
@@ -214,8 +213,6 @@ def default_pool() -> QueryPool:
 def _after_fork_in_child() -> None:
     global _default_lock
     _default_lock = threading.Lock()
-    for pool in list(_live_pools):
-        pool._forget_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -12,9 +12,10 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 WORKER = Path(__file__).with_name("worker.py")
 START_S = 60.0  # a worker that is not ready by then never will be
@@ -54,6 +55,30 @@ class Place:
     def close(self) -> None:
         self.memory.close()
         os.close(self.file)
+
+
+class Parent(Protocol):
+    """What holds child processes."""
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: the processes are its parent's, and a lock may have been held by a thread that is gone."""
+
+
+_parents: weakref.WeakSet[Parent] = weakref.WeakSet()
+
+
+def forgets_after_fork(parent: Parent) -> None:
+    """``parent.forget_after_fork()`` is called in every forked child, as long as ``parent`` is in use."""
+    _parents.add(parent)
+
+
+def _after_fork_in_child() -> None:
+    for parent in list(_parents):
+        parent.forget_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Worker:
