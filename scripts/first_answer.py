@@ -164,6 +164,7 @@ def answered(
             "sql": episode.sql,
             "error": episode.error,
             "suspicions": episode.flags.get("suspicions", []),
+            "confidence": episode.flags.get("confidence"),
             "usage": episode.usage.to_dict(),
             "seconds": seconds,
         }

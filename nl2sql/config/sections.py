@@ -205,7 +205,7 @@ class ExecutionConfig(_Frozen):
 class SuspicionsConfig(_Frozen):
     """Checks of a query that ran: what is odd about it is said beside the answer (docs/suspicions.md)."""
 
-    unknown_literal: bool = True  # no cell holds a text that a column is compared with
+    unknown_literal: bool = True  # no cell holds a text or number that a column is compared with
     type_mismatch: bool = True  # numbers are compared with texts
     join_beside_key: bool = True  # two tables are joined by other columns than their declared key
     fan_out: bool = True  # a join repeats the rows that a sum or mean is taken over
@@ -213,6 +213,7 @@ class SuspicionsConfig(_Frozen):
     null_aggregate: bool = True  # the only values are NULL
     unused_value: bool = True  # the question names a value that the query does not hold
     unused_column: bool = True  # the question names a column that the query does not use
+    repeated_column: bool = True  # the answer has a column twice
     low_confidence: float = Field(0.5, ge=0, le=1)  # the answer is held for less likely right than this; 0: off
 
 

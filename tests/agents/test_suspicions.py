@@ -32,6 +32,9 @@ CASES = [  # (check or "" for none, question, query, what is said)
     ("unknown_literal", "?", 'SELECT name FROM customers WHERE city <> "x" AND city = "bern" OR 1', "'bern'; the"),
     ("", "How many are cancelled?", "SELECT count(*) FROM orders WHERE order_status = 'cancelled'", ""),
     ("", "?", "SELECT name FROM customers WHERE city <> 'Nowhere' AND NOT city IN ('Nowhere')", ""),
+    ("unknown_literal", "?", "SELECT count(*) FROM customers WHERE code = 2", "is 2; one is 'A1'"),
+    ("unknown_literal", "?", "SELECT count(*) FROM orders WHERE total IN (5, '6')", "no cell of orders.total is '6'"),
+    ("", "?", "SELECT count(*) FROM orders WHERE total = 20 AND clerk_id = '1' AND total <> 3", ""),
     ("type_mismatch", "?", "SELECT count(*) FROM orders WHERE total > 'high'", "compared with the text 'high'"),
     ("type_mismatch", "?", "SELECT count(*) FROM customers WHERE credit_limit = code", "texts"),
     ("", "?", "SELECT count(*) FROM orders WHERE total > '4'", ""),
@@ -45,6 +48,10 @@ CASES = [  # (check or "" for none, question, query, what is said)
     ("", "?", "SELECT sum(total) FROM customers c JOIN orders o ON o.customer_id = c.customer_id", ""),
     ("", "?", "SELECT order_id, sum(credit_limit) FROM customers c JOIN orders o ON o.customer_id = c.customer_id "
      "GROUP BY order_id", ""),
+    ("", "?", 'SELECT order_id AS "the order", sum(credit_limit) FROM customers c JOIN orders o '
+     'ON o.customer_id = c.customer_id GROUP BY "the order"', ""),
+    ("", "?", "SELECT sum(credit_limit) OVER (PARTITION BY order_id) FROM customers c JOIN orders o "
+     "ON o.customer_id = c.customer_id", ""),
     ("empty_result", "?", "SELECT name FROM customers WHERE credit_limit > 1000", "no row"),
     ("null_aggregate", "?", "SELECT max(total) FROM orders WHERE total > 1000", "NULL"),
     ("", "?", "SELECT count(*) FROM orders WHERE total > 1000", ""),
@@ -53,6 +60,14 @@ CASES = [  # (check or "" for none, question, query, what is said)
     ("", "Who lives in New Basel?", "SELECT name FROM customers WHERE city = 'New Basel'", ""),
     ("unused_column", "What is the credit limit of Ada?", "SELECT city FROM customers WHERE name = 'Ada'", "_limit"),
     ("", "What is the credit limit of Ada?", "SELECT credit_limit FROM customers WHERE name = 'Ada'", ""),
+    ("", "Show all customers with their credit limit", "SELECT * FROM customers", ""),
+    ("", "Show all orders with the credit limit", "SELECT c.* FROM customers c JOIN orders USING (customer_id)", ""),
+    ("", "Who has at least 50.0 credit?", "SELECT name FROM customers WHERE credit_limit >= 50", ""),
+    ("", "Whose limit is above 50?", "SELECT name FROM customers WHERE credit_limit >= 51", ""),
+    ("", "Who has 50 percent of it?", "SELECT name FROM customers WHERE credit_limit >= 0.5 * 100", ""),
+    ("", "Who bought in the last 24 months?", "SELECT name FROM customers WHERE date('now', '-2 year') > 'x' OR 1", ""),
+    ("repeated_column", "?", "SELECT c.name, city, name FROM customers c", "has c.name twice"),
+    ("", "?", "SELECT a.name, b.name FROM customers a, customers b", ""),
     ("", "?", "SELECT name FROM (SELECT name, city AS c FROM customers) WHERE c = 'Nowhere' OR 1", ""),
     ("", "?", "WITH RECURSIVE n(i) AS (SELECT 1 UNION SELECT i + 1 FROM n WHERE i < 3) SELECT i FROM n", ""),
 ]  # fmt: skip

@@ -104,8 +104,7 @@ class Search:
         yet; with ``verify`` also how likely the query is right, if it runs."""
         task, choose = self.state.task, self.settings.choose
         waiting = [candidate for candidate in self.candidates if candidate.sql and candidate.question is None]
-        agreed = choose == "question" and task.flags.get("views") == "candidates agree"  # there is nothing to choose
-        if not self.settings.reads_back or not waiting or agreed:
+        if not self.settings.reads_back or not waiting:
             return
         likely = task.read_back([candidate.sql for candidate in waiting])
         for candidate, question in zip(waiting, likely, strict=True):

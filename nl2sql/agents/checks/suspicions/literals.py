@@ -1,0 +1,88 @@
+"""Suspicious comparisons: with a value that no cell holds, or between numbers and texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from sqlglot import exp
+
+from nl2sql.agents.checks.suspicions.evidence import Evidence, Place
+
+MOST_VALUES = 5_000  # of a column, to find the closest one
+NUMERIC = re.compile(r"INT|REAL|FLOA|DOUB|NUMERIC|DECIMAL|NUMBER", re.IGNORECASE)
+TEXTUAL = re.compile(r"CHAR|CLOB|TEXT|STRING", re.IGNORECASE)
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?\Z")
+
+
+def unknown_literal(evidence: Evidence) -> Iterator[str]:
+    """A text or number that a column is compared with and no cell of it holds."""
+    for place, literal in _compared(evidence):
+        held = exp.select("1").from_(exp.table_(place.table, quoted=True)).limit(1)
+        seen = evidence.read(held.where(exp.column(place.column, quoted=True).eq(literal.copy())))
+        if seen.success and not seen.rows:
+            value = str(literal.this)
+            said = _quoted(value) if literal.is_string else value
+            yield f"no cell of {place} is {said}{_near(evidence, place, value)}"
+
+
+def _compared(evidence: Evidence) -> Iterator[tuple[Place, exp.Literal]]:
+    """(column, literal) of every ``column = literal`` and ``column IN (literal, ...)``."""
+    for scope in evidence.scopes:
+        for node in scope.find_all(exp.EQ, exp.In):
+            if isinstance(node.parent, exp.Not):
+                continue
+            sides = [(node.this, e) for e in node.expressions] if isinstance(node, exp.In) else _both_ways(node)
+            for column, other in sides:
+                place = evidence.place(scope, column)
+                if place is not None and isinstance(other, exp.Literal):
+                    yield place, other
+
+
+def _both_ways(node: Any) -> list[tuple[Any, Any]]:
+    return [(node.left, node.right), (node.right, node.left)]
+
+
+def _text_of(node: Any) -> str | None:
+    return str(node.this) if isinstance(node, exp.Literal) and node.is_string else None
+
+
+def _near(evidence: Evidence, place: Place, value: str) -> str:
+    """The text of a column that is closest to a text; of a number, any text that the column holds."""
+    column, table = exp.column(place.column, quoted=True), exp.table_(place.table, quoted=True)
+    listed = evidence.read(exp.select(column).distinct().from_(table).limit(MOST_VALUES), MOST_VALUES)
+    folded = {row[0].casefold(): row[0] for row in listed.rows if isinstance(row[0], str)}
+    if NUMBER.match(value):
+        return f"; one is {_quoted(min(folded.values()))}" if folded else ""
+    close = get_close_matches(value.casefold(), folded, 1, 0.6)
+    return f"; the closest is {_quoted(folded[close[0]])}" if close else ""
+
+
+def _quoted(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def type_mismatch(evidence: Evidence) -> Iterator[str]:
+    """A column of numbers compared with a text that is none, or with a column of texts."""
+    for scope in evidence.scopes:
+        for node in scope.find_all(exp.EQ, exp.GT, exp.GTE, exp.LT, exp.LTE):
+            for column, other in _both_ways(node):
+                place, beside = evidence.place(scope, column), evidence.place(scope, other)
+                if place is None or not NUMERIC.search(evidence.type_of(place)):
+                    continue
+                text = _text_of(other)
+                if text is not None and not NUMBER.match(text.strip()):
+                    yield f"{place} holds numbers and is compared with the text {_quoted(text)}"
+                elif beside is not None and _holds_words(evidence, beside):
+                    yield f"{place} holds numbers and is compared with {beside}, which holds texts"
+
+
+def _holds_words(evidence: Evidence, place: Place) -> bool:
+    """Whether a column of texts holds any that is no number."""
+    if not TEXTUAL.search(evidence.type_of(place)):
+        return False
+    column, table = exp.column(place.column, quoted=True), exp.table_(place.table, quoted=True)
+    seen = evidence.read(exp.select(column).distinct().from_(table).limit(MOST_VALUES), MOST_VALUES)
+    return any(isinstance(value, str) and not NUMBER.match(value.strip()) for (value,) in seen.rows)
