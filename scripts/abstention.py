@@ -86,7 +86,7 @@ def asked(benchmark: FolderBenchmark, options: argparse.Namespace) -> dict[str, 
     every = [replace(question, evidence="", meta={}) for question in benchmark.questions]  # also those left out of EX
     kinds = {"answerable": replace(benchmark, questions=every), "unanswerable": unanswerable(benchmark)}
     config = load_config([], ["eval.replicas=0", *options.set])
-    model = load_model(options.model, dtype=options.dtype, batch_size=1)
+    model = load_model(options.model, dtype=options.dtype, batch_size=8)  # as nl2sql ask
     given = {"config": config, "limit": options.limit, "batch_size": 1, "control": False, "cache": False}
     runs = {}
     for kind in KINDS:

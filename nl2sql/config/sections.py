@@ -146,7 +146,7 @@ class CandidatesConfig(_Frozen):
     # with choose question or verify: no answer below it (docs/candidates.md)
     min_confidence: float = Field(0.0, ge=0, le=1)
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
-    reflection: bool = False  # one repair, where the best candidate runs and a gate refuses it
+    reflection: bool = False  # score, verify: one repair, where the best candidate runs and a gate refuses it
 
     @property
     def reads_back(self) -> bool:

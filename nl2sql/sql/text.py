@@ -46,12 +46,12 @@ KEYWORDS = frozenset(_KEYWORDS.split())
 """SQLite's keywords (https://www.sqlite.org/lang_keywords.html), plus ``true`` and ``false``, in lower case."""
 
 
-def tokens(sql: str) -> list[Token] | None:
+def tokens(sql: str, dialect: str = DIALECT) -> list[Token] | None:
     """The tokens of a text, comments left out; None where it does not lex (an unclosed quote or comment)."""
     if len(sql) > MAX_CHARS:
         return None
     try:
-        return list(sqlglot.tokenize(sql, dialect=DIALECT))
+        return list(sqlglot.tokenize(sql, dialect=dialect))
     except _PARSER_FAILURES:
         return None
 

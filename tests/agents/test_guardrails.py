@@ -62,6 +62,25 @@ def test_table_names_get_the_casing_of_the_schema_and_nothing_else_changes(sql: 
     assert canonicalize_table_casing(sql, SCHEMA) == (sql if expected == "=" else expected)
 
 
+OTHER_ENGINES = [  # (dialect, what the model wrote; = stays, else what comes out)
+    ("duckdb", "SELECT tags[id] FROM Books;", "="),
+    ("duckdb", "SELECT [pages] AS p FROM Books;", "="),
+    ("postgres", "SELECT ARRAY[title] FROM Books;", "="),
+    ("postgres", "SELECT title FROM Books WHERE title = $$it's;$$;", "="),
+    ("mysql", "SELECT `interval` FROM Books;", "="),
+    ("mysql", "SELECT title FROM Books WHERE title = 'it\\'s; so';", "="),
+    ("mysql", "SELECT title FROM Books # all\nWHERE pages > 3;", "="),
+    ("duckdb", "SELECT DISTINCT ON (title) title FROM Books ORDER BY title, pages DESC;", "="),
+    ("duckdb", "SELECT title  FROM Books ORDER BY pages", "SELECT title FROM Books;"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "raw", "expected"), OTHER_ENGINES)
+def test_the_words_of_another_engine_are_read_by_its_own_rules(dialect: str, raw: str, expected: str) -> None:
+    sql, reason = apply_guardrails(raw, "List the titles.", Schema(SCHEMA.tables, dialect))
+    assert (sql, reason) == (raw if expected == "=" else expected, None)
+
+
 def test_guardrails_run_in_the_order_of_the_specification() -> None:
     raw = "```sql\nSELECT id, pages, title\nFROM `BOOKS` ORDER BY id LIMIT 50;\n```"
     assert apply_guardrails(raw, "Show the title and pages of all books.", SCHEMA) == (

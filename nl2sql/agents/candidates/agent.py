@@ -225,8 +225,9 @@ class Search:
             self.repair(left[0])
 
     def reflect(self) -> None:
-        """With ``reflection``: a best candidate that runs and that a gate refuses is repaired with the reason."""
-        if self.settings.reflection and self.candidates:
+        """With ``reflection``: a best candidate that runs and that a gate refuses is repaired with the reason. Where
+        likelihoods or the order of writing choose, a repair cannot win, and none is asked for."""
+        if self.settings.reflection and self.settings.choose in ("score", "verify") and self.candidates:
             best = self.ranking()[0]
             if best.runs and best.refusal and not best.repaired:
                 self.repair(best)

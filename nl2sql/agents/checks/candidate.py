@@ -34,7 +34,7 @@ _MAX_CUTS = 25  # line ends tried per SELECT
 _MAX_SEMICOLONS = 20  # tried as a statement's end; each costs a reading of the text before it
 _PARSED_CHARS = 200_000  # read by the tokenizer per call, all attempts together; more happens to garbage only
 
-_THINKING = re.compile(r"<think>.*?(</think>|\Z)", re.S | re.I)
+_THINKING = re.compile(r"<think>.*?</think>|\A\s*<think>.*", re.S | re.I)
 _FENCE = re.compile(r"```[ \t]*([A-Za-z0-9_+-]*)[ \t]*\n?(.*?)(?:```|\Z)", re.S)
 _TAGGED = re.compile(r"<(sql|query|answer)>(.*?)(?:</\1>|\Z)", re.S | re.I)
 _LABEL = re.compile(
@@ -44,15 +44,16 @@ _LABEL = re.compile(
 )
 _INLINE_CODE = re.compile(r"`(\s*(?:select|with)\b[^`]*)`", re.I)
 _START = re.compile(
-    r"\bselect\b|\bwith\s+(?:recursive\s+)?[\w\"`\[\]]+\s*(?:\([^()]*\)\s*)?as\s*(?:not\s+)?(?:materialized\s*)?\(",
+    r"\bselect\b|\bwith\s+(?:recursive\s+)?(?:\w+|\"[^\"]+\"|`[^`]+`|\[[^]]+\])\s*(?:\([^()]*\)\s*)?"
+    r"as\s*(?:not\s+)?(?:materialized\s*)?\(",
     re.I,
 )
 _OTHER_STATEMENT = re.compile(
     r"^[ \t]*(?:insert\s+(?:or\s+\w+\s+)?into|replace\s+into|delete\s+from|update\s+\S+\s+set|merge\s+into|truncate\b"
     r"|(?:drop|create|alter)\s+(?:temp\s+|temporary\s+|unique\s+|virtual\s+|or\s+replace\s+)*"
     r"(?:table|view|index|trigger|database|schema|user|function)"
-    r"|pragma\s+\w|attach\s+|detach\s+|vacuum\b|explain\s+|reindex\b|analyze\s*(?:;|$)|begin\b|commit\b|rollback\b"
-    r"|grant\s+|savepoint\s+)",
+    r"|pragma\s+\w|attach\s+|detach\s+|vacuum\b|explain\s+|reindex\b|analyze\s*(?:;|$)"
+    r"|(?:begin|commit|rollback)\s*(?:;|$|transaction\b|to\b)|grant\s+|savepoint\s+)",
     re.I | re.M,
 )
 _ECHO = re.compile(
@@ -61,6 +62,7 @@ _ECHO = re.compile(
     re.I | re.M,
 )
 _PLACEHOLDER = re.compile(r"\.\.\.|…|<[A-Za-z_ ]+>|\[(?:table|column)[^\]]*\]|\byour (?:sql|query)\b", re.I)
+_BEGINS = re.compile(r"[\s(]*(?:select|with)\b", re.I)
 _LEADING_NOISE = re.compile(r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.S)
 _SPECIAL_TOKEN = re.compile(r"<\|[^|>]*\|>.*|</s>.*|<end_of_turn>.*|\[/?INST\].*|```.*", re.S)
 _INSIDE = re.compile(r"(?:\(|\b(?:union|all|intersect|except))\Z", re.I)  # what comes before an inner SELECT
@@ -153,6 +155,8 @@ def _from_json(text: str) -> Iterator[str]:
 
 def _first_statement(snippet: str, budget: _Budget) -> tuple[str | None, str]:
     """The first acceptable SELECT of a snippet, or the reason why the likeliest one is none ("" without any)."""
+    if (whole := _whole(snippet, budget)) is not None:
+        return whole, "ok"
     other = _OTHER_STATEMENT.search(snippet)
     starts = _starts(snippet)
     if other and not any(start < other.start() for start, _ in starts):
@@ -170,8 +174,19 @@ def _first_statement(snippet: str, budget: _Budget) -> tuple[str | None, str]:
     return None, first_reason
 
 
+def _whole(snippet: str, budget: _Budget) -> str | None:
+    """A snippet that is one statement from its first token on: no SELECT inside it is looked for."""
+    noise = _LEADING_NOISE.match(snippet)
+    text = snippet[noise.end() :] if noise else snippet
+    if not _BEGINS.match(text):
+        return None
+    body, rest = _split(text, budget)
+    sql, reason = _checked(body, budget)
+    return sql if sql and reason == "ok" and not _another_statement(rest, sql, budget) else None
+
+
 def _starts(snippet: str) -> list[tuple[int, bool]]:
-    """Offsets where a statement may start: upper case first, then line starts, then the order of the text.
+    """Offsets where a statement may start: WITH and upper case first, then line starts, then the order of the text.
 
     The flag is False for a lower-case "select" in the middle of a line: more likely English than SQL.
     """
@@ -184,8 +199,9 @@ def _starts(snippet: str) -> list[tuple[int, bool]]:
             at, before = len(opened) + before[len(opened) :].index("("), opened  # the statement's own parenthesis
         if _INSIDE.search(before.rstrip()[-10:]):
             continue
-        upper = match.group()[:4].isupper()
-        at_line_start = not before.rsplit("\n", 1)[-1].strip(" \t>*-:`")
+        common_table = match.group()[0] in "wW"  # "with x as (": no English
+        upper = common_table or match.group()[:4].isupper()
+        at_line_start = common_table or not before.rsplit("\n", 1)[-1].strip(" \t>*-:`")
         ranked.append((not upper, not at_line_start, at))
     return [(at, not (lower and inside)) for lower, inside, at in sorted(ranked)]
 
@@ -196,17 +212,17 @@ def _statement_at(text: str, budget: _Budget) -> tuple[str | None, str]:
     sql, reason = _checked(body, budget)
     if reason != "ok":
         sql = _without_trailing_prose(body, budget) or sql
-    if sql is None and (cut := _without_full_stop(_SPECIAL_TOKEN.sub("", body))) != body:
+    if sql is None and (cut := _without_full_stop(_SPECIAL_TOKEN.sub("", body), budget.dialect)) != body:
         sql, _ = _checked(cut, budget)
     if sql is None:
         return None, reason
     return (None, "multi_statement") if _another_statement(rest, sql, budget) else (sql, "ok")
 
 
-def _without_full_stop(body: str) -> str:
+def _without_full_stop(body: str, dialect: str) -> str:
     """``body`` without the full stop of the sentence it ends; that of a cut-off ``T1.`` stays."""
     stripped = body.rstrip()
-    stream = tokens(stripped) if stripped.endswith(".") else None
+    stream = tokens(stripped, dialect) if stripped.endswith(".") else None
     if not stream or len(stream) < 2 or stream[-1].token_type != TokenType.DOT:
         return body
     return stripped[:-1] if sum(token.text == stream[-2].text for token in stream) == 1 else body
@@ -217,17 +233,27 @@ def _split(text: str, budget: _Budget, *, escaped: bool = True) -> tuple[str, st
 
     ``escaped``: HTML entities outside strings mean that the whole text is HTML.
     """
-    at = -1
-    for _ in range(_MAX_SEMICOLONS):
-        at = text.find(";", at + 1)
-        if at < 0:
-            break
-        seen = tokens(text[: at + 1]) if budget.allows(text[:at]) else None
+    for seen in _up_to_semicolons(text, budget):
         if seen and seen[-1].token_type == TokenType.SEMICOLON:
             if escaped and _is_entity(seen):
                 return _split(html.unescape(text), budget, escaped=False)
-            return text[:at], text[at + 1 :]
+            return text[: seen[-1].start], text[seen[-1].start + 1 :]
     return text, ""
+
+
+def _up_to_semicolons(text: str, budget: _Budget) -> Iterator[list[Token] | None]:
+    """The tokens up to the first semicolon; where the text does not lex (prose with an apostrophe), up to each ";"."""
+    at = text.find(";")
+    whole = tokens(text, budget.dialect) if at >= 0 and budget.allows(text) else None
+    if whole is not None:
+        ends = (i for i, token in enumerate(whole, 1) if token.token_type == TokenType.SEMICOLON)
+        yield whole[: next(ends, 0)]
+        return
+    for _ in range(_MAX_SEMICOLONS):
+        if at < 0:
+            return
+        yield tokens(text[: at + 1], budget.dialect) if budget.allows(text[:at]) else None
+        at = text.find(";", at + 1)
 
 
 def _is_entity(seen: list[Token]) -> bool:
@@ -249,7 +275,7 @@ def _another_statement(rest: str, sql: str, budget: _Budget) -> bool:
         if again is None:
             prefix, whole = " ".join(body.lower().split()), " ".join(sql.lower().split())
             return not whole.startswith(prefix) and body.lstrip("( ")[:4].isupper()
-        if not same_tokens(tokens(again) or [], tokens(sql) or []):
+        if not same_tokens(tokens(again, budget.dialect) or [], tokens(sql, budget.dialect) or []):
             return True
     return False
 
@@ -281,10 +307,10 @@ def _checked(body: str, budget: _Budget) -> tuple[str | None, str]:
 
 
 def _select_of(body: str, dialect: str) -> tuple[str | None, str]:
-    stream = tokens(body)
+    stream = tokens(body, dialect)
     if stream is None or any(t.token_type == TokenType.VAR and t.text[0] in "‘’“”" for t in stream):
         body = body.translate(_TYPOGRAPHIC)  # quotes that are no quotes to SQL; inside a string they lex as part of it
-        stream = tokens(body)
+        stream = tokens(body, dialect)
     if stream is None:
         return None, _syntax_reason(body)
     while stream and stream[-1].token_type == TokenType.SEMICOLON:

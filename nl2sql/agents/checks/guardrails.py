@@ -46,7 +46,7 @@ def apply_guardrails(
     if sql is None:
         return "", f"clean_reject:{reason}"
     if "postprocess" not in cut:
-        sql = guarded_postprocess(sql, nlq, keep_order=keep_order)
+        sql = guarded_postprocess(sql, nlq, keep_order=keep_order, dialect=schema.dialect)
     if "projection_contract" not in cut:
         sql = enforce_projection_contract(sql, nlq)
     return sql if "table_casing" in cut else canonicalize_table_casing(sql, schema), None

@@ -11,6 +11,7 @@ are in ``ranking_cues.yaml``. Clauses inside subqueries, CTEs, derived tables an
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,33 +53,34 @@ class _Asked:
     one_row: bool
 
 
-def guarded_postprocess(sql: str, nlq: str, *, keep_order: bool = False) -> str:
+def guarded_postprocess(sql: str, nlq: str, *, keep_order: bool = False, dialect: str = "sqlite") -> str:
     """Strip an unasked outermost ORDER BY / LIMIT and normalise surface noise.
 
     Arguments: ``sql`` one cleaned statement; ``nlq`` the question; ``keep_order`` leaves an ORDER BY without LIMIT as
-    it is. Returns the statement on one line with one ``;``.
-    Noise is: whitespace and comments between tokens, trailing semicolons, and backticks or brackets round a name
-    that needs none. Text that does not lex comes back stripped and otherwise as it is.
+    it is; ``dialect`` the database's, which decides what a token is. Returns the statement on one line with one ``;``.
+    Noise is: whitespace and comments between tokens, trailing semicolons, and in SQLite backticks or brackets round a
+    name that needs none. Text that does not lex comes back stripped and otherwise as it is.
 
     - ORDER BY without LIMIT goes when no word of the question asks for an order or a ranking, and it compares nothing.
-      It changes no rows, and a gold may order without being asked: ``keep_order`` is what that costs.
+      It changes no rows, and a gold may order without being asked: ``keep_order`` is what that costs. After DISTINCT ON
+      (PostgreSQL, DuckDB), where the order decides which rows are kept, it stays.
     - ORDER BY with LIMIT goes when, besides, the question has no quantity word and not the limit's number.
     - LIMIT alone (or after an ORDER BY that is asked for as a mere sort) goes when the question has neither the
       number, nor a quantity word, nor a ranking word.
     """
-    stream = tokens(sql)
+    stream = tokens(sql, dialect)
     while stream and stream[-1].token_type == TokenType.SEMICOLON:
         stream.pop()
     if not stream:
         return sql.strip()
     kept = _without_unasked_tail(stream, nlq, keep_order)
-    return _one_line(sql, kept)
+    return _one_line(sql, kept, dialect)
 
 
 def _without_unasked_tail(stream: list[Token], nlq: str, keep_order: bool) -> list[Token]:
     clauses = [(i, t) for i, t in top_level(stream) if t.token_type in (TokenType.ORDER_BY, TokenType.LIMIT)]
     kinds = [token.token_type for _, token in clauses]
-    if not kinds or len(set(kinds)) < len(kinds) or stream[0].token_type not in _QUERY_STARTS:
+    if not kinds or len(set(kinds)) < len(kinds) or stream[0].token_type not in _QUERY_STARTS or _distinct_on(stream):
         return stream  # nothing to strip, or no statement that means anything
     at = {token.token_type: index for index, token in clauses}
     order_at, limit_at = at.get(TokenType.ORDER_BY, -1), at.get(TokenType.LIMIT, -1)
@@ -96,6 +98,11 @@ def _without_unasked_tail(stream: list[Token], nlq: str, keep_order: bool) -> li
             return stream if single else stream[:limit_at]
         return stream[:order_at]
     return stream if limited or asked.ranking or order_at > limit_at else stream[:limit_at]
+
+
+def _distinct_on(stream: list[Token]) -> bool:
+    pairs = itertools.pairwise(token.token_type for token in stream)
+    return (TokenType.DISTINCT, TokenType.ON) in pairs
 
 
 def _limit_is_asked(tail: list[Token], asked: _Asked) -> bool:
@@ -140,7 +147,7 @@ def _pattern(kind: str) -> re.Pattern[str]:
     return re.compile(" (?:" + "|".join(cues) + ")(?= |'s )")
 
 
-def _one_line(sql: str, stream: list[Token]) -> str:
+def _one_line(sql: str, stream: list[Token], dialect: str) -> str:
     parts: list[str] = []
     end = stream[0].start
     for token in stream:
@@ -148,15 +155,17 @@ def _one_line(sql: str, stream: list[Token]) -> str:
         if gap.strip() and not gap.lstrip().startswith(("--", "/*")):
             return sql.strip()  # characters the tokens do not account for: leave the text alone
         parts.append(" " if gap else "")
-        parts.append(_token_text(sql[token.start : token.end + 1], token))
+        parts.append(_token_text(sql, token, dialect))
         end = token.end + 1
     return "".join(parts) + ";"
 
 
-def _token_text(text: str, token: Token) -> str:
+def _token_text(sql: str, token: Token, dialect: str) -> str:
+    text = sql[token.start : token.end + 1]
     if token.token_type not in _TEXT_TOKENS:
         return " ".join(text.split())  # "GROUP BY" is one token, with whatever stands between its words
-    if token.token_type == TokenType.IDENTIFIER and text[0] in "`[":
-        name = text[1:-1]
-        return name if _SAFE_NAME.match(name) and name.lower() not in KEYWORDS else text
-    return text
+    if dialect != "sqlite" or token.token_type != TokenType.IDENTIFIER or text[0] not in "`[":
+        return text  # elsewhere brackets are arrays, and other words are reserved
+    name, beside = text[1:-1], sql[max(token.start - 1, 0) : token.start] + sql[token.end + 1 : token.end + 2]
+    glued = any(character.isalnum() or character in "_$" for character in beside)  # "SELECT[name]FROM t"
+    return text if glued or not _SAFE_NAME.match(name) or name.lower() in KEYWORDS else name

@@ -153,7 +153,8 @@ def _uses_ordinals(tree: exp.Select) -> bool:
     group = tree.args.get("group")
     order = tree.args.get("order")
     keys = [*(group.expressions if group else []), *(key.this for key in (order.expressions if order else []))]
-    return any(isinstance(key.unnest(), exp.Literal) for key in keys)
+    bare = [key.unnest().this if isinstance(key.unnest(), exp.Collate) else key.unnest() for key in keys]
+    return any(isinstance(key, exp.Literal) for key in bare)  # "2 COLLATE NOCASE" is an ordinal as well
 
 
 def _items(sql: str, tree: exp.Select, stream: list[Token]) -> list[_Item] | None:

@@ -192,6 +192,8 @@ def _own_aggregates(leg: exp.Select) -> Iterator[exp.Expr]:
 
 
 def _ungrouped(leg: exp.Select, shape: QueryShape) -> bool:
+    from sqlglot import exp
+
     if leg.args.get("group"):
         return False
     named = {aggregate_name(node) for node in _own_aggregates(leg)}
@@ -200,7 +202,8 @@ def _ungrouped(leg: exp.Select, shape: QueryShape) -> bool:
     if named - {"MAX", "MIN"} and not _all_fixed(leg, [use for use in bare if use], uses):
         return True
     order = leg.args.get("order")
-    in_order = order is not None and any(is_aggregate_call(n) for n in order.walk())
+    own = order.walk(prune=lambda node: isinstance(node, (exp.Query, exp.Window))) if order is not None else ()
+    in_order = any(is_aggregate_call(node) for node in own)
     return leg.args.get("having") is not None or (in_order and bool(bare or named))
 
 

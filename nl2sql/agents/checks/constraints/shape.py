@@ -205,7 +205,8 @@ def bare_columns(projection: exp.Expr) -> Iterator[exp.Column]:
             continue
         if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
             yield node
-        stack += list(node.iter_expressions())
+        inside = [node.this] if isinstance(node, (exp.Filter, exp.WithinGroup)) else node.iter_expressions()
+        stack += list(inside)
 
 
 def _shape(tree: exp.Expr, schema: Schema | None) -> QueryShape:
