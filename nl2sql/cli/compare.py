@@ -52,15 +52,18 @@ def compare_command(
     import sys
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
-    from nl2sql.errors import BenchmarkError, interruptible
+    from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import comparison
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.eval.scoring import score_many
 
-    plan = _plan(a, b) if benchmark is None else {}
-    benchmark, split = benchmark or plan.get("benchmark") or "packaged", split or plan.get("split")
-    loaded = load_benchmark(benchmark, split=split)
     asked = _asked(a, b)
+    plans = _plans(a, b)
+    plan = plans[0] if plans and benchmark is None and asked is not None else {}
+    if "benchmark" in plan.get("objects", ()):
+        raise UsageError(f"the run was given the benchmark {plan['benchmark']} as an object; add --benchmark FOLDER")
+    benchmark, split = benchmark or plan.get("benchmark") or "packaged", split or plan.get("split")
+    loaded = load_benchmark(benchmark, split=split, engine_url=_engine_url(plans))
     questions = [question for question in loaded.questions if asked is None or question.id in asked]
     kept = [question for question in questions if scorable(question)]
     left_out = left_out_counts(questions)
@@ -100,14 +103,25 @@ def compare_command(
         _print(sides, left_out, compared, show)
 
 
-def _plan(a: Path, b: Path) -> dict[str, Any]:
-    """What the run of the first folder was a run of; a control has the manifest of the run around it."""
+def _plans(a: Path, b: Path) -> list[dict[str, Any]]:
+    """What the runs among the two were runs of; a control has the manifest of the run around it."""
     from nl2sql.runs.folder import read_manifest
 
-    if _asked(a, b) is None:
-        return {}
-    homes = [folder for file in (a, b) for folder in (file, file.parent) if (folder / "manifest.json").is_file()]
-    return dict(read_manifest(homes[0])["plan"]) if homes else {}
+    homes = [[folder for folder in (file, file.parent) if (folder / "manifest.json").is_file()] for file in (a, b)]
+    return [dict(read_manifest(near[0])["plan"]) for near in homes if near]
+
+
+def _engine_url(plans: list[dict[str, Any]]) -> str:
+    """The engine that the runs asked; "": SQLite. Raises UsageError where it is not one."""
+    from nl2sql.errors import UsageError
+
+    urls = sorted({plan.get("engine_url") or "" for plan in plans})
+    if len(urls) > 1:
+        raise UsageError(
+            f"the runs asked different engines ({' and '.join(url or 'SQLite' for url in urls)}), and one scores both; "
+            "compare runs of one, or name their predictions.jsonl in: nl2sql score --engine-url URL"
+        )
+    return urls[0] if urls else ""
 
 
 def _asked(a: Path, b: Path) -> set[str] | None:

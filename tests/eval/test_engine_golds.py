@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -13,9 +14,14 @@ from typing import Any, ClassVar
 
 import pytest
 import servers
+import typer
+from click.testing import Result
 from engine_shops import make_duckdb
+from typer.testing import CliRunner
 
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.cli.compare import compare_command
+from nl2sql.config import build_config
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval import score, score_many
@@ -25,6 +31,7 @@ from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.report import write_report
 from nl2sql.runs.rescore import replay
 
+NO_TS = build_config({"eval": {"replicas": 0}})
 NAMES = "SELECT name FROM customers"
 LATER = "SELECT c.joined + 1 FROM customers c"  # what DuckDB takes, and SQLite takes for a sum of numbers
 PREDICTIONS = {
@@ -168,6 +175,12 @@ def nl2sql(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def compare(*arguments: object) -> Result:
+    app = typer.Typer()
+    app.command("compare")(compare_command)
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
 def write_script(path: Path) -> str:
     texts = {"Who?": NAMES, "Tomorrow?": LATER}
     path.write_text(json.dumps({"replies": {q: {"single_shot": [sql]} for q, sql in texts.items()}}), encoding="utf-8")
@@ -198,6 +211,24 @@ def test_score_takes_the_golds_of_the_dialect(toy: str, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["metrics"]["EX[bag]"]["value"] == 1.0
     wrong = nl2sql("score", "-b", "toy", "--engine-url", toy, "-p", str(file), "--replicas", "2")
     assert wrong.returncode == 2 and "TS needs SQLite files, and shop is a duckdb database" in wrong.stderr
+
+
+def test_runs_are_compared_on_the_engine_that_they_asked(toy: str, tmp_path: Path) -> None:
+    model = write_script(tmp_path / "s.json")
+    a, b, plain = (tmp_path / name for name in ("a", "b", "plain"))
+    evaluate("toy", model, "single_shot", engine_url=toy, config=NO_TS, out=a, progress=False)
+    shutil.copytree(a, b)
+    compared = compare(a, b, "--json")
+    assert compared.exit_code == 0, compared.exception
+    told = json.loads(compared.stdout)
+    assert (told["benchmark"], told["metrics"]["EX[bag]"]["a"], told["metrics"]["VA"]["b"]) == ("toy-duckdb", 1, 1)
+    assert "TS needs SQLite files" in str(compare(a, b, "--replicas", 2).exception)
+    assert json.loads(compare(a, b, "-b", "toy", "--json").stdout)["benchmark"] == "toy-duckdb"
+    shutil.copytree(b, plain)
+    manifest = json.loads((plain / "manifest.json").read_text())
+    manifest["plan"]["engine_url"] = ""
+    (plain / "manifest.json").write_text(json.dumps(manifest))
+    assert "asked different engines (SQLite and duckdb:$SHOPS" in str(compare(a, plain).exception)
 
 
 def test_ts_is_refused_before_a_folder_is_made(toy: str, tmp_path: Path) -> None:
