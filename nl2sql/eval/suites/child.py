@@ -35,7 +35,7 @@ def main() -> None:
             known[key] = Workplace(SourceDatabase.from_json(request["data"]))
         try:
             response = TASKS[request["task"]](known[key], request)
-        except (sqlite3.Error, OSError, MemoryError, AssertionError, *SLIPS) as error:
+        except (sqlite3.Error, OSError, MemoryError, AssertionError, ArithmeticError, *SLIPS) as error:
             response = {"error": f"{type(error).__name__}: {error}"[:500]}
         reply(response)
 

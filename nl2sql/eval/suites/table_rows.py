@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 600  # of one table, however large the groups that a gold asks for
 OTHER_ROWS = 6  # rows of tables that no gold names
 ATTEMPTS = 8  # at a row whose keys are still free
+LEAST, GREATEST = -(2**63), 2**63 - 1  # of SQLite's whole numbers
 
 
 class TableRows:
@@ -250,6 +251,9 @@ class TableRows:
         for c in range(len(row)):
             if row[c] is None and not table.nullable[c] and c not in self.linked:
                 row[c] = self._key(c, self.pools[c]) if c in self.single else self.rng.choice(self.pools[c])
+            value = row[c]
+            if isinstance(value, int):  # a constant, or a step beyond the largest that a cell holds
+                row[c] = max(LEAST, min(value, GREATEST))
 
     def _apart(self, column: int) -> bool:
         """Whether ties in this column are to be avoided: not where a condition turns on single values."""

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from nl2sql.cli.replicas import app
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.suites import SuiteOrder, build_suites, suite_databases, suite_fingerprint, workshop
+from nl2sql.eval.suites.child import build_images
 from nl2sql.eval.suites.distil import Workplace, distil, gold_result, read_gold
 from nl2sql.eval.suites.generate import Generator
 from nl2sql.eval.suites.hints import read_hints
@@ -220,3 +221,12 @@ def test_ties_with_nulls_are_ties(source, place):
     rising, falling = gold.variants
     assert "NULLS" not in rising
     assert "NULLS" not in falling
+
+
+@pytest.mark.parametrize("gold", ["n < 9223372036854775807", "n > -9223372036854775808", "n < 99999999999999999999"])
+def test_numbers_beyond_what_a_cell_holds_are_cut_to_it(gold, tmp_path):
+    script = "CREATE TABLE t (name TEXT, n INT); INSERT INTO t VALUES ('a', 9223372036854775807), ('b', 3)"
+    place = Workplace(read_source(build(tmp_path / "t.sqlite", script)))
+    request = {"golds": [f"SELECT name FROM t WHERE {gold}"], "n": 2, "seed": 0}
+    made = build_images(place, request)
+    assert made["images"] and made["golds"][0]["problem"] is None
