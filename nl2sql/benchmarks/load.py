@@ -70,6 +70,20 @@ def load_benchmark(
     return on_engine(narrowed, engine_url)
 
 
+def from_anywhere(name: str) -> str:
+    """The name that loads the same benchmark from any folder: a path that rests on the working folder made absolute."""
+    from nl2sql.config.plugins import plugin
+
+    if name.startswith("hf:"):
+        where, colon, split = name.removeprefix("hf:").partition(":")
+        return f"hf:{Path(where).expanduser().absolute()}{colon}{split}" if where.startswith((".", "~")) else name
+    named = name in ("packaged", PACKAGED_DIALOGUES, VIZQL) or plugin("benchmarks", name) is not None
+    if named or any((base / name).is_dir() for base in _search_path(None)):
+        return name
+    folder = Path(name).expanduser()
+    return str(folder.absolute()) if name and folder.is_dir() else name
+
+
 def available_benchmarks(root: str | Path | None = None) -> list[str]:
     """Names that ``load_benchmark`` accepts now: what is packaged or a plugin, and folders in the search path."""
     from nl2sql.benchmarks.layouts import layout_of

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.machine import from_json
 from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest
-from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.plan import fingerprints, open_benchmark, read_plan
 from nl2sql.runs.rescore import changed_since, owed_of, questions_of, stores_of
 
 Status = Literal["ok", "warn", "fail"]
@@ -130,7 +130,7 @@ def _benchmark(folder: Path) -> Finding:
     try:
         benchmark = open_benchmark(plan, {})
         questions = questions_of(folder, benchmark)
-        changed = changed_since(folder, benchmark, questions)
+        changed = changed_since(folder, fingerprints(benchmark, questions))
     except UsageError as error:
         return Finding("benchmark", "warn", f"not looked at: {error}")
     except Nl2SqlError as error:

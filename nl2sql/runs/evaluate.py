@@ -19,7 +19,7 @@ from nl2sql.runs.folder import FORMAT, environment, locked, new_folder, read_man
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.opened import Opened
-from nl2sql.runs.plan import Plan, plan_record, read_plan
+from nl2sql.runs.plan import Plan, absolute, plan_record, read_plan
 from nl2sql.runs.run import Run
 from nl2sql.runs.seeds import cells_of, pooled
 from nl2sql.runs.turns import settled
@@ -91,7 +91,7 @@ def evaluate(
         objects=objects,
     )
     settings = with_preset(named, config)
-    return start(plan, settings, objects=arguments, out=out, progress=progress, executor=executor)
+    return start(absolute(plan), settings, objects=arguments, out=out, progress=progress, executor=executor)
 
 
 def start(

@@ -6,7 +6,6 @@ and the scoring (sqlglot, pydantic) are imported by the functions that need them
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.agents import prompts
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, behind_left_out, draw_dialogues, has_dialogues
+from nl2sql.benchmarks.load import from_anywhere
 from nl2sql.benchmarks.structured import VIZQL
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question, content_key, question_key
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nl2sql.config import Config
 
 MODEL_OPTIONS = ("model", "adapter", "device", "dtype", "batch_size", "engine", "server", "cache")  # of a plan
+UNREADABLE = "unreadable: "  # in place of a database's fingerprint, before the reason
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ def absolute(plan: Plan) -> Plan:
     """The plan with its paths made absolute, so that the run resumes from any folder; names stay as they are."""
     return replace(
         plan,
-        benchmark=_absolute(plan.benchmark) if os.sep in plan.benchmark else plan.benchmark,
+        benchmark=plan.benchmark if "benchmark" in plan.objects else from_anywhere(plan.benchmark),
+        engine_url=_absolute_url(plan.engine_url),
         controller=_absolute(plan.controller) if ".py:" in plan.controller else plan.controller,
-        model=_absolute(plan.model),
+        model=plan.model if "model" in plan.objects else _absolute(plan.model),
         adapter=_absolute(plan.adapter),
         tools=tuple(_absolute(spec) if ".py:" in spec else spec for spec in plan.tools),
         gates=tuple(_absolute(spec) if ".py:" in spec else spec for spec in plan.gates),
@@ -83,6 +85,14 @@ def _absolute(spec: str) -> str:
         return f"scripted:{Path(path).expanduser().absolute()}"
     file = Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec).expanduser()
     return str(Path(spec).expanduser().absolute()) if file.exists() else spec
+
+
+def _absolute_url(url: str) -> str:
+    """The URL with its path made absolute, where it has one and no variable begins it."""
+    form, colon, path = url.partition(":") if url.startswith(("duckdb:", "clickhouse:")) else ("", "", url)
+    if not path or path.startswith("$") or ":" in path:
+        return url
+    return f"{form}{colon}{Path(path).expanduser().absolute()}"
 
 
 def default_split(benchmark: str, split: str | None) -> str | None:
@@ -204,5 +214,5 @@ def fingerprints(benchmark: Benchmark, questions: Sequence[Question]) -> dict[st
         try:
             prints[db_id] = benchmark.database(db_id).fingerprint
         except Nl2SqlError as error:
-            prints[db_id] = f"unreadable: {error}"
+            prints[db_id] = f"{UNREADABLE}{error}"
     return prints

@@ -7,7 +7,7 @@ than the run's own goes beside it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nl2sql.config import Config, EvalConfig, build_config, config_keys, load_config
@@ -18,7 +18,7 @@ from nl2sql.runs.controls import FOLDERS
 from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest, write_json
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
-from nl2sql.runs.plan import fingerprints, open_benchmark, read_plan
+from nl2sql.runs.plan import UNREADABLE, fingerprints, open_benchmark, read_plan
 from nl2sql.runs.run import Run
 from nl2sql.runs.seeds import pooled
 from nl2sql.runs.summary import summarise
@@ -102,10 +102,20 @@ def questions_of(folder: Path, benchmark: Benchmark) -> list[Question]:
     return [by_id[id_] for id_ in wanted]
 
 
-def changed_since(folder: Path, benchmark: Benchmark, questions: list[Question]) -> list[str]:
+def changed_since(folder: Path, now: Mapping[str, str]) -> list[str]:
     """What differs from the fingerprints of the manifest: "questions", and databases by name."""
-    then, now = read_manifest(folder)["fingerprints"], fingerprints(benchmark, questions)
+    then = read_manifest(folder)["fingerprints"]
     return [name for name in {**then, **now} if then.get(name) != now.get(name)]
+
+
+def _check_readable(folder: Path, prints: Mapping[str, str]) -> None:
+    """Raises UsageError where no database of a run can be read: scores of 0 would go over its report."""
+    databases = [text for name, text in prints.items() if name != "questions"]
+    if databases and all(text.startswith(UNREADABLE) for text in databases):
+        why = databases[0].removeprefix(UNREADABLE)
+        raise UsageError(
+            f"{folder} is not scored: none of its {len(databases)} databases can be read (the first: {why})"
+        )
 
 
 def _score(folder: Path, benchmark: Benchmark, settings: Settings, name: str) -> Run:
@@ -129,7 +139,9 @@ def _score(folder: Path, benchmark: Benchmark, settings: Settings, name: str) ->
             f"{folder} owes {what}; finish it with: nl2sql eval --resume {folder}, or score those that are done with "
             "--partial"
         )
-    changed = changed_since(folder, benchmark, questions) if not partial else []
+    prints = fingerprints(benchmark, questions) if not partial else {}
+    _check_readable(folder, prints)
+    changed = changed_since(folder, prints) if not partial else []
     report = summarise(manifest, benchmark, questions, main, controls, settings)
     report["warnings"] += [f"{name} changed since the run was made" for name in changed]
     if name not in ("", "report.json"):
