@@ -61,7 +61,9 @@ def compare_command(
     plans = _plans(a, b)
     plan = plans[0] if plans and benchmark is None and asked is not None else {}
     if "benchmark" in plan.get("objects", ()):
-        raise UsageError(f"the run was given the benchmark {plan['benchmark']} as an object; add --benchmark FOLDER")
+        raise UsageError(
+            f"the run was given the benchmark {plan['benchmark']} as an object; name one: --benchmark FOLDER"
+        )
     benchmark, split = benchmark or plan.get("benchmark") or "packaged", split or plan.get("split")
     loaded = load_benchmark(benchmark, split=split, engine_url=_engine_url(plans))
     questions = [question for question in loaded.questions if asked is None or question.id in asked]

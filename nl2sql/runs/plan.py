@@ -118,7 +118,9 @@ def open_benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
     """The benchmark of a plan, by name or as the object that was given. Raises UsageError, BenchmarkError."""
     if "benchmark" not in plan.objects:
         return load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
-    benchmark: Benchmark = objects["benchmark"]
+    benchmark: Benchmark | None = objects.get("benchmark")
+    if benchmark is None:
+        raise UsageError(f"the run was given the benchmark {plan.benchmark} as an object, and only Python can give it")
     if plan.split is not None or plan.engine_url:
         raise UsageError("split= and engine_url= go with a benchmark's name, not with an object")
     return benchmark

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+from synthetic_run import write_run
+from typer.testing import CliRunner
 
+from nl2sql.cli import app
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.plan import Plan, absolute
 from nl2sql.runs.rescore import replay
+from nl2sql.runs.viewer import Pages
 
 NO_TS = build_config({"eval": {"replicas": 0}})
 
@@ -90,3 +94,13 @@ def test_a_replay_without_any_database_writes_nothing(
     with pytest.raises(UsageError, match=r"is not scored: none of its 1 databases can be read .* no file for database"):
         replay(run.folder, progress=False)
     assert json.loads((run.folder / "report.json").read_bytes())["metrics"] == json.loads(before)["metrics"]
+
+
+def test_a_run_over_an_object_says_that_its_databases_cannot_be_asked(tmp_path: Path) -> None:
+    write_run(tmp_path / "object", 2)
+    pages = Pages(tmp_path)
+    assert "sql?run=" not in pages.answer("rows", {}, {}).text
+    asked = pages.answer("sql", {"run": ["object"]}, {})
+    assert asked.status == 400 and "the benchmark synthetic as an object" in asked.text
+    compared = CliRunner().invoke(app, ["compare", *[str(tmp_path / "object")] * 2])
+    assert "name one: --benchmark FOLDER" in str(compared.exception)

@@ -90,10 +90,10 @@ class Pages:
         return {name: entry for name, entry in reversed(listed.items()) if name in wanted}
 
     def _list(self, query: Query) -> Page:
-        return _page("list.html", folder=self.folder, runs=self._listed(), began=_began)
+        return _page("list.html", folder=self.folder, runs=self._listed(), began=_began, asks=_asks)
 
     def _rows(self, query: Query) -> Page:
-        return _page("rows.html", runs=self._listed(), began=_began)
+        return _page("rows.html", runs=self._listed(), began=_began, asks=_asks)
 
     def _report(self, query: Query) -> Page:
         chosen = self._chosen(query)
@@ -169,6 +169,11 @@ def _began(entry: RunEntry) -> str:
             number = int(seconds / size)
             return f"{number} {unit}{'s' if number > 1 else ''} ago"
     return "just now"
+
+
+def _asks(entry: RunEntry) -> bool:
+    """Whether the databases of a run can be asked here: its benchmark was given by name."""
+    return not entry.problem and "benchmark" not in read_manifest(Path(entry.path))["plan"].get("objects", ())
 
 
 def _answers(folder: Path) -> list[dict[str, Any]]:
