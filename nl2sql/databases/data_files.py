@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import os
 import re
@@ -31,11 +32,11 @@ from nl2sql.machine import cache_dir, install_command, missing_part
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 2  # of the copies in the cache
+FORMAT = 3  # of the copies in the cache
 LARGEST = 2**63 - 1  # whole number of SQLite
-SNIFFED = 1 << 16  # characters of a CSV file that say how it is written
+SNIFFED = 1 << 16  # bytes of a CSV file that say how it is written
 AS_WRITTEN: Mapping[str, Any] = {"keep_default_na": False, "na_values": [""]}  # a country is NA, a surname Null
-ENCODINGS = ("utf-8-sig", "cp1252")  # tried in this order
+WIDE = (b"\xff\xfe", b"\xfe\xff")  # how a text of UTF-16 begins
 
 
 def is_data(path: Path) -> bool:
@@ -136,17 +137,18 @@ def _in_json(value: Any) -> Any:
 def _csv(file: Path) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
-    text = _decoded(file.read_bytes()[:SNIFFED])
+    raw = file.read_bytes()
+    encoding = _encoding(raw)
     try:
-        delimiter = csv.Sniffer().sniff(text, delimiters=",;\t|").delimiter
+        delimiter = csv.Sniffer().sniff(raw[:SNIFFED].decode(encoding, "ignore"), delimiters=",;\t|").delimiter
     except csv.Error:  # one column
         delimiter = ","
-    encoding = next(name for name in ENCODINGS if _decodes(file, name))
     options: dict[str, Any] = {"sep": delimiter, "encoding": encoding, "skipinitialspace": True}
-    texts = pd.read_csv(file, dtype="string", **AS_WRITTEN, **options)
+    texts = pd.read_csv(io.BytesIO(raw), dtype="string", **AS_WRITTEN, **options)
     if not isinstance(texts.index, pd.RangeIndex):
         raise ValueError("its rows have more values than its header has names")
-    return {"": pd.read_csv(file, dtype=_codes(texts), dtype_backend="numpy_nullable", **AS_WRITTEN, **options)}
+    options |= {"dtype": _codes(texts), "dtype_backend": "numpy_nullable"}
+    return {"": pd.read_csv(io.BytesIO(raw), **AS_WRITTEN, **options)}
 
 
 def _codes(texts: pd.DataFrame) -> dict[Any, Any]:
@@ -154,16 +156,17 @@ def _codes(texts: pd.DataFrame) -> dict[Any, Any]:
     return {name: "string" for name in texts if texts[name].str.match(r"0\d(?!:)").any()}
 
 
-def _decoded(raw: bytes) -> str:
-    return raw.decode(ENCODINGS[0], "ignore")
-
-
-def _decodes(file: Path, encoding: str) -> bool:
+def _encoding(raw: bytes) -> str:
+    """UTF-16 where the bytes begin so, else UTF-8, else Windows-1252. Raises ValueError for what is no text."""
+    if raw.startswith(WIDE):
+        return "utf-16"
+    if b"\0" in raw:
+        raise ValueError("it holds NUL bytes, so it is no text in UTF-8 or Windows-1252; save it as UTF-8")
     try:
-        file.read_bytes().decode(encoding)
+        raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return encoding == ENCODINGS[-1]
-    return True
+        return "cp1252"
+    return "utf-8-sig"
 
 
 def _parquet(file: Path) -> dict[str, pd.DataFrame]:

@@ -145,3 +145,19 @@ def test_the_command_line_answers_over_a_file(tmp_path: Path) -> None:
     command += ["--model", f"scripted:{tmp_path / 'script.json'}", "--controller", "single_shot"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.splitlines()[1:3] == ["count(*)", "1"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be-bom", "utf-8-sig", "cp1252"])
+def test_a_csv_is_read_in_the_encoding_that_it_was_saved_in(encoding: str, tmp_path: Path) -> None:
+    text = "id\tname\n1\tBén\n2\tZoë\n"
+    raw = b"\xfe\xff" + text.encode("utf-16-be") if encoding == "utf-16-be-bom" else text.encode(encoding)
+    (tmp_path / "p.csv").write_bytes(raw)
+    database = open_database(tmp_path / "p.csv")
+    assert [column.name for column in database.schema().tables[0].columns] == ["id", "name"]
+    assert database.run("SELECT * FROM p").rows == ((1, "Bén"), (2, "Zoë"))
+
+
+def test_a_csv_with_nul_bytes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_bytes("id,name\n1,Bo\n".encode("utf-16-le"))
+    with pytest.raises(UsageError, match=r"p\.csv cannot be read: it holds NUL bytes"):
+        as_sqlite(tmp_path / "p.csv")
