@@ -68,7 +68,7 @@ def read_gold_file(path: str | Path) -> list[tuple[str, str]]:
     """(SQL, database id) per line of a ``gold.sql`` in Spider's format, ``SQL<tab>database``.
 
     Blank lines at the end are dropped. The database id is "" where a line has none.
-    Raises UsageError for a file that is missing or empty, or that has a blank line between others.
+    Raises UsageError for a file that is missing or empty, or that has a line without SQL between others.
     """
     path = Path(path)
     lines = _lines(_read_text(path, "gold file"))
@@ -79,6 +79,8 @@ def read_gold_file(path: str | Path) -> list[tuple[str, str]]:
     for number, line in enumerate(lines, 1):
         if not line.split("\t")[0].strip():
             raise UsageError(f"gold file {path} line {number} has no SQL; expected 'SQL<tab>database id' on every line")
+        if line.lstrip().startswith("{"):
+            raise UsageError(f"gold file {path} line {number} is JSON; expected 'SQL<tab>database id' on every line")
     return [_sql_and_database(line) for line in lines]
 
 
@@ -89,7 +91,11 @@ def with_golds(questions: Sequence[Question], path: str | Path) -> list[Question
     the number of lines differs from that of the questions, or a line names another database than its question.
     """
     golds = read_gold_file(path)
-    _check_count(Path(path), "gold file", len(golds), len(questions))
+    if len(golds) != len(questions):
+        raise UsageError(
+            f"gold file {path} has {len(golds)} lines for {len(questions)} questions, and lines go by position: write "
+            "one gold per question, or name the --split that the file was made for"
+        )
     _check_databases(Path(path), [database for _, database in golds], questions)
     return [_with_gold(question, sql) for question, (sql, _) in zip(questions, golds, strict=True)]
 
@@ -175,11 +181,11 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def _check_count(path: Path, what: str, lines: int, questions: int) -> None:
+def _check_count(path: Path, lines: int, questions: int) -> None:
     if lines != questions:
         raise UsageError(
-            f"{what} {path} has {lines} lines for {questions} questions, and lines go by position: write one line "
-            "per question (a blank one where there is no answer), name the --split that the file was made for, "
+            f"predictions file {path} has {lines} lines for {questions} questions, and lines go by position: write one "
+            "line per question (a blank one where there is no answer), name the --split that the file was made for, "
             'or write JSON lines {"id": ..., "sql": ...}'
         )
 
@@ -242,7 +248,7 @@ def _read_text_lines(reading: _Reading, text: str, questions: Sequence[Question]
     lines = _lines(text)
     while len(lines) > len(questions) and not lines[-1].strip():
         lines.pop()
-    _check_count(reading.path, "predictions file", len(lines), len(questions))
+    _check_count(reading.path, len(lines), len(questions))
     pairs = [_sql_and_database(line) for line in lines]
     known = {question.db_id for question in questions}
     named = [bool(database) for line, (_, database) in zip(lines, pairs, strict=True) if line.strip()]
@@ -328,7 +334,7 @@ def _csv_ids(
     if id_key is not None:
         return [row[id_key].strip() for row in rows]
     if text_key is None:
-        _check_count(reading.path, "predictions file", len(rows), len(questions))
+        _check_count(reading.path, len(rows), len(questions))
         if db_key is not None:
             _check_databases(reading.path, [row[db_key].strip() for row in rows], questions)
         return [question.id for question in questions]

@@ -153,7 +153,8 @@ def test_a_gold_file_replaces_golds_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("SELECT 1\tshop\n", "has 1 lines for 3 questions"),
+        ("SELECT 1\tshop\n", "has 1 lines for 3 questions.* write one gold per question, or name .* was made for$"),
+        ('{"id": "a-0", "sql": "SELECT 1"}\n' * 3, "line 1 is JSON; expected 'SQL<tab>database id' on every line"),
         ("SELECT 1\tshop\nSELECT 1\tzoo\nSELECT 1\tzoo\n", "line 2 is for database 'zoo'"),
         ("SELECT 1\tshop\n\nSELECT 1\tzoo\n", "line 2 has no SQL"),
         ("\n", "is empty"),
