@@ -298,3 +298,18 @@ def test_bag_asks_for_one_column_order_on_all_databases_and_spider_for_one_on_ea
 )
 def test_where_the_sort_keys_stand_in_the_result(sql, columns, places):
     assert order_keys(sql, columns) == places
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("raise ValueError('what?')", r"^rule \S*own\.py:compare: ValueError: what\?$"),
+        ("return None", r"^rule \S*own\.py:compare: TypeError: "),
+        ("return 2", r"^rule \S*own\.py:compare gave 2 points; expected 0 to 1$"),
+        ("return float('nan')", r"gave nan points"),
+    ],
+)
+def test_a_rule_of_ones_own_that_goes_wrong_is_named(body, says, tmp_path):
+    (tmp_path / "own.py").write_text(f"def compare(gold, predicted, **texts):\n    {body}\n")
+    with pytest.raises(UsageError, match=says):
+        judge(f"{tmp_path}/own.py:compare", result([[1]]), result([[2]]))

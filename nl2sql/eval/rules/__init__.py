@@ -21,7 +21,7 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.rules import bag, bird, defog, spider
 from nl2sql.eval.rules.bag import results_match, suites_match
 from nl2sql.eval.rules.order import gold_order, order_keys, order_matters
-from nl2sql.eval.rules.rule import Rule
+from nl2sql.eval.rules.rule import OwnCompare, Rule
 
 __all__ = [
     "RULES",
@@ -60,7 +60,8 @@ def get_rule(name: str) -> Rule:
     if (match := TOLERANT.fullmatch(name)) and 0 < float(match[1]) < 1:
         return replace(RULES["bag"], name=name, compare=partial(bag.compare, tolerance=float(match[1])), settled="set")
     if own := own_function("rules", name):
-        return own.function if isinstance(own.function, Rule) else Rule(own.name, own.function)
+        rule = own.function if isinstance(own.function, Rule) else Rule(own.name, own.function)
+        return replace(rule, compare=OwnCompare(name, rule.compare))
     raise UsageError(
         f"no rule is called {name!r}; choose {', '.join(RULES)}, or bag~REL with a relative tolerance between 0 and 1, "
         f"such as bag~1e-3, or a comparison of your own as {FORMS}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from nl2sql.errors import UsageError, one_line
 from nl2sql.interfaces import RunResult
 
 
@@ -31,6 +32,23 @@ def unchanged(sql: str) -> str:
 def alone(gold_sql: str) -> tuple[str, ...]:
     """A gold that stands for itself only: what most rules accept."""
     return (gold_sql,)
+
+
+@dataclass(frozen=True)
+class OwnCompare:
+    """A comparison of a user's own. Raises UsageError, with its name, for what it raises and points beyond 0 to 1."""
+
+    name: str
+    compare: Compare
+
+    def __call__(self, gold: Sequence[RunResult], predicted: Sequence[RunResult], **texts: str) -> float:
+        try:
+            points = float(self.compare(gold, predicted, **texts))
+        except Exception as error:  # a user's code raises what it likes
+            raise UsageError(f"rule {self.name}: {type(error).__name__}: {one_line(error, 200)}") from error
+        if not 0 <= points <= 1:
+            raise UsageError(f"rule {self.name} gave {points:g} points; expected 0 to 1")
+        return points
 
 
 @dataclass(frozen=True)
