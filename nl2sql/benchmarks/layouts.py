@@ -206,12 +206,18 @@ def _first(record: Mapping[str, Any], keys: Iterable[str]) -> Any:
 
 
 def with_unique_ids(questions: Iterable[Question]) -> list[Question]:
-    """The same questions; an id that came before gets ``#2``, ``#3``, ... in order."""
-    seen: dict[str, int] = {}
+    """The same questions; an id that came before gets ``#2``, ``#3``, ... in order, without those that others have."""
+    questions = list(questions)
+    taken = {question.id for question in questions}
+    counts: dict[str, int] = {}
     result = []
     for question in questions:
-        seen[question.id] = count = seen.get(question.id, 0) + 1
-        result.append(question if count == 1 else replace(question, id=f"{question.id}#{count}"))
+        id_, count = question.id, counts.get(question.id, 0) + 1
+        while count > 1 and (id_ := f"{question.id}#{count}") in taken:
+            count += 1
+        counts[question.id] = count
+        taken.add(id_)
+        result.append(replace(question, id=id_))
     return result
 
 
@@ -244,7 +250,7 @@ def _splits(questions: Sequence[Question], folder: Path | None) -> dict[str, lis
     if path is None or not path.is_file():
         return splits
     try:
-        declared = from_json(path.read_text(encoding="utf-8"))
+        declared = from_json(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise BenchmarkError(f"{path} cannot be read: {error}") from None
     if not isinstance(declared, dict):

@@ -19,6 +19,7 @@ from nl2sql.benchmarks import (
     scorable,
 )
 from nl2sql.benchmarks.check import check_questions
+from nl2sql.benchmarks.layouts import with_unique_ids
 from nl2sql.errors import BenchmarkError, DatabaseError, UsageError
 from nl2sql.interfaces import Question
 
@@ -119,6 +120,21 @@ def test_birds_layout(tmp_path, shop):
     (question,) = load_benchmark(root).questions
     assert (question.id, question.gold, question.evidence, question.split) == ("7", ("SELECT 1",), "a hint", "dev")
     assert (question.difficulty, question.meta["benchmark_difficulty"]) == ("easy", "moderate")
+
+
+@pytest.mark.parametrize(
+    ("ids", "unique"),
+    [("a b a a", "a b a#2 a#3"), ("a a#2 a", "a a#2 a#3"), ("a a a#2 a#2", "a a#3 a#2 a#2#2")],
+)
+def test_an_id_that_comes_twice_gets_one_that_nobody_has(ids, unique):
+    questions = [Question("?", id=id_, db_id="shop") for id_ in ids.split()]
+    assert " ".join(question.id for question in with_unique_ids(questions)) == unique
+
+
+def test_splits_may_begin_with_a_byte_order_mark(spider):
+    declared = spider / "splits.json"
+    declared.write_bytes(b"\xef\xbb\xbf" + declared.read_bytes())
+    assert set(load_benchmark(spider).splits) == {"train", "dev", "holdout"}
 
 
 def test_the_uniform_layout(uniform):
