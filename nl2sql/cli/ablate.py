@@ -48,8 +48,10 @@ def ablate_command(
         lines = [f"{cell.name:40} {json_text(cell.changed)}" for cell in cells]
         print(json_text(listed, indent=2) if as_json else "\n".join([*lines, f"{len(cells)} cells in {folder}"]))
         return
-    from nl2sql.runs.ablation.ablation import ablate, ablation_text
+    from nl2sql.runs.ablation.ablation import ablate, ablation_text, check_metric
 
+    if metric is not None:
+        check_metric(cells, metric)
     overrides = [part for item in set_ or () for part in ("-c", item)]
     command = shlex.join(["nl2sql", "ablate", str(grid), "--out", str(folder), *overrides])
     with redirect_stdout(sys.stderr), open_executor(executor, address) as worker:  # what a loop prints is no table

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.scores import ItemScore, Scores
+from nl2sql.eval.scores import ItemScore, Scores, one_metric
 
 Pair: TypeAlias = tuple[ItemScore, ItemScore]
 Verdict: TypeAlias = Callable[[ItemScore], Any]
@@ -76,9 +76,7 @@ def compare_scores(a: Scores, b: Scores, *, metric: str | None = None) -> Compar
         for name, verdict in a.columns().items()
         if name in b.columns() and name not in {*a.extra, *b.extra}
     }
-    chosen = metric or next(name for name in verdicts if name.startswith("EX["))
-    if chosen not in verdicts:
-        raise UsageError(f"no metric {chosen!r}; one of {', '.join(verdicts)}")
+    chosen = one_metric(metric or "EX", list(verdicts))
     verdict = verdicts[chosen]
     return Comparison(
         chosen,

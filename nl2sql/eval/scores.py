@@ -201,6 +201,14 @@ def replicas_name(replicas: int | str | Path, method: str) -> str:
     return f"{method},N={replicas}" if isinstance(replicas, int) else Path(replicas).name
 
 
+def one_metric(name: str, known: Sequence[str]) -> str:
+    """The one of ``known`` that ``name`` means: itself, or ``EX`` for ``EX[bag]``. Raises UsageError for another."""
+    meant = [name] if name in known else [metric for metric in known if metric.partition("[")[0] == name]
+    if len(meant) != 1:
+        raise UsageError(f"no metric {name!r}; one of {', '.join(known)}")
+    return meant[0]
+
+
 def item_field(metric: str) -> str:
     """The field of an item that holds the verdict of one of our metrics, whatever rule is in its name."""
     return VERDICTS[metric.partition("[")[0]]

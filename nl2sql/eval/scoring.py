@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
+from nl2sql.config import EvalConfig
 from nl2sql.errors import UsageError
 from nl2sql.eval.databases import ScoredDatabases, check_ts
 from nl2sql.eval.pairs import PairJudge, QueryPair, Verdict
@@ -69,7 +70,7 @@ def score_many(
     shared: dict[str, Any] = {
         "replicas": chosen.replicas if isinstance(chosen.replicas, int) else judged.most,
         "rule": rule,
-        "ts_name": f"TS[{rule},{replicas_name(chosen.replicas, chosen.method)}]" if chosen.replicas else None,
+        "ts_name": _ts_name(chosen, rule),
         "gold_sql": {question.id: question.gold[0] for question in questions if question.gold},
         "extra": dict(means.metrics or {}),
         "executed": judged.executed,
@@ -84,6 +85,16 @@ def score_many(
         )
         for name, answers in predictions.items()
     }
+
+
+def metric_names(chosen: EvalConfig) -> list[str]:
+    """The metrics of a scoring, before it is done. Raises UsageError for an unknown rule."""
+    rule = get_rule(chosen.rule).name
+    return list(Scores([], rule=rule, ts_name=_ts_name(chosen, rule)).columns())
+
+
+def _ts_name(chosen: EvalConfig, rule: str) -> str | None:
+    return f"TS[{rule},{replicas_name(chosen.replicas, chosen.method)}]" if chosen.replicas else None
 
 
 def judge(

@@ -102,8 +102,9 @@ def test_a_file_against_itself_moves_nothing(folder, files):
 def test_another_rule_and_metric_can_be_named(folder, files):
     report = json.loads(run(*files, "-b", "toy", "--rule", "bird-set", "--metric", "VA", "--json").stdout)
     assert report["metric"] == "VA" and "EX[bird-set]" in report["metrics"]
-    with pytest.raises(UsageError, match=r"no metric 'EX'; one of VA, EM, EX\[bag\]"):
-        run(*files, "-b", "toy", "--metric", "EX")
+    with pytest.raises(UsageError, match=r"no metric 'XX'; one of VA, EM, EX\[bag\]"):
+        run(*files, "-b", "toy", "--metric", "XX")
+    assert json.loads(run(*files, "-b", "toy", "--metric", "EX", "--json").stdout)["metric"] == "EX[bag]"
 
 
 def test_a_file_for_other_questions_is_refused(folder, files, tmp_path):

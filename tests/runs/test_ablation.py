@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.cli import app
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.models import load_model
 from nl2sql.runs.ablation import ablation as module
-from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_text
+from nl2sql.runs.ablation.ablation import Ablation, ablate, ablation_text, check_metric
 from nl2sql.runs.ablation.grid import BASE, PLAN_AXES, SHARED, expand, read_grid
 from nl2sql.runs.evaluate import resume
 from nl2sql.runs.folder import read_jsonl
@@ -173,8 +175,9 @@ def test_the_table_shows_tests_and_what_they_detect(done: Ablation) -> None:
     data = json.loads((done.folder / "ablation.json").read_text(encoding="utf-8"))
     assert [cell["name"] for cell in data["cells"]] == [cell.name for cell in done.cells]
     assert data["cells"][0]["test"] is None and data["cells"][1]["test"]["losses"] == 10
-    with pytest.raises(UsageError, match=r"the cells have VA, EM, EX\[bag\]"):
+    with pytest.raises(UsageError, match=r"one of VA, EM, EX\[bag\]"):
         done.tests("TS")
+    assert done.metric("EX") == "EX[bag]"
 
 
 def test_seconds_of_cached_answers_are_said_to_be_none(done: Ablation) -> None:
@@ -320,6 +323,17 @@ def test_a_grid_can_grow(done: Ablation) -> None:
     axes = {"react.repair": [True, False], "react.vanilla": [False]}
     cells = expand(grid_of(model, axes=axes, cells={"renamed": {}, "more": {"react.max_steps": 9}}))
     assert "more" in ablate(cells, done.folder, progress=False).runs
+
+
+def test_a_metric_that_the_cells_will_not_have_is_refused_before_one_runs(tmp_path: Path) -> None:
+    grid = grid_of(mending_script(tmp_path / "s.json"), cells={"suites": {"eval.replicas": 2}})
+    (tmp_path / "g.yaml").write_text(json.dumps(grid), encoding="utf-8")
+    command = ["ablate", str(tmp_path / "g.yaml"), "--out", str(tmp_path / "out"), "--metric"]
+    for name in ("EXX", "TS", "TS[bag,perturb,N=2]"):
+        error = CliRunner().invoke(app, [*command, name]).exception
+        assert isinstance(error, UsageError) and "one of VA, EM, EX[bag]" in str(error)
+    assert not (tmp_path / "out").exists()
+    check_metric(expand(grid, ["eval.replicas=2"]), "TS")
 
 
 def test_the_packaged_grid_reads_as_yaml() -> None:

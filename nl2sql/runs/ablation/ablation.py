@@ -20,7 +20,8 @@ from nl2sql.agents.prompts import prompt_hashes
 from nl2sql.agents.resources import members
 from nl2sql.config.plugins import named_functions
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
-from nl2sql.eval.scores import item_field
+from nl2sql.eval.scores import item_field, one_metric
+from nl2sql.eval.scoring import metric_names
 from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test, percent
 from nl2sql.eval.tables import table_html, table_text
@@ -69,10 +70,7 @@ class Ablation:
         known = [
             m for m in self.runs[BASE].report["metrics"] if all(m in r.report["metrics"] for r in self.runs.values())
         ]
-        chosen = name or shared_ex(list(self.runs.values()))
-        if chosen not in known:
-            raise UsageError(f"--metric {chosen!r}: the cells have {', '.join(known)}")
-        return chosen
+        return one_metric(name, known) if name else shared_ex(list(self.runs.values()))
 
     def to_dict(self, metric: str | None = None) -> dict[str, Any]:
         """The table as plain data: per cell what was changed, its run, metrics, usage, alarms and test."""
@@ -178,6 +176,12 @@ def _check_rules(cells: Sequence[Cell]) -> None:
                 f"cell {cell.name} is scored by {cell.config.eval.rule} and cell {cells[0].name} by {rule}, so nothing "
                 f"compares them; score all by one, e.g. nl2sql ablate GRID -c eval.rule={cell.config.eval.rule}"
             )
+
+
+def check_metric(cells: Sequence[Cell], metric: str) -> None:
+    """``Ablation.metric`` before a cell has run. Raises UsageError for a metric that the cells will not all have."""
+    first, *others = (metric_names(cell.config.eval) for cell in cells)
+    one_metric(metric, [name for name in first if all(name in names for names in others)])
 
 
 def _check_owed(cells: Sequence[Cell], executor: Executor) -> None:

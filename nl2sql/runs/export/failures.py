@@ -10,13 +10,13 @@ from typing import Any
 
 from nl2sql.agents.record import json_text
 from nl2sql.errors import UsageError
-from nl2sql.eval.scores import item_field
+from nl2sql.eval.scores import item_field, one_metric
 from nl2sql.interfaces import Benchmark
 from nl2sql.machine import write_whole
 from nl2sql.runs.notes import notes_of
 from nl2sql.runs.plan import open_benchmark, read_plan
 from nl2sql.runs.rescore import questions_of
-from nl2sql.runs.run import Run, shared_ex
+from nl2sql.runs.run import Run
 
 ANNOTATION = ("label", "comment")  # the tags and the note on an answer; empty without, for the annotator
 FIELDS = (
@@ -37,10 +37,7 @@ def failures(
     a file without notes. A run with seeds gives the items of its first seed.
     """
     part = next(iter(run.parts().values()))
-    known = list(part.report["metrics"])
-    chosen = metric or shared_ex([part])
-    if chosen not in known:
-        raise UsageError(f"the run has no metric {chosen!r}; it has {', '.join(known)}")
+    chosen = one_metric(metric or "EX", list(part.report["metrics"]))
     plan, _ = read_plan(part.folder)
     if benchmark is None and "benchmark" not in plan.objects:
         benchmark = open_benchmark(plan, {})
