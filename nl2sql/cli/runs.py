@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -57,9 +58,10 @@ def _going_on(folder: Path) -> str:
     """The command that goes on with an unfinished run: of a cell, its ablation's."""
     from nl2sql.machine import from_json
 
-    ablation = folder.parent / "ablation.json"
-    if ablation.is_file():
-        return str(from_json(ablation.read_text(encoding="utf-8"))["command"])
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no ablation, or a torn file
+        ablation = from_json((folder.parent / "ablation.json").read_text(encoding="utf-8"))
+        if command := ablation["command"]:  # none where it was started from Python
+            return str(command)
     return f"nl2sql eval --resume {shlex.quote(str(folder))}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,15 @@ def test_a_cell_goes_on_with_its_ablation(runs: Path, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["runs", str(tmp_path)])
     (tmp_path / "grid" / "begun").rename(runs / "begun")
     assert shown.stdout.splitlines()[-1] == "next: nl2sql ablate g.yaml --out grid"
+
+
+@pytest.mark.parametrize("kept", ['{"command": ""}', '{"comm', "[]"])
+def test_a_cell_whose_ablation_names_no_command_goes_on_by_itself(runs: Path, tmp_path: Path, kept: str) -> None:
+    (tmp_path / "g r").mkdir()
+    shutil.copytree(runs / "begun", tmp_path / "g r" / "begun")
+    (tmp_path / "g r" / "ablation.json").write_text(kept)
+    shown = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    assert shown.stdout.splitlines()[-1] == f"next: nl2sql eval --resume '{tmp_path}/g r/begun'", shown.exception
 
 
 def test_no_folder_and_no_run_are_one_line(tmp_path: Path) -> None:
