@@ -155,4 +155,6 @@ def export_failures_command(
     loaded = Run.load(run)
     rows = failures(loaded, metric=metric, notes=notes)
     write_failures(rows, out)
-    print(f"wrote {len(rows)} of {loaded.report['n']} items to {out}")
+    first = next(iter(loaded.parts()))
+    items = f"items of {first}, the first seed," if first else "items"
+    print(f"wrote {len(rows)} of {loaded.report['n']} {items} to {out}")

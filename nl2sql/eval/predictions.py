@@ -46,7 +46,7 @@ SHOWN = 5  # ids or lines that a message names
 def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[dict[str, str], list[str]]:
     """(question id -> SQL, remarks for the reader of the scores).
 
-    ``path`` may be a run folder, which stands for its ``predictions.jsonl``.
+    ``path`` may be a run folder, or that of a seed, which stands for its ``predictions.jsonl``.
     ``questions`` are all questions of the benchmark (and split), also those that scores leave out: text files go by
     position. Where an id comes twice the later one counts and a remark says so. Raises UsageError for a file that is
     missing, of no known kind, of another number of lines than there are questions, or for other databases.
@@ -136,6 +136,8 @@ def _read_text(path: Path, what: str) -> str:
             f"{what} {path} does not exist; name a file, or a run folder (nl2sql runs lists them)"
         ) from None
     except IsADirectoryError:
+        if seeds := sorted(file.parent for file in path.glob("seed-*/predictions.jsonl")):
+            raise UsageError(f"{what} {path} is a run with seeds; name the folder of one, e.g. {seeds[0]}") from None
         raise UsageError(f"{what} {path} is a folder without a run in it (nl2sql runs lists those with one)") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{what} {path} cannot be read: {error}; expected UTF-8 text") from None

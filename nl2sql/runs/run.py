@@ -48,14 +48,19 @@ class Run:
         return {name: Run.load(at) for name, at in parts_of(self.folder, seeds).items()} if seeds else {"": self}
 
     def predictions(self) -> list[dict[str, Any]]:
-        return self._store().predictions()
+        """The answers, one after the other of each seed."""
+        return [row for store in self._stores() for row in store.predictions()]
 
     def traces(self, fields: Collection[str] = ()) -> list[dict[str, Any]]:
         """The episodes' traces; of each only ``fields``, where any are named (a large run's do not fit in memory)."""
-        return self._store().traces(fields)
+        return [row for store in self._stores() for row in store.traces(fields)]
 
-    def _store(self) -> RunFolder:
-        return RunFolder(self.folder, self.manifest["key"], self.folder)
+    def _stores(self) -> list[RunFolder]:
+        seeds = self.manifest["plan"].get("seeds") or ()
+        if not seeds:
+            return [RunFolder(self.folder, self.manifest["key"], self.folder)]
+        places = parts_of(self.folder, seeds).values()
+        return [RunFolder(place, read_manifest(place)["key"], self.folder) for place in places]
 
     def key_of(self, item: Mapping[str, Any]) -> QuestionKey:
         """Which question an item or a trace is of; an id alone is unique in one benchmark only."""

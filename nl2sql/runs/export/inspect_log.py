@@ -99,6 +99,8 @@ def _header(contents: Contents, samples: int) -> dict[str, Any]:
             values = {"accuracy": found["value"], "low": found["low"], "high": found["high"]}
             kept = {key: {"name": key, "value": value} for key, value in values.items() if value is not None}
             scores.append({"name": name, "scorer": name, "scored_samples": found["n"], "metrics": kept})
+    usages = [part.report["usage"] for part in contents.parts.values()]  # a report of seeds has their mean
+    spent = {name: sum(usage.get(name, 0) for usage in usages) for name in usages[0]}
     began, total = contents.began.isoformat(), len(run.manifest["questions"]) * len(contents.parts)
     return {
         "version": SCHEMA,
@@ -109,7 +111,7 @@ def _header(contents: Contents, samples: int) -> dict[str, Any]:
         "stats": {
             "started_at": began,
             "completed_at": "" if contents.owed else began,
-            "model_usage": {run.report["model"] or "unknown": _usage(run.report["usage"])},
+            "model_usage": {run.report["model"] or "unknown": _usage(spent)},
         },
     }
 
