@@ -7,6 +7,7 @@ Failures *inside* an episode are data (``Episode.error``), not these exceptions.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -55,6 +56,11 @@ def interruptible(message: str) -> Iterator[None]:
 def one_line(error: object, limit: int | None = None) -> str:
     """The words of an error or a text, on one line of at most ``limit`` characters, without control characters."""
     return printable(" ".join(str(error).split()))[:limit]
+
+
+def typed(path: object) -> str:
+    """A path as it is typed into a shell: in quotes where it needs them."""
+    return shlex.quote(str(path))
 
 
 def printable(text: str) -> str:

@@ -39,6 +39,7 @@ def ablate_command(
       nl2sql report runs/ablation --out ablation.html
     """
     from nl2sql.agents.record import json_text
+    from nl2sql.errors import typed
     from nl2sql.runs.ablation.grid import read_grid
 
     cells = read_grid(grid, set_ or ())
@@ -60,4 +61,4 @@ def ablate_command(
         print(json_text(done.to_dict(metric), indent=2))
     else:
         print(ablation_text(done, metric))
-        print(f"\nrun folders: {folder}/*; traces: nl2sql report {folder} --out ablation.html")
+        print(f"\nrun folders: {folder}/*; traces: nl2sql report {typed(folder)} --out ablation.html")

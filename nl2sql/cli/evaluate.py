@@ -28,7 +28,7 @@ from nl2sql.cli.options import (
     ToolOption,
     check_added,
 )
-from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.errors import Nl2SqlError, UsageError, typed
 
 MOST_WITH_GOLDS = 300  # a run of more questions gets a page without the rows of the golds, which have to be executed
 
@@ -195,7 +195,7 @@ def _page(folder: Path, questions: int, progress: bool) -> str:
         golds = questions <= MOST_WITH_GOLDS
         return str(write_report([folder], folder / "report.html", golds=golds, progress=progress, force=True))
     except Nl2SqlError as error:
-        return f"not written ({error}); nl2sql report {folder} --out report.html"
+        return f"not written ({error}); nl2sql report {typed(folder)} --out report.html"
 
 
 def _next(folder: Path) -> str:

@@ -22,7 +22,7 @@ def examples_command(
       nl2sql examples nl2sql-examples
       nl2sql ablate nl2sql-examples/letter.yaml --out runs/letter
     """
-    from nl2sql.errors import UsageError
+    from nl2sql.errors import UsageError, typed
 
     found = example_files()
     if not found:
@@ -40,7 +40,7 @@ def examples_command(
         raise UsageError(f"{folder} cannot be written: {error.strerror}") from None
     for file in found:
         print(folder / file.name)
-    print(f"next: jupyter lab {folder / found[0].name}")
+    print(f"next: jupyter lab {typed(folder / found[0].name)}")
 
 
 def example_files() -> list[Path]:

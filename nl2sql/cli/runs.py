@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -27,18 +26,18 @@ def runs_command(
       nl2sql runs
       nl2sql runs /data/runs --json
     """
-    from nl2sql.errors import UsageError
+    from nl2sql.errors import UsageError, typed
     from nl2sql.runs.listing import entries
 
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; start a run with: nl2sql eval --out {folder / 'first'}")
+        raise UsageError(f"{folder} is no folder; start a run with: nl2sql eval --out {typed(folder / 'first')}")
     listed = list(entries(folder))
     if as_json:
         fields = [{**asdict(entry), "began": entry.began.isoformat(), "state": entry.state} for entry in listed]
         print(json.dumps(fields, indent=2, ensure_ascii=False))
         return
     if not listed:
-        raise UsageError(f"{folder} holds no run; start one with: nl2sql eval --out {folder / 'first'}")
+        raise UsageError(f"{folder} holds no run; start one with: nl2sql eval --out {typed(folder / 'first')}")
     rows = [("run", "began (UTC)", "controller", "model", "benchmark", "n", "EX", "state")]
     for entry in listed:
         score = "" if entry.ex is None else f"{100 * entry.ex:.1f}"
@@ -56,13 +55,14 @@ def runs_command(
 
 def _going_on(folder: Path) -> str:
     """The command that goes on with an unfinished run: of a cell, its ablation's."""
+    from nl2sql.errors import typed
     from nl2sql.machine import from_json
 
     with suppress(OSError, ValueError, KeyError, TypeError):  # no ablation, or a torn file
         ablation = from_json((folder.parent / "ablation.json").read_text(encoding="utf-8"))
         if command := ablation["command"]:  # none where it was started from Python
             return str(command)
-    return f"nl2sql eval --resume {shlex.quote(str(folder))}"
+    return f"nl2sql eval --resume {typed(folder)}"
 
 
 def replay_command(

@@ -27,11 +27,11 @@ def view_command(
     import sys
     import webbrowser
 
-    from nl2sql.errors import UsageError
+    from nl2sql.errors import UsageError, typed
     from nl2sql.runs.viewer import Pages, ViewServer
 
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; start a run with: nl2sql eval --out {folder / 'first'}")
+        raise UsageError(f"{folder} is no folder; start a run with: nl2sql eval --out {typed(folder / 'first')}")
     with ViewServer(Pages(folder), port) as server:
         print(f"{folder} is shown at {server.url}", flush=True)
         print("Ctrl-C ends it", file=sys.stderr)

@@ -19,7 +19,7 @@ from nl2sql.agents.controllers import NamedController, get_controller
 from nl2sql.agents.record import json_text
 from nl2sql.agents.resources import members
 from nl2sql.config import Config
-from nl2sql.errors import Cancelled, UsageError
+from nl2sql.errors import Cancelled, UsageError, typed
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Question
 from nl2sql.runs.controls import FOLDERS, control_stores
@@ -189,7 +189,7 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _continue(plan: Plan, top: Path) -> str:
     """The command or the call that goes on with an interrupted run."""
     if not plan.objects:
-        return f"nl2sql eval --resume {top}"
+        return f"nl2sql eval --resume {typed(top)}"
     arguments = ", ".join(f"{name}={name}" for name in plan.objects)
     return f"nl2sql.resume({str(top)!r}, {arguments})"
 

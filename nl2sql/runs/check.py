@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.errors import Nl2SqlError, UsageError, typed
 from nl2sql.machine import from_json
 from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest
 from nl2sql.runs.plan import fingerprints, open_benchmark, read_plan
@@ -38,7 +38,7 @@ def check_run(folder: str | Path) -> Iterator[Finding]:
     for name, part in parts_of(path, plan.seeds).items():
         prefix = f"{name}: " if name else ""
         if name and not (part / "manifest.json").exists():
-            yield Finding(f"{prefix}run", "warn", f"not started; nl2sql eval --resume {path}")
+            yield Finding(f"{prefix}run", "warn", f"not started; nl2sql eval --resume {typed(path)}")
             continue
         for finding in _check(part, path):
             yield Finding(prefix + finding.what, finding.status, finding.detail)
@@ -63,7 +63,7 @@ def _check(folder: Path, top: Path) -> Iterator[Finding]:
     owed = owed_of(folder)
     listed = ", ".join(f"{count} ({name})" for name, count in owed.items())
     done = f"all {len(manifest['questions'])} questions done"
-    yield Finding("owed", "warn" if owed else "ok", f"{listed}; nl2sql eval --resume {top}" if owed else done)
+    yield Finding("owed", "warn" if owed else "ok", f"{listed}; nl2sql eval --resume {typed(top)}" if owed else done)
     yield _report(folder, main)
     yield _benchmark(folder)
 
@@ -112,13 +112,15 @@ def _report(folder: Path, main: RunFolder) -> Finding:
     """``report.json`` scores the predictions that are there."""
     path = folder / "report.json"
     if not path.exists():
-        return Finding("report", "warn", f"none yet; nl2sql eval --resume {folder}")
+        return Finding("report", "warn", f"none yet; nl2sql eval --resume {typed(folder)}")
     try:
         items = {item["id"]: item["sql"] for item in from_json(path.read_text(encoding="utf-8"))["items"]}
     except (ValueError, KeyError, TypeError):
-        return Finding("report", "fail", f"not a report; write it anew with: nl2sql replay {folder}")
+        return Finding("report", "fail", f"not a report; write it anew with: nl2sql replay {typed(folder)}")
     stale = [row["id"] for row in main.predictions() if items.get(row["id"]) != row["sql"]]
-    detail = f"{len(stale)} predictions are not those it scored ({', '.join(stale[:LISTED])}); nl2sql replay {folder}"
+    detail = (
+        f"{len(stale)} predictions are not those it scored ({', '.join(stale[:LISTED])}); nl2sql replay {typed(folder)}"
+    )
     return Finding("report", "fail" if stale else "ok", detail if stale else f"scores {len(items)} predictions")
 
 

@@ -26,7 +26,7 @@ from typing import IO, Any, TypeAlias
 
 from nl2sql import __version__
 from nl2sql.agents.record import TRACE_FORMAT, Episode, episode_to_dict, json_text
-from nl2sql.errors import Nl2SqlError, UsageError
+from nl2sql.errors import Nl2SqlError, UsageError, typed
 from nl2sql.machine import from_json
 
 FORMAT = 1  # of run folders; another number is another version's
@@ -62,7 +62,8 @@ def new_folder(out: str | Path | None, name: str) -> Path:
             raise UsageError(f"--out {folder} is a file; expected a new or empty folder")
         if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):  # our lock, a .tmp
             raise UsageError(
-                f"--out {folder} is not empty; continue that run with: nl2sql eval --resume {folder}, or name another"
+                f"--out {folder} is not empty; continue that run with: nl2sql eval --resume {typed(folder)}, or name "
+                "another"
             )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,12 +99,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = from_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        new = "" if folder.is_dir() and any(folder.iterdir()) else f"; start one with: nl2sql eval --out {folder}"
+        new = (
+            "" if folder.is_dir() and any(folder.iterdir()) else f"; start one with: nl2sql eval --out {typed(folder)}"
+        )
         raise UsageError(f"{folder} holds no run (no manifest.json){new}") from None
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"{path} cannot be read as JSON: {why}; the runs that can: nl2sql runs {folder.parent}"
+            f"{path} cannot be read as JSON: {why}; the runs that can: nl2sql runs {typed(folder.parent)}"
         ) from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("plan"), dict):
         raise UsageError(f"{path} is not a manifest of this version; start a new run with another --out")
@@ -262,7 +265,8 @@ class RunFolder:
                 raise
         except OSError as error:
             raise Nl2SqlError(
-                f"cannot write {self.folder / name}: {error.strerror}; make room, then: nl2sql eval --resume {self.top}"
+                f"cannot write {self.folder / name}: {error.strerror}; make room, then: "
+                f"nl2sql eval --resume {typed(self.top)}"
             ) from None
 
     def start_clock(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nl2sql.config import Config, EvalConfig, build_config, config_keys, load_config
-from nl2sql.errors import UsageError, interruptible
+from nl2sql.errors import UsageError, interruptible, typed
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question, content_key
 from nl2sql.runs.controls import FOLDERS
@@ -50,7 +50,7 @@ def replay(
     name = "report.json" if replace else report_name(config.eval, wanted)
     settings = Settings(wanted, executor=executor, progress=progress)
     opened = open_benchmark(plan, {"benchmark": benchmark})
-    with interruptible(f"interrupted; score it again with: nl2sql replay {path}"):
+    with interruptible(f"interrupted; score it again with: nl2sql replay {typed(path)}"):
         parts = parts_of(path, plan.seeds)
         runs = {part_name: _score(part, opened, settings, "" if partial else name) for part_name, part in parts.items()}
     run = pooled(path, plan, config, runs)
@@ -136,8 +136,8 @@ def _score(folder: Path, benchmark: Benchmark, settings: Settings, name: str) ->
     elif owed := owed_of(folder):
         what = ", ".join(f"{count} of {len(questions)} questions ({name})" for name, count in owed.items())
         raise UsageError(
-            f"{folder} owes {what}; finish it with: nl2sql eval --resume {folder}, or score those that are done with "
-            "--partial"
+            f"{folder} owes {what}; finish it with: nl2sql eval --resume {typed(folder)}, or score those that are done "
+            "with --partial"
         )
     prints = fingerprints(benchmark, questions) if not partial else {}
     _check_readable(folder, prints)

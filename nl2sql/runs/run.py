@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.display import Shown
-from nl2sql.errors import UsageError
+from nl2sql.errors import UsageError, typed
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.stats import mcnemar
 from nl2sql.machine import from_json, missing_part
@@ -36,10 +36,13 @@ class Run:
             report = from_json((path / "report.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UsageError(
-                f"{path} holds no finished run (report.json is missing); continue it with: nl2sql eval --resume {path}"
+                f"{path} holds no finished run (report.json is missing); continue it with: "
+                f"nl2sql eval --resume {typed(path)}"
             ) from None
         except (OSError, ValueError):
-            raise UsageError(f"{path / 'report.json'} is not JSON; write it anew with: nl2sql replay {path}") from None
+            raise UsageError(
+                f"{path / 'report.json'} is not JSON; write it anew with: nl2sql replay {typed(path)}"
+            ) from None
         return cls(path, manifest, report)
 
     def parts(self) -> dict[str, Run]:
@@ -144,6 +147,6 @@ def shared_ex(runs: Sequence[Run]) -> str:
         rule = names[0].removeprefix("EX[").removesuffix("]")
         raise UsageError(
             f"the runs were scored by different rules ({', '.join(sorted(set(names)))}); "
-            f"score them by one: nl2sql replay {other.folder} -c eval.rule={rule} --replace"
+            f"score them by one: nl2sql replay {typed(other.folder)} -c eval.rule={rule} --replace"
         )
     return names[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from nl2sql.cli import app
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runs.check import check_run
 from nl2sql.runs.evaluate import evaluate
+from nl2sql.runs.folder import new_folder
 from nl2sql.runs.plan import Plan, absolute
 from nl2sql.runs.rescore import replay
+from nl2sql.runs.run import Run
 from nl2sql.runs.viewer import Pages
 
 NO_TS = build_config({"eval": {"replicas": 0}})
@@ -94,6 +98,22 @@ def test_a_replay_without_any_database_writes_nothing(
     with pytest.raises(UsageError, match=r"is not scored: none of its 1 databases can be read .* no file for database"):
         replay(run.folder, progress=False)
     assert json.loads((run.folder / "report.json").read_bytes())["metrics"] == json.loads(before)["metrics"]
+
+
+def test_a_suggested_command_can_be_typed_where_a_folder_has_a_space(tmp_path: Path) -> None:
+    folder = tmp_path / "my runs"
+    write_run(folder / "a", 2)
+    quoted = f"'{folder}/a'"
+    with pytest.raises(UsageError, match=re.escape(f"nl2sql eval --resume {quoted}, or")):
+        new_folder(folder / "a", "a")
+    for command, said in (("replay", f"'{folder}/none'"), ("runs", f"'{folder}/none/first'")):
+        error = CliRunner().invoke(app, [command, str(folder / "none")]).exception
+        assert f"nl2sql eval --out {said}" in str(error)
+    for spoil, said in (("{", f"nl2sql replay {quoted}"), (None, f"nl2sql eval --resume {quoted}")):
+        (folder / "a" / "report.json").write_text(spoil) if spoil else (folder / "a" / "report.json").unlink()
+        with pytest.raises(UsageError, match=re.escape(said)):
+            Run.load(folder / "a")
+        assert any(said in finding.detail for finding in check_run(folder / "a"))
 
 
 def test_a_run_over_an_object_says_that_its_databases_cannot_be_asked(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nl2sql.errors import UsageError
+from nl2sql.errors import UsageError, typed
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test
 from nl2sql.machine import from_json
 from nl2sql.runs.ablation.grid import TABLE
@@ -87,7 +87,7 @@ def _cells_of(folder: Path) -> list[Path]:
     try:
         data = from_json(path.read_text(encoding="utf-8"))
         cells = [folder / cell["name"] for cell in data["cells"]]
-        command = data.get("command") or f"nl2sql ablate GRID --out {folder}"
+        command = data.get("command") or f"nl2sql ablate GRID --out {typed(folder)}"
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path} is not an ablation's; name the run folders in {folder} one by one") from None
     if owed := [cell.name for cell in cells if not (cell / "report.json").exists()]:
