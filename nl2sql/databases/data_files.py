@@ -36,19 +36,29 @@ FORMAT = 3  # of the copies in the cache
 LARGEST = 2**63 - 1  # whole number of SQLite
 SNIFFED = 1 << 16  # bytes of a CSV file that say how it is written
 AS_WRITTEN: Mapping[str, Any] = {"keep_default_na": False, "na_values": [""]}  # a country is NA, a surname Null
+LISTED = re.compile(rb"\s*\[\s*\{")
 WIDE = (b"\xff\xfe", b"\xfe\xff")  # how a text of UTF-16 begins
 
 
 def is_data(path: Path) -> bool:
-    """Whether a path is a data file, or a folder with any."""
-    if path.is_dir():
-        return any(_in_folder(file) for file in path.iterdir())
-    return path.suffix.lower() in READERS
+    """Whether a path is a data file, or a folder with any; one of ``.json`` beside folders is a benchmark's."""
+    if not path.is_dir():
+        return path.suffix.lower() in READERS
+    found = list(path.iterdir())
+    tables = {file.suffix.lower() for file in found if _in_folder(file)}
+    return bool(tables - {".json"}) or (bool(tables) and not any(file.is_dir() for file in found))
 
 
 def _in_folder(file: Path) -> bool:
-    """Whether a file is a table of its folder; a lone ``.json`` is as often a setting as data."""
-    return file.suffix.lower() in READERS and file.suffix.lower() != ".json"
+    """Whether a file is a table of its folder: of ``.json``, as often a setting, what begins as a list of objects."""
+    kind = file.suffix.lower()
+    if kind != ".json" or not file.is_file():
+        return kind in READERS
+    try:
+        with file.open("rb") as opened:
+            return LISTED.match(opened.read(SNIFFED)) is not None
+    except OSError:
+        return True  # as_sqlite says why
 
 
 def as_sqlite(path: Path) -> Path:

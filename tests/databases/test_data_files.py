@@ -69,6 +69,20 @@ def test_a_folder_has_a_table_per_file_and_its_keys(tmp_path: Path) -> None:
     assert joined.rows == (("Bé",), ("Bé",))
 
 
+def test_a_json_file_of_a_folder_is_a_table_where_it_lists_objects(tmp_path: Path) -> None:
+    (tmp_path / "people.json").write_text('\n[ {"id": 1, "name": "Ada"}]')
+    (tmp_path / "settings.json").write_text('{"id": 1}')
+    assert is_data(tmp_path) and rows(tmp_path) == {"people": ((1, "Ada"),)}
+    (tmp_path / "pets.csv").write_text("name\nRex\n")
+    assert rows(tmp_path) == {"people": ((1, "Ada"),), "pets": (("Rex",),)}
+    (tmp_path / "pets.csv").unlink()
+    (tmp_path / "databases").mkdir()
+    assert not is_data(tmp_path), "a benchmark: its questions are no table"
+    (tmp_path / "databases").rmdir()
+    (tmp_path / "people.json").write_text("[1, 2]")
+    assert not is_data(tmp_path)
+
+
 def rows(path: Path) -> dict[str, tuple[tuple[object, ...], ...]]:
     database = open_database(path)
     return {t.name: database.run(f"SELECT * FROM {t.name}").rows for t in database.schema().tables}
