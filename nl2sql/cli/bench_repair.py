@@ -90,7 +90,7 @@ def bench_repair(
     from nl2sql.config import load_config
     from nl2sql.runs.folder import read_manifest
     from nl2sql.runs.plan import Plan
-    from nl2sql.runs.repair_bench.bench import Bench, arm, run_arms
+    from nl2sql.runs.repair_bench.bench import Bench, arm, check_fixes, run_arms
     from nl2sql.runs.repair_bench.case_plan import LEARNED, CasePlan, open_cases
     from nl2sql.runs.repair_bench.table import repairs_text, summarise_repairs
 
@@ -99,6 +99,7 @@ def bench_repair(
         raise UsageError(f"--arms {arms!r} names none; example: --arms {ARMS}")
     if corpus is not None and learn_from is not None:
         raise UsageError("--corpus and --learn-from both give the fixes of patterns+corpus; leave one out")
+    check_fixes(chosen, corpus is not None or learn_from is not None)
     for folder in run or ():
         read_manifest(folder)  # before the cases are made, which takes a while
     settings = load_config(config or (), set_ or ())
@@ -123,14 +124,14 @@ def bench_repair(
     )
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))
+        given = _corpus(stack, corpus)
         made, sources = stack.enter_context(open_cases(out, which, progress=not quiet))
-        fixes = corpus if corpus is not None else (out / LEARNED if learn_from else None)
         bench = Bench(
             cases=made,
             database=sources.database,
             config=settings,
             attempts=attempts,
-            corpus=_corpus(stack, fixes),
+            corpus=_corpus(stack, out / LEARNED) if learn_from else given,
         )
         asked = any(arm_of.level is not None for arm_of in chosen)
         results = run_arms(bench, chosen, _model(stack, plan) if asked else None, out, progress=not quiet)

@@ -184,6 +184,18 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def left_as_found(folder: Path, new: bool) -> Iterator[None]:
+    """Take a ``new`` folder away again after an error that left nothing in it: a mistake leaves nothing behind."""
+    try:
+        yield
+    except Nl2SqlError:
+        if new and {path.name for path in folder.iterdir()} <= {".lock"}:
+            (folder / ".lock").unlink(missing_ok=True)
+            folder.rmdir()
+        raise
+
+
 def cut_torn_ends(folder: Path) -> None:
     """Cut torn last lines, and traces at the end whose predictions were not written: their questions are owed."""
     for path in folder.rglob("*.jsonl"):

@@ -242,6 +242,7 @@ REFUSED = [
     (["--arms", "magic"], "no arm 'magic'; known: none, error"),
     (["--arms", ","], "names none"),
     (["--arms", "patterns+corpus", "--model", "scripted:FILE"], "needs fixes; give --corpus"),
+    (["--arms", "patterns+corpus", "--model", "scripted:FILE", "--corpus", "none.db"], "none.db"),
     (["--learn-from", "packaged"], "expected BENCHMARK:SPLIT"),
     (["--learn-from", "packaged:test"], "is not one to learn from"),
     (["--learn-from", "packaged:dev", "--corpus", "x.db"], "leave one out"),
@@ -256,3 +257,4 @@ def test_a_mistake_is_one_line(arguments: list[str], wanted: str, tmp_path: Path
     given = [argument.replace("FILE", str(tmp_path / "script.json")) for argument in arguments]
     result = CliRunner().invoke(app, [*COMMAND, str(tmp_path / "out"), *given])
     assert isinstance(result.exception, Nl2SqlError) and wanted in str(result.exception)
+    assert not (tmp_path / "out").exists()

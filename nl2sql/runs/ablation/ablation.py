@@ -6,8 +6,7 @@ again: carrying the same grid out again does what is owed. Cells are compared wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.prompts import prompt_hashes
 from nl2sql.agents.resources import members
 from nl2sql.config.plugins import named_functions
-from nl2sql.errors import Cancelled, Nl2SqlError, UsageError
+from nl2sql.errors import Cancelled, UsageError
 from nl2sql.eval.scores import item_field, one_metric
 from nl2sql.eval.scoring import metric_names
 from nl2sql.eval.settings import Settings
@@ -31,7 +30,7 @@ from nl2sql.runs.ablation.grid import BASE, TABLE
 from nl2sql.runs.carry_out import carry_out
 from nl2sql.runs.controls import control_stores
 from nl2sql.runs.dialogue_scores import cell_notes
-from nl2sql.runs.folder import locked, read_manifest, write_json
+from nl2sql.runs.folder import left_as_found, locked, read_manifest, write_json
 from nl2sql.runs.job import Cell, Executor
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.opened import Opened, model_options
@@ -112,7 +111,7 @@ def ablate(
     new = not Path(out).expanduser().exists()
     folder = _open(Path(out))
     head = {"format": FORMAT, "nl2sql": __version__, "command": command}
-    with _left_as_found(folder, new), locked(folder):
+    with left_as_found(folder, new), locked(folder):
         _check_rules(cells)
         _check_started(folder, cells)
         finished = {cell.name: run for cell in cells if (run := _finished(folder / cell.name, cell)) is not None}
@@ -153,18 +152,6 @@ def _open(folder: Path) -> Path:
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
     return folder
-
-
-@contextmanager
-def _left_as_found(folder: Path, new: bool) -> Iterator[None]:
-    """Take a new folder away again where no cell was begun: a mistake in the grid leaves nothing behind."""
-    try:
-        yield
-    except Nl2SqlError:
-        if new and {path.name for path in folder.iterdir()} <= {".lock"}:
-            (folder / ".lock").unlink(missing_ok=True)
-            folder.rmdir()
-        raise
 
 
 def _check_rules(cells: Sequence[Cell]) -> None:

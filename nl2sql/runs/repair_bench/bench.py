@@ -165,7 +165,12 @@ def check_arms(bench: Bench, arms: Sequence[Arm], model: Model | None) -> None:
     """Raises UsageError where an arm asks for what is not there."""
     if model is None and (asking := [chosen.name for chosen in arms if chosen.level is not None]):
         raise UsageError(f"{asking[0]} asks a model, and none is given; --arms {ALONE} needs none")
-    if bench.corpus is None and (searching := [chosen.name for chosen in arms if chosen.needs_corpus]):
+    check_fixes(arms, bench.corpus is not None)
+
+
+def check_fixes(arms: Sequence[Arm], given: bool) -> None:
+    """Raises UsageError where an arm searches fixes and none are ``given``."""
+    if not given and (searching := [chosen.name for chosen in arms if chosen.needs_corpus]):
         raise UsageError(f"{searching[0]} needs fixes; give --corpus FILE, or --learn-from BENCHMARK:SPLIT")
 
 

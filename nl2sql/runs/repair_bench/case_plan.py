@@ -16,7 +16,7 @@ from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair.corpus import Corpus
-from nl2sql.runs.folder import exclusive, iter_jsonl, write_json
+from nl2sql.runs.folder import exclusive, iter_jsonl, left_as_found, write_json
 from nl2sql.runs.repair_bench.cases import (
     CaseSource,
     RepairCase,
@@ -94,11 +94,12 @@ def open_cases(folder: Path, plan: CasePlan, *, progress: bool = True) -> Iterat
 
     Raises UsageError where the folder holds the cases of another plan, or anything else.
     """
+    new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
-    with exclusive(folder):
+    with left_as_found(folder, new), exclusive(folder):
         sources = Sources(plan.dialect, folder)
         try:
             yield _cases(folder, plan, sources, progress), sources
