@@ -37,6 +37,7 @@ KEY_VARIABLES = (  # each server's usual one; what any of them holds is masked w
     "WANDB_API_KEY",
 )
 SHORTEST_KEY = 8  # characters; shorter ones ("EMPTY") are no secret, and their letters occur everywhere
+MAX_TIMEOUT_S = 1e6  # of a timeout: more overflows the system's timers
 MOST_DIGITS = 300  # of a whole number: longer ones are no float's, and no count of anything
 _DEEP = "it is nested too deeply"
 _DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os error 27", "disk quota")

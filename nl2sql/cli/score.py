@@ -89,7 +89,7 @@ def score_command(
             kept,
             {name: {i: sql for i, sql in answers.items() if i not in set_aside} for name, (answers, _) in read.items()},
             rule=rule,
-            replicas=replicas or (0 if engine_url else 5),
+            replicas=(0 if engine_url else 5) if replicas is None else replicas,
             method=method,
             timeout_s=timeout,
             max_rows=max_rows,

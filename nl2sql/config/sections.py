@@ -9,7 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from nl2sql.machine import MAX_TIMEOUT_S
 
 PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
@@ -17,10 +19,18 @@ PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("critique_system", "critique_user", "question_user", "generate_followup_user", "resolve_system", "resolve_user"),
     *("clarify", "vizql_system", "vizql_user", "vizql_example", "vizql_refine", "vizql_rules"),
 )
+COLDEST = 1e-6  # temperature: logits divided by less are no numbers any more
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation in (int, float, int | str):
+            raise ValueError("expected a number, not a truth value")  # YAML reads yes, no, on and off as such
+        return value
 
 
 class SchemaConfig(_Frozen):
@@ -43,7 +53,7 @@ class ReactConfig(_Frozen):
     max_steps: int = Field(8, ge=1, le=1000)  # after so many an episode falls back to a fresh query
     max_new_tokens: int = Field(256, ge=1)  # of each call
     do_sample: bool = False  # sampled instead of greedy
-    temperature: float = Field(0.2, gt=0)  # with do_sample
+    temperature: float = Field(0.2, ge=COLDEST)  # with do_sample
     top_p: float = Field(0.9, gt=0, le=1)  # with do_sample
     use_link_schema: bool = True  # the SQL prompts show the tables that the question is about
     max_clean_reject_retries: int = Field(1, ge=0)  # further queries after one that the guardrails refused
@@ -87,7 +97,7 @@ class SingleShotConfig(_Frozen):
     guardrails: bool = True  # the answer goes through the loop's guardrails
     samples: int = Field(1, ge=1, le=256)  # above 1: sampled candidates, the vote by result decides
     max_new_tokens: int = Field(256, ge=1)  # of each sample
-    temperature: float = Field(0.8, gt=0)  # only for samples > 1
+    temperature: float = Field(0.8, ge=COLDEST)  # only for samples > 1
     top_p: float = Field(0.95, gt=0, le=1)  # only for samples > 1
 
 
@@ -98,7 +108,8 @@ class RepairConfig(_Frozen):
     deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
     progressive: bool = False  # a repair goes on behind the beginning of the query that compiles; not under a grammar
     corpus: str = ""  # file of fixes for patterns+corpus, and for learn
-    search_s: float = Field(0.5, gt=0)  # after so long without similar fixes, guidance is that of the patterns
+    # after so long without similar fixes, guidance is that of the patterns
+    search_s: float = Field(0.5, gt=0, le=MAX_TIMEOUT_S)
     milvus: str = ""  # search the corpus's vectors at http://HOST:19530 or in a Milvus Lite file; empty: in memory
     learn: bool = False  # store an episode's repair in the corpus; questions of training and development splits only
     threshold: float = Field(0.7, ge=0, le=1)  # cosine from which on a fix is shown
@@ -126,7 +137,7 @@ class CandidatesConfig(_Frozen):
     greedy: bool = True  # the first is the control's own greedy answer
     constrained: bool = True  # the last is written under the schema's grammar, where the model takes grammars
     views: int = Field(1, ge=1, le=64)  # prompts that share them, each with the tables in another order
-    temperature: float = Field(0.8, gt=0)  # of the others
+    temperature: float = Field(0.8, ge=COLDEST)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)  # of the others
     # among those that run
     choose: Literal["first_executable", "vote", "logprob", "question", "verify", "score"] = "score"
@@ -187,7 +198,7 @@ class ReflectConfig(_Frozen):
         ("schema", "exemplar", "sample"), min_length=1
     )  # in this order, with different_strategy
     samples: int = Field(3, ge=1, le=64)  # candidates of strategy sample
-    temperature: float = Field(0.8, gt=0)  # of sampled candidates, the second candidate among them
+    temperature: float = Field(0.8, ge=COLDEST)  # of sampled candidates, the second candidate among them
     top_p: float = Field(0.95, gt=0, le=1)  # of the same
     critique: bool = False  # also ask the model what is wrong with a query that ran; an objection is retried
     critique_tokens: int = Field(64, ge=1)  # of a critique
@@ -198,7 +209,7 @@ class ReflectConfig(_Frozen):
 class ExecutionConfig(_Frozen):
     """Bounds of every statement that a controller executes."""
 
-    timeout_s: float = Field(10.0, gt=0)  # seconds of each statement
+    timeout_s: float = Field(10.0, gt=0, le=MAX_TIMEOUT_S)  # seconds of each statement
     max_rows: int = Field(10_000, ge=1)  # of each statement's result; what is more is cut and said
 
 
@@ -267,7 +278,7 @@ class EvalConfig(_Frozen):
     # how many, for TS; 0 = no TS; or a folder with databases in FOLDER/DB_ID/, or one that
     # ``nl2sql replicas build --out`` wrote
     replicas: int | str = 5
-    timeout_s: float = Field(30.0, gt=0)  # of each statement
+    timeout_s: float = Field(30.0, gt=0, le=MAX_TIMEOUT_S)  # of each statement
     max_rows: int = Field(100_000, ge=1)  # of each statement's result
 
     @field_validator("rule")
@@ -281,6 +292,8 @@ class EvalConfig(_Frozen):
     def _number_or_folder(cls, value: Any) -> Any:
         if isinstance(value, (str, Path)):
             text = str(value).strip()
+            if not text:
+                raise ValueError("expected 0 (no TS) or more, or a folder of databases")
             if not text.lstrip("-").isdigit():
                 return str(Path(text).expanduser().absolute())  # a run may be scored again from elsewhere
             value = int(text)
@@ -301,7 +314,8 @@ class RewardConfig(_Frozen):
     cost: float = Field(0.05, ge=0)  # weight of what is taken off for steps and tokens, half each; at most format's
     steps: int = Field(8, ge=1)  # from so many steps on, their half of the cost is taken off whole
     tokens: int = Field(1000, ge=1)  # from so many written tokens on, the other half is
-    wait_s: float = Field(600.0, gt=0)  # seconds that a driven episode waits for the next completion before it ends
+    # seconds that a driven episode waits for the next completion before it ends
+    wait_s: float = Field(600.0, gt=0, le=MAX_TIMEOUT_S)
 
     @model_validator(mode="after")
     def _what_runs_earns_something(self) -> RewardConfig:

@@ -92,6 +92,19 @@ def test_a_missing_file_is_a_usage_error(folder):
         run("score", "-b", "toy", "-p", "nothing.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("--timeout", "inf"), "eval.timeout_s=inf"),
+        (("--timeout", "1e7"), "eval.timeout_s=10000000.0"),
+        (("--replicas", ""), "eval.replicas=''"),
+    ],
+)
+def test_bounds_that_no_gold_could_be_run_in_are_a_usage_error(folder, files, option, said):
+    with pytest.raises(UsageError, match=said):
+        run("score", "-b", "toy", "-p", files[0], "--replicas", 0, *option)
+
+
 def test_a_benchmark_without_anything_to_score_says_so(folder, files):
     questions = json.loads((folder / "questions.json").read_text())
     (folder / "questions.json").write_text(json.dumps([{**q, "gold_error": True} for q in questions]))

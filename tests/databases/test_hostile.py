@@ -203,6 +203,8 @@ def test_a_pipe_for_a_database_does_not_block(tmp_path: Path, lab: Any) -> None:
 def test_a_timeout_that_no_timer_can_hold_is_a_usage_error(timeout_s: float, lab: Any) -> None:
     with pytest.raises(UsageError, match="timeout_s"):
         lab.pool.run(lab.database, "SELECT 1", timeout_s=timeout_s)
+    with pytest.raises(UsageError, match="timeout_s"):
+        lab.pool.run_many(lab.database, ["SELECT 1"], timeout_s=timeout_s)
 
 
 def test_json_tables_work_on_a_database_that_was_taken_into_memory(lab: Any) -> None:

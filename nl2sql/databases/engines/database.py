@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
+from nl2sql.databases.sqlite.limits import check_bounds
 from nl2sql.databases.sqlite.process import Worker, WorkerGone, forgets_after_fork
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import RunResult
@@ -28,7 +29,6 @@ ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "HOME", "LD_LIBRARY_PATH")  # no 
 OPEN_S = 60.0  # loading the engine and connecting
 GRACE_S = 0.5  # what a statement may overrun its deadline by before the process is ended
 MAX_SQL_CHARS = 100_000  # bounds what a parser is asked to read
-MAX_TIMEOUT_S = 1e6  # more overflows the system's timers
 EXTRAS = {"clickhouse": "chdb", "duckdb": "duckdb", "postgres": "psycopg[binary]", "mysql": "pymysql"}
 
 EXCERPT = re.compile(r"\n+LINE \d+:.*\n *\^+ *$", re.MULTILINE)
@@ -175,8 +175,7 @@ class EngineDatabase:
         return sign + name.replace(sign, sign * 2) + sign
 
     def _execute(self, mode: str, sql: str, timeout_s: float, max_rows: int) -> RunResult:
-        if not 0 < timeout_s <= MAX_TIMEOUT_S or max_rows < 0:
-            raise UsageError(f"timeout_s must be above 0, max_rows not negative; got {timeout_s} and {max_rows}")
+        check_bounds(timeout_s, max_rows)
         if len(sql) > MAX_SQL_CHARS:
             message = f"the SQL has {len(sql)} characters; at most {MAX_SQL_CHARS} are allowed"
             return RunResult(False, error=message, error_kind="too_large")

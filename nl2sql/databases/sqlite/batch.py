@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.databases.sqlite.files import reason, shown_path
-from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, reported
+from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, check_bounds, reported
 from nl2sql.databases.sqlite.process import WorkerGone
 from nl2sql.databases.sqlite.worker_batch import ORDERED, ROWS, ROWS_IF_WRONG
-from nl2sql.errors import UsageError
 from nl2sql.interfaces import RunResult
 
 if TYPE_CHECKING:
@@ -86,8 +85,7 @@ def run_pairs(
     complete but for the rows; of the others only failures and what a verdict needs. Never raises for what a statement
     does; a file that cannot be read fails every statement on it. Raises Interrupted once ``stop`` is set.
     """
-    if timeout_s <= 0 or max_rows < 0:
-        raise UsageError(f"timeout_s must be above 0 and max_rows not negative, got {timeout_s} and {max_rows}")
+    check_bounds(timeout_s, max_rows)
     bounds = {"timeout": timeout_s, "max_rows": max_rows, "mode": mode, "blank": blank}
     return _Conversation(pool, paths, sql, pairs, bounds, stop).finish()
 

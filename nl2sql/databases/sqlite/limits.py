@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from nl2sql.errors import UsageError
 from nl2sql.interfaces import RunResult
+from nl2sql.machine import MAX_TIMEOUT_S
 
 GRACE_S = 0.25  # what a worker may overrun its deadline by before it is killed
 SEND_S = 60.0  # for a worker to take a large request in
 MAX_SQL_CHARS = 100_000  # bounds what a parser is asked to read
-MAX_TIMEOUT_S = 1e6  # more overflows the system's timers
 
 # What SQLite says -> RunResult.error_kind; the first rule that matches the message decides. Rules for messages that
 # quote the statement come first and are anchored, so that no identifier can be taken for another message.
@@ -35,6 +36,15 @@ ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^Incorrect number of bindings", "syntax"),
     )
 )
+
+
+def check_bounds(timeout_s: float, max_rows: int) -> None:
+    """Raises UsageError for bounds that no statement can be held to, infinity and NaN among them."""
+    if not 0 < timeout_s <= MAX_TIMEOUT_S or max_rows < 0:
+        raise UsageError(
+            f"timeout_s must be above 0 and at most {MAX_TIMEOUT_S:.0f}, max_rows not negative; "
+            f"got {timeout_s} and {max_rows}"
+        )
 
 
 def sqlite_error_kind(message: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from nl2sql.databases.sqlite import batch
 from nl2sql.databases.sqlite.files import WalCopies, reason, shown_path
-from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, MAX_TIMEOUT_S, SEND_S, failed_run, run_result
+from nl2sql.databases.sqlite.limits import GRACE_S, MAX_SQL_CHARS, SEND_S, check_bounds, failed_run, run_result
 from nl2sql.databases.sqlite.process import Worker, WorkerGone, forgets_after_fork
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import RunResult
@@ -119,11 +119,7 @@ class QueryPool:
         self._copies.close()
 
     def _request(self, mode: str, path: str, sql: str, timeout_s: float, max_rows: int) -> RunResult:
-        if not 0 < timeout_s <= MAX_TIMEOUT_S or max_rows < 0:
-            raise UsageError(
-                f"timeout_s must be above 0 and at most {MAX_TIMEOUT_S:.0f}, max_rows not negative; "
-                f"got {timeout_s} and {max_rows}"
-            )
+        check_bounds(timeout_s, max_rows)
         if len(sql) > MAX_SQL_CHARS:
             return failed_run("too_large", f"the SQL has {len(sql)} characters; at most {MAX_SQL_CHARS} are allowed")
         try:
