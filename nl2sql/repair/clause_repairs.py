@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.sql.same import texts_of
+from nl2sql.sql.writing import written
 
 if TYPE_CHECKING:
     from nl2sql.repair.schema_names import SchemaNames
@@ -38,9 +39,9 @@ def moved_conditions(sql: str, names: SchemaNames) -> Iterator[str]:
     where, having = _conjuncts(tree, "where"), _conjuncts(tree, "having")
     late = [c for c in where if _aggregates(c, aliases)]
     if late:
-        yield _with(tree, [c for c in where if c not in late], [*having, *late]).sql(dialect=names.dialect)
+        yield written(_with(tree, [c for c in where if c not in late], [*having, *late]), names.dialect)
     elif having and not tree.args.get("group") and not any(_aggregates(c, aliases) for c in having):
-        yield _with(tree, [*where, *having], []).sql(dialect=names.dialect)
+        yield written(_with(tree, [*where, *having], []), names.dialect)
 
 
 def grouped_columns(sql: str, names: SchemaNames) -> Iterator[str]:
@@ -55,7 +56,7 @@ def grouped_columns(sql: str, names: SchemaNames) -> Iterator[str]:
     there = {e.sql() for e in group.expressions} if group is not None else set()
     missing = [e for e in shown if isinstance(e, exp.Column) and e.sql() not in there]
     if missing and (group is not None or any(e.find(exp.AggFunc) for e in shown)):
-        yield tree.copy().group_by(*(e.copy() for e in missing)).sql(dialect=names.dialect)
+        yield written(tree.copy().group_by(*(e.copy() for e in missing)), names.dialect)
 
 
 def ordered_clauses(sql: str, names: SchemaNames) -> Iterator[str]:

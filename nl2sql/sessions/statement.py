@@ -26,6 +26,7 @@ from nl2sql.sql.canonical import is_aggregate
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import read_double_quoted_values
 from nl2sql.sql.words import words
+from nl2sql.sql.writing import written
 
 FARTHEST = 3  # joins to a column's table
 _LABELS = ("name", "title", "label")
@@ -42,7 +43,7 @@ class Statement:
         return Statement(self.tree.copy(), self.schema)
 
     def sql(self) -> str:
-        return self.tree.sql(dialect=self.schema.dialect)
+        return written(self.tree, self.schema.dialect)
 
     # ---------------------------------------------------------------------------------------------------- tables
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.sql.bounds import past_limits, remember_short
 from nl2sql.sql.parse import SLIPS, parse_bounded
 from nl2sql.sql.words import statement_words
+from nl2sql.sql.writing import keep_types
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
@@ -133,6 +134,7 @@ def _as_tree(sql: str, dialect: str, change: Callable[[Expr], object], **options
     try:
         tree = parse_bounded(sql, dialect)
         change(tree)
+        keep_types(tree, dialect)
         return str(tree.sql(dialect=dialect, comments=False, copy=False, **options))
     except (SqlglotError, *SLIPS):
         return None

@@ -152,6 +152,12 @@ def test_joins_follow_the_keys_and_prefix_every_column(sales):
     )
 
 
+def test_an_edit_leaves_the_types_of_casts_alone(sales):
+    text = "SELECT CAST(price AS DECIMAL) / 2, CAST(name AS DATE), CAST(price AS REAL) FROM products"
+    statement = read_statement(text, sales.schema())
+    assert statement is not None and statement.sql() == text
+
+
 @pytest.mark.parametrize(
     "text",
     [
