@@ -105,6 +105,13 @@ def test_values_come_as_sqlite_would_hold_them(
     assert found.rows == (wanted,), found.error
 
 
+@pytest.mark.parametrize("dialect", OTHERS)
+def test_a_text_may_hold_whatever_ends_a_line_somewhere(dialect: str, engine: Callable[[str], Database]) -> None:
+    text = "a\x85b\u2028c\u2029d\x0be\x0cf\x1cg\nh\ri"
+    found = engine(dialect).run(f"SELECT '{text}', name FROM customers ORDER BY name LIMIT 1")
+    assert [row[0] for row in found.rows] == [text], found.error
+
+
 KINDS = [
     ("SELECT nam FROM customers", "unknown_column"),
     ("SELECT name FROM nowhere", "unknown_table"),

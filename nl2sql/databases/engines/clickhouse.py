@@ -79,7 +79,8 @@ class ClickHouse:
     def _lines(self, sql: str) -> Iterator[Any]:
         text = self.session.query(sql, FORMAT).bytes().decode("utf-8", "replace")
         try:
-            return iter([json.loads(line) for line in text.splitlines() if line])
+            lines = text.split("\n")  # not splitlines: a text may hold U+0085 or U+2028 as it is
+            return iter([json.loads(line) for line in lines if line])
         except ValueError:
             raise Refused("denied", "a FORMAT of its own: leave FORMAT out, rows are returned as they are") from None
 
