@@ -120,7 +120,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".jsonl":
-            records = [from_json(line) for line in text.splitlines() if line.strip()]
+            records = [from_json(line) for line in text.split("\n") if line.strip()]
         else:
             records = from_json(text)
     except (OSError, ValueError) as error:

@@ -75,13 +75,13 @@ def import_lines(corpus: Corpus, file: Path) -> tuple[int, int]:
     if not file.is_file():  # a device may never end
         raise UsageError(f"{file} is not a file; expected one that 'nl2sql corpus export' wrote")
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = file.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-    if not lines:
+    if not text:
         raise UsageError(f"{file} is empty; expected a file that 'nl2sql corpus export' wrote")
     with corpus.batch():
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(text.split("\n"), 1):  # what else splitlines cuts at, a query may hold
             try:
                 row = from_json(line)
                 if number == 1:

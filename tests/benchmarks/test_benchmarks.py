@@ -19,7 +19,7 @@ from nl2sql.benchmarks import (
     scorable,
 )
 from nl2sql.benchmarks.check import check_questions
-from nl2sql.benchmarks.layouts import with_unique_ids
+from nl2sql.benchmarks.layouts import read_records, with_unique_ids
 from nl2sql.errors import BenchmarkError, DatabaseError, UsageError
 from nl2sql.interfaces import Question
 
@@ -222,6 +222,12 @@ def test_a_folder_of_json_lines_is_a_data_set_too(tmp_path, shop, monkeypatch):
     (folder / "test.jsonl").write_text("".join(json.dumps(record(n)) + "\n" for n in range(2)))
     shutil.copy(shop, folder / "databases" / "shop.sqlite")
     assert [q.split for q in load_benchmark(f"hf:{folder}").questions] == ["test", "test"]
+
+
+def test_a_record_of_json_lines_ends_at_a_line_feed_alone(tmp_path):
+    text = json.dumps({"question": "Which are\u2028named\x85so?"}, ensure_ascii=False)
+    (tmp_path / "questions.jsonl").write_text(f"{text}\r\n{text}\n", encoding="utf-8")
+    assert read_records(tmp_path / "questions.jsonl") == [json.loads(text)] * 2
 
 
 def test_a_data_set_says_what_it_lacks(data_set, tmp_path):

@@ -261,7 +261,7 @@ def test_a_corpus_is_opened_only_with_the_embedder_that_made_its_vectors(corpus:
 
 
 def test_export_and_import_give_the_same_corpus(corpus: Corpus, tmp_path: Path) -> None:
-    corpus.store_query(uuid.uuid4(), "SELECT 1", "one", "joins")
+    corpus.store_query(uuid.uuid4(), "SELECT 'a\x85b\u2028c'", "one", "joins")
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(export_lines(corpus)) + "\n")
     with Corpus(tmp_path / "copy.db", create=True) as copy:
