@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 
 AGGREGATES = re.compile(
-    r"\s*select\s+(?:(?:count|sum|avg|min|max)\s*\([^()]*\)\s*(?:,\s*|(?=\bfrom\b)))+from\b", re.IGNORECASE
+    r"\s*select\s+(?:(?:count|sum|avg|min|max)\s*\((?:(?!\bcollate\b)[^()])*\)\s*(?:,\s*|(?=\bfrom\b)))+from\b",
+    re.IGNORECASE,
 )
+SOUND = ("Count", "Sum", "Avg", "Min", "Max")  # aggregates that are the same in any order of their values
 PLAIN_CHARS = 1000  # longer texts are always parsed
 # Whatever lets the physical order in has one of these words, or calls something (plain aggregates alone do not).
 SUSPECT = re.compile(
-    r"\b(?:limit|offset|fetch|over|window|group|order|having|rowid|oid|_rowid_)\b|\(\s*(?:select|with|values)\b"
+    r"\b(?:limit|offset|fetch|over|window|group|order|having|collate|rowid|oid|_rowid_)\b|\(\s*(?:select|with|values)\b"
     r"|[\w\"`\]](?<!\bin)(?<!\band)(?<!\bor)(?<!\bnot)(?<!\bwhere)(?<!\bon)\s*\(",
     re.IGNORECASE,
 )
@@ -33,8 +35,9 @@ def order_free(sql: str, dialect: str = "sqlite") -> bool:
     """True only where the multiset of result rows (and, with an outermost ORDER BY, their order but for ties whose
     keys the result shows) is the same in whatever order the rows of the tables lie. False says nothing.
 
-    What lets the physical order in: LIMIT, windows, GROUP_CONCAT and functions we do not know, a column beside an
-    aggregate that is no key of the GROUP BY, a scalar subquery of several rows, sort keys that are not shown.
+    What lets the physical order in: LIMIT, windows, aggregates other than ``SOUND``, functions we do not know, a column
+    beside an aggregate that is no key of the GROUP BY, a scalar subquery of several rows, sort keys that are not shown,
+    and COLLATE, which takes 'a' and 'A' for one and shows the first. Not seen: a collation of the column itself.
     """
     head = AGGREGATES.match(sql)
     plain = len(sql) <= PLAIN_CHARS and (head or sql.lstrip()[:6].lower() == "select")
@@ -49,8 +52,10 @@ def order_free(sql: str, dialect: str = "sqlite") -> bool:
         return False
     if not isinstance(tree, exp.Query):
         return False
-    suspects = (exp.Limit, exp.Offset, exp.Fetch, exp.Window, exp.GroupConcat, exp.Anonymous, exp.AnonymousAggFunc)
+    suspects = (exp.Limit, exp.Offset, exp.Fetch, exp.Window, exp.Anonymous, exp.Collate, exp.Rand)
     if next(tree.find_all(*suspects), None) is not None:
+        return False
+    if any(type(call).__name__ not in SOUND for call in tree.find_all(exp.AggFunc)):
         return False
     if any(column.name.lower() in ("rowid", "oid", "_rowid_") for column in tree.find_all(exp.Column)):
         return False
