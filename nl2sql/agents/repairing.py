@@ -71,7 +71,7 @@ def _opened(path: Path, file: int, create: bool, uri: str) -> Corpus:
 def remember(state: State) -> None:
     """With ``repair.learn``: store the episode's repair (last failed attempt, success), unless its question is one
     that a benchmark measures with: those must not help themselves. A user's questions may."""
-    from nl2sql.repair.transfer import LEARNING_SPLITS, learn, source_of
+    from nl2sql.repair.transfer import LEARNING_SPLITS, learn, source_of_question
 
     task = state.task
     question = task.question
@@ -81,9 +81,8 @@ def remember(state: State) -> None:
     if question.split not in LEARNING_SPLITS | {USER}:
         task.flags["not_learned"] = f"split {question.split!r}"
         return
-    asked_by = f"user:{question.db_id}" if question.split == USER else source_of(question.db_id, question.id)
-    corpus = task.resources.corpus
-    task.flags["learned"] = learn(corpus, repairs, dialect=task.resources.database.dialect, source=asked_by)
+    corpus, dialect = task.resources.corpus, task.resources.database.dialect
+    task.flags["learned"] = learn(corpus, repairs, dialect=dialect, source=source_of_question(question))
 
 
 def mended(state: State, error: str) -> str | None:
@@ -144,7 +143,7 @@ def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
 def guidance(state: State, sql: str, error: str) -> Any:
     """Guidance for ``sql``: the engine's own words where it refuses the statement, else the loop's reason."""
     from nl2sql.repair.dry_run import engine_refusal, engine_version
-    from nl2sql.repair.transfer import source_of
+    from nl2sql.repair.transfer import source_of_question
 
     task = state.task
     database, config = task.resources.database, task.config.repair
@@ -152,7 +151,7 @@ def guidance(state: State, sql: str, error: str) -> Any:
     dialect = config.patterns or database.dialect
     version = engine_version(database) if dialect == database.dialect else ""
     refused = engine_refusal(sql, database) if sql else ""
-    source = source_of(task.question.db_id, task.question.id)
+    source = source_of_question(task.question)
     analyzer = _analyzer(dialect, corpus, config.threshold, version, config.search_s)
     return analyzer.analyze_error(refused or error, sql, task.schema, exclude=source)
 

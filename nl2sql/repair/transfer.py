@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from nl2sql.errors import UsageError
+from nl2sql.interfaces import USER, Question, content_key
 from nl2sql.machine import from_json
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.store import History
@@ -59,6 +60,13 @@ def learn(corpus: Corpus, repairs: Iterable[Repair], *, dialect: str, source: st
 def source_of(db_id: str, question_id: str) -> str:
     """The origin of a repair, so that a question is never helped by its own repair."""
     return f"{db_id}/{question_id}"
+
+
+def source_of_question(question: Question) -> str:
+    """``source_of`` a benchmark's question; of one that a user asks, which has no id, by its words."""
+    if question.split != USER:
+        return source_of(question.db_id, question.id)
+    return f"user:{source_of(question.db_id, content_key(question.text.casefold().split()))}"
 
 
 def export_lines(corpus: Corpus) -> Iterator[str]:

@@ -17,7 +17,7 @@ from nl2sql.agents.repairing import check_corpus
 from nl2sql.agents.resources import members
 from nl2sql.config import Config, build_config
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Database, Question, Resources
+from nl2sql.interfaces import USER, Database, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.plan import run_key
@@ -33,6 +33,7 @@ def play(
     sql: list[str],
     steps: list[str],
     split: str = "dev",
+    text: str = QUESTION,
 ) -> Episode:
     """An episode whose SQL texts come from ``sql`` in turn, and whose actions are ``steps``."""
     replies, texts = [], iter(sql)
@@ -41,7 +42,7 @@ def play(
         if name in ("generate_sql", "repair_sql"):
             replies += [text for text in [next(texts, None)] if text is not None]
     model = ScriptedModel(replies)
-    question = Question(QUESTION, db_id="shop", id="q1", split=split)
+    question = Question(text, db_id="shop", id="" if split == USER else "q1", split=split)
     return react(question, Resources(model, database), build_config(config))
 
 
@@ -141,11 +142,19 @@ def test_a_repair_is_remembered_on_training_and_development_splits_only(
                 "SELECT nam FROM customers",
                 "SELECT name FROM customers",
             )
-            source = "user:shop" if split == "user" else "shop/q1"
-            assert (row["source"], row["category"]) == (source, "unknown_column")
+            assert row["source"].startswith("user:shop/") if split == USER else row["source"] == "shop/q1"
+            assert row["category"] == "unknown_column"
         else:
             assert episode.flags["not_learned"] == f"split {split!r}"
     json.dumps(episode.to_dict())
+
+
+def test_a_users_question_is_not_shown_its_own_fix_and_another_is(database: Database, tmp_path: Path) -> None:
+    config = {"repair": {"learn": True, "guidance": "patterns+corpus", "corpus": str(tmp_path / "corpus.db")}}
+    asked = (QUESTION, f" {QUESTION.lower()}\n", "How are the customers called?")
+    played = [play(database, config, [" nam FROM customers", RIGHT], STEPS, USER, text) for text in asked]
+    shown = ["SIMILAR SUCCESSFUL QUERIES" in prompt for episode in played for prompt in repair_prompts(episode)]
+    assert shown == [False, False, True]
 
 
 def test_a_corpus_that_is_asked_for_must_be_named_and_be_there(tmp_path: Path) -> None:

@@ -116,20 +116,18 @@ def exemplar(work: State) -> str:
 
 
 def _stored_fix(work: State) -> str:
-    from nl2sql.repair.transfer import source_of
+    from nl2sql.repair.transfer import source_of_question
 
     task, config = work.task, work.task.config.repair
     if config.guidance != "patterns+corpus":
         return ""
-    corpus = task.resources.corpus
-    source = source_of(task.question.db_id, task.question.id)
-    entries = corpus.search(
+    entries = task.resources.corpus.search(
         work.last_error or "",
         work.last_sql or "",
         dialect=task.resources.database.dialect,
         limit=1,
         threshold=config.threshold,
-        exclude=source,
+        exclude=source_of_question(task.question),
     )
     return entries[0].sql if entries else ""
 
