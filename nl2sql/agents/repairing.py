@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.errors import UsageError
+from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import USER
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def _opened(path: Path, file: int, create: bool, uri: str) -> Corpus:
 
 def remember(state: State) -> None:
     """With ``repair.learn``: store the episode's repair (last failed attempt, success), unless its question is one
-    that a benchmark measures with: those must not help themselves. A user's questions may."""
+    that a benchmark measures with: those must not help themselves. A user's questions may.
+
+    The episode is over: what keeps the corpus from taking its repair is recorded, and changes nothing else."""
     from nl2sql.repair.transfer import LEARNING_SPLITS, learn, source_of_question
 
     task = state.task
@@ -82,7 +84,10 @@ def remember(state: State) -> None:
         task.flags["not_learned"] = f"split {question.split!r}"
         return
     corpus, dialect = task.resources.corpus, task.resources.database.dialect
-    task.flags["learned"] = learn(corpus, repairs, dialect=dialect, source=source_of_question(question))
+    try:
+        task.flags["learned"] = learn(corpus, repairs, dialect=dialect, source=source_of_question(question))
+    except (UsageError, DatabaseError) as error:  # too long a text; a corpus that another process holds, or damaged
+        task.flags["not_learned"] = one_line(error, MAX_ERROR)
 
 
 def mended(state: State, error: str) -> str | None:

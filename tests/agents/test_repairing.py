@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from nl2sql.agents.record import Episode
 from nl2sql.agents.repairing import check_corpus
 from nl2sql.agents.resources import members
 from nl2sql.config import Config, build_config
+from nl2sql.databases.sqlite import own_file
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import USER, Database, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.repair import corpus as corpus_of_fixes
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.plan import run_key
 
@@ -155,6 +159,24 @@ def test_a_users_question_is_not_shown_its_own_fix_and_another_is(database: Data
     played = [play(database, config, [" nam FROM customers", RIGHT], STEPS, USER, text) for text in asked]
     shown = ["SIMILAR SUCCESSFUL QUERIES" in prompt for episode in played for prompt in repair_prompts(episode)]
     assert shown == [False, False, True]
+
+
+def test_what_cannot_be_learned_leaves_the_episode_as_it_is(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "corpus.db"
+    config = {"repair": {"learn": True, "corpus": str(path)}}
+    monkeypatch.setattr(own_file, "WAIT_S", 0.2)
+    Corpus(path, create=True).close()
+    check_corpus(build_config(config).repair)  # opens it for all episodes
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        locked = play(database, config, [" nam FROM customers", RIGHT], STEPS)
+    monkeypatch.setattr(corpus_of_fixes, "MAX_TEXT", 100)
+    long = play(database, config, [" nam FROM customers", RIGHT], STEPS, text=QUESTION + " why" * 100)
+    for episode, said in ((locked, "written by another process"), (long, "at most 100")):
+        assert (episode.finish, episode.error, episode.sql) == ("finish", None, "SELECT name FROM customers;")
+        assert episode.rows and episode.trace and said in episode.flags["not_learned"]
 
 
 def test_a_corpus_that_is_asked_for_must_be_named_and_be_there(tmp_path: Path) -> None:
