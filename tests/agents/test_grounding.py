@@ -15,7 +15,8 @@ from nl2sql.agents.single_shot import single_shot
 from nl2sql.config import Config, SchemaConfig
 from nl2sql.databases.engines import open_database
 from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.interfaces import Question, Resources
+from nl2sql.interfaces import Question, Resources, RunResult
+from nl2sql.machine import cache_dir
 from nl2sql.models.scripted import ScriptedModel
 
 CASES = yaml.safe_load((Path(__file__).parents[1] / "fixtures" / "grounding.yaml").read_text(encoding="utf-8"))
@@ -48,6 +49,23 @@ def test_changed_content_has_an_index_of_its_own(harbour):
         connection.execute("UPDATE port SET city = 'Oslo' WHERE id = 1")
     with SqliteDatabase(harbour.path) as changed:
         assert [m.value for m in ground("ships from Oslo", changed)] == ["Oslo"]
+
+
+def test_an_index_without_what_could_not_be_read_is_not_kept(harbour, monkeypatch):
+    read = SqliteDatabase.run
+    for kind, kept in (("timeout", False), ("denied", True)):  # what is denied today is denied tomorrow
+
+        def failing(self, sql, kind=kind, **bounds):
+            return RunResult(False, error="no", error_kind=kind) if '"port"' in sql else read(self, sql, **bounds)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SqliteDatabase, "run", failing)
+            assert [m.value for m in ground("Malta or New York", harbour)] == ["Malta"]
+        with SqliteDatabase(harbour.path) as later:
+            assert len(ground("Malta or New York", later)) == (1 if kept else 2)
+        for file in cache_dir("values").iterdir():
+            assert file.suffix == ".sqlite"
+            file.unlink()
 
 
 def test_k_limits_the_values_and_the_best_come_first(harbour):

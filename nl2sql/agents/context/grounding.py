@@ -18,20 +18,22 @@ import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import NAME_WEIGHT, STOP_WORDS, question_stems, rank_tables, stem
-from nl2sql.databases.schema import Column, Schema, quote_always, quote_name
-from nl2sql.interfaces import Database
+from nl2sql.databases.schema import Schema, quote_always, quote_name
+from nl2sql.interfaces import Database, RunResult
 from nl2sql.machine import cache_dir
 from nl2sql.sql.words import words
 
 LONGEST = 60  # characters of a value
 MOST_VALUES = 5_000  # distinct values of a column
+READ_S = 5.0  # for the texts of one column
+PASSING = ("timeout", "worker_died", "memory", "other")  # failures of a read that it may not have another time
 CANDIDATES = 300  # values that are compared with the question
 ENOUGH = 0.7  # share of a value's letters that the question must hold, word by word
 _WORD = re.compile(r"[^\W_]+")
@@ -59,7 +61,8 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
     Raises DatabaseError when the database cannot be read.
     """
     schema = database.schema()
-    matches = list(_matches(question, _index(database, schema), schema))
+    with _index(database, schema) as index:
+        matches = list(_matches(question, index, schema))
     kept = [m for m in matches if not any(_within(m, other) for other in matches)]
     tables, asked = dict(rank_tables(question, schema)), question_stems(question)
 
@@ -177,56 +180,66 @@ def _candidates(question: str, asked: list[str], index: Path) -> list[tuple[str,
 # -------------------------------------------------------------------------------------------------------- index
 
 
-def _index(database: Database, schema: Schema) -> Path:
-    """The index of a database's content, in the cache; another process may build the same one meanwhile."""
+@contextmanager
+def _index(database: Database, schema: Schema) -> Iterator[Path]:
+    """The index of a database's content, in the cache; another process may build the same one meanwhile.
+
+    One without the texts of a column that could not be read this time is used this once, and not kept.
+    """
     file = cache_dir("values") / f"{database.fingerprint}.sqlite"
-    if not file.exists():
-        handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
-        os.close(handle)
-        try:
-            _build(Path(name), database, schema)
+    if file.exists():
+        yield file
+        return
+    handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
+    os.close(handle)
+    try:
+        if _build(Path(name), database, schema):
             Path(name).replace(file)
-        finally:
-            Path(name).unlink(missing_ok=True)
-    return file
+            yield file
+        else:
+            yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
-def _build(file: Path, database: Database, schema: Schema) -> None:
+def _build(file: Path, database: Database, schema: Schema) -> bool:
+    """Write the index; False where a read failed that may succeed another time."""
+    whole = True
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(
             'CREATE VIRTUAL TABLE cell USING fts5(value, "table" UNINDEXED, "column" UNINDEXED, tokenize="trigram")'
         )
         connection.execute('CREATE TABLE short (value, "table", "column")')
-        for row in _texts(database, schema):
-            into = "cell" if len(row[0]) >= 3 else "short"
-            connection.execute(f'INSERT INTO {into} (value, "table", "column") VALUES (?, ?, ?)', row)
+        for table, column, result in _reads(database, schema):
+            whole = whole and (result.success or result.error_kind not in PASSING)
+            for (value,) in result.rows if result.success else ():
+                if isinstance(value, str) and 1 <= len(value) <= LONGEST:
+                    into = "cell" if len(value) >= 3 else "short"
+                    row = (value, table, column)
+                    connection.execute(f'INSERT INTO {into} (value, "table", "column") VALUES (?, ?, ?)', row)
         connection.execute("CREATE INDEX by_value ON short (value)")
+    return whole
 
 
-def _texts(database: Database, schema: Schema) -> Iterator[tuple[str, str, str]]:
-    """(value, table, column) of every short text."""
+def _reads(database: Database, schema: Schema) -> Iterator[tuple[str, str, RunResult]]:
+    """(table, column, its distinct texts) of every column; behind a read that took too long, no more of that table."""
     for table in schema.tables:
         for column in table.columns:
-            if database.dialect != "sqlite":
-                yield from _texts_of(database, table.name, column)
-                continue
-            name = quote_always(column.name)
-            sql = (
-                f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {quote_always(table.name)} LIMIT 100000) "
-                f"WHERE typeof({name}) = 'text' AND length({name}) BETWEEN 1 AND {LONGEST} LIMIT {MOST_VALUES}"
-            )
-            result = database.run(sql, timeout_s=5.0, max_rows=MOST_VALUES)
-            for (value,) in result.rows if result.success else ():
-                yield str(value), table.name, column.name
+            if database.dialect != "sqlite" and not _TEXTUAL.search(column.type or "TEXT"):
+                continue  # columns of other engines hold values of their type only
+            query = _query_of(database.dialect, table.name, column.name)
+            result = database.run(query, timeout_s=READ_S, max_rows=MOST_VALUES)
+            yield table.name, column.name, result
+            if result.error_kind == "timeout":
+                break
 
 
-def _texts_of(database: Database, table: str, column: Column) -> Iterator[tuple[str, str, str]]:
-    """The short texts of one column on another engine than SQLite, whose columns hold values of their type only."""
-    if not _TEXTUAL.search(column.type or "TEXT"):
-        return
-    name = exp.column(column.name, quoted=True)
-    query = exp.select(name).distinct().from_(exp.table_(table, quoted=True)).limit(MOST_VALUES)
-    result = database.run(query.sql(dialect=database.dialect), timeout_s=5.0, max_rows=MOST_VALUES)
-    for (value,) in result.rows if result.success else ():
-        if isinstance(value, str) and 1 <= len(value) <= LONGEST:
-            yield value, table, column.name
+def _query_of(dialect: str, table: str, column: str) -> str:
+    if dialect != "sqlite":
+        name = exp.column(column, quoted=True)
+        return exp.select(name).distinct().from_(exp.table_(table, quoted=True)).limit(MOST_VALUES).sql(dialect=dialect)
+    text = quote_always(column)
+    return (
+        f"SELECT DISTINCT {text} FROM (SELECT {text} FROM {quote_always(table)} LIMIT 100000) "
+        f"WHERE typeof({text}) = 'text' AND length({text}) BETWEEN 1 AND {LONGEST} LIMIT {MOST_VALUES}"
+    )
