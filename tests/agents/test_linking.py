@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nl2sql.agents.context import linking
 from nl2sql.agents.context.linking import link_schema, rank_tables, stem
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
 from nl2sql.sql.words import words
@@ -48,6 +49,20 @@ def test_the_needed_tables_are_kept(size: str, needed: str, question: str) -> No
     assert set(needed.split()) <= set(kept)
     assert len(kept) <= int(size)
     assert kept == [t.name for t in UNIVERSITY.tables if t.name in kept]
+
+
+def test_the_work_of_a_ranking_grows_with_the_words_of_a_question_not_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = []
+    monkeypatch.setattr(linking, "similarity", lambda one, other: compared.append((one, other)) or 0.0)
+
+    def work(count: int) -> int:
+        compared.clear()
+        rank_tables(" ".join(f"x{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(count)), UNIVERSITY)
+        return len(compared)
+
+    assert work(80) < 2.5 * work(40)
 
 
 def test_tables_between_two_that_are_asked_for_come_along() -> None:

@@ -113,13 +113,13 @@ def question_stems(nlq: str) -> list[str]:
 def _own_scores(asked: Sequence[str], tables: Sequence[Table]) -> list[float]:
     names = [[stem(word) for word in words(table.name)] for table in tables]
     columns = [{stem(word) for column in table.columns for word in words(column.name)} for table in tables]
+    covered = [sum(_best(part, asked) for part in parts) / max(len(parts), 1) for parts in names]
     scores = [0.0] * len(tables)
     for word in asked:
         matches = []
         for i in range(len(tables)):
             in_name = _best(word, names[i])
-            covered = sum(_best(part, asked) for part in names[i]) / max(len(names[i]), 1)
-            matches.append(max(in_name * NAME_WEIGHT * (0.5 + covered / 2), _best(word, columns[i])))
+            matches.append(max(in_name * NAME_WEIGHT * (0.5 + covered[i] / 2), _best(word, columns[i])))
         count = sum(match > 0 for match in matches)
         if count:
             rarity = math.log(1 + len(tables) / count)
