@@ -31,7 +31,7 @@ from nl2sql.agents.prompt_texts import TOOL_TEXTS
 from nl2sql.agents.task import EpisodeFailed, State
 from nl2sql.config import RepairConfig
 from nl2sql.databases import validation
-from nl2sql.errors import Cancelled, DatabaseError
+from nl2sql.errors import Cancelled, DatabaseError, ModelError
 from nl2sql.interfaces import Resources, Tool
 
 KEPT_ROWS = 20  # of a result in an observation, and so in the trace
@@ -206,12 +206,14 @@ def action_space(resources: Resources) -> dict[str, ToolRecord]:
 
 
 def dispatch(state: State, action: str, args: Mapping[str, Any]) -> Any:
-    """Run the tool. What it raises ends the episode, attributed to the tool or the database."""
+    """Run the tool. What it raises ends the episode, attributed to the tool, the database or the model."""
     tool = action_space(state.task.resources)[action]
     try:
         observation = tool.function(state, args)
     except DatabaseError as error:
         raise EpisodeFailed("database", str(error)) from error
+    except ModelError as error:
+        raise EpisodeFailed("model", str(error)) from error
     except (EpisodeFailed, Cancelled):
         raise
     except Exception as error:  # tools are users' code too: attribute, record, never crash the run

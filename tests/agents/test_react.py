@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from nl2sql.agents import agent_tools
 from nl2sql.agents.agent_tools import TOOLS
 from nl2sql.agents.prompts import REACT_SYSTEM_PROMPT
 from nl2sql.agents.react import bootstrap, parse_action, pending_override, react_sql
@@ -21,7 +22,7 @@ from nl2sql.agents.record import Episode
 from nl2sql.agents.task import State
 from nl2sql.config import CHECKS, PRESETS, ReactConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.errors import UsageError
+from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 
@@ -231,6 +232,18 @@ def test_a_tool_of_the_user_joins_the_action_space_and_its_failure_is_data(shop:
         episode = react_sql(QUESTION, database, ScriptedModel(replies), tools=tools)
     assert [r["observation"] for r in episode.trace if r.get("action") == "count_rows"] == [{"rows": 4}]
     assert episode.error == "tool: boom: RuntimeError: on purpose"
+
+
+def test_a_model_that_fails_inside_a_tool_is_a_failure_of_the_model(shop: Path, monkeypatch: Any) -> None:
+    def gone(*_: Any) -> Any:
+        raise ModelError("server gone")
+
+    replies = ["Action: extract_constraints[{}]", "Action: ask_twice[{}]"]
+    with SqliteDatabase(shop) as database:
+        asked = react_sql(QUESTION, database, ScriptedModel(replies), tools={"ask_twice": gone})
+        monkeypatch.setattr(agent_tools, "link", gone)  # it counts tokens, which a server may do
+        linked = react_sql(QUESTION, database, ScriptedModel(replies))
+    assert [(e.error, e.finish) for e in (asked, linked)] == [("model: server gone", "error")] * 2
 
 
 def test_a_tool_of_the_user_is_named_to_the_model_with_what_it_is_for_and_takes(shop: Path) -> None:
