@@ -14,7 +14,7 @@ fitting the window are the same for both, since a native call is turned into the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ SHOWN_ROWS = 5  # of a result as the model reads it; the trace keeps KEPT_ROWS
 TRIED_CHARS = 10_000_000  # read as JSON for one text, all tries together: a hundredth of a second
 ACTION = re.compile(r"Action:\s*+([A-Za-z_]\w*+)\s*+\[\s*+")
 CLOSED = re.compile(r"\s*+\]")
+LINE_END = re.compile(r"[ \t]*+(?:\n|\Z)")
 Prompt = tuple[list[dict[str, Any]], dict[str, Any]]  # messages, and the open turn or the tools beside them
 TurnGrammar = Callable[[tuple[tuple[str, str], ...], int], Grammar]
 
@@ -67,7 +68,7 @@ TEXT = Form(
     read=lambda reply: (reply, 0),
     grammar=select.action_grammar,
     stops=("Observation:",),
-    end="]\n",
+    end="}]\n",  # not "]\n", with which a line of a thought may end
 )
 
 
@@ -87,22 +88,44 @@ def parse_action(text: str) -> tuple[str, dict[str, Any], str]:
     """
     if reason := past_limits(text):
         return "", {}, f"past_limits: {reason}"
+    for name, args, _ in _actions(text, reversed(list(ACTION.finditer(text)))):
+        return name, args, ""
+    at = text.rfind("Action:")
+    return "", {}, one_line(text[at:] if at >= 0 else text, 120) or "nothing"
+
+
+def first_action(text: str, *, stopped: bool) -> str:
+    """``text`` up to its first complete action that ends a line, what a stop string took put back; else ``text``.
+
+    stopped: the model was not cut off at its limit, so that ``TEXT.end`` may be what is missing.
+    """
+    if past_limits(text):
+        return text
+    for taken in ("", "]", TEXT.end.rstrip()) if stopped else ("", "]"):
+        whole = text + taken
+        for _, _, end in _actions(whole, ACTION.finditer(whole)):
+            if LINE_END.match(whole, end):
+                return whole[:end]
+    return text
+
+
+def _actions(text: str, matches: Iterable[re.Match[str]]) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """(tool, arguments, where it ends) of the well-formed actions among ``matches``, within ``TRIED_CHARS``."""
     left = TRIED_CHARS
-    for match in reversed(list(ACTION.finditer(text))):
+    for match in matches:
         start = match.end()
         if text.startswith("]", start):
-            return match[1], {}, ""
+            yield match[1], {}, start + 1
+            continue
         left -= len(text) - start
         if left < 0:
-            break
+            return
         try:
             args, end = decode_json(text, start)
         except ValueError:
             continue
-        if isinstance(args, dict) and CLOSED.match(text, end):
-            return match[1], args, ""
-    at = text.rfind("Action:")
-    return "", {}, one_line(text[at:] if at >= 0 else text, 120) or "nothing"
+        if isinstance(args, dict) and (closed := CLOSED.match(text, end)):
+            yield match[1], args, closed.end()
 
 
 def fit_window(state: State, form: Form) -> Prompt:
