@@ -84,9 +84,6 @@ class Row:
             return True
         if self.grammar is not None:
             self.grammar.consume(token)
-            if self.grammar.stopped:
-                self.text, self.finish = decode(self.ids), "stop"
-                return True
         if self.stop:
             # Every token is at least a byte, so a stop string that ends here lies within this many tokens.
             tail = decode(self.ids[-(max(len(s.encode()) for s in self.stop) + 8) :])
@@ -95,6 +92,9 @@ class Row:
                 if text is not None:
                     self.text, self.finish = text, "stop"
                     return True
+        if self.grammar is not None and self.grammar.stopped:  # behind the stops: a grammar may end with one
+            self.text, self.finish = decode(self.ids), "stop"
+            return True
         if len(self.ids) >= self.max_new_tokens:
             self.text, self.finish = decode(self.ids), "length"
             return True

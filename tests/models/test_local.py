@@ -196,6 +196,21 @@ def test_a_grammar_holds_what_is_written(model: LocalModel) -> None:
     assert len(done.text) == 6 and set(done.text) <= set("abcd") and done.finish_reason == "stop"
 
 
+@pytest.mark.parametrize(
+    ("grammar", "stop", "text"),
+    [
+        (Grammar("lark", 'start: "ab;"'), ";", "ab"),
+        (Grammar("lark", 'start: "ab;"'), "nowhere", "ab;"),
+        (Grammar("json_schema", '{"enum": [{"a": "x"}]}'), "}", '{"a": "x"'),
+    ],
+)
+def test_a_stop_string_that_ends_a_grammar_is_no_part_of_the_text(
+    grammar: Grammar, stop: str, text: str, model: LocalModel
+) -> None:
+    done = model.generate(chat("x"), max_new_tokens=20, grammar=grammar, stop=[stop])[0]
+    assert (done.text, done.finish_reason) == (text, "stop")
+
+
 def test_a_malformed_grammar_is_refused(model: LocalModel) -> None:
     with pytest.raises(ModelError, match="grammar is malformed"):
         model.generate(chat("x"), max_new_tokens=8, grammar=Grammar("lark", "start: ("))
