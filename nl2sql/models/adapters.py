@@ -1,8 +1,9 @@
 """LoRA adapters [36] in PEFT's format, merged into a model's weights when it is loaded.
 
 The package carries adapters of its own (``packaged_adapters``), and an embedded model may name one as its default. A
-merged model computes what the adapted one would, at the cost of the plain one. Covered: LoRA on linear layers, also
-rank-stabilised; not DoRA, biases, ranks of their own per layer, or layers saved whole (refused by name).
+merged model computes what the adapted one would, at the cost of the plain one. Covered: LoRA on linear layers, those of
+GPT-2 (``Conv1D``, stored transposed) among them, also rank-stabilised; not DoRA, biases, ranks of their own per layer,
+or layers saved whole (refused by name).
 """
 
 from __future__ import annotations
@@ -59,15 +60,18 @@ def merge_adapter(model: Any, folder: Path) -> str:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{folder / WEIGHTS} cannot be read ({error}); copy or train it again") from None
-    weights = dict(model.named_parameters())
+    weights, layers = dict(model.named_parameters()), dict(model.named_modules())
     changes = []
     for name in sorted(tensors):
         if not name.endswith(".lora_A.weight"):
             if not name.endswith(".lora_B.weight"):
                 raise ModelError(f"adapter {folder} holds {name}; only LoRA on linear layers is merged")
             continue
-        target = weights.get(f"{name.removeprefix(PREFIX).removesuffix('.lora_A.weight')}.weight")
+        place = name.removeprefix(PREFIX).removesuffix(".lora_A.weight")
+        target, transposed = weights.get(f"{place}.weight"), type(layers.get(place)).__name__ == "Conv1D"
         down, up = tensors[name], tensors.get(name.replace(".lora_A.", ".lora_B."))
+        if transposed and up is not None:  # the layer itself tells: peft's fan_in_fan_out is one for all layers
+            down, up = up.T, down.T
         if target is None or up is None or target.shape != (up.shape[0], down.shape[1]):
             raise ModelError(f"adapter {folder} was made for another model: {name} fits no layer of this one")
         if target.is_meta:

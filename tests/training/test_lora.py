@@ -166,6 +166,22 @@ def test_a_merged_adapter_computes_what_the_adapted_model_does(tmp_path):
         assert not torch.allclose(plain, expected, atol=1e-2)
 
 
+@pytest.mark.parametrize("layer", ["attn.c_proj", "attn.c_attn"])
+def test_a_layer_that_is_stored_transposed_gets_its_change_transposed(tmp_path, layer):
+    """GPT-2's ``attn.c_proj`` is square, so no shape shows which way round its weights are."""
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    config = LoraConfig(r=4, target_modules=[layer], fan_in_fan_out=True, init_lora_weights=False)
+    get_peft_model(tiny_model("gpt2"), config).save_pretrained(tmp_path)
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    merged = tiny_model("gpt2")
+    merge_adapter(merged, tmp_path)
+    with torch.no_grad():
+        expected = PeftModel.from_pretrained(tiny_model("gpt2"), tmp_path)(input_ids=ids).logits
+        assert torch.allclose(merged(input_ids=ids).logits, expected, atol=1e-3)
+        assert not torch.allclose(tiny_model("gpt2")(input_ids=ids).logits, expected, atol=1e-1)
+
+
 def test_a_training_goes_on_with_another_s_adapter(tmp_path):
     trained(tmp_path)
     ids = torch.tensor([[5, 6, 7, 8, 9]])
