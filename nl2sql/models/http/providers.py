@@ -69,17 +69,27 @@ class Place:
 def place_of(spec: str, environment: Mapping[str, str] = os.environ) -> Place:
     """The place that ``PROVIDER/NAME`` or ``http://HOST/v1#NAME`` names (name "" when missing).
 
-    Raises UsageError for an address that may hold a secret or names no host, and where a key is missing.
+    Raises UsageError for an address that may hold a secret or names no host, and where a key is missing or cannot be
+    sent.
     """
 
     def value(variable: str) -> str:
         return environment.get(variable, "").strip()
 
+    def key(variable: str) -> str:
+        text = value(variable)
+        if not (text.isascii() and text.isprintable()):  # no header can hold it, and an error about one would show it
+            raise UsageError(
+                f"the environment variable {variable} holds a line break or another character that no key has (curly "
+                f"quotes?); type: export {variable}=YOUR_KEY, the key alone, on one line"
+            )
+        return text
+
     head, _, name = spec.partition("/")
     provider = PROVIDERS.get(head)
     if provider is None:
         url, name = split_address(spec)
-        return Place(url, name, key=value(KEY_VARIABLE))
+        return Place(url, name, key=key(KEY_VARIABLE))
     named, variable = value(provider.address_variable), provider.key_variable
     url = _address(provider, named) if named else provider.address
     if provider.key_needed and not named and not value(variable):
@@ -88,7 +98,7 @@ def place_of(spec: str, environment: Mapping[str, str] = os.environ) -> Place:
             f"type: export {variable}=YOUR_KEY (it is sent to {url} and written nowhere). A model of that name on the "
             "Hugging Face hub: give its folder"
         )
-    return Place(url, name.strip(), head, value(variable), variable)
+    return Place(url, name.strip(), head, key(variable), variable)
 
 
 def key_headers(place: Place) -> dict[str, str]:

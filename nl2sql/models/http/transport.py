@@ -192,6 +192,8 @@ class Transport:
             ) from None
         except _TooLarge:
             raise ModelError(f"{self.base}: the answer is longer than {MAX_BODY_BYTES // 2**20} MiB") from None
+        except httpx.LocalProtocolError as error:  # no request at all; its text may quote a header, the key's too
+            raise ModelError(f"{self.base}: the request cannot be sent ({type(error).__name__})") from None
         except httpx.TransportError as error:
             what = self._clean(str(error)) or type(error).__name__
             raise _Again(f"cannot be reached ({what})", unreachable=True) from None
