@@ -70,6 +70,7 @@ class StandIn(ThreadingHTTPServer):
         self.when: Callable[[str], Callable[[_Handler], None] | None] = lambda text: None
         self.at_once = self.most_at_once = 0
         self.delay_s = 0.0
+        self.listed: Any = None  # in place of the list of models
         self.lock = threading.Lock()
 
     @property
@@ -107,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         dialect = self.server.dialect
         if self.path == "/v1/models":
             rows = [{"id": name, "object": "model", "max_model_len": dialect.window} for name in dialect.names]
-            return self.reply({"object": "list", "data": rows})
+            return self.reply(self.server.listed or {"object": "list", "data": rows})
         return self.reply({"error": {"message": "not found"}}, 404)
 
     def do_POST(self) -> None:

@@ -35,6 +35,12 @@ def test_an_unknown_name_lists_what_the_server_offers(server: StandIn) -> None:
         load_model(f"{server.url}#nope")
 
 
+@pytest.mark.parametrize("models", [5, "many", None, {"id": "x"}, [7]])
+def test_a_list_of_models_that_is_none_is_passed_over(models: Any, server: StandIn) -> None:
+    server.listed = {"data": models}
+    assert opened(server).name == "org/some-model"
+
+
 def test_nobody_there_is_one_line_with_the_address() -> None:
     with pytest.raises(ModelError, match=r"http://127\.0\.0\.1:9/v1: cannot be reached") as caught:
         load_model("http://127.0.0.1:9/v1#x", server=["retries=1"])

@@ -89,7 +89,13 @@ def test_a_slow_drip_ends_at_the_deadline(server: StandIn) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [hangs_up, sends({"error": "overloaded"}, 503), sends("busy", 429, Retry_After="0.01"), sends("", 500)]
+    "bad",
+    [
+        hangs_up,
+        sends({"error": "overloaded"}, 503),
+        sends("busy", 429, Retry_After="0.01"),
+        *(sends("", status) for status in (500, 520, 599)),
+    ],
 )
 def test_what_may_pass_is_tried_again(bad: Any, server: StandIn) -> None:
     model = opened(server)
@@ -104,6 +110,14 @@ def test_what_does_not_pass_is_told_after_the_last_try(server: StandIn) -> None:
     with pytest.raises(ModelError, match=r"HTTP 503: no GPU \(tried 3 times\)"):
         model.generate(CHAT, max_new_tokens=2)
     assert len(server.requests) == 3
+
+
+def test_what_a_server_does_not_have_is_asked_for_once(server: StandIn) -> None:
+    model = opened(server)
+    server.misbehave.append(sends("not implemented", 501))
+    with pytest.raises(ModelError, match="HTTP 501: not implemented"):
+        model.generate(CHAT, max_new_tokens=2)
+    assert len(server.requests) == 1
 
 
 def test_retry_after_is_obeyed(server: StandIn) -> None:

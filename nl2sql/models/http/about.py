@@ -25,8 +25,9 @@ def served_models(server: Server) -> list[dict[str, Any]]:
         if refused.status in (401, 403) or 300 <= refused.status < 400:
             raise
         return []
-    rows = data.get("data") if isinstance(data, Mapping) else None
-    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)] if rows else []
+    found = data.get("data") if isinstance(data, Mapping) else None
+    rows = found if isinstance(found, list) else []
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
 
 
 def count_remotely(

@@ -1,8 +1,8 @@
 """Requests to an HTTP server: JSON in, JSON (or a stream of lines) out, bounded in time, size and number.
 
 One background thread runs an event loop; callers block in ``send`` and can be cancelled. Connection errors, 408, 429
-and 5xx are retried with exponential back-off and jitter; ``Retry-After`` is obeyed. Redirects are not followed, so
-that a key goes nowhere else. What a server says in an error is shown on one line, without the key.
+and 5xx (but 501) are retried with exponential back-off and jitter; ``Retry-After`` is obeyed. Redirects are not
+followed, so that a key goes nowhere else. What a server says in an error is shown on one line, without the key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_BODY_BYTES = 8 * 2**20  # a server that sends without end must not fill the 
 FIRST_WAIT_S, LONGEST_WAIT_S, LONGEST_RETRY_AFTER_S = 0.5, 20.0, 120.0
 DOWN_S = 30.0  # after a call gave up on an unreachable server, others try once only, for so long
 _POLL_S = 0.05  # how often a waiting caller looks at its cancel event
-_RETRIED = {408, 429, 500, 502, 503, 504, 529}
+_RETRIED = {408, 429, *range(500, 600)} - {501}
 
 
 class LineSink(Protocol):
