@@ -59,6 +59,10 @@ def test_a_page_that_is_no_such_server_is_one_line(server: StandIn) -> None:
         ("retries", "expected KEY=VALUE"),
         ("retries=many", "--server retries=many"),
         ("price_in=-1", "--server price_in=-1"),
+        *((f"{name}=inf", f"--server {name}=inf") for name in ("price_in", "price_out", "timeout_s")),
+        ("price_out=nan", "--server price_out=nan"),
+        ("body.top_p=NaN", "no infinite number"),
+        ("body.top_p=[1e999]", "no infinite number"),
         ("tokenizer=nowhere-at-all", "unknown model 'nowhere-at-all'"),
     ],
 )
