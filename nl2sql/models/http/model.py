@@ -19,25 +19,18 @@ from typing import Any
 from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.models.http.about import count_remotely, served_models
-from nl2sql.models.http.grammar import TRIAL_TOKENS, GrammarCheck, fields_for, find_form, refusal
+from nl2sql.models.http.grammar import GrammarCheck, fields_for, refusal
 from nl2sql.models.http.options import ServerOptions, load_tokenizer, window_of
 from nl2sql.models.http.probe import probe
 from nl2sql.models.http.prompts import CONTINUE, CountedPrompts, for_chat, quoting, rendered, without_echo
 from nl2sql.models.http.providers import place_of
 from nl2sql.models.http.server import Server
 from nl2sql.models.http.transport import Reply, RequestRefused, Transport
+from nl2sql.models.http.trials import Trials
 from nl2sql.models.http.wire import Answer, Counts, Stream, read_answers, read_counts
 
 logger = logging.getLogger(__name__)
 
-_WEATHER: ToolDefinition = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 MAX_SAID = 600  # characters of an error about an answer
 _STORY = ({"role": "user", "content": "Tell me a story."},)
 
@@ -75,10 +68,8 @@ class HttpModel:
             self._server.close()
             raise
         self.context_window = self.abilities.window
-        self._forms: dict[str, str] = {}
+        self._trials = Trials()
         self._check: GrammarCheck | None = None
-        self._samples: bool | None = None
-        self._tools: bool | None = None
         self._many = self.abilities.many
         self._finding = threading.Lock()
         self._counted = CountedPrompts()
@@ -343,13 +334,7 @@ class HttpModel:
 
     def takes(self, kind: str) -> bool:
         """Does the server keep to grammars of ``kind`` (lark, json_schema)? Found out once, by a trial."""
-        return bool(self._form(kind))
-
-    def _form(self, kind: str) -> Any:
-        with self._finding:
-            if kind not in self._forms:
-                self._forms[kind] = find_form(kind, lambda extra: self._trial(_STORY, TRIAL_TOKENS[kind], **extra))
-            return self._forms[kind]
+        return bool(self._trials.form(kind, self._trial))
 
     def check(self, *, grammar: bool, tools: bool) -> None:
         """Raises ModelError when the server does not show its model tools, or takes no grammar beside them."""
@@ -365,34 +350,18 @@ class HttpModel:
                 f"{self.url} parses tool calls itself, which goes with no grammar; leave --constrain at none, "
                 "react.native_tools at false, or render prompts here (--server tokenizer=...)"
             )
-        with self._finding:
-            if self._tools is None:
-                self._tools = self._shows_tools()
-        if not self._tools:
+        if not self._trials.shows_tools(self._trial):
             raise ModelError(
                 f"{self.url} takes tools and does not show them to {self.name} (it counts as many tokens with them as "
                 "without); leave react.native_tools at false"
             )
-
-    def _shows_tools(self) -> bool:
-        """Does the prompt grow by tools? A server that counts nothing is believed. Raises ModelError when refused."""
-        counts = []
-        for tools in ((), (_WEATHER,)):
-            path, prompt = self._prompt(_STORY, "", tools)
-            body = prompt | self._settings(1, (), None, None, 1)
-            try:
-                data = self._server.send("POST", f"{self.url}/{path}", body, retries=1).data
-            except RequestRefused as refused:
-                raise ModelError(f"{refused} (asked with tools; react.native_tools is on)") from None
-            counts.append(read_counts(data).prompt)
-        return None in counts or counts[0] != counts[1]
 
     def _constraint(self, grammar: Grammar) -> dict[str, Any]:
         """The request fields for a grammar. Raises ModelError when the server has no structured output for it."""
         with self._finding:
             self._check = self._check or GrammarCheck()
             self._check.prepare(grammar)
-        form = self._form(grammar.kind)
+        form = self._trials.form(grammar.kind, self._trial)
         if not form:
             raise refusal(self.url, grammar.kind)
         return fields_for(grammar, form)
@@ -407,25 +376,18 @@ class HttpModel:
             raise ModelError(f"{self.url}: {error}") from None
 
     def _check_sampling(self) -> None:
-        """Does the server sample at all? transformers serve, for one, decodes greedily whatever the temperature."""
-        with self._finding:
-            if "temperature" in self._server.refused:
-                self._samples = True  # at a temperature of its own, whatever it is asked
-            if self._samples is None:
-                hot = {"temperature": 1.5, "top_p": 1.0}
-                texts = {self._trial(_STORY, 16), *(self._trial(_STORY, 16, **hot, seed=seed) for seed in (1, 2))}
-                self._samples = len(texts) > 1
-        if not self._samples:
+        """Raises ModelError for a server that does not sample. At a temperature of its own it does."""
+        if "temperature" not in self._server.refused and not self._trials.samples(self._trial):
             raise ModelError(
                 f"{self.url} decodes greedily whatever the temperature, so it cannot draw samples; leave "
                 "react.do_sample=false, single_shot.samples=1 and candidates.n=1 (no --equal-tokens), or use another "
                 "server"
             )
 
-    def _trial(self, messages: Sequence[Message], tokens: int, **extra: Any) -> str:
-        path, prompt = self._prompt(messages, "")
+    def _trial(self, tokens: int, **extra: Any) -> Any:
+        path, prompt = self._prompt(_STORY, "")
         body = prompt | self._settings(tokens, (), None, None, 1) | extra
-        return read_answers(self._server.send("POST", f"{self.url}/{path}", body, retries=1).data, ())[0].text
+        return self._server.send("POST", f"{self.url}/{path}", body, retries=1).data
 
     def _nameless(self) -> UsageError:
         names = [row["id"] for row in served_models(self._server)]
