@@ -7,7 +7,7 @@
 
 A server that refuses one of ``OPTIONAL`` and names it is asked again without it, at once and from then on: that costs
 one call. What is left out is said once (logger, ``refused``). What a user puts in by ``--server body.KEY=VALUE`` is
-never left out.
+never left out, nor a temperature by a server that has taken 0: it refuses that value, and the caller is told.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class Server:
         self.place, self.base = transport.place, transport.base
         self.foreign = transport.place.provider == "anthropic"  # speaks another interface than OpenAI's
         self._refused: dict[str, None] = {}
+        self._took_zero = False  # as a temperature
+        self._told_lowered = False
         self._lock = threading.Lock()
         self.close, self.without_key = transport.close, transport.without_key
 
@@ -82,6 +84,7 @@ class Server:
                 if not self._learn(refused, fitted):
                     raise
                 continue
+            self._took_zero |= any(body is not None and body.get("temperature") == 0 for _, _, body, _ in fitted)
             return [self._heard(request, reply) for request, reply in zip(fitted, replies, strict=True)]
 
     def _fitted(self, request: Request) -> Request:
@@ -100,12 +103,20 @@ class Server:
             bodies |= body if body is not None and url.endswith("completions") else {}
         ours = {name: value for name, value in bodies.items() if name not in self._body}
         field = refused_field(refused.said, refused.field, ours) if refused.status in (400, 422) else ""
+        if field == "temperature" and self._took_zero and ours[field] != 0:
+            return False  # this value, not the field
         if field:
             self.refuse(field)
         return bool(field)
 
     def _spoken(self, request: Request) -> Request:
-        return anthropic.request_of(*request) if self.foreign else request
+        if not self.foreign:
+            return request
+        asked, spoken = request[2] or {}, anthropic.request_of(*request)
+        if asked.get("temperature") != (spoken[2] or {}).get("temperature") and not self._told_lowered:
+            self._told_lowered = True
+            logger.warning("%s takes no temperature above 1: %s is sent as 1", self.base, asked["temperature"])
+        return spoken
 
     def _heard(self, request: Request, reply: Reply) -> Reply:
         if not self.foreign or request[2] is None:

@@ -22,8 +22,8 @@ _WEATHER: ToolDefinition = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-_HOT = {"temperature": 1.5, "top_p": 1.0}
-_SEEDS = 2  # samples that may be the greedy text before a server is said to decode greedily
+_HOT = {"temperature": 1.0, "top_p": 1.0}  # some servers take no higher temperature
+_SEEDS = 4  # samples that may be the greedy text before a server is said to decode greedily
 
 
 class Ask(Protocol):

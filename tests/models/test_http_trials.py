@@ -1,0 +1,94 @@
+"""What a server is found to do by trying: a refused value, a busy server and one bad request show nothing of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from models.provider_servers import KEY, SQL, Anthropic, App, Refused, provider_at
+
+from nl2sql.errors import ModelError
+from nl2sql.interfaces import Sampling
+from nl2sql.models import load_model
+from nl2sql.models.http.model import HttpModel
+
+pytestmark = pytest.mark.usefixtures("no_waits")
+ASKED = [{"role": "user", "content": "How many customers?"}]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """``started(provider, app)``: the stand-in as a model."""
+    with ExitStack() as stack:
+
+        def start(provider: str, app: App, *options: str) -> HttpModel:
+            address = stack.enter_context(provider_at(app))
+            monkeypatch.setenv(f"{provider.upper()}_BASE_URL", address)
+            monkeypatch.setenv(f"{provider.upper()}_API_KEY", app.key)
+            model = load_model(f"{provider}/{app.name}", server=options)
+            assert isinstance(model, HttpModel)
+            stack.enter_context(closing(model))
+            app.bodies.clear()
+            return model
+
+        yield start
+
+
+class UpToOne(App):
+    """Takes temperatures from 0 to 1 and samples above 0."""
+
+    def refuse(self, body: dict[str, Any]) -> None:
+        if not 0 <= body.get("temperature", 1) <= 1:
+            raise Refused("temperature must be in [0, 1]", "temperature")
+
+    def shown(self, words: Any) -> dict[str, Any]:
+        return {"role": "assistant", "content": self.said(words.text)}
+
+    def said(self, text: str) -> str:
+        body = self.bodies[-1]
+        return f"{body.get('seed')} {text}" if body.get("temperature", 1) else text
+
+
+def test_a_server_that_takes_temperatures_up_to_one_keeps_them(started: Any) -> None:
+    app = UpToOne()
+    model = started("vllm", app)
+    assert model.generate(ASKED, max_new_tokens=12, sampling=Sampling(0.8), seed=1)[0].text != SQL
+    assert app.bodies[-1]["temperature"] == 0.8
+    assert model.generate(ASKED, max_new_tokens=12)[0].text == SQL
+    assert app.bodies[-1]["temperature"] == 0 and app.refusals == [] and model.describe()["refused"] == []
+
+
+def test_a_temperature_that_is_refused_where_zero_is_taken_is_told(started: Any) -> None:
+    app = UpToOne()
+    model = started("vllm", app)
+    with pytest.raises(ModelError, match=r"HTTP 400: temperature must be in \[0, 1\]"):
+        model.generate(ASKED, max_new_tokens=12, sampling=Sampling(1.5), seed=1)
+    assert model.generate(ASKED, max_new_tokens=12)[0].text == SQL
+    assert app.bodies[-1]["temperature"] == 0 and model.describe()["refused"] == []
+
+
+def test_a_temperature_that_is_lowered_for_anthropic_is_told_once(
+    started: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Sampled(Anthropic):
+        def refuse(self, body: dict[str, Any]) -> None:
+            """Takes all."""
+
+        def message(self, body: dict[str, Any]) -> Any:
+            answer = super().message(body)
+            if body.get("temperature"):
+                answer["content"] = [{"type": "text", "text": "another"}]
+            return answer
+
+    app = Sampled(key=KEY)
+    model = started("anthropic", app)
+    with caplog.at_level(logging.WARNING):
+        model.generate(ASKED, max_new_tokens=4, sampling=Sampling(0.9), seed=1)
+        assert "temperature" not in caplog.text
+        for _ in range(2):
+            model.generate(ASKED, max_new_tokens=4, sampling=Sampling(1.5), seed=1)
+    assert app.bodies[-1]["temperature"] == 1
+    assert sum("takes no temperature above 1: 1.5 is sent as 1" in line for line in caplog.messages) == 1
