@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from models.provider_servers import KEY, SQL, Anthropic, App, Refused, provider_at
+from models.standin import CHAT, Dialect, opened, sends, serving
 
 from nl2sql.errors import ModelError
-from nl2sql.interfaces import Sampling
+from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.models import load_model
 from nl2sql.models.http.model import HttpModel
 
@@ -92,3 +93,41 @@ def test_a_temperature_that_is_lowered_for_anthropic_is_told_once(
             model.generate(ASKED, max_new_tokens=4, sampling=Sampling(1.5), seed=1)
     assert app.bodies[-1]["temperature"] == 1
     assert sum("takes no temperature above 1: 1.5 is sent as 1" in line for line in caplog.messages) == 1
+
+
+# ---------------------------------------------------------------------------------------------- a busy server
+
+LARK = Grammar("lark", 'start: "zq" /[0-9]+/')
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("busy", [2, 8])
+def test_a_server_that_is_busy_at_the_trial_of_a_grammar_is_tried_again(status: int, busy: int) -> None:
+    with serving(Dialect(grammar="structured_outputs.grammar")) as server, closing(opened(server)) as model:
+        server.misbehave += [sends({"error": "busy"}, status)] * busy  # each form is asked twice
+        with pytest.raises(ModelError, match=f"HTTP {status}: busy"):
+            model.generate(CHAT, max_new_tokens=9, grammar=LARK)
+        server.misbehave.clear()
+        assert model.generate(CHAT, max_new_tokens=9, grammar=LARK)[0].text == "zq123"
+
+
+def test_a_form_that_is_obeyed_counts_though_another_got_no_answer() -> None:
+    with serving(Dialect(grammar="guided_grammar")) as server, closing(opened(server)) as model:
+        server.misbehave += [sends({"error": "no such grammar"}, 500)] * 2
+        assert model.generate(CHAT, max_new_tokens=9, grammar=LARK)[0].text == "zq123"
+
+
+def test_an_answer_that_cannot_be_read_is_a_no() -> None:
+    with serving(Dialect()) as server, closing(opened(server)) as model:
+        server.misbehave += [sends("no JSON"), sends({"choices": []}), sends("x" * 10_000_000), sends("", 400)]
+        for _ in range(2):
+            with pytest.raises(ModelError, match="does not obey a lark grammar"):
+                model.generate(CHAT, max_new_tokens=9, grammar=LARK)
+
+
+@pytest.mark.parametrize("field", ['"stop"', '"n"', '"logprobs"'])
+def test_a_server_that_is_busy_while_it_is_probed_is_an_error(field: str) -> None:
+    with serving(Dialect()) as server:
+        server.when = lambda body: sends({"error": "busy"}, 503) if f"{field}: " in body else None
+        with pytest.raises(ModelError, match=r"HTTP 503: busy \(tried 2 times\)"):
+            load_model(server.spec, server=["retries=1"])

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar
+from nl2sql.models.http.transport import Unanswered
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +65,24 @@ FORMS: Mapping[str, Mapping[str, Form]] = {
 
 
 def find_form(kind: str, ask: Callable[[dict[str, Any]], str]) -> str:
-    """The name of the form that the server obeys; "" when none. ``ask(fields)`` gives the text of a trial request."""
+    """The name of the form that the server obeys; "" when none. ``ask(fields)`` gives the text of a trial request.
+
+    Raises ModelError where no form was obeyed and one got no answer: that one is not known.
+    """
     text, expected = _TRIALS[kind]
+    unanswered: Unanswered | None = None
     for name, form in FORMS[kind].items():
         try:
             answer = ask(form(text))
-        except ModelError:
+        except Unanswered as error:
+            unanswered = error
+        except ModelError:  # refused, or no answer that can be read
             continue
-        if expected.fullmatch(answer):
-            return name
+        else:
+            if expected.fullmatch(answer):
+                return name
+    if unanswered is not None:
+        raise unanswered
     return ""
 
 

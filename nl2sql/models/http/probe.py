@@ -25,7 +25,7 @@ from nl2sql.models.http.prompts import CONTINUE, rendered
 from nl2sql.models.http.providers import PROVIDERS
 from nl2sql.models.http.server import LIMIT, NEWER_LIMIT, Server
 from nl2sql.models.http.thinking import CLOSING, DEFAULT_BUDGET, OPENING
-from nl2sql.models.http.transport import RequestRefused
+from nl2sql.models.http.transport import RequestRefused, Unanswered
 from nl2sql.models.http.wire import read_answers, read_counts
 
 logger = logging.getLogger(__name__)
@@ -296,6 +296,8 @@ class _Probe:
             return False  # cut here, then
         try:
             return words[-1] not in ask(stop=[words[-1]]).text
+        except Unanswered:
+            raise
         except ModelError:
             return False
 
@@ -305,6 +307,8 @@ class _Probe:
             return ask(n=2, temperature=0.7, top_p=0.9, seed=1).choices == 2
         except RequestRefused:
             self._server.refuse("n")
+        except Unanswered:
+            raise
         except ModelError:
             pass
         return False
@@ -315,6 +319,8 @@ class _Probe:
             return wanted if ask(**wanted).logprob is not None else {}
         except RequestRefused:
             self._server.refuse("logprobs")
+        except Unanswered:
+            raise
         except ModelError:
             pass
         return {}

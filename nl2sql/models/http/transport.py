@@ -57,6 +57,10 @@ class RequestRefused(ModelError):
         self.field = field  # of the request, where the server says which one it minds
 
 
+class Unanswered(ModelError):
+    """No answer came, or only that the server is busy or broken: it says nothing of what the server does."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """The reply of a server: parsed JSON, or None when ``lines`` took an event stream."""
@@ -159,7 +163,7 @@ class Transport:
                     if again.unreachable:
                         self._down_until = time.monotonic() + DOWN_S
                     times = f" (tried {attempt + 1} times)" if attempt else ""
-                    raise ModelError(f"{self.base}: {again}{times}") from None
+                    raise Unanswered(f"{self.base}: {again}{times}") from None
                 pause = random.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
                 pause = max(pause, again.after_s or 0.0)
                 logger.info("%s: %s; again in %.1f s", self.base, again, pause)
@@ -187,7 +191,7 @@ class Transport:
                     raw = b"".join([part async for part in _parts(response)])
                     return self._checked(response.status_code, response.headers, raw)
         except TimeoutError:
-            raise ModelError(
+            raise Unanswered(
                 f"{self.base}: no complete answer within {self._timeout_s:g} s; allow more with --server timeout_s=..."
             ) from None
         except _TooLarge:

@@ -1,6 +1,7 @@
 """What a server is found to do when that is first needed: grammars, samples, tools. Each by a few tiny requests.
 
-A finding is kept; where a trial ends in an error, that is the caller's, and the next call tries again.
+A finding is kept. A server that was busy or out of reach has shown nothing: that error is the caller's, and the next
+call tries again.
 """
 
 from __future__ import annotations
