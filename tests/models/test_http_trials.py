@@ -131,3 +131,41 @@ def test_a_server_that_is_busy_while_it_is_probed_is_an_error(field: str) -> Non
         server.when = lambda body: sends({"error": "busy"}, 503) if f"{field}: " in body else None
         with pytest.raises(ModelError, match=r"HTTP 503: busy \(tried 2 times\)"):
             load_model(server.spec, server=["retries=1"])
+
+
+# -------------------------------------------------------------------------------------- several answers at once
+
+FOUR: Any = {"max_new_tokens": 2, "sampling": Sampling(), "n": 4, "seed": 1}
+
+
+def test_a_server_that_refuses_so_many_answers_is_asked_one_by_one_from_then_on() -> None:
+    with serving(Dialect(many=2)) as server, closing(opened(server)) as model:
+        assert "many" in model.describe()["honours"]
+        assert len(model.generate(CHAT, **FOUR)) == 4
+        assert "many" not in model.describe()["honours"]
+        server.requests.clear()
+        assert len(model.generate(CHAT, **FOUR)) == 4 and all("n" not in body for body in server.requests)
+
+
+@pytest.mark.parametrize(("status", "requests"), [(400, 5), (401, 1), (404, 1), (413, 1)])
+def test_another_refusal_leaves_several_answers_at_once(status: int, requests: int) -> None:
+    """A 400 may be about n: the answers are asked for one by one before that is believed."""
+    with serving(Dialect()) as server, closing(opened(server)) as model:
+        model.generate(CHAT, **FOUR)  # finds out whether it samples
+        server.requests.clear()
+        server.when = lambda _: sends({"error": "not you"}, status)
+        with pytest.raises(ModelError, match=f"HTTP {status}: not you"):
+            model.generate(CHAT, **FOUR)
+        assert len(server.requests) <= requests and "many" in model.describe()["honours"]
+        server.when = lambda _: None
+        server.requests.clear()
+        assert len(model.generate(CHAT, **FOUR)) == 4 and len(server.requests) == 1
+
+
+def test_a_refused_greedy_call_for_several_is_not_repeated() -> None:
+    """Greedy answers are asked for one by one in any case, so the refusal is not about n."""
+    with serving(Dialect()) as server, closing(opened(server, batch_size=1)) as model:
+        server.when = lambda _: sends({"error": "not you"}, 400)
+        with pytest.raises(ModelError, match="HTTP 400: not you"):
+            model.generate(CHAT, max_new_tokens=2, n=2)
+        assert len(server.requests) <= 2 and "many" in model.describe()["honours"]

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from nl2sql.errors import ModelError, UsageError, one_line
@@ -113,13 +114,15 @@ class HttpModel:
                 f"{self.context_window} tokens of {self.name}; shorten the question or the schema text "
                 "(-c schema_text.max_tokens=...), or correct it with --server context_window=..."
             )
+        whole = n if self._many and sampling is not None and self.abilities.stops else 1  # answers of one request
+        ask = partial(self._ask, messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
         try:
-            completions = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
-        except RequestRefused:
-            if n == 1 or not self._many:
+            completions = ask(whole)
+        except RequestRefused as refused:
+            if whole == 1 or refused.status not in (400, 422):
                 raise
+            completions = ask(1)
             self._many = False  # some servers take a few at once, but not so many
-            completions = self._ask(messages, prefill, stop, extra, max_new_tokens, sampling, seed, n, cancel, tools)
         if grammar is not None:
             self._hold(completions, grammar)
         seconds = (time.perf_counter() - started) / n
@@ -162,8 +165,7 @@ class HttpModel:
             "prefill_trimmed": abilities.trims,
             "system_role": abilities.systems,
             "token_counts": abilities.counting,
-            "honours": [name for name in ("stops", "many") if getattr(abilities, name)]
-            + ["logprobs"] * bool(abilities.logprobs),
+            "honours": ["stops"] * abilities.stops + ["many"] * self._many + ["logprobs"] * bool(abilities.logprobs),
             "refused": self._server.refused,
             "thinking_tokens": abilities.budget,
             "body": self.options.body,
@@ -210,9 +212,9 @@ class HttpModel:
         n: int,
         cancel: threading.Event | None,
         tools: Sequence[ToolDefinition],
+        whole: int,
     ) -> list[Completion]:
-        """``n`` completions from as few requests as the server allows, side by side."""
-        whole = n if self._many and sampling is not None and self.abilities.stops else 1
+        """``n`` completions from requests of ``whole`` answers each, side by side."""
         echo = prefill if self.abilities.echoes and self.abilities.way == "chat" else ""
         sizes = [min(whole, n - at) for at in range(0, n, whole)]
         # Tools are not streamed: calls come in pieces of another shape, and end by themselves.
