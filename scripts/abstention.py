@@ -1,11 +1,12 @@
 """Does a low confidence tell a question that the database cannot answer? Precision and recall of abstaining.
 
-    NL2SQL_BENCHMARKS=... python scripts/abstention.py --out runs/abstention              # 419 questions, one at a time
+    NL2SQL_BENCHMARKS=... python scripts/abstention.py --out runs/abstention              # all 419 questions
     NL2SQL_BENCHMARKS=... python scripts/abstention.py --out runs/abstention --limit 40   # of each kind; a sample
 
 The benchmark's folder holds ``unanswerable.json`` beside its questions, as defog's does. Both kinds are asked as
 ``nl2sql ask`` asks: the question alone (no evidence, which would say how to refuse), ``best`` with its budget of
-seconds, one question at a time. The runs lie in ``--out``, and go on where they were interrupted. An answer is held
+seconds. Eight are asked at a time: each then has its first view only, as one alone has on two slow cores. The runs lie
+in ``--out``, and go on where they were interrupted. An answer is held
 back where its confidence is below ``min_confidence`` or there is no query at all.
 
 *precision*: of the questions held back, the share that cannot be answered. *recall*: of those that cannot be answered,

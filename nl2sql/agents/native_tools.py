@@ -142,4 +142,5 @@ NATIVE = Form(
     grammar=select.tool_call_grammar,
     stops=STOPS,
     end=CLOSING,
+    ended=lambda reply, stopped: reply,  # one call at a time
 )

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nl2sql.agents import prompts, repairing, turns, verifying
+from nl2sql.agents import prompts, repairing, verifying
 from nl2sql.agents.agent_tools import action_space, dispatch
 from nl2sql.agents.checks import guardrails
 from nl2sql.agents.native_tools import NATIVE
@@ -127,8 +127,8 @@ def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
         options["grammar"] = grammar
     completion = state.task.ask(messages, max_new_tokens=config.max_new_tokens, **options)
     text = completion.text
-    if cut_behind and form is TEXT:
-        text = turns.first_action(text, stopped=completion.finish_reason == "stop")
+    if cut_behind:
+        text = form.ended(text, completion.finish_reason == "stop")
     state.record({"step": step, "llm": text})
     text, dropped = form.read(text)
     if dropped:

@@ -41,7 +41,7 @@ class Form:
 
     opening: system prompt and first user turn. prompt: messages and options of the next turn. read: a reply as the
     transcript writes it, and how many further calls it held. stops: where a reply ends in any case. end: what stands
-    behind a complete action.
+    behind a complete action. ended: a reply that ``end`` may have cut (True: it was stopped), up to its first action.
     """
 
     opening: Callable[[State], list[dict[str, Any]]]
@@ -50,6 +50,7 @@ class Form:
     grammar: TurnGrammar
     stops: Sequence[str]
     end: str
+    ended: Callable[[str, bool], str]
 
 
 def _opening(state: State) -> list[dict[str, Any]]:
@@ -69,6 +70,7 @@ TEXT = Form(
     grammar=select.action_grammar,
     stops=("Observation:",),
     end="}]\n",  # not "]\n", with which a line of a thought may end
+    ended=lambda reply, stopped: first_action(reply, stopped=stopped),
 )
 
 

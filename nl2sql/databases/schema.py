@@ -76,6 +76,11 @@ RESERVED = frozenset(_RESERVED.split())
 PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
 
+def quote_text(text: str) -> str:
+    """A text as a string of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def quote_always(name: str) -> str:
     """``name`` as a double-quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
@@ -245,7 +250,7 @@ def _literal(value: Any) -> str:
         return repr(value)
     text = " ".join(value.split())
     text = text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
-    return "'" + text.replace("'", "''") + "'"
+    return quote_text(text)
 
 
 def focus(schema: Schema, tables: Sequence[str]) -> Schema:

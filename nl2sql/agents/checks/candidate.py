@@ -180,9 +180,7 @@ def _whole(snippet: str, budget: _Budget) -> str | None:
     text = snippet[noise.end() :] if noise else snippet
     if not _BEGINS.match(text):
         return None
-    body, rest = _split(text, budget)
-    sql, reason = _checked(body, budget)
-    return sql if sql and reason == "ok" and not _another_statement(rest, sql, budget) else None
+    return _statement_at(text, budget, exact=True)[0]
 
 
 def _starts(snippet: str) -> list[tuple[int, bool]]:
@@ -206,10 +204,15 @@ def _starts(snippet: str) -> list[tuple[int, bool]]:
     return [(at, not (lower and inside)) for lower, inside, at in sorted(ranked)]
 
 
-def _statement_at(text: str, budget: _Budget) -> tuple[str | None, str]:
-    """The statement that starts at the first character of ``text``; what follows it may be prose."""
+def _statement_at(text: str, budget: _Budget, *, exact: bool = False) -> tuple[str | None, str]:
+    """The statement that starts at the first character of ``text``; what follows it may be prose.
+
+    ``exact``: only if it is one up to its semicolon as it stands.
+    """
     body, rest = _split(text, budget)
     sql, reason = _checked(body, budget)
+    if exact and reason != "ok":
+        return None, reason
     if reason != "ok":
         sql = _without_trailing_prose(body, budget) or sql
     if sql is None and (cut := _without_full_stop(_SPECIAL_TOKEN.sub("", body), budget.dialect)) != body:

@@ -153,7 +153,7 @@ def _uses_ordinals(tree: exp.Select) -> bool:
     group = tree.args.get("group")
     order = tree.args.get("order")
     keys = [*(group.expressions if group else []), *(key.this for key in (order.expressions if order else []))]
-    bare = [key.unnest().this if isinstance(key.unnest(), exp.Collate) else key.unnest() for key in keys]
+    bare = (key.this if isinstance(key, exp.Collate) else key for key in (key.unnest() for key in keys))
     return any(isinstance(key, exp.Literal) for key in bare)  # "2 COLLATE NOCASE" is an ordinal as well
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import NAME_WEIGHT, STOP_WORDS, question_stems, rank_tables, stem
-from nl2sql.databases.schema import Schema, quote_always, quote_name
+from nl2sql.databases.schema import Schema, quote_always, quote_name, quote_text
 from nl2sql.interfaces import Database, RunResult
 from nl2sql.machine import cache_dir
 from nl2sql.sql.words import words
@@ -88,7 +88,7 @@ def share_used(sql: str, matches: Sequence[Match]) -> float | None:
     named: dict[tuple[int, int], bool] = {}
     for match in matches:
         place = (match.start, match.end)
-        named[place] = named.get(place, False) or _literal(match.value) in sql
+        named[place] = named.get(place, False) or quote_text(match.value) in sql
     return sum(named.values()) / len(named) if named else None
 
 
@@ -97,12 +97,8 @@ def values_line(matches: Sequence[Match]) -> str:
     if not matches:
         return ""
     ordered = sorted(matches, key=lambda m: (m.start, -m.score, m.table, m.column))
-    shown = (f"{quote_name(m.table)}.{quote_name(m.column)} = {_literal(m.value)}" for m in ordered)
+    shown = (f"{quote_name(m.table)}.{quote_name(m.column)} = {quote_text(m.value)}" for m in ordered)
     return "Values: " + ", ".join(shown)
-
-
-def _literal(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _within(match: Match, other: Match) -> bool:

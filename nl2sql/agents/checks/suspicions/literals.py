@@ -10,6 +10,7 @@ from typing import Any
 from sqlglot import exp
 
 from nl2sql.agents.checks.suspicions.evidence import Evidence, Place
+from nl2sql.databases.schema import quote_text
 
 MOST_VALUES = 5_000  # of a column, to find the closest one
 NUMERIC = re.compile(r"INT|REAL|FLOA|DOUB|NUMERIC|DECIMAL|NUMBER", re.IGNORECASE)
@@ -24,7 +25,7 @@ def unknown_literal(evidence: Evidence) -> Iterator[str]:
         seen = evidence.read(held.where(exp.column(place.column, quoted=True).eq(literal.copy())))
         if seen.success and not seen.rows:
             value = str(literal.this)
-            said = _quoted(value) if literal.is_string else value
+            said = quote_text(value) if literal.is_string else value
             yield f"no cell of {place} is {said}{_near(evidence, place, value)}"
 
 
@@ -51,17 +52,18 @@ def _text_of(node: Any) -> str | None:
 
 def _near(evidence: Evidence, place: Place, value: str) -> str:
     """The text of a column that is closest to a text; of a number, any text that the column holds."""
-    column, table = exp.column(place.column, quoted=True), exp.table_(place.table, quoted=True)
-    listed = evidence.read(exp.select(column).distinct().from_(table).limit(MOST_VALUES), MOST_VALUES)
-    folded = {row[0].casefold(): row[0] for row in listed.rows if isinstance(row[0], str)}
+    folded = {text.casefold(): text for text in _texts(evidence, place)}
     if NUMBER.match(value):
-        return f"; one is {_quoted(min(folded.values()))}" if folded else ""
+        return f"; one is {quote_text(min(folded.values()))}" if folded else ""
     close = get_close_matches(value.casefold(), folded, 1, 0.6)
-    return f"; the closest is {_quoted(folded[close[0]])}" if close else ""
+    return f"; the closest is {quote_text(folded[close[0]])}" if close else ""
 
 
-def _quoted(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
+def _texts(evidence: Evidence, place: Place) -> list[str]:
+    """The distinct texts among the first ``MOST_VALUES`` values of a column."""
+    column, table = exp.column(place.column, quoted=True), exp.table_(place.table, quoted=True)
+    seen = evidence.read(exp.select(column).distinct().from_(table).limit(MOST_VALUES), MOST_VALUES)
+    return [value for (value,) in seen.rows if isinstance(value, str)]
 
 
 def type_mismatch(evidence: Evidence) -> Iterator[str]:
@@ -74,7 +76,7 @@ def type_mismatch(evidence: Evidence) -> Iterator[str]:
                     continue
                 text = _text_of(other)
                 if text is not None and not NUMBER.match(text.strip()):
-                    yield f"{place} holds numbers and is compared with the text {_quoted(text)}"
+                    yield f"{place} holds numbers and is compared with the text {quote_text(text)}"
                 elif beside is not None and _holds_words(evidence, beside):
                     yield f"{place} holds numbers and is compared with {beside}, which holds texts"
 
@@ -83,6 +85,4 @@ def _holds_words(evidence: Evidence, place: Place) -> bool:
     """Whether a column of texts holds any that is no number."""
     if not TEXTUAL.search(evidence.type_of(place)):
         return False
-    column, table = exp.column(place.column, quoted=True), exp.table_(place.table, quoted=True)
-    seen = evidence.read(exp.select(column).distinct().from_(table).limit(MOST_VALUES), MOST_VALUES)
-    return any(isinstance(value, str) and not NUMBER.match(value.strip()) for (value,) in seen.rows)
+    return any(not NUMBER.match(text.strip()) for text in _texts(evidence, place))
