@@ -138,8 +138,10 @@ def question_model(settings: CandidatesConfig, model: Model) -> QuestionModel:
 @lru_cache(maxsize=2)
 def _loaded(spec: str, adapter: str, device: str, dtype: str | None) -> QuestionModel:
     from nl2sql.models.load import load_parts
+    from nl2sql.models.packed import pack
 
     loaded = load_parts(_local(spec), device=device, dtype=dtype, adapter=adapter)
+    pack(loaded.parts[0])
     return QuestionModel(*loaded.parts, name=loaded.name)
 
 

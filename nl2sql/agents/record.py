@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nl2sql.interfaces import Question, Row, Usage
+from nl2sql.interfaces import Completion, Message, Question, Row, Usage
 from nl2sql.machine import masked
 
 TRACE_FORMAT = 1
@@ -173,3 +173,18 @@ def json_value(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return str(value)
+
+
+def call_record(
+    kind: str, messages: Sequence[Message] | None, completion: Completion, started: float, prefill: str = ""
+) -> dict[str, Any]:
+    """One call of a model as ``Episode.calls`` holds it; ``started`` in seconds since the episode began."""
+    return {
+        "kind": kind,
+        "messages": messages,
+        "prefill_characters": len(prefill),
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "usage": completion.usage.to_dict(),
+        "started": started,
+    }

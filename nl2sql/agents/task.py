@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
+from nl2sql.agents.ahead import begun
 from nl2sql.agents.checks import constraints, guardrails, verifier
 from nl2sql.agents.context import grounding, linking
 from nl2sql.agents.grammars import select
 from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
-from nl2sql.agents.record import Episode, repair_counts, summarize_trace
+from nl2sql.agents.record import Episode, call_record, repair_counts, summarize_trace
 from nl2sql.config import Config
 from nl2sql.databases import schema
 from nl2sql.databases.schema import Schema
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from nl2sql.agents.checks.suspicions import Suspicion
     from nl2sql.agents.context.relevance import Relevance
 
+Answer = tuple[str, Completion]  # raw SQL, and the completion that it is in
 LINK_MAX_TABLES = 6  # the specification's number
 THINKING_CHARS = 20_000  # of a call's thoughts that its record keeps
 BEGAN_CHARS = 500  # shown of a text past the limits
@@ -126,7 +129,11 @@ class Task:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
         return [raw for raw, _ in self.complete_sql(messages, max_new_tokens, **options)]
 
-    def complete_sql(
+    def complete_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[Answer]:
+        """The same with the completions behind them; options as for ``begin_sql``."""
+        return self.begin_sql(messages, max_new_tokens, **options)()
+
+    def begin_sql(
         self,
         messages: Sequence[Message],
         max_new_tokens: int,
@@ -134,8 +141,8 @@ class Task:
         constrained: bool = False,
         prefill: str | None = None,
         **options: Any,
-    ) -> list[tuple[str, Completion]]:
-        """The same with the completions behind them. constrained: under the schema's grammar in any case.
+    ) -> Callable[[], list[Answer]]:
+        """The same as a ``call``. constrained: under the schema's grammar in any case.
 
         prefill: the beginning of the answer, in place of the prompts' own. Raises UsageError where the database takes
         structured queries only.
@@ -149,13 +156,16 @@ class Task:
             options["grammar"] = plain_grammar(self.linked(shown), prefill)
         elif constrained or self.config.constrain == "sql":
             options["grammar"] = select.select_grammar(self.schema, prefill)
-        completions = self.ask_many(
-            messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options
-        )
-        joined = [join_prefill(prefill, completion.text) for completion in completions]
-        self.likely |= {raw: completion.logprob for raw, completion in zip(joined, completions, strict=True)}
-        self.opened_with |= {raw: prefill for raw, c in zip(joined, completions, strict=True) if raw != c.text}
-        return list(zip(joined, completions, strict=True))
+        call = self.call(messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options)
+
+        def ended() -> list[tuple[str, Completion]]:
+            completions = call()
+            joined = [join_prefill(prefill, completion.text) for completion in completions]
+            self.likely |= {raw: completion.logprob for raw, completion in zip(joined, completions, strict=True)}
+            self.opened_with |= {raw: prefill for raw, c in zip(joined, completions, strict=True) if raw != c.text}
+            return list(zip(joined, completions, strict=True))
+
+        return ended
 
     def guardrail_options(self) -> dict[str, Any]:
         """How the guardrails are applied: those that an ablation leaves out, and whether an unasked order stays."""
@@ -177,15 +187,37 @@ class Task:
         return self.ask_many(messages, "act", sampling=self.sampling(), n=1, **options)[0]
 
     def ask_many(self, messages: Sequence[Message], kind: str, **options: Any) -> list[Completion]:
-        """``n`` completions of one prompt, each recorded in ``calls``. Raises EpisodeFailed("model", ...).
+        """``n`` completions of one prompt, each recorded in ``calls``; options as for ``call``."""
+        return self.call(messages, kind, **options)()
 
-        Every text of a model comes in here. One past the limits (``sql.bounds``) is replaced by a line that says so,
+    def call(
+        self, messages: Sequence[Message], kind: str, *, before: int | None = None, **options: Any
+    ) -> Callable[[], list[Completion]]:
+        """``n`` completions of one prompt: a function that waits for them and records each in ``calls``.
+
+        before: the model is asked at once, in a thread, while so many completions are still to be recorded. The
+        function raises EpisodeFailed("model", ...).
+        """
+        at = len(self.calls) + (before or 0)
+        seed = self.config.seed * 1_000_003 + at if options.get("sampling") else None
+        generate = partial(self.resources.model.generate, messages, seed=seed, cancel=self.resources.cancel, **options)
+        began = time.perf_counter()
+        wait = generate if before is None else begun(generate)
+        return lambda: self._ended(wait, messages, kind, began, options)
+
+    def _ended(
+        self,
+        wait: Callable[[], list[Completion]],
+        messages: Sequence[Message],
+        kind: str,
+        began: float,
+        options: Mapping[str, Any],
+    ) -> list[Completion]:
+        """Every text of a model comes in here. One past the limits (``sql.bounds``) is replaced by a line that says so,
         which is neither an action nor SQL, and counted in ``flags["past_limits"]``; its call shows how it ``began``.
         """
-        seed = self.config.seed * 1_000_003 + len(self.calls) if options.get("sampling") else None
-        began = time.perf_counter()
         try:
-            completions = self.resources.model.generate(messages, seed=seed, cancel=self.resources.cancel, **options)
+            completions = wait()
         except ModelError as error:
             raise EpisodeFailed("model", str(error)) from error
         admitted = [replace(completion, text=bounded(completion.text)) for completion in completions]
@@ -313,21 +345,6 @@ class Task:
             seconds=time.perf_counter() - self.began,
             flags={**self.flags, **repair_counts(trace), "rejected": self.rejected, **(flags or {})},
         )
-
-
-def call_record(
-    kind: str, messages: Sequence[Message] | None, completion: Completion, started: float, prefill: str = ""
-) -> dict[str, Any]:
-    """One call of a model as ``Episode.calls`` holds it; ``started`` in seconds since the episode began."""
-    return {
-        "kind": kind,
-        "messages": messages,
-        "prefill_characters": len(prefill),
-        "text": completion.text,
-        "finish_reason": completion.finish_reason,
-        "usage": completion.usage.to_dict(),
-        "started": started,
-    }
 
 
 def join_prefill(prefill: str, text: str) -> str:

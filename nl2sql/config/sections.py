@@ -153,7 +153,7 @@ class CandidatesConfig(_Frozen):
     weights: ScoreWeights = ScoreWeights()
     # no further view is asked where so large a share gives the same rows; 0: never
     agree: float = Field(0.0, ge=0, le=1)
-    seconds: float = Field(0.0, ge=0)  # no further view is asked after so long; 0: no limit
+    seconds: float = Field(0.0, ge=0)  # no further view is asked that would end later; 0: no limit
     # with choose question or verify: no answer below it (docs/candidates.md)
     min_confidence: float = Field(0.0, ge=0, le=1)
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nl2sql.models.rows import Row
 
 ENGINES = ("auto", "slots", "continuous")
+FOR_TWO = 16  # rows at once from which on two workers on a CPU compute more than one with all threads
 _POLL_S = 0.1  # how often a waiting caller looks at its cancel event
 
 
@@ -56,6 +57,7 @@ class LocalModel:
         from nl2sql.models.constrained import Constrainer
         from nl2sql.models.hidden import HiddenStates
         from nl2sql.models.memory import EngineMemory, memory_limit
+        from nl2sql.models.packed import pack
 
         self.name = name
         self.revision = revision
@@ -64,6 +66,7 @@ class LocalModel:
         self._device = "+".join(computing_devices(model))
         self._dtype = str(model.dtype).removeprefix("torch.")
         self._places = places(model)
+        self._packed = 0 if self._places else pack(model)
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
         measured = max_cache_bytes is None and self._device == "cpu"
@@ -293,7 +296,7 @@ def open_engine(
         return engine, ContinuousWorker(model, decode, **limits)
     # accelerate puts a spread model's weights in place for one forward at a time
     alone = spread or model.device.type != "cpu"
-    workers = 1 if alone else min(2, batch_size, torch.get_num_threads())
+    workers = 1 if alone or batch_size < FOR_TWO else min(2, torch.get_num_threads())
     if workers == 1 or not isinstance(decoder, SlotDecoder):
         worker = BatchWorker(
             decoder, decode, batch_size=batch_size, max_cache_bytes=memory.limit, room=memory.for_cache

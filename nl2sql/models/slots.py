@@ -14,7 +14,7 @@ import inspect
 import logging
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -88,6 +88,15 @@ class _Batch:
 
     spans: list[_Span]
     decoder: SlotDecoder
+    masks: dict[int | None, list[torch.Tensor | None]] = field(default_factory=dict)  # of the spans, by window
+
+    def mask(self, at: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:
+        """The mask of a span: the same in every layer of a window."""
+        if window not in self.masks:
+            self.masks[window] = [
+                _mask(span.start, span.end, _low(span.start, window), window, like) for span in self.spans
+            ]
+        return self.masks[window][at]
 
 
 class SlotDecoder:
@@ -213,13 +222,14 @@ def _attend(
     layer, window = module.layer_idx, sliding_window
     slot_batch.decoder.windows.add(window)
     out: list[torch.Tensor] = []
-    for slot, start, end, first, last in slot_batch.spans:
+    for at, (slot, start, end, first, last) in enumerate(slot_batch.spans):
         keys, values = slot.layers.get(layer) or slot_batch.decoder.allocate(slot, layer, key, value)
         keys[:, :, start:end] = key[:, :, first:last]
         values[:, :, start:end] = value[:, :, first:last]
-        low = 0 if window is None else max(0, start + 1 - window)
+        low = _low(start, window)
         keys, values = keys[:, :, low:end], values[:, :, low:end]
-        out.append(_attend_one(query[:, :, first:last], keys, values, _mask(start, end, low, window, query), scaling))
+        mask = slot_batch.mask(at, window, query)
+        out.append(_attend_one(query[:, :, first:last], keys, values, mask, scaling))
     return torch.cat(out)[None], None
 
 
@@ -245,6 +255,11 @@ def _attend_one(
         mask = mask.repeat(sharing, 1)
     seen = scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
     return seen.reshape(heads, queries, -1).transpose(0, 1)
+
+
+def _low(start: int, window: int | None) -> int:
+    """The first column that a query at ``start`` sees."""
+    return 0 if window is None else max(0, start + 1 - window)
 
 
 def _mask(start: int, end: int, low: int, window: int | None, like: torch.Tensor) -> torch.Tensor | None:

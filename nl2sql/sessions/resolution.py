@@ -25,7 +25,7 @@ from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.context.linking import STOP_WORDS, stem
-from nl2sql.agents.task import call_record
+from nl2sql.agents.record import call_record
 from nl2sql.config import Config
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources, Turn

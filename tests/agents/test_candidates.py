@@ -9,6 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -373,6 +374,48 @@ def test_no_further_view_is_asked_when_the_time_is_over(shop: Path) -> None:
     config = build_config({"candidates": {**VIEWS["candidates"], "agree": 0.0, "seconds": 1e-9}})
     episode = answer(QUESTION, SqliteDatabase(shop), ScriptedModel([RIGHT] * 8), "candidates", config)
     assert sum("llm" in record for record in episode.trace) == 4 and episode.flags["views"] == "time is over"
+
+
+class Together(ScriptedModel):
+    """Answers samples only once it is asked for the greedy answer as well, and the other way round."""
+
+    def __init__(self, batch_size: int) -> None:
+        super().__init__([RIGHT] * 8)
+        self.batch_size = batch_size
+        self.both, self.seeds = threading.Barrier(2, timeout=10), []
+
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        if self.batch_size > 1:
+            self.both.wait()
+        self.seeds.append((options["n"], options["seed"]))
+        return super().generate(messages, **options)
+
+    def for_episode(self, *_: str) -> Together:
+        return self
+
+
+def test_with_a_budget_of_seconds_greedy_and_sampled_answers_are_asked_for_together(shop: Path) -> None:
+    config = build_config({"candidates": {**VIEWS["candidates"], "agree": 0.0, "seconds": 1e-9}})
+    seen = []
+    for batch_size in (1, 8):
+        model = Together(batch_size)
+        episode = answer(QUESTION, SqliteDatabase(shop), model, "candidates", config)
+        assert [call["text"] for call in episode.calls] == [RIGHT] * 4
+        seen.append(sorted(model.seeds, key=str))
+    assert seen[0] == seen[1] == [(1, None), (3, 1)]  # the seed does not depend on who is first
+
+
+def test_a_failure_of_the_samples_is_the_episodes_and_what_was_written_before_stays(shop: Path) -> None:
+    class Failing(Together):
+        def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+            answers = super().generate(messages, **options)
+            if options["n"] > 1:
+                raise ModelError("no memory")
+            return answers
+
+    config = build_config({"candidates": {**VIEWS["candidates"], "seconds": 5.0}})
+    episode = answer(QUESTION, SqliteDatabase(shop), Failing(8), "candidates", config)
+    assert episode.error == "model: no memory" and episode.sql == RIGHT
 
 
 def test_best_takes_a_grammar_where_there_is_one_and_runs_without(shop: Path) -> None:

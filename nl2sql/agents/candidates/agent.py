@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
@@ -120,17 +121,22 @@ class Search:
         limit, sampling = task.config.react.max_new_tokens, Sampling(settings.temperature, settings.top_p)
         texts = other_orders(task, settings.views - 1)
         views = [self.messages, *(task.sql_messages(self.state.constraints, text) for text in texts)]
+        slowest, began = 0.0, time.perf_counter()
         for view, messages in enumerate(views):
-            if view and self.settled():
-                break
+            if view:
+                now = time.perf_counter()
+                slowest, began = max(slowest, now - began), now
+                if self.settled(slowest):
+                    break
             left = settings.n - constrained - view  # shared out evenly, the first views take what is over
             share = -(-left // len(views))
             greedy = int(settings.greedy and share > 0)
+            sampled = partial(task.begin_sql, messages, limit, sampling=sampling, n=share - greedy)
+            ahead = sampled(before=1) if greedy and share > greedy and self.hurries() else None
             if greedy:
                 yield from (("greedy", *answer) for answer in task.complete_sql(messages, limit, n=1))
             if share > greedy:
-                many = task.complete_sql(messages, limit, sampling=sampling, n=share - greedy)
-                yield from (("sampled", *answer) for answer in many)
+                yield from (("sampled", *answer) for answer in (ahead or sampled())())
         if constrained:
             try:
                 answer = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
@@ -141,10 +147,17 @@ class Search:
             else:
                 yield ("constrained", *answer)
 
-    def settled(self) -> bool:
-        """Whether what was written so far is enough: ``agree`` of it gives the same rows, or the time is over."""
+    def hurries(self) -> bool:
+        """Whether greedy and sampled answers of a view are asked for at once: there is a budget of seconds, and the
+        model answers several calls together, in whatever order."""
+        model = self.state.task.resources.model
+        return bool(self.settings.seconds) and getattr(model, "batch_size", 1) > 1
+
+    def settled(self, slowest: float) -> bool:
+        """Whether what was written so far is enough: ``agree`` of it gives the same rows, or another view, which may
+        take as long as the ``slowest`` so far, would end after the time."""
         settings, task = self.settings, self.state.task
-        if settings.seconds and time.perf_counter() - task.began > settings.seconds:
+        if settings.seconds and time.perf_counter() - task.began + slowest > settings.seconds:
             task.flags["views"] = "time is over"
             return True
         if not settings.agree:
