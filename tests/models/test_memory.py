@@ -52,6 +52,16 @@ def test_the_slots_of_further_completions_are_given_back_and_the_prompt_stays(ba
     model.close()
 
 
+@pytest.mark.parametrize(("batch_size", "workers"), [(8, 1), (15, 1), (16, 2)])
+def test_few_rows_have_one_worker_with_all_threads(
+    batch_size: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    model = local(batch_size=batch_size)
+    assert len(getattr(model._worker, "workers", [model._worker])) == workers
+    model.close()
+
+
 def test_a_conversation_of_its_own_keeps_its_slot() -> None:
     model = local(batch_size=1)
     first = model.generate(chat("hello"), max_new_tokens=8)[0]
