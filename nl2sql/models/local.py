@@ -66,7 +66,8 @@ class LocalModel:
         self._device = "+".join(computing_devices(model))
         self._dtype = str(model.dtype).removeprefix("torch.")
         self._places = places(model)
-        self._packed = 0 if self._places else pack(model)
+        if not self._places:
+            pack(model)
         self._chat = Chat(tokenizer, model.generation_config.eos_token_id)
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
         measured = max_cache_bytes is None and self._device == "cpu"
