@@ -21,10 +21,12 @@ from fixture_lines import read_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nl2sql.agents.candidates.agent import ReactSqlAgent, candidates
+from nl2sql.agents.candidates.agent import ReactSqlAgent, Search, candidates
 from nl2sql.agents.candidates.ranking import PARTS, weighted_score
 from nl2sql.agents.controllers import answer, fitted, get_controller, with_preset
+from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
+from nl2sql.agents.task import State
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import ScoreWeights, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
@@ -374,6 +376,13 @@ def test_no_further_view_is_asked_when_the_time_is_over(shop: Path) -> None:
     config = build_config({"candidates": {**VIEWS["candidates"], "agree": 0.0, "seconds": 1e-9}})
     episode = answer(QUESTION, SqliteDatabase(shop), ScriptedModel([RIGHT] * 8), "candidates", config)
     assert sum("llm" in record for record in episode.trace) == 4 and episode.flags["views"] == "time is over"
+
+
+@pytest.mark.parametrize(("slowest", "over"), [(0.0, False), (601.0, True)])
+def test_no_view_is_begun_that_would_end_after_the_time(slowest: float, over: bool, shop: Path) -> None:
+    config = build_config({"candidates": {**VIEWS["candidates"], "agree": 0.0, "seconds": 600.0}})
+    task = open_task(Question(QUESTION), Resources(ScriptedModel([]), SqliteDatabase(shop), {}), config)
+    assert Search(State(task), config.candidates).settled(slowest) is over
 
 
 class Together(ScriptedModel):
