@@ -21,6 +21,7 @@ from training.examples import Example
 from training.leaks import asked_keys
 from training.swaps import swapped
 from training.synthetic import synthetic
+from training.variants import varied
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Shares:
     ``react_plus``. held_out: share of the
     databases that only tell when to stop. paraphrase: chance of the other wording where a question has one. swap:
     chance that a question is asked about another column or value. synthetic: made-up questions per question and round.
+    vary: share of the groups whose schema is written in another way (``variants``); these have no repair examples.
     """
 
     rounds: int = 2
@@ -55,6 +57,7 @@ class Shares:
     swap: float = 0.0
     synthetic: float = 0.0
     draft: float = 0.0
+    vary: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share that cannot be."""
@@ -143,11 +146,16 @@ def _groups(
         if (item := examples.asked(asked, database, values)) is not None:
             items.append(item)
     for shown, group in examples.groups(items, rng):
+        renamed = part == "train" and _drawn(shares.vary, rng)
+        if renamed:
+            shown, group = varied(shown, group, rng)
         text = examples.schema_text(shown)
         made = [examples.write_example(item, text) for item in group if _drawn(shares.write, rng)]
         for item in group:
             if _drawn(shares.draft, rng):
                 made.append(examples.draft_example(item, text, _draft(item, group, rng)))
+            if renamed:  # the database still has its own names
+                continue
             own = failures.get(item.question.id, "") if originals.get(item.question.id) == item.question.gold else ""
             wrong = _own_failure(item, own, database)
             if rng.random() < shares.repair and wrong is None:
