@@ -46,9 +46,11 @@ def store(image: bytes, source: SourceDatabase, rows: Mapping[str, Sequence[Row]
             marks = ", ".join("?" * len(table.names))
             columns = ", ".join(map(quoted, table.names))
             statement = f"INSERT OR IGNORE INTO {quoted(table.name)} ({columns}) VALUES ({marks})"
+            connection.execute("SAVEPOINT before")
             try:
                 connection.executemany(statement, entries)
-            except sqlite3.Error:  # a strict table or a trigger refuses outright: row by row
+            except sqlite3.Error:  # a strict table or a trigger refuses outright: row by row, from none
+                connection.execute("ROLLBACK TO before")
                 for entry in entries:
                     try:
                         connection.execute(statement, entry)

@@ -109,6 +109,17 @@ def test_generated_databases_keep_what_the_schema_promises(name, tmp_path):
     assert filled
 
 
+def test_no_row_is_stored_twice_where_a_trigger_refuses_one(tmp_path):
+    script = """CREATE TABLE visit (day INTEGER);
+        CREATE TRIGGER refuse BEFORE INSERT ON visit WHEN NEW.day > 30 BEGIN SELECT RAISE(ABORT, 'no such day'); END"""
+    source = read_source(build(tmp_path / "visits.sqlite", script))
+    image = sqlite3.connect(":memory:")
+    image.executescript(script)
+    connection = sqlite3.connect(":memory:")
+    connection.deserialize(store(image.serialize(), source, {"visit": [(1,), (2,), (31,), (3,)]}))
+    assert connection.execute("SELECT day FROM visit").fetchall() == [(1,), (2,), (3,)]
+
+
 def test_a_suite_kills_nearly_all_neighbours_with_few_databases(source, place):
     made = distil(source, [GOLD], 10, 0, place)
     alive = [n for k, n in enumerate(made.golds[0].live) if (0, k) not in made.killed]
