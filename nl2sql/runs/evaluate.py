@@ -122,14 +122,14 @@ def _carried_out(plan: Plan, config: Config, folder: Path, opened: Opened, progr
     if not plan.seeds:
         return carry_out(cells[0], folder, opened, progress=progress)
     with locked(folder):
-        _keep_manifest(folder, plan, config, opened)
+        _keep_pooled_manifest(folder, plan, config, opened)
         runs = {cell.name: carry_out(cell, folder / cell.name, opened, top=folder, progress=progress) for cell in cells}
         run = pooled(folder, plan, config, runs)
         write_json(folder / "report.json", run.report)
     return run
 
 
-def _keep_manifest(folder: Path, plan: Plan, config: Config, opened: Opened) -> None:
+def _keep_pooled_manifest(folder: Path, plan: Plan, config: Config, opened: Opened) -> None:
     """Write once what a run with seeds was; all that the seeds do not share is in their manifests."""
     if (folder / "manifest.json").exists() and "model" in read_manifest(folder):
         return
