@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from sqlglot import exp
@@ -21,12 +21,14 @@ from nl2sql.interfaces import Database
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, column_kinds, edit_words, named_column, named_group
 from nl2sql.sessions.reading import Comparison, Phrase, Reading, adjectives, is_left_out, is_negated
+from nl2sql.sessions.related import related
 from nl2sql.sessions.statement import Statement, label_column
 from nl2sql.sql.words import words
 
 _SIGNS: dict[str, type[exp.Binary]] = {">": exp.GT, ">=": exp.GTE, "<": exp.LT, "<=": exp.LTE, "=": exp.EQ}
 _DATES = ("date", "datetime")
 _CODE = re.compile(r"(?<![\w'])(?:\d+(?:[:/-]\d+)+|[A-Za-z]\d+)(?![\w'])")
+_REPLACED = re.compile(r"\b(?:instead of|rather than|in place of) (?:the |those (?:in|from) )?$")
 MOST_LOOKED = 40  # columns that a code is looked for in
 _YEAR = re.compile(r"(\d{4})-(\d{2})-\d{2}")
 
@@ -53,6 +55,7 @@ class Conditions:
         for comparison in self.reading.comparisons:
             if not self._is_used(comparison.start, comparison.end):
                 self._compare(comparison)
+        self._related()
         self._absent()
         self._flags()
 
@@ -75,9 +78,10 @@ class Conditions:
         for match in self._chosen():
             chosen.setdefault((match.table, match.column), []).append(match)
             self.used.append((match.start, match.end))
-        for (table, column), matches in chosen.items():
+        for (table, column), named in chosen.items():
             if self.statement.distance(table) > 3:
                 continue
+            matches = [m for m in named if not _REPLACED.search(self.question[: m.start].lower())] or named
             existing = self.statement.conditions_on(table, column)
             negated = is_left_out(self.question, matches[0].start, matches[-1].end)
             mine = self.statement.column(table, column)
@@ -263,6 +267,16 @@ class Conditions:
         return Named(main.name, fits[0]) if sure else None
 
     # ------------------------------------------------------------------------------- missing, flags, dropped ones
+
+    def _related(self) -> None:
+        """Rows of another table that those shown have, or have not; the words are not read again."""
+        for (start, end), table, condition in list(related(self.reading.text, self.statement)):
+            if not self._is_used(start, end):
+                self.statement.add_condition(condition)
+                self.made.append(f"filter {table.name}")
+                self.used.append((start, end))
+                text = self.reading.text
+                self.reading = replace(self.reading, text=text[:start] + " " * (end - start) + text[end:])
 
     def _absent(self) -> None:
         for phrase, absent in self.reading.absent:

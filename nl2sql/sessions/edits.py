@@ -73,6 +73,7 @@ class Editor:
         entity = self._entity() if self.reaching_back else None
         asked_before = self.statement.copy()
         self.conditions.edit()
+        self.reading = self.conditions.reading
         shown = what_is_shown(self.reading, self.statement, self.conditions.used, self.conditions.kinds)
         if entity and shown.columns and all(c.table.lower() == entity.lower() for c in shown.columns):
             table = self.statement.schema.table(entity)

@@ -6,7 +6,7 @@ of the query that it says.
 >>> lost_words("and by city, above 50?", "How many customers are there above 50?", schema)
 ['city']
 
-Not covered: comparisons ("more than"), whose words have too many equals; of negations only ``<>`` is looked at.
+Not covered: comparisons ("more than"), whose words have too many equals; negations but for ``<>`` and ``NOT IN``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from nl2sql.sql.words import QUOTED, words
 
 _NUMBER = re.compile(r"(?<![^\W_])[A-Za-z]{0,3}\d+(?:[.,:/-]\d+)*")
 _DATE = re.compile(r"(\d{4})-\d{2}-\d{2}.*", re.DOTALL)
-_EXCLUDED = re.compile(r"\b(?:not|no|never|except|excluding|other than|outside|without|apart from|but)\b|n't\b|<>|!=")
+_EXCLUDED = re.compile(
+    r"\b(?:not|no|never|except|excluding|other than|outside|without|apart from"
+    r"|(?:all|any\w*|every\w*)(?: \w+){0,2} but)\b|n't\b|<>|!="
+)
 
 
 def unsaid_values(sql: str, text: str, dialect: str) -> list[str]:
@@ -32,7 +35,7 @@ def unsaid_values(sql: str, text: str, dialect: str) -> list[str]:
     >>> unsaid_values("SELECT name FROM t WHERE city = 'Bern' AND d > '2023-05-01'", "Who came in May 2023?", "sqlite")
     ['Bern']
 
-    A value that is excluded (``<>``) asks for a word of exclusion beside it.
+    A value or a subquery that is excluded (``<>``, ``NOT IN``) asks for a word of exclusion.
 
     >>> unsaid_values("SELECT name FROM t WHERE city <> 'Bern'", "Who is in Bern?", "sqlite")
     ['not']
@@ -47,6 +50,7 @@ def unsaid_values(sql: str, text: str, dialect: str) -> list[str]:
     values = [_DATE.sub(r"\1", node.this) for node in literals if node.this not in ("0", "1")]
     unsaid = [value for value in values if value.casefold() not in said]
     excluded = any(node.find(exp.Literal) for node in tree.find_all(exp.NEQ))
+    excluded |= any(isinstance(node.this, exp.In) for node in tree.find_all(exp.Not))
     return list(dict.fromkeys([*unsaid, *(["not"] if excluded and not _EXCLUDED.search(said) else [])]))
 
 

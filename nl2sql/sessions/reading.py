@@ -41,6 +41,7 @@ _TOP = re.compile(
     r"\b(?:top|first|bottom|last|best|only the|just the|the|limit(?: \w+)? to|no more than|just|only) "
     r"(?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b(?! (?:percent|%))"
 )
+_COUNTED = r"(?:\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)"
 _WORST = ("bottom", "worst", "lowest", "last")
 _RANKED = re.compile(
     r"\b(?P<end>top|bottom|best|worst|highest|lowest|first|last)(?: \w+){0,3}? by (?P<what>[^,.;:?!()]+)"
@@ -261,7 +262,7 @@ def _aggregate(text: str) -> str:
     if re.search(r"\b(?:what|whats|and)\b.*\b(?:is|was|are|s|the)\b", text) or text.startswith("the "):
         for name in ("MAX", "MIN"):
             for word in edit_words()["aggregates"][name]:
-                row = r"\bwhich\b|\bwho\b|\bones?\b"
+                row = rf"\bwhich\b|\bwho\b|\bones?\b|\b{_COUNTED} (?:[a-z]+ )?with the\b"
                 if re.search(rf"\b(?:the|their|its|what) {word}\b", text) and not re.search(row, text):
                     return name
     return ""

@@ -81,8 +81,8 @@ class Statement:
 
     def _column(self, alias: str, name: str) -> exp.Column:
         if len(self.sources()) == 1 and not self._prefixes():
-            return exp.column(_identifier(name))
-        return exp.column(_identifier(name), table=_identifier(self._spelled(alias)))
+            return exp.column(identifier(name))
+        return exp.column(identifier(name), table=identifier(self._spelled(alias)))
 
     def _spelled(self, alias: str) -> str:
         from_ = self.tree.args["from_"].this
@@ -102,15 +102,15 @@ class Statement:
             new = self._free_alias(target)
             on = [
                 exp.EQ(
-                    this=exp.column(_identifier(mine), table=_identifier(self._spelled(alias))),
-                    expression=exp.column(_identifier(theirs), table=_identifier(new)),
+                    this=exp.column(identifier(mine), table=identifier(self._spelled(alias))),
+                    expression=exp.column(identifier(theirs), table=identifier(new)),
                 )
                 for mine, theirs in link
             ]
             joined = exp.to_identifier(target, quoted=not _plain(target))
             source = exp.Table(this=joined)
             if new != target:
-                source.set("alias", exp.TableAlias(this=_identifier(new)))
+                source.set("alias", exp.TableAlias(this=identifier(new)))
             self.tree.append("joins", exp.Join(this=source, on=exp.and_(*on)))
         return new.lower()
 
@@ -125,7 +125,7 @@ class Statement:
                 continue
             for alias, table in self.sources().items():
                 if column_of(table, column.name):
-                    column.set("table", _identifier(self._spelled(alias)))
+                    column.set("table", identifier(self._spelled(alias)))
                     break
 
     def _path(self, table: str) -> list[tuple[str, list[tuple[str, str]], str]] | None:
@@ -161,7 +161,7 @@ class Statement:
         for column in self.tree.find_all(exp.Column):
             if column.table:
                 name = names.get(column.table.lower())
-                column.set("table", _identifier(name) if name and len(set(names.values())) > 1 else None)
+                column.set("table", identifier(name) if name and len(set(names.values())) > 1 else None)
         for table in self.tree.find_all(exp.Table):
             table.set("alias", None)
 
@@ -268,7 +268,7 @@ class Statement:
             for column in condition.find_all(exp.Column):
                 column.set("table", None)
         self.tree.set("joins", None)
-        self.tree.set("from_", exp.From(this=exp.Table(this=_identifier(table.name))))
+        self.tree.set("from_", exp.From(this=exp.Table(this=identifier(table.name))))
         self.clear("group", "having", "order", "limit", "distinct")
         self.set_conditions(kept)
 
@@ -338,5 +338,6 @@ def _plain(name: str) -> bool:
     return quote_name(name) == name
 
 
-def _identifier(name: str) -> exp.Identifier:
+def identifier(name: str) -> exp.Identifier:
+    """Quoted only where SQL needs it."""
     return exp.to_identifier(name, quoted=not _plain(name))

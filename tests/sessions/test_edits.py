@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from people import make_database
 from sessions.sales import TOP
 from sqlglot import exp
 
 from nl2sql.databases.schema import Column, Schema, Table
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.databases.validation import validate_sql
 from nl2sql.interfaces import Turn
 from nl2sql.sessions.edits import edited
-from nl2sql.sessions.keeping import lost_words
+from nl2sql.sessions.keeping import lost_words, unsaid_values
 from nl2sql.sessions.reading import read_followup
 from nl2sql.sessions.saying import with_addition, with_new_values
 from nl2sql.sessions.statement import read_statement
@@ -23,6 +25,8 @@ PER_PRODUCT = (
 )
 DEAREST = "SELECT MAX(price) FROM products WHERE colour = 'red'"
 PER_REGION = "SELECT r.name, COUNT(*) FROM sales AS s JOIN regions AS r ON r.region_id = s.region_id"
+NAMES = "SELECT name FROM products"
+SOLD_AT_ALL = "product_id IN (SELECT product_id FROM sales)"
 CASES = [  # the previous query, the follow-up, a query with the rows that are meant
     (SOLD, "What about Q4?", "SELECT COUNT(*) FROM sales WHERE quarter = 4"),
     (SOLD, "and in quarter 4?", "SELECT COUNT(*) FROM sales WHERE quarter = 4"),
@@ -53,6 +57,13 @@ CASES = [  # the previous query, the follow-up, a query with the rows that are m
     (SOLD, "and regions individually, if you can", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
     (SOLD, "I want region against region", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
     (SOLD, "one row per region code", f"{PER_REGION} WHERE s.quarter = 3 GROUP BY r.region_id, r.name"),
+    ("SELECT name FROM products", "which of these have no sales?", f"{NAMES} WHERE NOT {SOLD_AT_ALL}"),
+    (RED, "only those without sales yet", f"{RED} AND NOT {SOLD_AT_ALL}"),
+    (RED, "the ones that do not have any sales", f"{RED} AND NOT {SOLD_AT_ALL}"),
+    (RED, "how many of them have sales?", f"SELECT COUNT(*) FROM products WHERE colour = 'red' AND {SOLD_AT_ALL}"),
+    (f"SELECT COUNT(*) FROM products WHERE {SOLD_AT_ALL}", "which ones have no sales?", f"{NAMES} WHERE 0"),
+    (RED, "the two with the highest price", f"{RED} ORDER BY price DESC LIMIT 2"),
+    (RED, "instead of red, green", "SELECT name, price FROM products WHERE colour = 'green'"),
     (RED, "in any colour", "SELECT name, price FROM products"),
     (RED, "cheapest first", f"{RED} ORDER BY price"),
     (RED, "the most expensive one?", f"{RED} ORDER BY price DESC LIMIT 1"),
@@ -93,6 +104,31 @@ CASES = [  # the previous query, the follow-up, a query with the rows that are m
     (DEAREST, "Which one has it? Name.", "SELECT name FROM products WHERE name = 'Clock'"),
     (TOP, "only the top 2", TOP.replace("LIMIT 10", "LIMIT 2")),
 ]
+
+
+def test_rows_without_others_are_found_where_a_reference_is_missing(tmp_path):
+    """``NOT IN`` a list with a NULL is true of no row."""
+    script = """CREATE TABLE clubs (club_id INTEGER PRIMARY KEY, name TEXT);
+        CREATE TABLE players (player_id INTEGER PRIMARY KEY, club_id INTEGER REFERENCES clubs);
+        INSERT INTO clubs VALUES (1, 'Owls'), (2, 'Rooks'); INSERT INTO players VALUES (1, 1), (2, NULL)"""
+    with SqliteDatabase(make_database(tmp_path / "clubs.sqlite", script)) as clubs:
+        [(sql, _)] = edited("which have no players?", Turn("", sql="SELECT name FROM clubs"), clubs)
+        assert clubs.run(sql).rows == (("Rooks",),)
+        [(sql, _)] = edited("which of them have no club?", Turn("", sql="SELECT player_id FROM players"), clubs)
+        assert clubs.run(sql).rows == ((2,),)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said", "unsaid"),
+    [
+        ("SELECT a FROM t WHERE b <> 'x'", "all a but those of x", []),
+        ("SELECT a FROM t WHERE b <> 'x'", "a that are in t but are x", ["not"]),
+        ("SELECT a FROM t WHERE NOT b IN (SELECT b FROM u)", "a whose b is in u", ["not"]),
+        ("SELECT a FROM t WHERE NOT b IN (SELECT b FROM u)", "a without u", []),
+    ],
+)
+def test_an_exclusion_is_said(sql, said, unsaid):
+    assert unsaid_values(sql, said, "sqlite") == unsaid
 
 
 @pytest.mark.parametrize(("before", "question", "meant"), CASES)

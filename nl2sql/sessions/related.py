@@ -1,0 +1,67 @@
+"""Follow-ups about rows of another table that belong to those shown: "which of these have no orders?".
+
+Behind ``SELECT company FROM customers`` on ``scale_models`` this adds ``NOT customer_id IN (SELECT customer_id FROM
+"order" ...)``. Only tables one key away are looked at. Not covered: how many there are ("more than three orders"),
+and what else is said of them ("no orders in May").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from nl2sql.databases.schema import Table
+from nl2sql.sessions.naming import named_column, named_table
+from nl2sql.sessions.reading import Phrase
+from nl2sql.sessions.statement import Statement, identifier, links
+from nl2sql.sql.words import words
+
+_HAVING = re.compile(
+    r"\b(?:(?:do(?:es)? not|don't|doesn't|never|not) (?P<never>have|has|had|having)(?: an?| any)?"
+    r"|(?P<without>without|lack|lacks|lacking|missing)(?: an?| any)?"
+    r"|(?:have|has|had|having|with)(?: (?P<no>no|not any)| at least one| any| some| an?)?)"
+    r" (?P<what>[a-z_]+(?: [a-z_]+)?)(?: (?:at all|yet|so far))?\s*(?=[?.!;]|$)"
+)
+_NEVER = re.compile(
+    r"\b(?:never|not|haven't|hasn't)(?: yet)? (?P<what>[a-z_]+ed)(?: (?:anything|yet|at all))?\s*(?=[?.!;]|$)"
+)
+
+
+def related(text: str, statement: Statement) -> Iterator[tuple[tuple[int, int], Table, exp.Expr]]:
+    """(place in ``text``, the other table, the condition) for each such part of a follow-up in lower case."""
+    for match, phrase, absent in _said(text):
+        if any(
+            (named := named_column(part, statement)) and statement.distance(named.table) == 0
+            for part in (phrase, phrase[-1:])
+        ):
+            continue
+        table = named_table((*phrase, *(word.removesuffix("ed") for word in phrase)), statement.schema)
+        condition = _condition(table, statement, absent) if table and statement.distance(table.name) == 1 else None
+        if table and condition is not None:
+            yield match.span(), table, condition
+
+
+def _said(text: str) -> Iterator[tuple[re.Match[str], Phrase, bool]]:
+    for match in _HAVING.finditer(text):
+        yield match, tuple(words(match["what"])), bool(match["never"] or match["without"] or match["no"])
+    for match in _NEVER.finditer(text):
+        yield match, tuple(words(match["what"])), True
+
+
+def _condition(table: Table, statement: Statement, absent: bool) -> exp.Expr | None:
+    """A key of the statement among those of ``table``, or not among them; None where no single column links them."""
+    for source in statement.sources().values():
+        for pairs, other in links(source, statement.schema):
+            if other.name != table.name or len(pairs) != 1:
+                continue
+            [(mine, theirs)] = pairs
+            key = exp.column(identifier(theirs))
+            found = exp.select(key).from_(exp.Table(this=identifier(table.name)))
+            column = next((each for each in table.columns if each.name.lower() == theirs.lower()), None)
+            if absent and not (column and (column.not_null or column.primary_key)):
+                found = found.where(key.copy().is_(exp.null()).not_())
+            among = exp.In(this=statement.column(source.name, mine), query=exp.Subquery(this=found))
+            return exp.Not(this=among) if absent else among
+    return None
