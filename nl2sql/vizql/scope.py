@@ -36,14 +36,14 @@ DEEPEST = 10  # calculations that name calculations
 class Grouping:
     """One GROUP BY: its aggregates, each with its function, argument and what a message calls it."""
 
-    aggregates: dict[tuple[str, str], tuple[str, Value, str]] = field(default_factory=dict)
+    aggregates: dict[tuple[str, str, frozenset[str]], tuple[str, Value, str]] = field(default_factory=dict)
 
     def aggregate(self, function: str, argument: Value, label: str) -> Value:
         """The aggregate as a column of the grouped rows, ``s``. Raises NotExecutable inside of another aggregate."""
         if argument.level != "row":
             what = "an aggregate of an aggregate" if argument.level == "aggregate" else "an aggregate of a constant"
             raise NotExecutable(f"{what} ({label})")
-        key = (function, argument.sql.sql())
+        key = (function, argument.sql.sql(), argument.tables)  # the rows of any table are counted as 1
         self.aggregates.setdefault(key, (function, argument, label))
         name = f"m{list(self.aggregates).index(key)}"
         return Value(exp.column(name, table="s"), result_type(function, argument.kind), "aggregate", argument.tables)

@@ -39,7 +39,9 @@ def field_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
             yield from _bin_errors(checked, place, known)
             yield from role_errors(checked, place, known)
     if field_kind(part) == "table_calculation":
-        yield from _table_calculation_errors(checked, (*place, "tableCalculation"))
+        nested = range(len(part.get("nestedTableCalculations") or ()))
+        for inside in (("tableCalculation",), *(("nestedTableCalculations", i) for i in nested)):
+            yield from _table_calculation_errors(checked, (*place, *inside))
 
 
 def role_errors(checked: Checked, place: Place, known: FieldMetadata) -> Iterator[QueryError]:

@@ -152,9 +152,14 @@ def _known_keys(model: type[BaseModel], inside: Place) -> tuple[str, ...]:
 def _unknown_key(data: Any, here: Place, what: str, known: tuple[str, ...]) -> QueryError:
     key, parent = here[-1], here[:-1]
     siblings = part_at(data, parent)
-    if key in _EXCLUSIVE and (others := [other for other in (*_EXCLUSIVE, "tableCalculation") if other in siblings]):
-        return _exclusive(data, parent, what, others)
-    ways = [
+    together = [other for other in (*_EXCLUSIVE, "tableCalculation") if other in siblings]
+    if key in _EXCLUSIVE and len(together) > 1:
+        return _exclusive(data, parent, what, together)
+    ways = []
+    if key == "function" and isinstance(siblings.get("field"), dict) and "function" not in siblings["field"]:
+        moved = Change((*parent, "field", key), siblings[key]), Change(here)
+        ways.append(suggest(data, f"Move '{key}' into 'field': {{json}}", parent[:2], *moved))
+    ways += [
         suggest(data, f"Write '{name}' in place of '{key}': {{json}}", parent[:2], *_renamed(here, name, siblings))
         for name, likely in did_you_mean(str(key), [name for name in known if name not in siblings], least=0.6)
         if likely >= 0.6 and key not in known

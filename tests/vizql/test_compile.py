@@ -131,6 +131,12 @@ def test_a_measure_that_a_join_would_fan_out_is_refused_by_name(shop: Database) 
     assert rows(shop, query(size | {"function": "MAX"}, AMOUNT)) == [(20, 40.0)]
 
 
+def test_the_rows_of_two_tables_are_not_one_count(shop: Database) -> None:
+    sales, shops = ({"fieldCaption": f"Number of {t}", "calculation": f"COUNT([{t}])"} for t in ("Sale", "Shop"))
+    for asked in (query(sales, shops), query(shops, sales)):
+        assert "COUNT([Shop]): a row of table shop would count once for each row of table sale" in refused(asked)
+
+
 @pytest.mark.parametrize(
     ("function", "value"),
     [

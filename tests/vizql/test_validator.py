@@ -227,6 +227,31 @@ def test_a_broken_part_of_a_query_is_reported_where_it_is(query: dict[str, Any],
     assert validate(apply(query, error.suggestions[-1]), SUPERSTORE).is_valid
 
 
+def test_a_function_beside_the_field_of_a_filter_is_moved_into_it() -> None:
+    sales = {"fieldCaption": "Sales"}
+    about = {"filterType": "QUANTITATIVE_NUMERICAL", "quantitativeFilterType": "MIN", "min": 1000}
+    asked = {"fields": [sales | {"function": "SUM"}], "filters": [{"field": sales, "function": "SUM", **about}]}
+    [error] = validate(asked, SUPERSTORE).errors
+    assert error.message == "Unknown key 'function' in the QUANTITATIVE_NUMERICAL filter"
+    mended = apply(asked, error.suggestions[0])
+    assert mended["filters"] == [{"field": sales | {"function": "SUM"}, **about}]
+    assert validate(mended, SUPERSTORE).is_valid
+    [error] = validate({"fields": [sales | {"function": "SUM"}], "function": "SUM"}, SUPERSTORE).errors
+    assert error.message == "Unknown key 'function' in the query"
+
+
+def test_nested_table_calculations_name_fields_of_the_data_source() -> None:
+    sales = {"fieldCaption": "Sales", "function": "SUM"}
+    total = {"tableCalcType": "RUNNING_TOTAL", "dimensions": [{"fieldCaption": "Region"}]}
+    wrong = total | {"dimensions": [{"fieldCaption": "Regoin"}]}
+    asked = {"fields": [{"fieldCaption": "Region"}, sales | {"tableCalculation": total}]}
+    assert validate(asked, SUPERSTORE).is_valid
+    asked["fields"][1]["nestedTableCalculations"] = [total, wrong]
+    [error] = validate(asked, SUPERSTORE).errors
+    assert error.message == "Field 'Regoin' not found in schema"
+    assert place_text(error.place) == "fields[1].nestedTableCalculations[1].dimensions[0].fieldCaption"
+
+
 def test_what_is_nested_too_deeply_is_an_error_of_one_line() -> None:
     deep: Any = {}
     for _ in range(100_000):

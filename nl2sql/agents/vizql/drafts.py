@@ -24,20 +24,24 @@ LONGEST = 2000  # characters of a reply that is no JSON, as the next attempt is 
 
 
 def read_reply(text: str) -> dict[str, Any] | None:
-    """The first JSON object in a reply that is meant as a query; None where there is none.
+    """The first JSON object in a reply that is meant as a query, else the first of all; None where there is none.
 
     An object around it, such as ``{"json": {...}}``, is looked through; what is in front and behind is left out.
     """
+    first = None
     at = text.find("{")
     while at != -1:
         try:
-            value, _ = decode_json(text, at)
+            value, end = decode_json(text, at)
         except ValueError:
             at = text.find("{", at + 1)
             continue
         inside = next((v for v in (value, *value.values()) if isinstance(v, dict) and _is_query(v)), None)
-        return inside if inside is not None else value
-    return None
+        if inside is not None:
+            return inside
+        first = value if first is None else first
+        at = text.find("{", end)
+    return first
 
 
 def _is_query(value: dict[str, Any]) -> bool:
