@@ -219,3 +219,14 @@ def test_a_file_that_is_no_database_is_one_clear_line(tmp_path, text, message):
 def test_a_negative_number_of_replicas_is_refused(company):
     with pytest.raises(UsageError):
         perturbed_replicas(company, -1)
+
+
+def test_a_relative_path_is_read_from_where_the_program_is_now(tmp_path, monkeypatch):
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        connection = sqlite3.connect(folder / f"{name}.sqlite")
+        connection.executescript(f"CREATE TABLE {name} (a INTEGER PRIMARY KEY); INSERT INTO {name} VALUES (1), (2)")
+        connection.close()
+        monkeypatch.chdir(folder)
+        assert [path.is_file() for path in perturbed_replicas(f"{name}.sqlite", 1)] == [True]

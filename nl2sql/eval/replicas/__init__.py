@@ -116,7 +116,8 @@ class _Writer:
         """The reply to a request; it may take as long as reading the file and writing ``rows`` rows."""
         seconds = rows_deadline(stored_bytes(self.path)) + rows / ROWS_PER_S
         try:
-            request = {"task": task, "path": str(self.path), "seconds": seconds, **options}
+            # absolute: a kept process is where this one was when it was started
+            request = {"task": task, "path": os.path.abspath(self.path), "seconds": seconds, **options}
             answer = self._child.ask(request, seconds, patience=PATIENCE)
         except TimeoutError:
             self._child.close()
