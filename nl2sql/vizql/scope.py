@@ -30,6 +30,7 @@ from nl2sql.vizql.source import DataSource, FieldMetadata
 
 AGGREGATES = frozenset({"SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR"})
 DEEPEST = 10  # calculations that name calculations
+MOST = 300  # calculations that one query reads, one that is named twice counted twice
 
 
 @dataclass
@@ -57,6 +58,7 @@ class Scope:
     source: DataSource
     dialect: str
     aliases: dict[str, str] = field(default_factory=dict)
+    calculations: int = 0  # read so far
 
     def known(self, caption: str) -> FieldMetadata:
         """The field of the data source that a query names. Raises NotExecutable where there is none."""
@@ -129,6 +131,9 @@ class Scope:
 
     def formula(self, text: str, grouping: Grouping, depth: int = 0) -> Value:
         """What a formula gives."""
+        self.calculations += 1
+        if self.calculations > MOST:
+            raise NotExecutable(f"calculations that name more than {MOST} calculations in all")
         if depth > DEEPEST:
             raise NotExecutable(f"calculations that name calculations more than {DEEPEST} deep")
         return Evaluation(self, grouping, depth).value(parse_formula(text))

@@ -334,6 +334,14 @@ def test_what_is_not_executed_is_said_by_name(formula: str, said: str) -> None:
     assert said in refused(query({"fieldCaption": "Own", "calculation": formula}))
 
 
+def test_calculations_that_name_others_many_times_over_are_refused_soon() -> None:
+    """Of three lines that name each other forty times, 1,641 calculations would be read."""
+    names = ("A", "[N] + 1"), ("B", "+".join(["[A]"] * 40)), ("C", "+".join(["[B]"] * 40))
+    parts = [{"fieldCaption": caption, "calculation": calculation} for caption, calculation in names]
+    assert compiled(query(*parts[:2]), SOURCE, "sqlite").sql.count("+") >= 40
+    assert "calculations that name more than 300 calculations in all" in refused(query(*parts))
+
+
 def test_a_formula_of_as_many_operations_as_may_be_is_compiled() -> None:
     own = {"fieldCaption": "Own", "calculation": "SUM([N])" + " + 1" * MOST_CHAINED}
     assert compiled(query(own), SOURCE, "sqlite").sql.count("1") == MOST_CHAINED
