@@ -117,7 +117,7 @@ class _Writer:
         seconds = rows_deadline(stored_bytes(self.path)) + rows / ROWS_PER_S
         try:
             # absolute: a kept process is where this one was when it was started
-            request = {"task": task, "path": os.path.abspath(self.path), "seconds": seconds, **options}
+            request = {"task": task, "path": str(self.path.absolute()), "seconds": seconds, **options}
             answer = self._child.ask(request, seconds, patience=PATIENCE)
         except TimeoutError:
             self._child.close()
