@@ -169,7 +169,12 @@ def _unknown_key(data: Any, here: Place, what: str, known: tuple[str, ...]) -> Q
 
 
 def _renamed(here: Place, name: str, siblings: Any) -> tuple[Change, Change]:
-    return Change((*here[:-1], name), siblings[here[-1]]), Change(here)
+    value = siblings[here[-1]]
+    return Change((*here[:-1], name), _field_called(value) if name == "field" else value), Change(here)
+
+
+def _field_called(value: Any) -> Any:
+    return {"fieldCaption": value} if isinstance(value, str) else value
 
 
 def _exclusive(data: Any, parent: Place, what: str, keys: list[str]) -> QueryError:
@@ -241,11 +246,12 @@ def _date(item: Any, data: Any, here: Place, what: str, value: Any) -> QueryErro
 
 def _wrong_type(item: Any, data: Any, here: Place, what: str, value: Any) -> QueryError:
     wanted = item["type"].removesuffix("_type").replace("string", "str")
-    meant = _converted(value, wanted)
+    text_of_field = here[-1] == "field" and isinstance(value, str)
+    meant = _field_called(value) if text_of_field else _converted(value, wanted)
     ways = (
         (_replacement(data, here, meant, f"Write {here[-1]} as {shown(meant)}: {{json}}"),) if meant is not None else ()
     )
-    expected = _JSON_TYPES.get(wanted, "another value")
+    expected = "an object" if text_of_field else _JSON_TYPES.get(wanted, "another value")
     return QueryError("type", here, f"'{here[-1]}' in {what} must be {expected}; it is {shown(value)}", ways)
 
 

@@ -240,6 +240,16 @@ def test_a_function_beside_the_field_of_a_filter_is_moved_into_it() -> None:
     assert error.message == "Unknown key 'function' in the query"
 
 
+@pytest.mark.parametrize("key", ["field", "fieldCaption"])
+def test_the_field_of_a_filter_may_be_written_as_its_caption(key: str) -> None:
+    rest = {"filterType": "SET", "values": ["West"]}
+    asked = {"fields": [{"fieldCaption": "Region"}], "filters": [{key: "Region", **rest}]}
+    error = validate(asked, SUPERSTORE).errors[0]
+    mended = apply(asked, error.suggestions[0])
+    assert mended["filters"] == [{"field": {"fieldCaption": "Region"}, **rest}]
+    assert validate(mended, SUPERSTORE).is_valid
+
+
 def test_nested_table_calculations_name_fields_of_the_data_source() -> None:
     sales = {"fieldCaption": "Sales", "function": "SUM"}
     total = {"tableCalcType": "RUNNING_TOTAL", "dimensions": [{"fieldCaption": "Region"}]}
