@@ -95,8 +95,7 @@ def part_errors(model: type[BaseModel], data: Any, place: Place, what: str) -> E
     """
     part = part_at(data, place)
     if not isinstance(part, dict):
-        text = isinstance(part, str) and "fieldCaption" in model.model_fields
-        ways = (_replacement(data, place, {"fieldCaption": part}, "Write it as an object: {json}"),) if text else ()
+        ways = _captioned(data, place, part) if "fieldCaption" in model.model_fields else ()
         return [QueryError("type", place, f"Expected {what} as a JSON object; it is {shown(part)}", ways)]
     try:
         model.model_validate(part)
@@ -170,11 +169,8 @@ def _unknown_key(data: Any, here: Place, what: str, known: tuple[str, ...]) -> Q
 
 def _renamed(here: Place, name: str, siblings: Any) -> tuple[Change, Change]:
     value = siblings[here[-1]]
-    return Change((*here[:-1], name), _field_called(value) if name == "field" else value), Change(here)
-
-
-def _field_called(value: Any) -> Any:
-    return {"fieldCaption": value} if isinstance(value, str) else value
+    value = {"fieldCaption": value} if name == "field" and isinstance(value, str) else value
+    return Change((*here[:-1], name), value), Change(here)
 
 
 def _exclusive(data: Any, parent: Place, what: str, keys: list[str]) -> QueryError:
@@ -246,16 +242,21 @@ def _date(item: Any, data: Any, here: Place, what: str, value: Any) -> QueryErro
 
 def _wrong_type(item: Any, data: Any, here: Place, what: str, value: Any) -> QueryError:
     wanted = item["type"].removesuffix("_type").replace("string", "str")
-    text_of_field = here[-1] == "field" and isinstance(value, str)
-    meant = _field_called(value) if text_of_field else _converted(value, wanted)
+    meant = _converted(value, wanted)
     ways = (
         (_replacement(data, here, meant, f"Write {here[-1]} as {shown(meant)}: {{json}}"),) if meant is not None else ()
     )
-    expected = "an object" if text_of_field else _JSON_TYPES.get(wanted, "another value")
+    expected = _JSON_TYPES.get(wanted, "another value")
     return QueryError("type", here, f"'{here[-1]}' in {what} must be {expected}; it is {shown(value)}", ways)
 
 
+def _no_object(item: Any, data: Any, here: Place, what: str, value: Any) -> QueryError:
+    message = f"'{here[-1]}' in {what} must be an object; it is {shown(value)}"
+    return QueryError("type", here, message, _captioned(data, here, value))
+
+
 _MADE: dict[str, Callable[..., QueryError]] = {
+    "model_type": _no_object,  # of a part that refers to a field
     "null": _null,
     "string_too_short": _blank,
     "too_short": _blank,
@@ -293,6 +294,13 @@ def _converted(value: Any, wanted: str) -> Any:
     if wanted == "str" and isinstance(value, int | float) and not isinstance(value, bool):
         return text
     return [value] if wanted == "list" and not isinstance(value, dict | list) and value is not None else None
+
+
+def _captioned(data: Any, here: Place, value: Any) -> tuple[Suggestion, ...]:
+    """Where a text stands in place of a field: the field of that caption."""
+    if not isinstance(value, str):
+        return ()
+    return (_replacement(data, here, {"fieldCaption": value}, "Write it as an object: {json}"),)
 
 
 def _replacement(data: Any, here: Place, value: Any, text: str, likelihood: float = 0.9) -> Suggestion:

@@ -225,8 +225,6 @@ def test_a_relative_path_is_read_from_where_the_program_is_now(tmp_path, monkeyp
     for name in ("first", "second"):
         folder = tmp_path / name
         folder.mkdir()
-        connection = sqlite3.connect(folder / f"{name}.sqlite")
-        connection.executescript(f"CREATE TABLE {name} (a INTEGER PRIMARY KEY); INSERT INTO {name} VALUES (1), (2)")
-        connection.close()
+        build(folder / f"{name}.sqlite", f"CREATE TABLE {name} (a INTEGER PRIMARY KEY); INSERT INTO {name} VALUES (1)")
         monkeypatch.chdir(folder)
         assert [path.is_file() for path in perturbed_replicas(f"{name}.sqlite", 1)] == [True]

@@ -250,6 +250,17 @@ def test_the_field_of_a_filter_may_be_written_as_its_caption(key: str) -> None:
     assert validate(mended, SUPERSTORE).is_valid
 
 
+def test_a_field_inside_of_a_part_may_be_written_as_its_caption() -> None:
+    region, sales = {"fieldCaption": "Region"}, {"fieldCaption": "Sales", "function": "SUM"}
+    rank = {"tableCalcType": "RANK", "dimensions": ["Region"]}
+    asked = {"fields": [region, sales | {"tableCalculation": rank}]}
+    [error] = validate(asked, SUPERSTORE).errors
+    assert error.message == "'0' in field 'Sales' must be an object; it is 'Region'"
+    mended = apply(asked, error.suggestions[0])
+    assert mended["fields"][1]["tableCalculation"]["dimensions"] == [region]
+    assert validate(mended, SUPERSTORE).is_valid
+
+
 def test_nested_table_calculations_name_fields_of_the_data_source() -> None:
     sales = {"fieldCaption": "Sales", "function": "SUM"}
     total = {"tableCalcType": "RUNNING_TOTAL", "dimensions": [{"fieldCaption": "Region"}]}
