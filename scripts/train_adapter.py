@@ -6,7 +6,9 @@ Writes into --out: ``best/`` (the adapter with the lowest held-out loss, PEFT fo
 ``checkpoint.pt``, ``log.jsonl``, and at the end, or after ``--minutes``, ``recipe.json`` and ``loss.png``. Interrupt
 it at will; the same command goes on. At the end ``release/`` holds the adapter in float16, as it is published.
 ``--start-from`` trains an adapter further, on other data, with ``--skip-tokens`` on the part of the data that it has
-not seen, or at a higher rank; ``--release-rank`` publishes the closest adapter of a lower one.
+not seen, or at a higher rank; ``--release-rank`` publishes the closest adapter of a lower one. ``--to-the-end``: the
+held-out loss of a long training goes up while its answers still get better; nothing ends it early, and the last
+weights are published.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ from nl2sql.models.adapters import find_adapter
 from nl2sql.models.embedded import embedded_models
 from nl2sql.runs.folder import iter_jsonl
 
-RECORDED = ("pack_tokens", "fraction", "tokens", "skip_tokens", "evaluate_every", "held_out_packs", "release_rank")
+RECORDED = (
+    "pack_tokens",
+    "fraction",
+    "tokens",
+    "skip_tokens",
+    "evaluate_every",
+    "held_out_packs",
+    "release_rank",
+    "to_the_end",
+)
 
 
 def main() -> int:
@@ -46,6 +57,9 @@ def main() -> int:
     parser.add_argument("--skip-tokens", type=int, default=0, help="leave out about so many tokens at the beginning")
     parser.add_argument("--evaluate-every", type=int, default=50, help="updates between two held-out losses")
     parser.add_argument("--held-out-packs", type=int, default=24)
+    parser.add_argument(
+        "--to-the-end", action="store_true", help="no early stop; publish the last weights, not the best"
+    )
     parser.add_argument("--release-rank", type=int, metavar="N", help="publish the closest adapter of this rank")
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command resumes")
     for field in fields(Recipe):
@@ -138,17 +152,20 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
             origin=f"{loaded.revision} {started_from['revision'] if started_from else 'none'}",
             evaluate_every=options.evaluate_every,
             minutes=options.minutes,
+            patience=math.inf if options.to_the_end else lora.PATIENCE,
             log=log,
         )
     about["outcome"] = outcome
     (options.out / "recipe.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    best = options.out / "best"
-    if best.is_dir():  # there is none before the first evaluation after an update
-        publish.export(best, options.out / "release", about, options.release_rank)
-        if outcome["best"] >= outcome["before"]:
+    kept = options.out / ("last" if options.to_the_end else "best")
+    if options.to_the_end and outcome["finished"]:
+        trained.save_pretrained(kept)
+    if kept.is_dir():  # there is no best before the first evaluation after an update
+        publish.export(kept, options.out / "release", about, options.release_rank)
+        if not options.to_the_end and outcome["best"] >= outcome["before"]:
             print("on the held-out examples it is no better than what it started from", file=sys.stderr)
     plot(list(iter_jsonl(options.out / "log.jsonl")), options.out / "loss.png")
-    print(json.dumps({**outcome, "adapter": str(options.out / "release") if best.is_dir() else None}))
+    print(json.dumps({**outcome, "adapter": str(options.out / "release") if kept.is_dir() else None}))
     return 0
 
 

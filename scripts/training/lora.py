@@ -13,7 +13,7 @@ import math
 import random
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ import torch
 
 from nl2sql.errors import UsageError
 from nl2sql.models.adapters import CONFIG, WEIGHTS, adapter_scale
-from training.packed_attention import ATTENTION
+from training.packed_attention import ATTENTION, Flattened, flattened
 from training.packing import IGNORED, Pack
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PATIENCE = 3  # evaluations
+ROOM = 16384  # tokens computed at once on a GPU
 _COUNTED = ("step", "evaluated_at", "before", "best", "worse")
 
 
@@ -92,21 +93,47 @@ def _widened(start: Path, adapted: Any, recipe: Recipe) -> dict[str, torch.Tenso
     return weights
 
 
-def pack_loss(model: Any, pack: Pack) -> torch.Tensor:
-    """Summed cross entropy at the learned tokens of one pack. ``model``: a causal LM of transformers, or PEFT's."""
+def pack_loss(model: Any, packs: Sequence[Pack]) -> torch.Tensor:
+    """Summed cross entropy at the learned tokens of ``packs``. ``model``: a causal LM of transformers, or PEFT's.
+
+    One pack is computed as it is, several in one row of ROOM tokens.
+    """
     device = next(model.parameters()).device
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     if inner.config._attn_implementation != ATTENTION:
         inner.set_attn_implementation(ATTENTION)
-    hidden = inner.model(
-        input_ids=torch.tensor([pack.ids], device=device),
-        position_ids=torch.tensor([pack.positions], device=device),
-        use_cache=False,
-        pack=pack,
-    ).last_hidden_state[0]
-    before, targets = predicted(pack)
-    logits = inner.lm_head(hidden[torch.tensor(before, device=device)]).float()
+    shape: Pack | Flattened = packs[0]
+    if len(packs) > 1 or device.type != "cpu":
+        shape = flattened(packs, device, max(ROOM, sum(len(pack.ids) for pack in packs)))
+        ids, positions = shape.ids, shape.positions
+    else:
+        ids, positions = (torch.tensor([each], device=device) for each in (packs[0].ids, packs[0].positions))
+    output = inner.model(input_ids=ids, position_ids=positions, use_cache=False, pack=shape)
+    before: list[int] = []
+    targets: list[int] = []
+    start = 0
+    for pack in packs:
+        indices, learned = predicted(pack)
+        before += [start + index for index in indices]
+        targets += learned
+        start += len(pack.ids)
+    logits = inner.lm_head(output.last_hidden_state[0][torch.tensor(before, device=device)]).float()
     return torch.nn.functional.cross_entropy(logits, torch.tensor(targets, device=device), reduction="sum")
+
+
+def portions(model: Any, packs: Sequence[Pack]) -> Iterator[Sequence[Pack]]:
+    """What is computed at once: one pack on a CPU; on a GPU packs of ROOM tokens together."""
+    if next(model.parameters()).device.type == "cpu":
+        yield from ([pack] for pack in packs)
+        return
+    portion: list[Pack] = []
+    for pack in packs:
+        if portion and sum(len(each.ids) for each in portion) + len(pack.ids) > ROOM:
+            yield portion
+            portion = []
+        portion.append(pack)
+    if portion:
+        yield portion
 
 
 def predicted(pack: Pack) -> tuple[list[int], list[int]]:
@@ -152,7 +179,7 @@ def held_out_loss(model: Any, found: Sequence[Pack]) -> float:
     """Mean loss per learned token."""
     model.eval()
     with _autocast(model):
-        total = sum(float(pack_loss(model, pack)) for pack in found)
+        total = sum(float(pack_loss(model, packs)) for packs in portions(model, found))
     return total / max(1, sum(pack.learned for pack in found))
 
 
@@ -166,23 +193,24 @@ def train(
     origin: str = "",
     evaluate_every: int = 50,
     minutes: float | None = None,
+    patience: float = PATIENCE,
     log: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Train the adapter of ``model`` (from ``add_adapter``) through ``plan``; resumes where ``folder`` stopped.
 
     Before the first update and after every ``evaluate_every``: the held-out loss, a checkpoint, and the adapter if the
-    loss is the best of those after an update (``folder/best``). Early stop: three evaluations in a row without a better
-    one, in the second half; before it the rate is high, and a loss that goes up may come down again. An interrupt
-    leaves a checkpoint of the updates that are done. ``minutes``: stop after so many, to be resumed. ``origin``: names
-    the weights that are trained. ``log`` gets a record per update and evaluation. Returns ``{"step", "steps",
-    "before", "best", "finished"}``; before and best are held-out losses. Raises UsageError where ``folder`` holds the
-    checkpoint of another recipe, plan or origin.
+    loss is the best of those after an update (``folder/best``). Early stop: ``patience`` evaluations in a row without a
+    better one, in the second half; before it the rate is high, and a loss that goes up may come down again. An
+    interrupt leaves a checkpoint of the updates that are done. ``minutes``: stop after so many, to be resumed.
+    ``origin``: names the weights that are trained. ``log`` gets a record per update and evaluation. Returns ``{"step",
+    "steps", "before", "best", "finished"}``; before and best are held-out losses. Raises UsageError where ``folder``
+    holds the checkpoint of another recipe, plan or origin.
     """
     from tqdm.auto import tqdm
 
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=recipe.rate, weight_decay=0.0, betas=(0.9, 0.99))
-    state = _Progress(folder, model, optimizer, recipe, plan, origin)
+    state = _Progress(folder, model, optimizer, recipe, plan, origin, patience)
     began = time.monotonic()
     note = log or (lambda record: None)
     with tqdm(total=len(plan), initial=state.step, desc="training", unit="update") as bar:
@@ -216,9 +244,9 @@ def _update(
     model.train()
     learned = max(1, sum(pack.learned for pack in batch))
     total = 0.0
-    for pack in batch:
+    for packs in portions(model, batch):
         with _autocast(model):
-            loss = pack_loss(model, pack)
+            loss = pack_loss(model, packs)
         (loss / learned).backward()
         total += float(loss.detach())
     torch.nn.utils.clip_grad_norm_(weights, 1.0)
@@ -249,7 +277,9 @@ class _Progress:
         recipe: Recipe,
         plan: Sequence[Sequence[Pack]],
         origin: str,
+        patience: float,
     ) -> None:
+        self.patience = patience
         self.folder, self.model, self.optimizer, self.steps = folder, model, optimizer, len(plan)
         self.identity = {"recipe": asdict(recipe), "plan": _fingerprint(plan), "origin": origin}
         self.step, self.evaluated_at = 0, -1
@@ -265,7 +295,7 @@ class _Progress:
 
     @property
     def finished(self) -> bool:
-        return self.step >= self.steps or self.worse >= PATIENCE
+        return self.step >= self.steps or self.worse >= self.patience
 
     def _resume(self) -> None:
         from peft import set_peft_model_state_dict

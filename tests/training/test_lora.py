@@ -62,8 +62,20 @@ def test_a_pack_loses_what_its_rows_lose_one_by_one(kind):
             logits = model(input_ids=torch.tensor([row.ids])).logits[0]
             targets = torch.tensor(row.labels)
             plain += float(torch.nn.functional.cross_entropy(logits[:-1], targets[1:], reduction="sum"))
-        packed = sum(float(lora.pack_loss(model, pack)) for pack in packs([made], 1000))
+        packed = sum(float(lora.pack_loss(model, [pack])) for pack in packs([made], 1000))
     assert packed == pytest.approx(plain, rel=1e-4)
+
+
+def test_packs_in_one_row_lose_what_they_lose_one_by_one(monkeypatch):
+    """As a GPU computes them: packs with and without a shared part, and a rest that nothing sees. No gradients:
+    FlexAttention has none on a CPU."""
+    monkeypatch.setattr(lora, "ROOM", 512)
+    found = packs([rows(3), rows(1, seed=1), rows(5, shared=90, seed=2)], 200)
+    assert {pack.shared for pack in found} == {0, 20, 90}
+    model = tiny_model()
+    with torch.no_grad():
+        one_by_one = sum(float(lora.pack_loss(model, [pack])) for pack in found)
+        assert float(lora.pack_loss(model, found)) == pytest.approx(one_by_one, rel=1e-5)
 
 
 def test_every_update_has_about_the_tokens_that_were_asked_for():
@@ -343,6 +355,13 @@ def test_the_scripts_build_train_resume_and_load(tmp_path):
     losses = [r["loss"] for r in map(json.loads, (out / "log.jsonl").read_text().splitlines()) if "loss" in r]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     assert (out / "loss.png").stat().st_size > 1000
+    best = load_file(out / "best" / WEIGHTS)
+    save_file({name: 2 * weight for name, weight in best.items()}, out / "best" / WEIGHTS)
+    ended = programs.script("train_adapter.py", *train, "--to-the-end")  # nothing is left to train
+    assert ended.returncode == 0, ended.stderr
+    last = torch.load(out / "checkpoint.pt", weights_only=True)["adapter"]
+    published = load_file(out / "release" / WEIGHTS)
+    assert all(torch.equal(published[name], weight.half()) for name, weight in last.items())
     model = load_model(str(base), adapter=str(out / "best"))
     plain = load_model(str(base))
     ask = [{"role": "user", "content": "SELECT"}]
