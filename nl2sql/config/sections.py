@@ -387,6 +387,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
         },
         "schema_text": {"values": 4},
         "repair": {"deterministic": True},
+        "candidates": {"temperature": 1.3},  # of the repairs
     },
     "reflect": {"react": CHECKS},
     "candidates": {"react": CHECKS},
@@ -404,6 +405,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
         "candidates": {
             "n": 24,
             "views": 4,
+            "temperature": 1.3,
             "choose": "question",
             "length_penalty": 0.0,
             "suspicion_weight": 2.0,
