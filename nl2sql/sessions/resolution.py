@@ -37,6 +37,8 @@ from nl2sql.sql.words import words
 
 logger = logging.getLogger(__name__)
 
+ASKED = "Q:"  # before a question in the quoted exchanges
+
 
 @dataclass(frozen=True)
 class Resolution:
@@ -125,12 +127,13 @@ def rewritten(question: Question, resources: Resources, config: Config, evidence
     except ModelError as error:
         return fallen_back(question, evidence, "rewrite", f"model: {error}")
     calls = (call_record("resolve", messages, completion, round(time.perf_counter() - began, 4)),)
-    return _checked(question, resources, evidence, "rewrite", completion.text.strip(), calls=calls)
+    text = completion.text.strip().removeprefix(ASKED).strip()  # a small model repeats the label
+    return _checked(question, resources, evidence, "rewrite", text, calls=calls)
 
 
 def _exchange(turn: Turn, shows: str) -> str:
     asked = turn.resolved_query if shows == "resolved_query" and turn.resolved_query else turn.user_query
-    return f"Q: {asked}\nSQL: {turn.sql}"
+    return f"{ASKED} {asked}\nSQL: {turn.sql}"
 
 
 def edited_and_said(

@@ -98,11 +98,17 @@ def test_rewrite_asks_the_specification_s_prompt_with_the_exchanges_quoted(shows
     assert call["kind"] == "resolve"
 
 
+def test_the_label_of_the_quoted_questions_is_no_part_of_a_rewrite(sales):
+    said = resources(sales, "Q: Top 10 products in Q4")
+    assert resolve(follow_up("What about Q4?"), said, config("rewrite")).resolved_query == "Top 10 products in Q4"
+
+
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
         ("Top 10 products", "lost: Q4"),
         ("top 10 products in q3", "the previous question again"),
+        ("Q: Top 10 products in Q3", "the previous question again"),
         ("", "an empty text"),
     ],
 )
