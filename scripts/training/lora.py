@@ -121,19 +121,21 @@ def pack_loss(model: Any, packs: Sequence[Pack]) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits, torch.tensor(targets, device=device), reduction="sum")
 
 
-def portions(model: Any, packs: Sequence[Pack]) -> Iterator[Sequence[Pack]]:
-    """What is computed at once: one pack on a CPU; on a GPU packs of ROOM tokens together."""
-    if next(model.parameters()).device.type == "cpu":
-        yield from ([pack] for pack in packs)
-        return
+def portions(packs: Sequence[Pack], room: int) -> Iterator[list[Pack]]:
+    """``packs`` in their order, those together that have at most ``room`` tokens; a longer one is alone."""
     portion: list[Pack] = []
     for pack in packs:
-        if portion and sum(len(each.ids) for each in portion) + len(pack.ids) > ROOM:
+        if portion and sum(len(each.ids) for each in portion) + len(pack.ids) > room:
             yield portion
             portion = []
         portion.append(pack)
     if portion:
         yield portion
+
+
+def _room(model: Any) -> int:
+    """Tokens computed at once; on a CPU packs are computed one by one."""
+    return 0 if next(model.parameters()).device.type == "cpu" else ROOM
 
 
 def predicted(pack: Pack) -> tuple[list[int], list[int]]:
@@ -179,7 +181,7 @@ def held_out_loss(model: Any, found: Sequence[Pack]) -> float:
     """Mean loss per learned token."""
     model.eval()
     with _autocast(model):
-        total = sum(float(pack_loss(model, packs)) for packs in portions(model, found))
+        total = sum(float(pack_loss(model, packs)) for packs in portions(found, _room(model)))
     return total / max(1, sum(pack.learned for pack in found))
 
 
@@ -244,7 +246,7 @@ def _update(
     model.train()
     learned = max(1, sum(pack.learned for pack in batch))
     total = 0.0
-    for packs in portions(model, batch):
+    for packs in portions(batch, _room(model)):
         with _autocast(model):
             loss = pack_loss(model, packs)
         (loss / learned).backward()

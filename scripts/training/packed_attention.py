@@ -48,7 +48,7 @@ def flattened(packs: Sequence[Pack], device: torch.device, length: int) -> Flatt
             part += [example] * (end - start)
     rest = length - len(ids)
     columns = (ids, positions, packed, part)
-    rows = torch.tensor([column + [0] * rest for column in columns]).to(device, non_blocking=True)
+    rows = torch.tensor([column + [0] * rest for column in columns], device=device)
     pack_of, part_of = rows[2], rows[3]
 
     def sees(batch: Any, head: Any, by: Any, of: Any) -> Any:

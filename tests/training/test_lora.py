@@ -78,6 +78,19 @@ def test_packs_in_one_row_lose_what_they_lose_one_by_one(monkeypatch):
         assert float(lora.pack_loss(model, found)) == pytest.approx(one_by_one, rel=1e-5)
 
 
+def test_packs_are_computed_together_as_far_as_there_is_room():
+    found = packs([rows(3, seed=n) for n in range(6)], 200)
+    longest = max(len(pack.ids) for pack in found)
+    for room in (2 * longest, longest, 0):
+        made = list(lora.portions(found, room))
+        assert [pack for portion in made for pack in portion] == found
+        sizes = [sum(len(pack.ids) for pack in portion) for portion in made]
+        assert all(size <= room or len(portion) == 1 for size, portion in zip(sizes, made, strict=True))
+        following = [len(portion[0].ids) for portion in made[1:]]
+        assert all(size + next_one > room for size, next_one in zip(sizes, following, strict=False))
+    assert len(list(lora.portions(found, 2 * longest))) < len(list(lora.portions(found, 0))) == len(found)
+
+
 def test_every_update_has_about_the_tokens_that_were_asked_for():
     found = packs([rows(3, seed=n) for n in range(12)], 200)
     plan = lora.updates(found, RECIPE)
@@ -161,6 +174,15 @@ def test_a_training_stops_early_in_its_second_half_only(tmp_path, monkeypatch, l
     outcome = lora.train(model, [[pack] for pack in found], found[:2], RECIPE, tmp_path, evaluate_every=1)
     best = min(losses[:steps])
     assert outcome == {"step": steps, "steps": 8, "before": 0.5, "best": best, "finished": True}
+
+
+def test_a_training_without_patience_s_end_goes_to_the_last_update(tmp_path, monkeypatch):
+    found = packs([rows(3, seed=n) for n in range(8)], 400)
+    given = iter([0.5, 5, 4, 3, 2, 3, 3, 3, 9])
+    monkeypatch.setattr(lora, "held_out_loss", lambda model, packs: next(given))
+    plan, model = [[pack] for pack in found], lora.add_adapter(tiny_model(), RECIPE)
+    outcome = lora.train(model, plan, found[:2], RECIPE, tmp_path, evaluate_every=1, patience=float("inf"))
+    assert outcome == {"step": 8, "steps": 8, "before": 0.5, "best": 2, "finished": True}
 
 
 def test_a_merged_adapter_computes_what_the_adapted_model_does(tmp_path):
