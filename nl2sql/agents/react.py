@@ -184,6 +184,9 @@ def pending_override(state: State, requested: str) -> tuple[str, str] | None:
         reason = forced.reason(state)
         if reason is not None:
             return None if requested in forced.spared else (forced.action, reason)
+    last, due = state.decision_log[-1:], next_action(state)
+    if state.task.config.react.forced_next and last and last[0]["status"] == "blocked":  # react_verified
+        return None if due in (requested, last[0]["decision"]) else (due, f"blocked_before:{last[0]['decision']}")
     return None
 
 
@@ -381,7 +384,7 @@ def demand_repair(state: State, reason: str) -> None:
 
 
 def next_action(state: State) -> str:
-    """The step that the policy (2.2) expects next, for the repeat hint."""
+    """The step that the policy (2.2) expects next: of the repeat hint, and forced behind a blocked action."""
     if state.constraints is None:
         return "extract_constraints"
     if not state.last_sql:

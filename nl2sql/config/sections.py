@@ -83,6 +83,7 @@ class ReactConfig(_Frozen):
     repair_views: int = Field(3, ge=1, le=64)  # with verify or repair_samples: after so many the likeliest is taken
     best_so_far: bool = False  # at exhaustion, before vanilla: the SQL that ran, or that runs and was not refused
     repeat_hint: bool = False  # a hint line after a repeated identical action
+    forced_next: bool = False  # after an action that a gate blocked, the one that is due is forced
     skip_forced_calls: bool = False  # do not ask the model for an action that will be overridden
     auto_finish: bool = False  # no model call for ``finish`` after a successful run
     stop_at_action: bool = False  # the model stops behind its first complete action (the parser takes the last one)
@@ -383,6 +384,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "repair_samples": 6,
             "best_so_far": True,
             "repeat_hint": True,
+            "forced_next": True,
             "auto_finish": True,
         },
         "schema_text": {"values": 4},
