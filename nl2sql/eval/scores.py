@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nl2sql.errors import UsageError
+from nl2sql.eval.distributions import t_quantile
 from nl2sql.eval.stats import MIN_CLUSTERS, Interval, clustered_interval, mcnemar
 from nl2sql.eval.tables import table_html
 from nl2sql.sql.hardness import LEVELS
@@ -224,9 +225,12 @@ def _interval(values: Sequence[float], databases: Sequence[str]) -> Interval:
         sums[database] = sums.get(database, 0.0) + value - mean
     clustered = len(sums) >= MIN_CLUSTERS
     parts = list(sums.values()) if clustered else [value - mean for value in values]
-    spread = len(parts) / max(1, len(parts) - 1) * math.fsum(part * part for part in parts)
-    error = 1.96 * math.sqrt(spread) / len(values)
-    return Interval(mean, mean - error, mean + error, len(values), "clustered" if clustered else "normal")
+    if len(parts) < 2:  # one item says nothing about others
+        return Interval(mean, 0.0, 1.0, len(values), "normal")
+    spread = len(parts) / (len(parts) - 1) * math.fsum(part * part for part in parts)
+    error = t_quantile(0.95, len(parts) - 1) * math.sqrt(spread) / len(values)
+    method = "clustered" if clustered else "normal"
+    return Interval(mean, max(0.0, mean - error), min(1.0, mean + error), len(values), method)
 
 
 def _plain(metrics: Mapping[str, Interval]) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,8 @@ MIN_CLUSTERS = 10  # below this a cluster-robust error is itself too uncertain t
 
 @dataclass(frozen=True)
 class Interval:
-    """A proportion with its 95% interval. ``method`` is ``clustered``, ``wilson`` or ``none`` (no items)."""
+    """A proportion with its 95% interval. ``method`` is ``clustered``, ``wilson``, ``normal`` (half
+    points of items taken as independent) or ``none`` (no items)."""
 
     value: float
     low: float

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.sql.bounds import past_limits, remember_short
@@ -195,31 +195,44 @@ def read_double_quoted_values(tree: Expr) -> None:
 
 
 def _name_tables_plainly(tree: Expr) -> None:
-    """Replace table aliases by the table's own name, numbered where a table is used more than once."""
+    """Replace table aliases by the table's own name, numbered where a table is used more than once.
+
+    An alias is looked up in the SELECT that uses it, then in those around it: parts of a UNION may use the same one.
+    """
     from sqlglot import expressions as exp
 
     tables = list(tree.find_all(exp.Table, bfs=False))
     uses = Counter(table.name.lower() for table in tables)
     seen: Counter[str] = Counter()
-    names: dict[str, str] = {}
+    names: dict[tuple[int, str], str] = {}  # by the SELECT whose FROM it stands in, and alias
+
+    def rename(node: Expr, alias: str, name: str, shown: bool) -> None:
+        names.setdefault((id(node.find_ancestor(exp.Select)), alias.lower()), name)
+        node.set("alias", exp.TableAlias(this=exp.to_identifier(name)) if shown else None)
+
     for table in tables:
         name = table.name.lower()
         seen[name] += 1
-        names.setdefault((table.alias or name).lower(), name if uses[name] == 1 else f"{name}__{seen[name]}")
+        several = uses[name] > 1
+        rename(table, table.alias or name, f"{name}__{seen[name]}" if several else name, several)
     derived = [node for node in tree.find_all(exp.Subquery, bfs=False) if node.alias]
     for number, node in enumerate(derived, 1):
-        names.setdefault(node.alias.lower(), f"derived__{number}")
-        node.set("alias", exp.TableAlias(this=exp.to_identifier(names[node.alias.lower()])))
+        rename(node, node.alias, f"derived__{number}", True)
     for column in tree.find_all(exp.Column):
         if column.table:
-            if len(tables) == 1 and not derived:
-                column.set("table", None)
-            else:
-                column.set("table", exp.to_identifier(names.get(column.table.lower(), column.table)))
-    for table in tables:
-        key = (table.alias or table.name).lower()
-        shown = names[key] if uses[table.name.lower()] > 1 else None
-        table.set("alias", exp.TableAlias(this=exp.to_identifier(shown)) if shown else None)
+            single = len(tables) == 1 and not derived
+            column.set("table", None if single else exp.to_identifier(_plain_name(column, names)))
+
+
+def _plain_name(column: Expr, names: Mapping[tuple[int, str], str]) -> str:
+    from sqlglot import expressions as exp
+
+    select, alias = column.find_ancestor(exp.Select), column.args["table"].name
+    while select is not None:
+        if name := names.get((id(select), alias.lower())):
+            return name
+        select = select.find_ancestor(exp.Select)
+    return str(alias)
 
 
 def _drop_column_aliases(tree: Expr) -> None:

@@ -29,6 +29,7 @@ def result(*rows: Row) -> RunResult:
         ([(1, 2, 1), (2, 3, 3), (3, 1, 2)], [(1, 2, 1), (2, 3, 2), (3, 1, 3)], False),
         ([(0.1 + 0.2,)], [(0.3,)], True),
         ([(0.3,)], [(0.3001,)], False),
+        ([(0.6, 1), (0.6000000000000001, 2)], [(0.6000000000000001, 1), (0.6, 2)], True),  # the same two numbers
         ([("1",)], [(1,)], False),
         ([(None,)], [(None,)], True),
         ([(None,)], [("",)], False),
@@ -36,6 +37,12 @@ def result(*rows: Row) -> RunResult:
 )
 def test_what_makes_two_results_the_same_answer(gold: list[Row], predicted: list[Row], same: bool) -> None:
     assert results_match(result(*gold), result(*predicted), ordered=False) is same
+
+
+def test_keys_within_round_off_are_a_tie() -> None:
+    gold, predicted = result((0.3, "a"), (0.1 + 0.2, "b")), result((0.3, "b"), (0.3, "a"))
+    assert results_match(gold, predicted, ordered=True, keys=(0,))
+    assert not results_match(gold, predicted, ordered=True, keys=None)
 
 
 def test_rows_of_one_database_do_not_stand_for_those_of_another() -> None:

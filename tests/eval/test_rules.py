@@ -294,6 +294,9 @@ def test_bag_asks_for_one_column_order_on_all_databases_and_spider_for_one_on_ea
         ("SELECT a FROM t ORDER BY b", ("a",), None),  # not in the result
         ("SELECT a FROM t ORDER BY 3", ("a",), None),
         ("SELECT a FROM t", ("a",), None),
+        ("SELECT c.* FROM o JOIN c ON o.c = c.id ORDER BY c.day", ("id", "day"), (1,)),
+        ("SELECT * FROM o JOIN c ON o.c = c.id ORDER BY c.day", ("id", "day"), (1,)),
+        ("SELECT c.* FROM o JOIN c ON o.c = c.id ORDER BY o.day", ("id", "day"), None),  # c has a day, too
     ],
 )
 def test_where_the_sort_keys_stand_in_the_result(sql, columns, places):

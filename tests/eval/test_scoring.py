@@ -19,6 +19,7 @@ from nl2sql.databases.sqlite.batch import ROWS, run_pairs
 from nl2sql.databases.sqlite.pool import QueryPool
 from nl2sql.errors import UsageError
 from nl2sql.eval import exact_match, score, score_many
+from nl2sql.eval.scores import ItemScore, Scores
 from nl2sql.eval.scoring import _in_threads
 from nl2sql.interfaces import Question
 from nl2sql.sql.row_order import order_free
@@ -224,6 +225,15 @@ def test_metrics_of_ones_own_stand_beside_ours(numbers):
     assert report["by_feature"]["joins"]["0"]["VA"]["n"] == 2
     with pytest.raises(UsageError, match="VA"):
         score(benchmark, benchmark.questions, {}, replicas=0, metrics={"VA": lambda item: True})
+
+
+@pytest.mark.parametrize("databases", [1, 4, 30])
+@pytest.mark.parametrize("values", [[0.1] + [0.0] * 29, [0.99] * 28 + [0.5, 1.0], [0.5]])
+def test_an_interval_of_points_stays_between_0_and_1_and_has_a_width(values, databases):
+    names = [f"d{n % databases}" for n in range(len(values))]
+    items = [ItemScore(str(n), name, "", va=True, em=True, ex=True, ts=None) for n, name in enumerate(names)]
+    interval = Scores(items, extra={"points": lambda item: values[int(item.id)]}).metrics()["points"]
+    assert 0 <= interval.low < interval.value < interval.high <= 1
 
 
 @pytest.mark.parametrize(

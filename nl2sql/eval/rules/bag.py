@@ -75,36 +75,39 @@ def suites_match(
             return False
         if _width(expected) != _width(actual) or len(expected.rows) != len(actual.rows):
             return False
-    tags = list(_groups(gold, keys)) if ordered else [n for n, result in enumerate(gold) for _ in result.rows]
-    gold_rows, predicted_rows = _tagged(tags, gold), _tagged(tags, predicted)
-    if not tags or Counter(gold_rows) == Counter(predicted_rows):
+    gold_rows, predicted_rows = _tagged(gold), _tagged(predicted)
+    exact = _in_order(gold_rows, predicted_rows, keys) if ordered else (gold_rows, predicted_rows)
+    if not gold_rows or Counter(exact[0]) == Counter(exact[1]):
         return True
     snapped = _snapped(gold_rows, predicted_rows)
-    if columns_match(_columns(snapped[0]), _columns(snapped[1])):
-        return True
-    return tolerance > ROUND_OFF and close_bag(_columns(gold_rows), _columns(predicted_rows), tolerance)
+    ours, theirs = (_columns(rows) for rows in (_in_order(*snapped, keys) if ordered else snapped))
+    return columns_match(ours, theirs) or (tolerance > ROUND_OFF and close_bag(ours, theirs, tolerance))
 
 
 def _columns(rows: Cells) -> list[Column]:
     return list(zip(*rows, strict=True))
 
 
-def _groups(gold: Sequence[RunResult], keys: Sequence[int] | None) -> Iterator[int]:
-    """For every row the number of its place in the order; rows with equal keys share one."""
+def _tagged(results: Sequence[RunResult]) -> Cells:
+    """The rows of all databases, each behind the number of its database."""
+    return [(number, *row) for number, result in enumerate(results) for row in result.rows]
+
+
+def _in_order(gold: Cells, predicted: Cells, keys: Sequence[int] | None) -> tuple[Cells, Cells]:
+    """Both behind the number of a row's place in the gold's order instead; rows with equal keys share a place."""
+    places = list(_places(gold, keys))
+    tagged = ([(place, *row[1:]) for place, row in zip(places, rows, strict=True)] for rows in (gold, predicted))
+    return next(tagged), next(tagged)
+
+
+def _places(gold: Cells, keys: Sequence[int] | None) -> Iterator[int]:
     number = -1
-    for result in gold:
-        previous: tuple[Any, ...] | None = None
-        for row in result.rows:
-            key = tuple(row[k] for k in keys) if keys is not None else None
-            number += key is None or key != previous
-            previous = key
-            yield number
-        number += 1
-
-
-def _tagged(tags: Sequence[int], results: Sequence[RunResult]) -> Cells:
-    rows = (row for result in results for row in result.rows)
-    return [(tag, *row) for tag, row in zip(tags, rows, strict=True)]
+    previous: tuple[Any, ...] | None = None
+    for row in gold:
+        key = (row[0], *(row[k + 1] for k in keys)) if keys is not None else None
+        number += key is None or key != previous
+        previous = key
+        yield number
 
 
 def _width(result: RunResult) -> int:
@@ -118,8 +121,6 @@ def _snapped(gold: Cells, predicted: Cells) -> tuple[Cells, Cells]:
     numbers stay as they are; a fractional one becomes the whole number it is within round-off of.
     """
     ours, theirs = set(_fractions(gold)), set(_fractions(predicted))
-    if ours == theirs:
-        return gold, predicted
     whole = {value for rows in (gold, predicted) for row in rows for value in row if _is_whole(value)}
     names: dict[float, float] = {}
     previous = first = math.nan

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from nl2sql.interfaces import RunResult
@@ -48,7 +48,8 @@ def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, 
     if tree is None or not tree.args.get("order"):
         return None
     selects = tree.selects
-    if any(select.is_star for select in selects):
+    stars = {(getattr(select, "table", "") or "").lower() for select in selects if select.is_star}
+    if stars:
         selects = []  # their positions are not those of the result
     names = [column.lower() for column in columns]
     shown = [select.unalias().sql(dialect).lower() for select in selects]
@@ -56,7 +57,7 @@ def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, 
     for ordered in tree.args["order"].expressions:
         key = ordered.this
         text = key.sql(dialect).lower()
-        by_name = isinstance(key, exp.Column) and not (key.table and selects) and names.count(key.name.lower()) == 1
+        by_name = isinstance(key, exp.Column) and _may_be_named(key, stars) and names.count(key.name.lower()) == 1
         if isinstance(key, exp.Literal) and key.this.isdigit():
             place = int(key.this) - 1
         elif by_name:  # SQLite, too, looks among the names of the result first
@@ -69,6 +70,14 @@ def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, 
             return None
         places.append(place)
     return tuple(places)
+
+
+def _may_be_named(key: Any, stars: Collection[str]) -> bool:
+    """Whether a name of the result may be this key's: not that of ``o.day`` beside ``c.*``, nor of a written column.
+
+    ``stars``: the tables of the stars in the SELECT list, "" for the one of all tables.
+    """
+    return not key.table or "" in stars or key.table.lower() in stars
 
 
 def gold_order(sql: str, result: RunResult) -> dict[str, Any]:
