@@ -18,21 +18,9 @@ from pathlib import Path
 
 from sqlglot.tokens import Token, TokenType
 
+from nl2sql.agents.checks.numbers import numbers_of
 from nl2sql.sql.text import KEYWORDS, tokens, top_level
 
-_NUMBER_WORDS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty"
-)
-_NUMBERS = {word: value for value, word in enumerate(_NUMBER_WORDS.split())} | {
-    "thirty": 30,
-    "forty": 40,
-    "fifty": 50,
-    "hundred": 100,
-    "thousand": 1000,
-    "once": 1,
-    "twice": 2,
-}
 _ONE_OF_THEM = re.compile(r"\b(?:a|an|another|one)\b", re.I)
 _SAFE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _QUERY_STARTS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.VALUES})
@@ -122,14 +110,12 @@ def asked_order(nlq: str) -> _Asked:
     superlative = any(
         word.endswith("est") and len(word) > 4 and word not in _cue_lists()["not_superlative"] for word in words
     )
-    numbers = {int(word) for word in words if word.isdecimal() and len(word) < 10}
-    numbers |= {_NUMBERS[word] for word in words if word in _NUMBERS}
     return _Asked(
         order=bool(cues["sort"].search(plain)),
         ranking=superlative or bool(cues["ranking"].search(plain)),
         comparison=bool(cues["comparison"].search(text)),
         some_rows=bool(cues["quantity"].search(text)),
-        numbers=frozenset(numbers),
+        numbers=numbers_of(nlq),
         one_row=bool(_ONE_OF_THEM.search(nlq)),
     )
 

@@ -9,12 +9,14 @@ with the alternatives that make a literal reading of cues wrong. English only: o
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 
+from nl2sql.agents.checks.numbers import SCALES, as_digits
 from nl2sql.sql.words import QUOTED
 
 _TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]|\.(?=\s|$)")
@@ -23,7 +25,7 @@ _TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]|\.(?=\s|$)")
 def normalise(nlq: str) -> str:
     """Lower-case words parted and framed by single spaces; quoted values become the token ``@``."""
     parts = QUOTED.split(nlq.replace("’s", " s").replace("'s", " s"))
-    words = " @ ".join(" ".join(_TOKEN.findall(part.lower())) for part in parts)
+    words = " @ ".join(" ".join(_TOKEN.findall(as_digits(part.lower()))) for part in parts)
     return f" {words} ".replace("  ", " ")
 
 
@@ -115,10 +117,13 @@ class Cues:
         return [word for word, _ in self.matches.get(name, ())]
 
     def numbers(self, name: str) -> list[int]:
-        """The numbers written inside the matches of a cue."""
+        """The numbers written inside the matches of a cue; "two hundred" is one."""
+        known, found = lexicon().numbers, []
         tokens = [token for words in self.words(name) for token in words.split()]
-        known = lexicon().numbers
-        return [known[t] if t in known else int(t) for t in tokens if t in known or t.isdecimal()]
+        for token, after in itertools.pairwise([*tokens, ""]):
+            if token in known or token.isdecimal():
+                found.append((known[token] if token in known else int(token)) * SCALES.get(after, 1))
+        return found
 
 
 @lru_cache(maxsize=256)
