@@ -208,6 +208,14 @@ def test_steps_and_tokens_cost_and_unreadable_turns_cost_more(campus: Environmen
     assert straight.total > long.total and straight.total > unreadable.total
 
 
+def test_an_answer_that_runs_earns_as_much_as_none_however_long_it_took(campus: Environment) -> None:
+    with campus.episode(ID, "react") as episode:
+        while request := episode.request:
+            episode.answer(RUNS if request.prefill == "SELECT" else "I do not know.")
+    (reward,) = campus.rewards_of([episode.result])
+    assert reward.error is None and reward.format < 0.1 and reward.total >= 0
+
+
 def usage_of(tokens: int) -> object:
     from nl2sql.interfaces import Usage
 

@@ -74,3 +74,25 @@ def test_ten_steps_of_grpo_raise_the_reward_of_answers_known_by_heart(form: str,
 def test_weights_come_from_the_configuration() -> None:
     environment = load_environment("packaged", limit=1, config=build_config({"reward": {"ex": 0.0, "ts": 1.0}}))
     assert reward_weights(environment) == [0.0, 1.0, 0.1, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "finish", "given"),
+    [
+        ("Action: get", False, "length", "Action: get"),  # cut by the room that the trainer leaves
+        ("Action: get", True, "stop", "Action: get"),
+        ("Action: a\nObservation: b", False, "stop", "Action: a\n"),
+    ],
+)
+def test_a_cut_completion_is_told_from_an_ended_one(text: str, ended: bool, finish: str, given: str) -> None:
+    from models.tiny import tiny_tokenizer
+
+    from nl2sql.models.chat import Chat
+    from nl2sql.runs.rollouts.driven import Request
+    from nl2sql.runs.rollouts.trl_form import _completed
+
+    tokenizer = tiny_tokenizer()
+    written = tokenizer(text, add_special_tokens=False)["input_ids"]
+    request = Request([{"role": "user", "content": "?"}], max_new_tokens=256, stop=("Observation:",))
+    _, completion = _completed(Chat(tokenizer, None), request, [1], written, ended)
+    assert (completion.finish_reason, completion.text) == (finish, given)

@@ -119,11 +119,12 @@ def _reward(outcome: Outcome, item: ItemScore, config: Config) -> Reward:
         return _nothing(outcome, f"database: {item.error}", config)
     bounds = config.reward
     shares = (min(1.0, outcome.steps / bounds.steps), min(1.0, outcome.tokens / bounds.tokens))
+    readable = round(outcome.readable, 4)
     parts: dict[str, float | None] = {
         "ex": float(item.ex),
         "ts": None if item.ts is None else float(item.ts and bool(item.ts_replicas)),
-        "format": round(outcome.readable, 4),
-        "cost": round(-sum(shares) / 2, 4),
+        "format": readable,
+        "cost": 0.0 - round(min(sum(shares) / 2, readable), 4),  # an answer that runs earns 0 at least
     }
     return Reward(outcome, total=weighed(parts, bounds), **parts)  # type: ignore[arg-type]
 

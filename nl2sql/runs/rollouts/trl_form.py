@@ -143,7 +143,8 @@ def _play(episodes: Sequence[DrivenEpisode], trainer: Any, chat: Chat, window: i
     while waiting := [(n, episode.request) for n, episode in enumerate(episodes) if episode.request]:
         prompts = [chat.prompt_ids(r.messages, r.prefill, r.tools) for _, r in waiting for _ in range(r.n)]
         rooms = [_room(r, trainer, window, len(p)) for (_, r), p in zip(_each(waiting), prompts, strict=True)]
-        texts = iter(zip(prompts, _generate(trainer, prompts, rooms), strict=True))
+        written = _generate(trainer, prompts, rooms)
+        texts = ((prompt, *text) for prompt, text in zip(prompts, written, strict=True))
         for n, request in waiting:
             own = [_completed(chat, request, *next(texts)) for _ in range(request.n)]
             calls[n] += [call for call, _ in own]
@@ -159,8 +160,8 @@ def _room(request: Request, trainer: Any, window: int, prompt: int) -> int:
     return max(1, min(request.max_new_tokens, trainer.max_completion_length, window - prompt))
 
 
-def _generate(trainer: Any, prompts: Sequence[list[int]], rooms: Sequence[int]) -> list[list[int]]:
-    """Sampled continuations of tokenized prompts, each cut behind its end-of-turn token."""
+def _generate(trainer: Any, prompts: Sequence[list[int]], rooms: Sequence[int]) -> list[tuple[list[int], bool]]:
+    """Sampled continuations of tokenized prompts, each up to its end-of-turn token, and whether it has one."""
     import torch
     from trl.models import unwrap_model_for_generation
 
@@ -182,12 +183,14 @@ def _generate(trainer: Any, prompts: Sequence[list[int]], rooms: Sequence[int]) 
     ends = set(trainer.eos_token_ids)
     written = []
     for row, room in zip(out[:, widest:].tolist(), rooms, strict=True):
-        end = next((at + 1 for at, token in enumerate(row) if token in ends), len(row))
-        written.append(row[: min(end, room)])
+        end = next((at + 1 for at, token in enumerate(row[:room]) if token in ends), None)
+        written.append((row[: end or room], end is not None))
     return written
 
 
-def _completed(chat: Chat, request: Request, prompt: list[int], written: list[int]) -> tuple[Call, Completion]:
+def _completed(
+    chat: Chat, request: Request, prompt: list[int], written: list[int], ended: bool
+) -> tuple[Call, Completion]:
     """The tokens up to the first stop string, and the completion that the loop is given."""
     text = chat.decode(written)
     cut = cut_at(text, request.stop)
@@ -198,6 +201,6 @@ def _completed(chat: Chat, request: Request, prompt: list[int], written: list[in
             held = chat.decode(written[:middle])
             low, high = (low, middle) if cut_at(held, request.stop) != held else (middle + 1, high)
         written = written[:low]
-    finish = "length" if cut == text and len(written) >= request.max_new_tokens else "stop"
+    finish = "stop" if ended or cut != text else "length"
     usage = Usage(len(prompt), len(prompt), len(written), 1)
     return (prompt, written), Completion(cut, finish, usage)  # type: ignore[arg-type]
