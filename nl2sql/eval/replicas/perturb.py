@@ -7,7 +7,8 @@ Method (change ``METHOD`` with it), per table, parents before children, all draw
   values, 25% to a neighbour, 15% to NULL where that is allowed;
 - numbers and dates that are all different in the original get no value that is there already, so that an order by
   them, or their largest, stays (nearly always) unambiguous;
-- 20% of the foreign keys are pointed at another parent, 5% set to NULL where allowed;
+- 20% of the foreign keys are pointed at another parent, 5% set to NULL where allowed; what dangles at the
+  end, within a table or round a cycle, becomes NULL where allowed, else the key of another row (``references``);
 - 10% of the rows are added again, under fresh keys where the table has any; the order of rows is shuffled.
 A row that a constraint refuses is left out; where more than half are refused, the original rows are added.
 
@@ -24,15 +25,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql.eval.replicas.shape import (
-    HeldForeignKey,
-    TableShape,
-    dangling,
-    open_read_only,
-    quoted,
-    read_shapes,
-    table_kinds,
-)
+from nl2sql.eval.replicas.references import Keys, close_under_foreign_keys, present_keys
+from nl2sql.eval.replicas.shape import HeldForeignKey, TableShape, open_read_only, quoted, read_shapes, table_kinds
 from nl2sql.eval.replicas.values import fresh, is_date, neighbour
 
 log = logging.getLogger(__name__)
@@ -40,9 +34,9 @@ log = logging.getLogger(__name__)
 TABLE_ROWS = 10_000  # rows of one table in a replica (10% more with the duplicates)
 DATABASE_ROWS = 200_000  # rows of a whole replica, spread evenly over its tables
 READ_FACTOR = 5  # rows read for every row that is kept, so that there is a choice of rows whose parents exist
+PRIME = 2**31 - 1  # multiplied modulo a prime, row ids that are all odd, or all end in 7, look drawn at random
 
 Row = list[Any]
-Keys = list[tuple[Any, ...]]
 
 
 def max_rows(tables: int) -> int:
@@ -77,21 +71,42 @@ class Perturber:
 
     def _sample(self, connection: sqlite3.Connection, shape: TableShape, bound: int) -> list[Row]:
         """The table's rows in order, or ``bound`` of them, those first whose parents are in the sample."""
-        columns, name = shape.column_list(), quoted(shape.name)
-        (count,) = connection.execute(f"SELECT count(*) FROM {name}").fetchone()
-        step = -(-count // (bound * READ_FACTOR))
-        where = f"WHERE rowid % {step} = 0" if step > 1 and shape.has_rowid else ""
-        rows = connection.execute(f"SELECT {columns} FROM {name} {where} LIMIT {bound * READ_FACTOR}").fetchall()
+        rows = self._read(connection, shape, bound)
         if len(rows) > bound:
             rng = random.Random(f"{self.seed}/sample/{shape.name}")
             parents = {key: set(self._parent_keys(key)) for key in shape.foreign_keys if key.parent in self.rows}
-            closed = [all(_refers(row, key, known) for key, known in parents.items()) for row in rows]
+            closed = [all(self._refers(row, key, known) for key, known in parents.items()) for row in rows]
             order = sorted(range(len(rows)), key=lambda index: (not closed[index], rng.random()))
             rows = [rows[index] for index in sorted(order[:bound])]
         return [list(row) for row in rows]
 
+    def _read(self, connection: sqlite3.Connection, shape: TableShape, bound: int) -> list[Any]:
+        """At most ``bound * READ_FACTOR`` rows from all over the table, or its first ones where it has no row ids.
+
+        Every n-th row id is read; where that is less than ``bound``, because ids have gaps, every n-th in a random
+        order of the ids.
+        """
+        name = quoted(shape.name)
+        (count,) = connection.execute(f"SELECT count(*) FROM {name}").fetchone()
+        step = -(-count // (bound * READ_FACTOR))
+        factor = random.Random(f"{self.seed}/read/{shape.name}").randrange(1, PRIME)
+        spread = [f"WHERE rowid % {step} = 0", f"WHERE abs(rowid % {PRIME}) * {factor} % {PRIME} % {step} = 0"]
+        rows: list[Any] = []
+        for where in [*(spread if step > 1 and shape.has_rowid else ()), ""]:
+            select = f"SELECT {shape.column_list()} FROM {name} {where} LIMIT {bound * READ_FACTOR}"
+            rows = connection.execute(select).fetchall()
+            if len(rows) >= bound:
+                break
+        return rows
+
     def _parent_keys(self, key: HeldForeignKey) -> Keys:
-        return [tuple(row[column] for column in key.parent_columns) for row in self.rows[key.parent]]
+        parent = self.shapes[key.parent]
+        keys = [tuple(row[column] for column in key.parent_columns) for row in self.rows[key.parent]]
+        return [parent.compared(key.parent_columns, values) for values in keys]
+
+    def _refers(self, row: Sequence[Any], key: HeldForeignKey, known: set[tuple[Any, ...]]) -> bool:
+        values = [row[column] for column in key.columns]
+        return None in values or self.shapes[key.parent].compared(key.parent_columns, values) in known
 
     def write(self, target: Path, number: int) -> None:
         """Write replica ``number`` into the empty file ``target``."""
@@ -104,7 +119,7 @@ class Perturber:
                 _Table(self, shape, random.Random(f"{self.seed}/{number}/{shape.name}")).fill(connection)
             for name, rows in self.virtual.items():
                 _copy_virtual(connection, name, rows)
-            self._close_under_foreign_keys(connection)
+            close_under_foreign_keys(connection, self.shapes, f"{self.seed}/{number}")
             self._create(connection, ("view", "trigger"))  # last: a trigger must not fire on our own rows
             connection.execute("COMMIT")
         finally:
@@ -119,26 +134,6 @@ class Perturber:
                     if name in self.shapes:
                         raise
                     log.warning("%s %s is not in the replica: %s", kind, name, error)
-
-    def _close_under_foreign_keys(self, connection: sqlite3.Connection) -> None:
-        """References that still dangle (cycles, self-references) become NULL, or their row goes."""
-        changed = True
-        while changed:
-            changed = False
-            for shape in self.shapes.values():
-                for key in shape.foreign_keys:
-                    condition = dangling(shape, self.shapes[key.parent], key)
-                    free = [column for column in key.columns if shape.nullable[column] and not _in_key(shape, column)]
-                    action = (
-                        f"UPDATE {quoted(shape.name)} SET {quoted(shape.names[free[0]])} = NULL"
-                        if free
-                        else f"DELETE FROM {quoted(shape.name)}"
-                    )
-                    try:
-                        done = connection.execute(f"{action} WHERE {condition}").rowcount
-                    except sqlite3.IntegrityError:  # a CHECK forbids the NULL
-                        done = connection.execute(f"DELETE FROM {quoted(shape.name)} WHERE {condition}").rowcount
-                    changed = changed or done > 0
 
 
 class _Table:
@@ -164,7 +159,9 @@ class _Table:
         """Perturb the rows and insert them."""
         rng = self.rng
         parents = {
-            key: self._parents(connection, key) for key in self.shape.foreign_keys if key.parent != self.shape.name
+            key: present_keys(connection, self.source.shapes[key.parent], key)
+            for key in self.shape.foreign_keys
+            if key.parent != self.shape.name
         }
         kept = [row for row in self.original if rng.random() >= 0.1] or self.original[:1]
         rows = self._moved([list(row) for row in kept])
@@ -175,12 +172,6 @@ class _Table:
         rows += self._duplicates(rows, parents)
         rng.shuffle(rows)
         self._insert(connection, rows)
-
-    def _parents(self, connection: sqlite3.Connection, key: HeldForeignKey) -> Keys:
-        parent = self.source.shapes[key.parent]
-        columns = parent.column_list(key.parent_columns)
-        rows = connection.execute(f"SELECT {columns} FROM {quoted(key.parent)}").fetchall()
-        return sorted((row for row in rows if None not in row), key=repr)
 
     def _moved(self, rows: list[Row]) -> list[Row]:
         """Everything but the keys moves to another row, together; some plain columns move by themselves."""
@@ -228,7 +219,8 @@ class _Table:
 
     def _repoint(self, rows: list[Row], key: HeldForeignKey, known: Keys) -> None:
         """Point some references elsewhere, and all of those whose parent is gone."""
-        rng, exists = self.rng, set(known)
+        rng, parent = self.rng, self.source.shapes[key.parent]
+        exists = {parent.compared(key.parent_columns, values) for values in known}
         nullable = all(self.shape.nullable[c] and c not in self.keys for c in key.columns)
         in_key = any(column in self.keys for column in key.columns)
         for row in rows:
@@ -238,7 +230,7 @@ class _Table:
                 continue
             if nullable and draw < 0.05:
                 target: tuple[Any, ...] = (None,) * len(key.columns)
-            elif current not in exists or (draw < 0.25 and not in_key):
+            elif (draw < 0.25 and not in_key) or parent.compared(key.parent_columns, current) not in exists:
                 if not known:
                     continue  # no parent at all: closing under foreign keys decides
                 target = rng.choice(known)
@@ -323,11 +315,6 @@ def _copy_virtual(connection: sqlite3.Connection, name: str, rows: Sequence[Sequ
             log.warning("virtual table %s is empty in the replica: %s", name, error)
 
 
-def _refers(row: Sequence[Any], key: HeldForeignKey, known: set[tuple[Any, ...]]) -> bool:
-    values = tuple(row[column] for column in key.columns)
-    return None in values or values in known
-
-
 def _all_distinct(rows: Sequence[Row], columns: tuple[int, ...]) -> bool:
     return len({tuple(row[c] for c in columns) for row in rows}) == len(rows)
 
@@ -340,7 +327,3 @@ def _scale(rows: Sequence[Row], column: int) -> set[Any]:
         return set()
     kinds = {"number" if isinstance(v, (int, float)) else is_date(v) for v in values}
     return distinct if kinds in ({"number"}, {True}) else set()
-
-
-def _in_key(shape: TableShape, column: int) -> bool:
-    return any(column in columns for columns in shape.unique)

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from nl2sql.eval.replicas.values import as_compared
 
 MOST_COPIED = 2_000  # two seconds
 
@@ -35,6 +38,14 @@ class TableShape:
     unique: tuple[tuple[int, ...], ...]  # primary key and unique indexes, as sets of columns
     foreign_keys: tuple[HeldForeignKey, ...]  # only those that hold in the data
     has_rowid: bool = True
+    collations: tuple[str, ...] = ()  # per column: NOCASE, RTRIM, or nothing; () where no column has one
+
+    def collation(self, column: int) -> str:
+        return self.collations[column] if self.collations else ""
+
+    def compared(self, columns: Iterable[int], values: Iterable[Any]) -> tuple[Any, ...]:
+        """``values`` in a form that is equal for those that are equal in ``columns``, whose collations decide."""
+        return tuple(as_compared(v, self.collation(c)) for c, v in zip(columns, values, strict=True))
 
     def column_list(self, columns: Iterable[int] | None = None) -> str:
         return ", ".join(quoted(self.names[c]) for c in (range(len(self.names)) if columns is None else columns))
@@ -69,12 +80,18 @@ def table_kinds(connection: sqlite3.Connection) -> dict[str, str]:
 def read_shapes(connection: sqlite3.Connection) -> list[TableShape]:
     """The ordinary tables, parents before children where foreign keys allow."""
     kinds = table_kinds(connection)
-    shapes = {name.lower(): _read(connection, name) for name, kind in kinds.items() if kind == "table"}
+    statements = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%collate%'"
+    collated = {name for (name,) in connection.execute(statements)}
+    shapes = {
+        name.lower(): _read(connection, name, collated=name in collated)
+        for name, kind in kinds.items()
+        if kind == "table"
+    }
     complete = [_with_foreign_keys(connection, shape, shapes) for shape in shapes.values()]
     return _parents_first(complete)
 
 
-def _read(connection: sqlite3.Connection, name: str) -> TableShape:
+def _read(connection: sqlite3.Connection, name: str, *, collated: bool) -> TableShape:
     info = connection.execute('SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?)', (name,)).fetchall()
     info = [row for row in info if row[4] == 0]
     position = {row[0].lower(): index for index, row in enumerate(info)}
@@ -94,7 +111,20 @@ def _read(connection: sqlite3.Connection, name: str) -> TableShape:
         tuple(dict.fromkeys(tuple(key) for key in keys if key)),
         (),
         has_rowid,
+        tuple(_collation(connection, name, row[0]) for row in info) if collated else (),
     )
+
+
+def _collation(connection: sqlite3.Connection, table: str, column: str) -> str:
+    """The column's collation, seen from what it calls equal: a UNION compares by its first part's column."""
+    none = f"SELECT {quoted(column)} FROM {quoted(table)} WHERE 0"
+    for name, other in (("NOCASE", "A"), ("RTRIM", "a ")):
+        (equal,) = connection.execute(
+            f"SELECT count(*) = 1 FROM ({none} UNION SELECT 'a' UNION SELECT '{other}')"
+        ).fetchone()
+        if equal:
+            return name
+    return ""
 
 
 def _with_foreign_keys(connection: sqlite3.Connection, shape: TableShape, shapes: dict[str, TableShape]) -> TableShape:
@@ -127,12 +157,22 @@ def _positions(shape: TableShape, names: Sequence[str | None]) -> tuple[int, ...
 
 
 def dangling(shape: TableShape, parent: TableShape, key: HeldForeignKey) -> str:
-    """An SQL condition on ``shape``: the row's foreign key is set and refers to nothing."""
-    ours, theirs = shape.column_list(key.columns), parent.column_list(key.parent_columns)
+    """An SQL condition on ``shape``: the row's foreign key is set and refers to nothing.
+
+    Text is compared by the parent's collation, as SQLite does for foreign keys: 'a1' refers to 'A1' where that is
+    NOCASE. A parent without one leaves it to the child's own, as ``child.key = parent.key`` does.
+    """
+    ours, theirs = _compared_list(shape, parent, key), parent.column_list(key.parent_columns)
     set_here = " AND ".join(f"{quoted(shape.names[c])} IS NOT NULL" for c in key.columns)
     set_there = " AND ".join(f"{quoted(parent.names[c])} IS NOT NULL" for c in key.parent_columns)
     left = ours if len(key.columns) == 1 else f"({ours})"
     return f"{set_here} AND {left} NOT IN (SELECT {theirs} FROM {quoted(parent.name)} WHERE {set_there})"
+
+
+def _compared_list(shape: TableShape, parent: TableShape, key: HeldForeignKey) -> str:
+    collations = [parent.collation(column) for column in key.parent_columns]
+    names = [quoted(shape.names[column]) for column in key.columns]
+    return ", ".join(f"{name} COLLATE {c}" if c else name for name, c in zip(names, collations, strict=True))
 
 
 def _holds(connection: sqlite3.Connection, shape: TableShape, parent: TableShape, key: HeldForeignKey) -> bool:

@@ -1,4 +1,6 @@
-"""Neighbours of single values, by type, and fresh values for keys. Everything is drawn from the ``Random`` given.
+"""Neighbours of single values, by type, fresh values for keys, and values as a collation sees them.
+
+Everything is drawn from the ``Random`` given.
 
 >>> fresh("item7", taken={"item7", "item8"}, highest=0)
 'item9'
@@ -10,12 +12,14 @@ import calendar
 import datetime
 import random
 import re
+import string
 from collections.abc import Sequence
 from typing import Any
 
 _DATE = re.compile(r"(\d{4})([-/])(\d{2})\2(\d{2})(?!\d)")
 _TRAILING_NUMBER = re.compile(r"[0-9]{1,15}$")
 _LARGEST = 2**63 - 1
+_LOWER = {ord(letter): letter.lower() for letter in string.ascii_uppercase}  # NOCASE folds no other letter
 
 
 def neighbour(value: Any, own: Sequence[Any], rng: random.Random) -> Any:
@@ -36,6 +40,17 @@ def neighbour(value: Any, own: Sequence[Any], rng: random.Random) -> Any:
 def is_date(value: Any) -> bool:
     """Whether a value is text with a calendar date in it."""
     return isinstance(value, str) and _DATE.search(value) is not None
+
+
+def as_compared(value: Any, collation: str) -> Any:
+    """``value`` in a form that is the same for all that ``collation`` (NOCASE, RTRIM or nothing) calls equal.
+
+    >>> as_compared("A1", "NOCASE"), as_compared("a ", "RTRIM"), as_compared("A1", "")
+    ('a1', 'a', 'A1')
+    """
+    if not isinstance(value, str) or not collation:
+        return value
+    return value.translate(_LOWER) if collation == "NOCASE" else value.rstrip(" ")
 
 
 def fresh(value: Any, taken: set[Any], highest: int) -> Any:

@@ -109,6 +109,23 @@ def test_generated_databases_keep_what_the_schema_promises(name, tmp_path):
     assert filled
 
 
+def test_references_hold_by_the_collation_of_the_parent(tmp_path):
+    script = """CREATE TABLE p (code TEXT COLLATE NOCASE PRIMARY KEY, x INT);
+        CREATE TABLE c (id INTEGER PRIMARY KEY, p TEXT NOT NULL REFERENCES p);
+        INSERT INTO p VALUES ('A1', 1), ('A2', 2), ('A3', 3), ('A4', 4);
+        INSERT INTO c VALUES (1, 'a1'), (2, 'a2'), (3, 'a3'), (4, 'a4'), (5, 'a1');"""
+    source = read_source(build(tmp_path / "nocase.sqlite", script))
+    hints = read_hints([read_gold("SELECT p FROM c WHERE id > 2", Workplace(source), 0).tree], [], source)
+    filled = 0
+    for number in range(12):
+        connection = sqlite3.connect(":memory:")
+        connection.deserialize(store(empty_image(source), source, Generator(source, hints, 0).rows(number, whole=True)))
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        filled += connection.execute("SELECT count(*) FROM c").fetchone()[0]
+        connection.close()
+    assert filled
+
+
 def test_no_row_is_stored_twice_where_a_trigger_refuses_one(tmp_path):
     script = """CREATE TABLE visit (day INTEGER);
         CREATE TRIGGER refuse BEFORE INSERT ON visit WHEN NEW.day > 30 BEGIN SELECT RAISE(ABORT, 'no such day'); END"""
