@@ -3,7 +3,7 @@
 >>> as_digits("the top twenty-five of 1,000")
 'the top 25 of 1000'
 >>> sorted(numbers_of("two hundred and five of the three largest"))
-[2, 3, 5, 205]
+[2, 3, 5, 100, 200, 205]
 """
 
 from __future__ import annotations
