@@ -40,7 +40,7 @@ def compare_command(
 
     Per metric the exact paired McNemar test; then wins and losses by hardness and by feature of the gold, the ids,
     and which causes of failure moved from A to B. Missing and blank predictions count as wrong. Two run folders are
-    compared on the questions that either was asked, of files on those of the whole split.
+    compared on the questions that both were asked, of files on those of the whole split.
 
     Examples:
 
@@ -58,15 +58,18 @@ def compare_command(
     from nl2sql.eval.scoring import score_many
 
     asked = _asked(a, b)
+    shared = None if asked is None else asked[0] & asked[1]
     plans = _plans(a, b)
-    plan = plans[0] if plans and benchmark is None and asked is not None else {}
+    plan = _common(plans, a, b) if plans and benchmark is None and asked is not None else {}
     if "benchmark" in plan.get("objects", ()):
         raise UsageError(
             f"the run was given the benchmark {plan['benchmark']} as an object; name one: --benchmark FOLDER"
         )
     benchmark, split = benchmark or plan.get("benchmark") or "packaged", split or plan.get("split")
     loaded = load_benchmark(benchmark, split=split, engine_url=_engine_url(plans))
-    questions = [question for question in loaded.questions if asked is None or question.id in asked]
+    if shared is not None and not shared:
+        raise UsageError(f"{a} and {b} share no question; compare runs over the same split")
+    questions = [question for question in loaded.questions if shared is None or question.id in shared]
     kept = [question for question in questions if scorable(question)]
     left_out = left_out_counts(questions)
     if not kept:
@@ -74,7 +77,7 @@ def compare_command(
     set_aside = {question.id for question in loaded.questions} - {question.id for question in kept}
     read = {label: read_predictions(file, loaded.questions) for label, file in (("A", a), ("B", b))}
     usable = {
-        label: {id_: sql for id_, sql in answers.items() if id_ not in set_aside}
+        label: {id_: sql for id_, sql in answers.items() if id_ not in set_aside and (not shared or id_ in shared)}
         for label, (answers, _) in read.items()
     }
     with interruptible("interrupted; nothing was compared"):
@@ -89,12 +92,17 @@ def compare_command(
             progress=sys.stderr.isatty(),
         )
     compared = comparison.compare_scores(scores["A"], scores["B"], metric=metric)
+    alone = {
+        label: [f"{len(own - shared)} question(s) of {label} that the other was not asked are left out"]
+        for label, own in zip(("A", "B"), asked or (), strict=False)
+        if shared is not None and own - shared
+    }
     sides = {
         label: {
             "predictions": str(file),
             "missing": scores[label].missing,
             "surplus": scores[label].surplus,
-            "warnings": [*read[label][1], *scores[label].all_warnings()],
+            "warnings": [*read[label][1], *scores[label].all_warnings(), *alone.get(label, ())],
         }
         for label, file in (("A", a), ("B", b))
     }
@@ -126,14 +134,28 @@ def _engine_url(plans: list[dict[str, Any]]) -> str:
     return urls[0] if urls else ""
 
 
-def _asked(a: Path, b: Path) -> set[str] | None:
-    """The ids of the questions that two run folders hold; None where one of them is a file."""
+def _common(plans: list[dict[str, Any]], a: Path, b: Path) -> dict[str, Any]:
+    """What the plans say of the benchmark: no split where they differ in it. Raises UsageError for two benchmarks."""
+    from nl2sql.errors import UsageError
+
+    first, other = plans[0], plans[-1]
+    if first.get("benchmark") != other.get("benchmark"):
+        raise UsageError(
+            f"{a} was run on {first.get('benchmark')} and {b} on {other.get('benchmark')}; compare runs over the same "
+            "questions, or name the benchmark that has both: --benchmark NAME"
+        )
+    return first if first.get("split") == other.get("split") else {**first, "split": None}
+
+
+def _asked(a: Path, b: Path) -> tuple[set[str], set[str]] | None:
+    """The ids of the questions that each of two run folders holds; None where one of them is a file."""
     from nl2sql.runs.folder import iter_jsonl
 
     files = [folder / "predictions.jsonl" for folder in (a, b)]
     if not all(file.is_file() for file in files):
         return None
-    return {str(line["id"]) for file in files for line in iter_jsonl(file)}
+    first, other = ({str(line["id"]) for line in iter_jsonl(file)} for file in files)
+    return first, other
 
 
 def _print(sides: dict[str, Any], left_out: dict[str, int], compared: Comparison, show: int) -> None:

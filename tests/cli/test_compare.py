@@ -107,6 +107,34 @@ def test_another_rule_and_metric_can_be_named(folder, files):
     assert json.loads(run(*files, "-b", "toy", "--metric", "EX", "--json").stdout)["metric"] == "EX[bag]"
 
 
+def run_folder(path, ids, **plan):
+    path.mkdir()
+    lines = [json.dumps({"id": f"toy-{n}", "sql": GOLDS[n]}) for n in ids]
+    (path / "predictions.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (path / "manifest.json").write_text(json.dumps({"format": 1, "key": "k", "plan": {"benchmark": "toy", **plan}}))
+    return path
+
+
+def test_two_runs_are_compared_on_the_questions_that_both_were_asked(folder, tmp_path):
+    a, b = run_folder(tmp_path / "a", [0, 1, 2]), run_folder(tmp_path / "b", [2, 3], split="dev")
+    report = json.loads(run(a, b, "--json").stdout)
+    found = report["metrics"]["EX[bag]"]
+    assert (found["n"], found["a"], found["b"], found["wins"], found["losses"]) == (1, 1.0, 1.0, [], [])
+    assert report["files"]["A"]["missing"] == report["files"]["B"]["surplus"] == []
+    assert "2 question(s) of A that the other was not asked are left out" in report["files"]["A"]["warnings"]
+
+
+def test_runs_that_share_no_question_or_benchmark_are_refused(folder, tmp_path):
+    a, b, c = (run_folder(tmp_path / name, ids, **plan) for name, ids, plan in RUNS)
+    with pytest.raises(UsageError, match="share no question; compare runs over the same split"):
+        run(a, b)
+    with pytest.raises(UsageError, match=r"was run on toy and .* on packaged; .*--benchmark NAME"):
+        run(a, c)
+
+
+RUNS = [("a", [0, 1], {}), ("b", [2, 3], {}), ("c", [0, 1], {"benchmark": "packaged"})]
+
+
 def test_a_file_for_other_questions_is_refused(folder, files, tmp_path):
     short = tmp_path / "short.sql"
     short.write_text("SELECT 1\n")
