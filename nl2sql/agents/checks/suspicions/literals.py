@@ -33,13 +33,21 @@ def _compared(evidence: Evidence) -> Iterator[tuple[Place, exp.Literal]]:
     """(column, literal) of every ``column = literal`` and ``column IN (literal, ...)``."""
     for scope in evidence.scopes:
         for node in scope.find_all(exp.EQ, exp.In):
-            if isinstance(node.parent, exp.Not):
+            if isinstance(_around(node), exp.Not):
                 continue
             sides = [(node.this, e) for e in node.expressions] if isinstance(node, exp.In) else _both_ways(node)
             for column, other in sides:
                 place = evidence.place(scope, column)
                 if place is not None and isinstance(other, exp.Literal):
                     yield place, other
+
+
+def _around(node: Any) -> Any:
+    """The expression around a node, without parentheses."""
+    parent = node.parent
+    while isinstance(parent, exp.Paren):
+        parent = parent.parent
+    return parent
 
 
 def _both_ways(node: Any) -> list[tuple[Any, Any]]:

@@ -12,6 +12,8 @@ from nl2sql.agents.context.grounding import Match
 from nl2sql.agents.context.linking import question_stems, stem
 from nl2sql.sql.words import words
 
+SPACED = re.compile(r"(?<![\w.,])\d{1,3}(?: \d{3})+(?![\w.,])")
+SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 IN_QUESTION = re.compile(r"(?<![\w.,:/-])\d{2,9}(?:\.\d+)?(?![\w:/-]|[.,]\d)")
 
 
@@ -19,8 +21,9 @@ def unused_value(evidence: Evidence) -> Iterator[str]:
     """A number or a cell's value that the question names and the query does not hold."""
     text = evidence.sql.casefold()
     written = {float(number) for number in re.findall(r"(?<![\d.])\d+(?:\.\d+)?", text)}
-    for found in IN_QUESTION.finditer(evidence.question):
-        if not written & _same_as(float(found[0]), evidence.question[found.end() :]):
+    question = SPACED.sub(lambda found: _joined(found[0], written), evidence.question)
+    for found in IN_QUESTION.finditer(question):
+        if not written & _same_as(float(found[0]), question[found.end() :]):
             yield f"the question says {found[0]}, and the query does not"
     places: dict[tuple[int, int], list[Match]] = {}
     for match in evidence.values:
@@ -34,9 +37,17 @@ def unused_value(evidence: Evidence) -> Iterator[str]:
             yield f"the question names {named!r}, a value of {where}, and the query does not"
 
 
+def _joined(spaced: str, written: set[float]) -> str:
+    """``50 000`` as one number where the query has that."""
+    joined = spaced.replace(" ", "")
+    return joined if float(joined) in written else spaced
+
+
 def _same_as(number: float, after: str) -> set[float]:
     """What a query may write for a number of the question: "after 1985" is also ">= 1986", "50 percent" 0.5."""
     same = {number, number - 1, number + 1}
+    if scaled := re.match(rf"\s*({'|'.join(SCALES)})s?\b", after, re.IGNORECASE):
+        same.add(number * SCALES[scaled[1].lower()])
     if re.match(r"\s*(%|per ?cent)", after, re.IGNORECASE):
         same.add(number / 100)
     if re.match(r"\s*months?\b", after, re.IGNORECASE):
@@ -73,6 +84,6 @@ def repeated_column(evidence: Evidence) -> Iterator[str]:
     for item in select.expressions if select is not None else ():
         column = item.unalias()
         text = column.sql()
-        if text in seen and not isinstance(column, exp.Literal):
+        if text in seen and not isinstance(column, (exp.Literal, exp.Null)):
             yield f"the answer has {text} twice"
         seen.add(text)
