@@ -8,8 +8,10 @@ things with their content, so that a run's key, its manifest and a worker on ano
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.context.relevance import relevance_print
@@ -73,6 +75,7 @@ def members(
 
     Tools and gates count by the hash of their source. A corpus that the run itself writes is not listed: it changes
     from question to question.
+    Raises UsageError, BenchmarkError or DatabaseError for what is named and is not there.
     """
     seen: dict[str, str | None] = {
         "corpus": corpus_print(config.repair),
@@ -83,6 +86,11 @@ def members(
         from nl2sql.agents.context.few_shot import pool_of
 
         seen["few_shot_pool"] = pool_of(config.few_shot).fingerprint
+    if named := config.vizql.source:
+        from nl2sql.vizql.source import read_source
+
+        read_source(Path(named))  # what is no data source is refused with its reason
+        seen["vizql_source"] = hashlib.sha256(Path(named).read_bytes()).hexdigest()[:16]
     seen |= {f"tool {name}": code_identity(tool) for name, tool in (tools or {}).items()}
     seen |= {f"gate {name}": code_identity(gate) for name, gate in (gates or {}).items()}
     return {name: content for name, content in seen.items() if content}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nl2sql.agents.repairing import refused_candidates, repairs_of_trace
+from nl2sql.databases.engines import dialect_of
 from nl2sql.errors import UsageError
 from nl2sql.repair.discover import FailedStatement
 from nl2sql.repair.transfer import LEARNING_SPLITS, learn, source_of
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from nl2sql.repair.corpus import Corpus
 
 
-def import_run(corpus: Corpus, folder: Path, *, any_split: bool = False, dialect: str = "sqlite") -> tuple[int, int]:
+def import_run(corpus: Corpus, folder: Path, *, any_split: bool = False) -> tuple[int, int]:
     """The repairs of a run folder's traces, stored: (how many there are, how many were new).
 
     Raises UsageError for a folder that is no run, and for a run over another than a training or development split:
@@ -30,6 +31,7 @@ def import_run(corpus: Corpus, folder: Path, *, any_split: bool = False, dialect
             f"{folder} was run on split {split or 'all'!r}; only {', '.join(sorted(LEARNING_SPLITS))} may enter a "
             "corpus (--any-split for a corpus that is never used on these questions)"
         )
+    dialect = dialect_of(str(plan.get("engine_url") or ""))
     repaired = stored = 0
     for trace in run.traces():
         repairs = repairs_of_trace(trace["trace"], trace["question"])

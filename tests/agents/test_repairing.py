@@ -207,6 +207,25 @@ def test_a_run_is_another_one_over_another_corpus(tmp_path: Path) -> None:
         assert key(learning) == unchanged  # it is the run itself that writes
 
 
+def test_a_run_is_another_one_over_another_data_source(tmp_path: Path) -> None:
+    path = tmp_path / "source.yaml"
+    config, named = build_config({"vizql": {"source": str(path)}}), get_controller("vizql")
+    with pytest.raises(UsageError, match=r"source\.yaml"):
+        members(config)
+    keys = []
+    for caption in ("Total", "Amount"):
+        path.write_text(SOURCE.format(caption=caption))
+        keys += [run_key(named, config, {}, {}, members(config)) for _ in range(2)]
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+
+
+SOURCE = """
+name: shop
+fields:
+- {{fieldCaption: {caption}, fieldName: total, dataType: REAL, fieldRole: MEASURE, logicalTableId: orders}}
+"""
+
+
 def test_the_episodes_on_a_corpus_share_what_was_searched(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

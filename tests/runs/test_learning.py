@@ -15,7 +15,7 @@ from nl2sql.repair.discover import FailedStatement
 from nl2sql.runs.learning import failed_statements, import_run
 
 
-def run_folder(tmp_path: Path, split: str) -> Path:
+def run_folder(tmp_path: Path, split: str, **plan: str) -> Path:
     """A run folder with one repaired episode."""
     folder = tmp_path / f"run-{split}"
     folder.mkdir()
@@ -29,7 +29,7 @@ def run_folder(tmp_path: Path, split: str) -> Path:
     trace = [{"step": 0, "action": a, "args": {}, "observation": o} for a, o in observations]
     row = {"id": "q1", "db_id": "shop", "key": "k", "question": "Names?", "trace": trace}
     (folder / "traces.jsonl").write_text(json.dumps(row) + "\n")
-    (folder / "manifest.json").write_text(json.dumps({"format": 1, "key": "k", "plan": {"split": split}}))
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, "key": "k", "plan": {"split": split, **plan}}))
     (folder / "report.json").write_text("{}")
     return folder
 
@@ -51,6 +51,12 @@ def test_the_repair_of_a_run_is_stored_with_where_it_comes_from(tmp_path: Path) 
         "SELECT name FROM customers",
     )
     assert (row["source"], row["category"]) == ("shop/q1", "unknown_column")
+
+
+def test_a_repair_is_stored_for_the_engine_that_was_asked(tmp_path: Path) -> None:
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        import_run(corpus, run_folder(tmp_path, "dev", engine_url="duckdb:shops/{db_id}.duckdb"))
+        assert [row["dialect"] for row in corpus.rows()] == ["duckdb"]
 
 
 def test_what_a_run_refused_is_told_with_its_repair(tmp_path: Path) -> None:

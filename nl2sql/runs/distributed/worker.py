@@ -50,6 +50,7 @@ def prints_of(
     places = {  # where the user finds what another worker has otherwise
         "few_shot_pool": f"few-shot pool {config.few_shot.pool}",
         "corpus": f"corpus {config.repair.corpus}",
+        "vizql_source": f"data source {config.vizql.source}",
         "question_model": f"question model {config.candidates.question_model} with adapter "
         f"{config.candidates.question_adapter}",
     }
