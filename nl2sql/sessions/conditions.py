@@ -6,7 +6,6 @@ condition. A date keeps the parts that are not said again: "And in June?" behind
 
 from __future__ import annotations
 
-import calendar
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,19 +17,20 @@ from nl2sql.agents.context.grounding import Match, ground
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Database
+from nl2sql.sessions import members
+from nl2sql.sessions.compared import DATES, SIGNS, comparison_condition, excludes, excluding, kinds_for
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, column_kinds, edit_words, named_column, named_group
-from nl2sql.sessions.reading import Comparison, Phrase, Reading, adjectives, is_left_out, is_negated
+from nl2sql.sessions.reading import Comparison, Phrase, Reading, adjectives, are_left_out, is_left_out, is_negated
 from nl2sql.sessions.related import related
-from nl2sql.sessions.statement import Statement, label_column
+from nl2sql.sessions.statement import Statement, identifier
+from nl2sql.sessions.tables import label_column
 from nl2sql.sql.words import words
 
-_SIGNS: dict[str, type[exp.Binary]] = {">": exp.GT, ">=": exp.GTE, "<": exp.LT, "<=": exp.LTE, "=": exp.EQ}
-_DATES = ("date", "datetime")
 _CODE = re.compile(r"(?<![\w'])(?:\d+(?:[:/-]\d+)+|[A-Za-z]\d+)(?![\w'])")
 _REPLACED = re.compile(r"\b(?:instead of|rather than|in place of) (?:the |those (?:in|from) )?$")
 MOST_LOOKED = 40  # columns that a code is looked for in
-_YEAR = re.compile(r"(\d{4})-(\d{2})-\d{2}")
+_NARROWS = re.compile(r"\b(?:only|those|them|these|of which)\b")
 
 
 @dataclass
@@ -45,6 +45,7 @@ class Conditions:
     used: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._others: set[str] = set()  # tables that conditions of this follow-up ask about by ``IN (SELECT ...)``
         self.kinds = column_kinds(self.database)
 
     def edit(self) -> None:
@@ -62,13 +63,44 @@ class Conditions:
     def _is_used(self, start: int, end: int) -> bool:
         return any(start < other[1] and other[0] < end for other in self.used)
 
-    def _put(self, table: str, column: str, condition: exp.Expr, replaced: Sequence[exp.Expr]) -> None:
-        if replaced:
-            self.statement.replace_conditions(replaced, condition)
-            self.made.append(f"replace {table}.{column}")
+    def _compared(self, table: str, column: str) -> list[exp.Expr]:
+        return members.conditions_on(self.statement, table, column)
+
+    def _put(
+        self, table: str, condition: exp.Expr, replaced: Sequence[exp.Expr] = (), *, left_out: bool = False
+    ) -> None:
+        """A condition on one column of ``table``, or its opposite, alone or in the place of those on the column."""
+        statement, column = self.statement, next(condition.find_all(exp.Column)).name
+        step = None if self._is_counted(table) else statement.step_to_many(table)
+        if step is not None:
+            if replaced:
+                members.drop_conditions_on(statement, table, [column], whole=left_out)
+            members.add_condition(statement, step, table, condition, left_out)
+            self._others.add(step.table)
         else:
-            self.statement.add_condition(condition)
-            self.made.append(f"filter {table}.{column}")
+            condition = statement.over(table, excluding(condition) if left_out else condition)
+            if replaced:
+                statement.replace_conditions(replaced, condition)
+            else:
+                statement.add_condition(condition)
+        self.made.append(f"{'replace' if replaced else 'filter'} {table}.{column}")
+
+    def _is_counted(self, table: str) -> bool:
+        """Does the follow-up to a count ask how many rows of this table there are: "and cancelled orders?"?"""
+        named, asked = {stem(word) for word in words(table)}, words(self.reading.text)
+        at = next((at for at, word in enumerate(asked) if stem(word) in named), 0)
+        counted = isinstance(self.statement.tree.expressions[0], exp.Count) and self.statement.counts_only
+        return counted and bool(asked) and stem(asked[at]) in named and not _relating() & set(asked[:at])
+
+    def _stays_excluded(self, replaced: Sequence[exp.Expr], condition: exp.Expr) -> bool:
+        """ "What about Norway?" behind all but Germany: all but Norway. Not of what was left out, nor for "those"."""
+        values, known = ({v.this for c in those for v in c.find_all(exp.Literal)} for those in ([condition], replaced))
+        narrows = _NARROWS.search(self.reading.text)
+        return bool(replaced) and all(map(excludes, replaced)) and not narrows and not values <= known
+
+    def settle(self, joined: set[str]) -> None:
+        """Conditions on tables that were ``joined`` after all, to be shown or counted, are on the joined rows."""
+        members.join_instead(self.statement, joined | self._others, self._others)
 
     # ---------------------------------------------------------------------------------------------------- values
 
@@ -82,16 +114,12 @@ class Conditions:
             if self.statement.distance(table) > 3:
                 continue
             matches = [m for m in named if not _REPLACED.search(self.question[: m.start].lower())] or named
-            existing = self.statement.conditions_on(table, column)
-            negated = is_left_out(self.question, matches[0].start, matches[-1].end)
-            mine = self.statement.column(table, column)
-            literals = [exp.Literal.string(match.value) for match in matches]
-            one = exp.NEQ if negated else exp.EQ
-            same: exp.Expr = one(this=mine, expression=literals[0])
-            if len(literals) > 1:
-                same = exp.In(this=mine, expressions=literals)
-                same = exp.Not(this=same) if negated else same
-            self._put(table, column, same, self.statement.conditions_on(table, column) if existing else ())
+            matches.sort(key=lambda match: match.start)
+            signs = are_left_out(self.question, [(match.start, match.end) for match in matches])
+            meant = [match for match, left_out in zip(matches, signs, strict=True) if not left_out]
+            same = _is_one_of(column, [match.value for match in meant or matches])
+            replaced = self._compared(table, column)
+            self._put(table, same, replaced, left_out=not meant or self._stays_excluded(replaced, same))
 
     def _codes(self) -> None:
         """What is written like a code ("1:48", "Q4") and no text of several words: in the place of one of its shape,
@@ -107,17 +135,16 @@ class Conditions:
 
     def _same_shape(self, code: str) -> bool:
         """ "Q4" in the place of 'Q3', or of 3 in a column whose name begins with a q."""
-        for condition in self.statement.conditions():
-            compared = self.statement.column_compared(condition)
-            for literal in condition.find_all(exp.Literal) if compared else ():
+        for condition, compared in members.compared_columns(self.statement):
+            for literal in list(condition.find_all(exp.Literal)):
                 text, letter = literal.this, code[0].lower()
                 if literal.is_string and _shape(text) == _shape(code):
                     literal.replace(exp.Literal.string(code.upper() if text.isupper() else code))
-                elif not literal.is_string and compared and compared[1][0] == letter and code[1:].isdigit():
+                elif not literal.is_string and compared[1][0] == letter and code[1:].isdigit():
                     literal.replace(exp.Literal.number(code[1:]))
                 else:
                     continue
-                self.made.append(f"replace {'.'.join(compared or ())}")
+                self.made.append(f"replace {'.'.join(compared)}")
                 return True
         return False
 
@@ -140,9 +167,7 @@ class Conditions:
         if not result.success or not result.rows:
             return False
         table_name, column_name = looked[int(result.rows[0][0])]
-        mine = self.statement.column(table_name, column_name)
-        same = exp.EQ(this=mine, expression=exp.Literal.string(code))
-        self._put(table_name, column_name, same, self.statement.conditions_on(table_name, column_name))
+        self._put(table_name, _is_one_of(column_name, [code]), self._compared(table_name, column_name))
         return True
 
     def _chosen(self) -> Iterator[Match]:
@@ -178,9 +203,9 @@ class Conditions:
             c.start <= match.start and match.end <= c.end and c.kind in ("year", "month")
             for c in self.reading.comparisons
         ):
-            return bool(self.statement.conditions_on(match.table, match.column))
+            return bool(self._compared(match.table, match.column))
         one = len(words(text)) == 1 and text.removesuffix("s") != match.value.casefold().removesuffix("s")
-        if one and not self.statement.conditions_on(match.table, match.column):
+        if one and not self._compared(match.table, match.column):
             return False  # "work" is not 'working'
         known = [phrase for phrase in self.reading.groupings if named_group(phrase, self.statement)]
         grouped = {stem(word) for phrase in known for word in phrase}
@@ -192,45 +217,43 @@ class Conditions:
 
     def _fit(self, match: Match) -> tuple[float, float]:
         asked = {stem(word) for word in words(self.question)}
-        there = bool(self.statement.conditions_on(match.table, match.column))
+        there = bool(self._compared(match.table, match.column))
         said = sum(stem(word) in asked for word in words(match.column)) + sum(
             stem(word) in asked for word in words(match.table)
         )
         table = self.statement.schema.table(match.table)
         label = table is not None and label_column(table) == match.column
         exact = self.question[match.start : match.end] == match.value
-        return 2.0 * there + match.score + 0.6 * said + 0.2 * exact + 0.3 * label - 0.5 * self.statement.distance(
+        return 2.0 * there + match.score + 0.6 * said + 0.2 * exact + 0.3 * label - 0.5 * self.statement.away(
             match.table
         ), 0.0
 
     # --------------------------------------------------------------------------------------- numbers and dates
 
     def _compare(self, comparison: Comparison) -> None:
-        kinds = _kinds_for(comparison)
+        kinds = kinds_for(comparison)
         near = (self._column_near(comparison, wanted) for wanted in kinds)
         known = (self.compared_before(wanted) or self.only_one(wanted) for wanted in kinds)
         if named := next(filter(None, near), None) or next(filter(None, known), None):
             self._compare_with(comparison, named)
 
     def _compare_with(self, comparison: Comparison, named: Named) -> None:
-        existing = self.statement.conditions_on(named.table, named.column)
+        replaced = self._compared(named.table, named.column)
         left_out = comparison.operator in ("", "=") and is_left_out(self.reading.text, comparison.start, comparison.end)
-        if left_out or (existing and self._adds_to(existing, comparison)):
-            existing = []
-        column = self.statement.column(named.table, named.column)
-        existing = self.statement.conditions_on(named.table, named.column) if existing else []
+        if left_out or self._adds_to(replaced, comparison):
+            replaced = []
         kind = self.kinds[named.table.lower(), named.column.lower()]
-        condition = _condition(comparison, column, kind, existing)
+        condition = comparison_condition(comparison, exp.column(identifier(named.column)), kind, replaced)
         if condition is not None:
-            condition = exp.Not(this=condition) if left_out else condition
-            self._put(named.table, named.column, condition, existing)
+            stays = not comparison.operator and self._stays_excluded(replaced, condition)
+            self._put(named.table, condition, replaced, left_out=left_out or stays)
             self.used.append((comparison.start, comparison.end))
 
     def _adds_to(self, existing: Sequence[exp.Expr], comparison: Comparison) -> bool:
         """A bound of the other side, of those that are there: "only those before 2010" behind "after 2000"."""
-        narrowing = re.search(r"\b(?:only|those|them|these|of which)\b", self.reading.text)
+        narrowing = _NARROWS.search(self.reading.text)
         signs = {type(condition) for condition in existing}
-        new = _SIGNS.get(comparison.operator)
+        new = SIGNS.get(comparison.operator)
         opposite = {exp.GT: exp.LT, exp.GTE: exp.LT, exp.LT: exp.GT, exp.LTE: exp.GT}.get(new) if new else None
         return bool(narrowing and opposite and any(issubclass(sign, (opposite,)) for sign in signs))
 
@@ -246,9 +269,8 @@ class Conditions:
 
     def compared_before(self, wanted: Sequence[str]) -> Named | None:
         """The first column of such a kind that a condition compares."""
-        for condition in self.statement.conditions():
-            column = self.statement.column_compared(condition)
-            if column and self.kinds.get(column) in wanted:
+        for _, column in members.compared_columns(self.statement):
+            if self.kinds.get(column) in wanted:
                 return Named(*column)
         return None
 
@@ -263,7 +285,7 @@ class Conditions:
         keys = {name for key in main.foreign_keys for name in key.columns}
         own = [c.name for c in main.columns if c.name not in keys and not (c.primary_key and "number" in wanted)]
         fits = [name for name in own if self.kinds[main.name.lower(), name.lower()] in wanted]
-        sure = len(fits) == 1 or (fits and wanted[0] in _DATES)
+        sure = len(fits) == 1 or (fits and wanted[0] in DATES)
         return Named(main.name, fits[0]) if sure else None
 
     # ------------------------------------------------------------------------------- missing, flags, dropped ones
@@ -283,13 +305,12 @@ class Conditions:
             if any(phrase[0] in self.question[start:end].lower() for start, end in self.used):
                 continue
             fits = [named_column(part, self.statement) for part in (phrase, phrase[:1], phrase[-1:])]
-            named = next((fit for fit in fits if fit and self.statement.distance(fit.table) == 0), None)
+            named = next((fit for fit in fits if fit and self.statement.away(fit.table) < 1), None)
             if named is None:
                 continue
-            column = self.statement.column(named.table, named.column)
-            missing: exp.Expr = exp.Is(this=column, expression=exp.Null())
+            missing = exp.Is(this=exp.column(identifier(named.column)), expression=exp.Null())
             condition = missing if absent else exp.Not(this=missing)
-            self._put(named.table, named.column, condition, self.statement.conditions_on(named.table, named.column))
+            self._put(named.table, condition, self._compared(named.table, named.column))
 
     def _flags(self) -> None:
         """0/1 columns whose words the question holds."""
@@ -304,15 +325,21 @@ class Conditions:
             value = 0 if is_negated(self.reading.text, max(start, 0)) else 1
             name = next(t for t in self.statement.schema.tables if t.name.lower() == table)
             spelled = next(c.name for c in name.columns if c.name.lower() == column)
-            mine = self.statement.column(name.name, spelled)
-            condition = exp.EQ(this=mine, expression=exp.Literal.number(value))
-            self._put(name.name, spelled, condition, self.statement.conditions_on(name.name, spelled))
+            condition = exp.EQ(this=exp.column(identifier(spelled)), expression=exp.Literal.number(value))
+            self._put(name.name, condition, self._compared(name.name, spelled))
 
     def _drop(self) -> None:
         for phrase in self.reading.dropped:
             named = next((n for part in _parts(phrase) if (n := named_column(part, self.statement))), None)
-            if named and self.statement.drop_conditions_on(named.table, [named.column]):
+            if named and members.drop_conditions_on(self.statement, named.table, [named.column]):
                 self.made.append(f"drop {named.table}.{named.column}")
+
+
+@cache
+def _relating() -> frozenset[str]:
+    """Words behind which a table is said of other rows: "those with orders"."""
+    cues = cue_words()
+    return frozenset([*cues["relatives"], *cues["prepositions"], *cues["pronouns"], "those", "these"]) - {"about"}
 
 
 @cache
@@ -329,72 +356,14 @@ def _cue_places(text: str) -> list[tuple[int, int]]:
     return [match.span() for phrase in phrases for match in re.finditer(rf"\b{re.escape(phrase)}\b", text)]
 
 
+def _is_one_of(column: str, values: Sequence[str]) -> exp.Expr:
+    mine, literals = exp.column(identifier(column)), [exp.Literal.string(value) for value in values]
+    return exp.In(this=mine, expressions=literals) if len(literals) > 1 else exp.EQ(this=mine, expression=literals[0])
+
+
 def _shape(text: str) -> str:
     return re.sub(r"[a-z]", "a", re.sub(r"\d", "0", text.lower()))
 
 
 def _parts(phrase: Phrase) -> Iterator[Phrase]:
     yield from (phrase[:n] for n in range(len(phrase), 0, -1))
-
-
-def _kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
-    """The kinds of columns that a number or date is compared with, the likelier first."""
-    kinds: dict[str, list[tuple[str, ...]]] = {
-        "number": [("number", "year")],
-        "year": [("date", "datetime", "year"), ("number",)],
-        "month": [_DATES],
-        "day": [_DATES],
-        "time": [("time", "datetime")],
-    }
-    return kinds[comparison.kind]
-
-
-def _condition(comparison: Comparison, column: exp.Expr, kind: str, existing: Sequence[exp.Expr]) -> exp.Expr | None:
-    """The comparison in the form of the column's kind; None where they do not go together."""
-    sign = comparison.operator or _sign_of(existing) or "="
-    if sign == "between":
-        low, high = (_literal(text, kind) for text in (comparison.text, comparison.high))
-        if kind in _DATES and comparison.kind == "year":
-            low, high = exp.Literal.string(f"{comparison.text}-01-01"), exp.Literal.string(f"{comparison.high}-12-31")
-        return exp.Between(this=column, low=low, high=high)
-    if kind in _DATES and comparison.kind in ("year", "month"):
-        span = _span(comparison, existing)
-        return _within(column, sign, span, kind) if span else None
-    return _SIGNS[sign](this=column, expression=_literal(comparison.text, kind))
-
-
-def _literal(text: str, kind: str) -> exp.Expr:
-    if kind in ("number", "year", "flag"):
-        return exp.Literal.number(text)
-    return exp.Literal.string(text.zfill(5) if kind == "time" else text)
-
-
-def _sign_of(existing: Sequence[exp.Expr]) -> str:
-    """The sign of the condition that is replaced, so that a bare number keeps it."""
-    kinds = {type(condition) for condition in existing}
-    return next((sign for sign, made in _SIGNS.items() if kinds == {made}), "")
-
-
-def _span(comparison: Comparison, existing: Sequence[exp.Expr]) -> tuple[str, str] | None:
-    """First and last day of the year or month; what is not said is as in the conditions that are replaced."""
-    before = [match for condition in existing for match in _YEAR.findall(condition.sql())]
-    year = comparison.text or (before[0][0] if before else "")
-    if not year:
-        return None
-    if comparison.kind == "month":
-        last = calendar.monthrange(int(year), comparison.month)[1]
-        return f"{year}-{comparison.month:02}-01", f"{year}-{comparison.month:02}-{last:02}"
-    months = {month for _, month in before}
-    if len(before) >= 2 and len(months) == 1:  # one month before: the same one of the other year
-        [month] = months
-        return f"{year}-{month}-01", f"{year}-{month}-{calendar.monthrange(int(year), int(month))[1]:02}"
-    return f"{year}-01-01", f"{year}-12-31"
-
-
-def _within(column: exp.Expr, sign: str, span: tuple[str, str], kind: str) -> exp.Expr:
-    first, last = (exp.Literal.string(day) for day in span)
-    if kind == "datetime":
-        last = exp.Literal.string(f"{span[1]} 23:59:59")
-    if sign == "=":
-        return exp.Between(this=column, low=first, high=last)
-    return _SIGNS[sign](this=column, expression=last if sign in (">", "<=") else first)

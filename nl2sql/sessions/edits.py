@@ -21,11 +21,13 @@ from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, Turn
 from nl2sql.sessions.conditions import Conditions
+from nl2sql.sessions.counting import count_of_others, count_of_shown, counts_what_is_shown
 from nl2sql.sessions.grouping import grouped_by
-from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group, named_table
+from nl2sql.sessions.naming import Named, edit_words, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
 from nl2sql.sessions.shown import Shown, what_is_shown
-from nl2sql.sessions.statement import Statement, column_of, key_columns, read_statement
+from nl2sql.sessions.statement import Statement, read_statement
+from nl2sql.sessions.tables import column_of
 from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
@@ -34,7 +36,6 @@ _ENTITY = re.compile(
     r"\b(?:that|this|those|these|the same|back to the|back to that|of the) (?P<what>[a-z_]+(?: [a-z_]+)?)"
 )
 _BEFORE = re.compile(r"\b(?:the|that|those) (?P<what>[a-z_]+) (?:from before|again|from earlier|from the beginning)\b")
-_EACH = re.compile(r"\bhow many (?P<what>[a-z_]+(?: [a-z_]+)?)\b(?P<rest>[^.;?!]*)")
 
 
 def edited(question: str, turn: Turn, database: Database, *, reaching_back: bool = False) -> list[Edit]:
@@ -80,18 +81,20 @@ class Editor:
             if table and table.name != self.statement.main.name:
                 self.statement.reroot(table)
         self._shape(shown, asked_before)
+        joined = _tables(self.statement) - _tables(asked_before) if "count" not in self.operations else set()
+        self.conditions.settle(joined)
 
     def _shape(self, shown: Shown, before: Statement) -> None:
         """What is selected, grouped and ordered: the first that the words ask for."""
         reading, statement = self.reading, self.statement
-        if self._count_of_each():
-            pass
+        if count_of_others(reading.text, statement):
+            self.operations.append("count")
         elif reading.groupings and self._group(reading.groupings):
             self._order_groups()
         elif statement.grouped and reading.adjective and not shown.explicit and not reading.count:
             self._pick_groups()
         elif reading.count and not shown.explicit:
-            self._count()
+            self._count(before)
         elif reading.added and self._add_columns():
             pass
         elif shown.columns:
@@ -188,57 +191,36 @@ class Editor:
 
     # ----------------------------------------------------------------------------------------- counts, aggregates
 
-    def _count_of_each(self) -> bool:
-        """ "how many players does each one have?": of another table, for each row of what was listed."""
-        match = _EACH.search(self.reading.text)
-        if not match:
-            return False
-        table = named_table(words(match["what"]), self.statement.schema)
-        if table is None or table.name in {t.name for t in self.statement.sources().values()}:
-            return False
-        label = label_of(self.statement.main, self.statement)
-        away = self.statement.distance(table.name)
-        if away > 2 or label is None:
-            return False
-        each = re.search(r"\b(?:each|every)\b", match["rest"])
-        name = next((c.name for c in table.columns if c.primary_key), table.columns[0].name)
-        self.statement.column(table.name, name)
-        self.statement.clear("group", "having", "order", "limit", "distinct")
-        if not each:
-            key = exp.Distinct(expressions=[self.statement.column(table.name, name)])
-            self.statement.select([exp.Count(this=key) if away > 1 else _count()])
-        else:
-            shown = self.statement.column(label.table, label.column)
-            keys = [self.statement.column(self.statement.main.name, key) for key in key_columns(self.statement.main)]
-            self.statement.select([shown, _count()])
-            self.statement.tree.set("group", exp.Group(expressions=[*keys, shown.copy()]))
-        self.operations.append("count")
-        return True
-
-    def _count(self) -> None:
+    def _count(self, before: Statement) -> None:
         statement = self.statement
         different = re.search(r"how many (?:different|distinct|unique) (?P<what>[a-z_ ]+)", self.reading.text)
         named = named_group(tuple(words(different["what"])[:2]), statement) if different else None
         count: exp.Expr = _count()
-        before = statement.tree.expressions
+        selected = statement.tree.expressions
         distinct = statement.tree.args.get("distinct") is not None and not statement.aggregates()
         if named:
             count = exp.Count(this=exp.Distinct(expressions=[statement.column(named.table, named.column)]))
         elif distinct:
-            count = exp.Count(this=exp.Distinct(expressions=[before[0].unalias().copy()]))
-        several = distinct and not named and (len(before) > 1 or before[0].is_star)
+            count = exp.Count(this=exp.Distinct(expressions=[selected[0].unalias().copy()]))
+        several = distinct and not named and (len(selected) > 1 or selected[0].is_star)
         if several or statement.tree.args.get("having") is not None:  # a count of rows would be another number
             self.operations.clear()
             return
-        if len(before) == 1 and before[0] == count and not statement.grouped and not named:
+        if len(selected) == 1 and selected[0] == count and not statement.grouped and not named:
             return
         if statement.grouped and any(measure.find(exp.Count) for measure in statement.aggregates()):
             grouped_value = len(self.operations) > 0
             if not grouped_value:
                 return
+        limited = before.tree.args.get("limit") is not None and not before.counts_only
+        self.operations.append("count")
+        if limited and counts_what_is_shown(self.reading.text, before):
+            made = count_of_shown(before, statement, count if named else _count())
+            if made is not None:
+                statement.tree = made
+                return
         statement.clear("group", "having", "order", "limit", "distinct")
         statement.select([count])
-        self.operations.append("count")
 
     def _aggregate(self) -> bool:
         column = self._aggregated_column()
@@ -343,7 +325,7 @@ class Editor:
         if not phrase and isinstance(first, exp.Column) and (table := self.statement.table_of(first)):
             return Named(table.name, first.name), ""
         named = named_column([word for word in phrase if word not in _DIRECTIONS], self.statement)
-        if named and (self.statement.distance(named.table) <= 1):
+        if named and self.statement.away(named.table) <= 1:
             return named, ""
         adjective = self.reading.adjective
         if adjective:
@@ -399,6 +381,10 @@ _DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "h
 def column_of_schema(statement: Statement, named: Named) -> bool:
     table = statement.schema.table(named.table)
     return table is not None and column_of(table, named.column)
+
+
+def _tables(statement: Statement) -> set[str]:
+    return {table.name for table in statement.sources().values()}
 
 
 def _count() -> exp.Expr:

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import stem
+from nl2sql.sessions import members
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group
 from nl2sql.sessions.reading import Phrase
-from nl2sql.sessions.statement import key_columns
+from nl2sql.sessions.tables import key_columns
 
 FORMATS = {"day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
 _DATES = ("date", "datetime")
@@ -60,7 +61,7 @@ def _own_key(named: Named, conditions: Conditions) -> list[exp.Expr]:
 def _drop_conditions(named: Named, conditions: Conditions) -> None:
     table = conditions.statement.schema.table(named.table)
     same = [named.column, *(key_columns(table) if table else [])]
-    if conditions.statement.drop_conditions_on(named.table, same):
+    if members.drop_conditions_on(conditions.statement, named.table, same):
         conditions.made.append(f"drop {named.table}.{named.column}")
 
 
@@ -71,7 +72,7 @@ def _date_part(phrase: Phrase, conditions: Conditions) -> exp.Expr | None:
         return None
     exact = named_column(phrase, conditions.statement)
     kind = conditions.kinds[exact.table.lower(), exact.column.lower()] if exact else ""
-    if exact and kind not in _DATES and conditions.statement.distance(exact.table) == 0:
+    if exact and kind not in _DATES and conditions.statement.away(exact.table) < 1:
         return None
     named = conditions.compared_before(_DATES) or conditions.only_one(_DATES)
     if named is None:

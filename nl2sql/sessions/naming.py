@@ -20,7 +20,8 @@ from typing import Any
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Column, Schema, Table, column_samples
 from nl2sql.interfaces import Database
-from nl2sql.sessions.statement import FARTHEST, Statement, label_column
+from nl2sql.sessions.statement import FARTHEST, Statement
+from nl2sql.sessions.tables import label_column
 from nl2sql.sql.words import words
 
 ENOUGH = 0.55  # score of a name that is believed
@@ -124,7 +125,7 @@ def named_column(
     asked = [word for word in phrase if word not in STOP_WORDS or word in ("no", "number", "name", "most", "at")]
     best: Named | None = None
     for table in statement.schema.tables if asked else ():
-        away = statement.distance(table.name)
+        away = statement.away(table.name)
         if away > FARTHEST:
             continue
         for column in table.columns:
@@ -183,7 +184,7 @@ def label_of(table: Table, statement: Statement) -> Named | None:
 def named_group(phrase: Sequence[str], statement: Statement) -> Named | None:
     """What a grouping "by X" means: a column called exactly so in a table that is read, a table's label, a column."""
     column, table = named_column(phrase, statement), named_table(phrase, statement.schema)
-    if column and statement.distance(column.table) == 0 and _is_exactly(phrase, column):
+    if column and statement.away(column.table) < 1 and _is_exactly(phrase, column):
         return column
     if table and statement.distance(table.name) <= FARTHEST:
         rest = [word for word in phrase if stem(word) not in {stem(part) for part in words(table.name)}]

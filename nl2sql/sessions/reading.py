@@ -12,7 +12,7 @@ statement by ``edits``. Not covered: arithmetic, conditions on groups, either-or
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -79,12 +79,14 @@ _TOO = re.compile(
     r"^(?:and |please )*(?:(?:show|give|list|tell)(?: me| us)?)?(?P<what>[a-z_, ]+?),? (?:too|as well)\s*[.?!]?\s*$"
 )
 _NEGATED = re.compile(
-    r"\b(?:not|except|excluding|without|but not|anything but|all but|everything but"
+    r"(?:\b(?:not|never|neither|nor|(?:do|does|did)(?: not|n['’]t) [a-z]+|except"
+    r"|excluding|without|but not|anything but|all but|everything but"
     r"|other than|apart from|outside|no longer|not counting|minus|omit|omitting|ignoring|leave out|leaving out"
-    r"|less (?:all|everything|those|the ones)|without counting)"
-    r"(?: (?:for|in|at|from|of|the|those|these|ones|who|that|which|have|has|had|are|is|was|were|been|[a-z]{2,}ed"
-    r"|paid|made))*\s*$"
+    r"|less (?:all|everything|those|the ones)|without counting)|n['’]t)"
+    r"(?: (?:for|in|at|from|of|by|with|an?|any|the|those|these|ones|who|that|which|have|has|had|are|is|was|were|been"
+    r"|[a-z]{2,}ed|paid|made))*\s*$"
 )
+_TURN = re.compile(r"\b(?:but|only|just|instead|rather)\b|[.;:?!]")  # what is said before it no longer holds
 _LEAVE = re.compile(r"\b(?:leav(?:e|ing)|tak(?:e|ing)|filter(?:ing)?)(?: the| those| all)*\s*$")
 _OUT = re.compile(r"\s*(?:\w+ )?(?:out|away|aside)\b")
 
@@ -361,6 +363,21 @@ def is_negated(text: str, start: int) -> bool:
 def is_left_out(text: str, start: int, end: int) -> bool:
     """Is what stands there negated, or left out: "leave 2021 out", "not counting those that were cancelled"?"""
     return is_negated(text, start) or bool(_LEAVE.search(text[:start].lower()) and _OUT.match(text[end:].lower()))
+
+
+def are_left_out(text: str, places: Sequence[tuple[int, int]]) -> list[bool]:
+    """Whether each of several places, in the order of the text, is left out: "not in A or B" leaves both out.
+
+    >>> are_left_out("not A or B, but C", [(4, 5), (9, 10), (16, 17)])
+    [True, True, False]
+    """
+    groups: list[list[tuple[int, int]]] = []
+    for start, end in places:
+        between = text[groups[-1][-1][1] : start].lower() if groups else ""
+        if not groups or _TURN.search(between) or is_negated(between, len(between)):
+            groups.append([])
+        groups[-1].append((start, end))
+    return [is_left_out(text, group[0][0], group[-1][1]) for group in groups for _ in group]
 
 
 def _listed(text: str) -> Iterator[Phrase]:

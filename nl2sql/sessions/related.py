@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from nl2sql.databases.schema import Table
+from nl2sql.sessions.members import select_of
 from nl2sql.sessions.naming import named_column, named_table
 from nl2sql.sessions.reading import Phrase
-from nl2sql.sessions.statement import Statement, identifier, links
+from nl2sql.sessions.statement import Statement
+from nl2sql.sessions.tables import links
 from nl2sql.sql.words import words
 
 _HAVING = re.compile(
@@ -33,7 +35,7 @@ def related(text: str, statement: Statement) -> Iterator[tuple[tuple[int, int], 
     """(place in ``text``, the other table, the condition) for each such part of a follow-up in lower case."""
     for match, phrase, absent in _said(text):
         if any(
-            (named := named_column(part, statement)) and statement.distance(named.table) == 0
+            (named := named_column(part, statement)) and statement.away(named.table) < 1
             for part in (phrase, phrase[-1:])
         ):
             continue
@@ -57,11 +59,7 @@ def _condition(table: Table, statement: Statement, absent: bool) -> exp.Expr | N
             if other.name != table.name or len(pairs) != 1:
                 continue
             [(mine, theirs)] = pairs
-            key = exp.column(identifier(theirs))
-            found = exp.select(key).from_(exp.Table(this=identifier(table.name)))
-            column = next((each for each in table.columns if each.name.lower() == theirs.lower()), None)
-            if absent and not (column and (column.not_null or column.primary_key)):
-                found = found.where(key.copy().is_(exp.null()).not_())
+            found = select_of(statement, table.name, theirs, absent).tree
             among = exp.In(this=statement.column(source.name, mine), query=exp.Subquery(this=found))
             return exp.Not(this=among) if absent else among
     return None

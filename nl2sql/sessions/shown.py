@@ -16,7 +16,8 @@ from nl2sql.databases.schema import Table
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Kinds, Named, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, listed_phrases
-from nl2sql.sessions.statement import Statement, label_column
+from nl2sql.sessions.statement import Statement
+from nl2sql.sessions.tables import label_column
 from nl2sql.sql.words import words
 
 _VERB = re.compile(
@@ -76,7 +77,7 @@ def what_is_shown(reading: Reading, statement: Statement, used: Sequence[tuple[i
     asks = _WHO.search(reading.text) or (not rows_before and _WHICH_OF.search(first))
     if asks and not (rows_before and not re.search(r"\bwho\b|\bcalled\b|\bwhat are they\b", reading.text)):
         table = named_table(words(first), statement.schema)
-        target = table if table and statement.distance(table.name) <= 1 and not rows_before else statement.main
+        target = table if table and statement.away(table.name) <= 1 and not rows_before else statement.main
         label = label_of(target, statement)
         return Shown((label,)) if label else Shown()
     return Shown()

@@ -16,20 +16,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from nl2sql.agents.context.linking import stem
 from nl2sql.databases.schema import Schema, Table
+from nl2sql.sessions.tables import column_of, is_one, links
 from nl2sql.sql.canonical import is_aggregate
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import read_double_quoted_values
-from nl2sql.sql.words import words
 from nl2sql.sql.writing import written
 
 FARTHEST = 3  # joins to a column's table
-_LABELS = ("name", "title", "label")
+
+
+class Step(NamedTuple):
+    """One join: from the table under ``alias`` by pairs of columns to ``table``.
+
+    many: several rows of ``table`` may belong to one row of the other.
+    """
+
+    alias: str
+    pairs: list[tuple[str, str]]
+    table: str
+    many: bool
 
 
 @dataclass
@@ -72,12 +83,33 @@ class Statement:
         path = self._path(table)
         return FARTHEST + 1 if path is None else len(path)
 
+    def away(self, table: str) -> float:
+        """``distance``, but half a join for a table that a condition asks about by ``IN (SELECT ...)``."""
+        inner = [select for _, select, negated in self.selects_within() if not negated]
+        asked = {source.name.lower() for select in inner for source in select.sources().values()}
+        return min(self.distance(table), 0.5) if table.lower() in asked else self.distance(table)
+
     def column(self, table: str, name: str) -> exp.Column:
         """The column, with joins to its table where the statement does not read it yet. Raises LookupError."""
         alias = next((alias for alias, source in self.sources().items() if source.name.lower() == table.lower()), None)
         if alias is None:
             alias = self._join(table)
         return self._column(alias, name)
+
+    def column_at(self, alias: str, name: str) -> exp.Column:
+        """A column of the table where a step starts: one that is read, by its alias, or one to join, by its name."""
+        return self._column(alias, name) if alias in self.sources() else self.column(alias, name)
+
+    def over(self, table: str, condition: exp.Expr) -> exp.Expr:
+        """A copy of ``condition`` on columns of ``table``, as this statement writes it. Raises LookupError."""
+        copy = condition.copy()
+        for column in list(copy.find_all(exp.Column)):
+            column.replace(self.column(table, column.name))
+        return copy
+
+    def step_to_many(self, table: str) -> Step | None:
+        """The first of the joins to ``table`` that may repeat the statement's rows; None where none does."""
+        return next((step for step in self._path(table) or () if step.many), None)
 
     def _column(self, alias: str, name: str) -> exp.Column:
         if len(self.sources()) == 1 and not self._prefixes():
@@ -98,7 +130,7 @@ class Statement:
         if path is None:
             raise LookupError(table)
         self._qualify()
-        for alias, link, target in path:
+        for alias, link, target, _ in path:
             new = self._free_alias(target)
             on = [
                 exp.EQ(
@@ -128,13 +160,12 @@ class Statement:
                     column.set("table", identifier(self._spelled(alias)))
                     break
 
-    def _path(self, table: str) -> list[tuple[str, list[tuple[str, str]], str]] | None:
-        """(alias it hangs on, pairs of columns, table) for each join to ``table``; None where none is near."""
+    def _path(self, table: str) -> list[Step] | None:
+        """The joins to ``table``; None where it is not near."""
         sources = self.sources()
         if any(source.name.lower() == table.lower() for source in sources.values()):
             return []
-        waiting: list[tuple[str, Table, list[tuple[str, list[tuple[str, str]], str]]]]
-        waiting = [(alias, source, []) for alias, source in sources.items()]
+        waiting: list[tuple[str, Table, list[Step]]] = [(alias, source, []) for alias, source in sources.items()]
         seen = {source.name.lower() for source in sources.values()}
         while waiting:
             alias, source, path = waiting.pop(0)
@@ -143,7 +174,7 @@ class Statement:
             for link, target in links(source, self.schema):
                 if target.name.lower() in seen:
                     continue
-                longer = [*path, (alias, link, target.name)]
+                longer = [*path, Step(alias, link, target.name, not is_one(source, link, target))]
                 if target.name.lower() == table.lower():
                     return longer
                 seen.add(target.name.lower())
@@ -205,6 +236,19 @@ class Statement:
             elif not any(condition is other for other in old):
                 kept.append(condition)
         self.set_conditions(kept)
+
+    def selects_within(self) -> Iterator[tuple[exp.Expr, Statement, bool]]:
+        """(the condition, the SELECT within it, whether it is negated) for each ``key IN (SELECT ...)`` of WHERE."""
+        for condition in self.conditions():
+            negated = isinstance(condition, exp.Not)
+            among = condition.this.unnest() if negated else condition
+            query = among.args.get("query") if isinstance(among, exp.In) else None
+            select = query.unnest() if query is not None else None
+            if not isinstance(select, exp.Select) or any(select.args.get(part) for part in ("group", "limit", "with_")):
+                continue
+            inner = Statement(select, self.schema)
+            if select.args.get("from_") is not None and inner.sources() and not inner.aggregates():
+                yield condition, inner, negated
 
     def is_join(self, condition: exp.Expr) -> bool:
         """Are these columns of two tables that are equal, a join written in WHERE?"""
@@ -287,49 +331,6 @@ def read_statement(sql: str, schema: Schema) -> Statement | None:
     if schema.dialect == "sqlite":
         read_double_quoted_values(tree)
     return Statement(tree, schema)
-
-
-def links(table: Table, schema: Schema) -> Iterator[tuple[list[tuple[str, str]], Table]]:
-    """(pairs of columns, other table) of each key between ``table`` and another: its own first, then those to it.
-
-    Where no keys are declared, a column named as another table's one-column primary key counts as one.
-    """
-    declared = any(other.foreign_keys for other in schema.tables)
-    for key in table.foreign_keys:
-        if target := schema.table(key.ref_table):
-            yield list(zip(key.columns, key.ref_columns, strict=True)), target
-    for other in schema.tables:
-        for key in other.foreign_keys:
-            if key.ref_table.lower() == table.name.lower() and other.name != table.name:
-                yield list(zip(key.ref_columns, key.columns, strict=True)), other
-        if not declared and other.name != table.name:
-            shared = [c.name for t in (table, other) for c in t.columns if c.primary_key]
-            shared = [name for name in shared if column_of(table, name) and column_of(other, name)]
-            if shared and shared[0].lower() not in ("id", "name", "code"):
-                yield [(shared[0], shared[0])], other
-
-
-def column_of(table: Table, name: str) -> bool:
-    return any(column.name.lower() == name.lower() for column in table.columns)
-
-
-def label_column(table: Table) -> str | None:
-    """The column that a row of ``table`` is called by: its name, title or label; None where it has none."""
-    names = {column.name.lower(): column.name for column in table.columns}
-    exact = next((names[label] for label in _LABELS if label in names), None)
-    own = {stem(word) for word in words(table.name)}
-    compound = (c.name for c in table.columns if set(words(c.name)) & set(_LABELS))
-    of_table = (name for name in compound if {stem(word) for word in words(name)} & own)
-    return exact or next(of_table, None) or next((c.name for c in table.columns if _is_label(c.name)), None)
-
-
-def _is_label(name: str) -> bool:
-    parts = words(name)
-    return parts[-1:] != [] and parts[-1] in _LABELS
-
-
-def key_columns(table: Table) -> list[str]:
-    return [column.name for column in table.columns if column.primary_key]
 
 
 def _plain(name: str) -> bool:

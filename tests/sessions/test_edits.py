@@ -26,6 +26,7 @@ PER_PRODUCT = (
 DEAREST = "SELECT MAX(price) FROM products WHERE colour = 'red'"
 PER_REGION = "SELECT r.name, COUNT(*) FROM sales AS s JOIN regions AS r ON r.region_id = s.region_id"
 NAMES = "SELECT name FROM products"
+DEAREST_TWO = f"{NAMES} ORDER BY price DESC LIMIT 2"
 SOLD_AT_ALL = "product_id IN (SELECT product_id FROM sales)"
 CASES = [  # the previous query, the follow-up, a query with the rows that are meant
     (SOLD, "What about Q4?", "SELECT COUNT(*) FROM sales WHERE quarter = 4"),
@@ -103,6 +104,50 @@ CASES = [  # the previous query, the follow-up, a query with the rows that are m
     (PER_PRODUCT, "which of these is the lowest?", f"{PER_PRODUCT} ORDER BY 2 LIMIT 1"),
     (DEAREST, "Which one has it? Name.", "SELECT name FROM products WHERE name = 'Clock'"),
     (TOP, "only the top 2", TOP.replace("LIMIT 10", "LIMIT 2")),
+    # several values that are left out, whichever is the longest
+    (NAMES, "Except the red or green ones?", f"{NAMES} WHERE colour = 'blue'"),
+    (NAMES, "Except the green or red ones?", f"{NAMES} WHERE colour = 'blue'"),
+    (NAMES, "neither the red nor the green ones", f"{NAMES} WHERE colour = 'blue'"),
+    (NAMES, "those that aren't red or green", f"{NAMES} WHERE colour = 'blue'"),
+    (NAMES, "not the red ones but the green and blue ones", f"{NAMES} WHERE colour <> 'red'"),
+    (NAMES, "the green and blue ones, but not the red ones", f"{NAMES} WHERE colour <> 'red'"),
+    (NAMES, "the green ones and not the red ones", f"{NAMES} WHERE colour = 'green'"),
+    (NAMES, "leave the red and green ones out", f"{NAMES} WHERE colour = 'blue'"),
+    # a year takes the place of the days that were let through
+    (
+        f"{NAMES} WHERE listed_on >= '2021-01-01' AND listed_on < '2022-01-01'",
+        "What about 2022?",
+        f"{NAMES} WHERE listed_on LIKE '2022%'",
+    ),
+    (
+        f"{NAMES} WHERE listed_on >= '2021-05-01' AND listed_on < '2021-06-01'",
+        "What about 2022?",
+        f"{NAMES} WHERE listed_on LIKE '2022-05%'",
+    ),
+    # another value is left out as the one before was
+    (f"{NAMES} WHERE colour <> 'red'", "What about green?", f"{NAMES} WHERE colour <> 'green'"),
+    (f"{NAMES} WHERE NOT colour = 'red'", "What about green?", f"{NAMES} WHERE colour <> 'green'"),
+    (f"{NAMES} WHERE colour NOT IN ('red', 'green')", "And blue?", f"{NAMES} WHERE colour <> 'blue'"),
+    (f"{NAMES} WHERE colour <> 'red'", "What about green or blue?", f"{NAMES} WHERE colour = 'red'"),
+    (f"{NAMES} WHERE price <> 10", "What about 25?", f"{NAMES} WHERE price <> 25"),
+    (f"{NAMES} WHERE colour <> 'red'", "And red?", f"{NAMES} WHERE colour = 'red'"),
+    (f"{NAMES} WHERE colour <> 'red'", "Which of them are green?", f"{NAMES} WHERE colour = 'green'"),
+    # the dearest two are the red clock and the green bell
+    (DEAREST_TWO, "How many are there?", "SELECT 2"),
+    (DEAREST_TWO, "How many of them are red?", "SELECT 1"),
+    (DEAREST_TWO, "How many of them have sales?", "SELECT 2"),
+    (DEAREST_TWO, "How many different colours do they have?", "SELECT 2"),
+    (DEAREST_TWO, "How many are there in total?", "SELECT 4"),
+    (DEAREST_TWO, "How many products are red?", "SELECT 2"),
+    (f"{RED} ORDER BY price DESC LIMIT 1", "How many are green?", "SELECT 1"),
+    ("SELECT DISTINCT colour FROM products LIMIT 2", "How many are there?", "SELECT 2"),
+    (TOP.replace("LIMIT 10", "LIMIT 2"), "How many of those are there?", "SELECT 2"),
+    ("SELECT name AS n FROM products ORDER BY n DESC LIMIT 2", "How many of them are red?", "SELECT 1"),
+    (
+        "SELECT colour, COUNT(*) FROM products GROUP BY colour ORDER BY COUNT(*) DESC LIMIT 1",
+        "How many are blue?",
+        "SELECT 1",
+    ),
 ]
 
 
@@ -157,6 +202,30 @@ def test_what_is_no_plain_select_is_not_edited(before, sales):
 @pytest.mark.parametrize("question", ["How many are there?", "How many are fragile?"])
 def test_rows_that_stand_for_several_are_not_counted(before, question, sales):
     assert edited(question, Turn("", sql=before), sales) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "question"),
+    [
+        ("SELECT DISTINCT colour FROM products LIMIT 2", "How many of them are fragile?"),
+        ("SELECT colour FROM products GROUP BY colour ORDER BY SUM(price) LIMIT 2", "How many of them are fragile?"),
+        ("SELECT quarter AS region_id FROM sales LIMIT 3", "How many of them are of the region id 1?"),
+        ("SELECT revenue FROM sales WHERE quarter = 3 LIMIT 2", "How many of them were in the North?"),
+        ("SELECT * FROM sales JOIN products USING (product_id) LIMIT 2", "How many of them are red?"),
+        (DEAREST_TWO, "How many sales does each one have?"),
+        (DEAREST_TWO, "How many sales did they have?"),
+    ],
+)
+def test_a_count_of_some_rows_is_not_guessed(before, question, sales):
+    assert edited(question, Turn("", sql=before), sales) == []
+
+
+@pytest.mark.parametrize(
+    ("selected", "within"), [("name", "name, colour"), ("name, colour", "name, colour"), ("*", "*")]
+)
+def test_what_is_compared_outside_a_limited_query_is_selected_in_it(selected, within, sales):
+    [(sql, _)] = edited("How many of them are red?", Turn("", sql=f"SELECT {selected} FROM products LIMIT 2"), sales)
+    assert sql == f"SELECT COUNT(*) FROM (SELECT {within} FROM products LIMIT 2) AS shown WHERE colour = 'red'"
 
 
 @pytest.mark.parametrize("question", ["", "thanks!", "why?", "x" * 5000, "'; DROP TABLE sales; --"])

@@ -1,0 +1,175 @@
+"""A number, a time or a date of a follow-up as the condition on one column.
+
+>>> from nl2sql.sessions.reading import read_followup
+>>> [june] = read_followup("and in June?").comparisons
+>>> may = exp.Between(this=exp.column("d"), low=exp.Literal.string("2023-05-01"), high=exp.Literal.string("2023-05-31"))
+>>> comparison_condition(june, exp.column("d"), "date", [may]).sql()
+"d BETWEEN '2023-06-01' AND '2023-06-30'"
+
+A year or month keeps what is not said again of the days that the replaced conditions let through: "What about 2023?"
+behind April to June 2022 is April to June 2023. Not covered: days within functions (``strftime``) and patterns.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+
+from sqlglot import exp
+
+from nl2sql.sessions.reading import Comparison
+
+DATES = ("date", "datetime")
+SIGNS: dict[str, type[exp.Binary]] = {">": exp.GT, ">=": exp.GTE, "<": exp.LT, "<=": exp.LTE, "=": exp.EQ}
+_MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE}
+_DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ](?P<time>.+))?")
+_ONE_DAY = timedelta(days=1)
+
+
+def kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
+    """The kinds of columns that a number or date is compared with, the likelier first."""
+    kinds: dict[str, list[tuple[str, ...]]] = {
+        "number": [("number", "year")],
+        "year": [("date", "datetime", "year"), ("number",)],
+        "month": [DATES],
+        "day": [DATES],
+        "time": [("time", "datetime")],
+    }
+    return kinds[comparison.kind]
+
+
+def comparison_condition(
+    comparison: Comparison, column: exp.Expr, kind: str, existing: Sequence[exp.Expr]
+) -> exp.Expr | None:
+    """The comparison in the form of the column's kind; None where they do not go together.
+
+    existing: the conditions in whose place it will stand.
+    """
+    sign = comparison.operator or _sign_of(existing) or "="
+    if sign == "between":
+        low, high = (_literal(text, kind) for text in (comparison.text, comparison.high))
+        if kind in DATES and comparison.kind == "year":
+            low, high = exp.Literal.string(f"{comparison.text}-01-01"), exp.Literal.string(f"{comparison.high}-12-31")
+        return exp.Between(this=column, low=low, high=high)
+    if kind in DATES and comparison.kind in ("year", "month"):
+        span = _span(comparison, existing, sign)
+        return _within(column, sign, span, kind) if span else None
+    return SIGNS[sign](this=column, expression=_literal(comparison.text, kind))
+
+
+def _literal(text: str, kind: str) -> exp.Expr:
+    if kind in ("number", "year", "flag"):
+        return exp.Literal.number(text)
+    return exp.Literal.string(text.zfill(5) if kind == "time" else text)
+
+
+def _sign_of(existing: Sequence[exp.Expr]) -> str:
+    """The sign of the condition that is replaced, so that a bare number keeps it."""
+    kinds = {type(condition) for condition in existing}
+    return next((sign for sign, made in SIGNS.items() if kinds == {made}), "")
+
+
+def excludes(condition: exp.Expr) -> bool:
+    """Does it leave values of its column out: ``<>``, ``NOT =``, ``NOT IN``, ``NOT BETWEEN``, ``NOT LIKE``?"""
+    kinds = (exp.EQ, exp.In, exp.Between, exp.Like)
+    return isinstance(condition, exp.NEQ) or (
+        isinstance(condition, exp.Not) and isinstance(condition.this.unnest(), kinds)
+    )
+
+
+def excluding(condition: exp.Expr) -> exp.Expr:
+    """The condition that is true where ``condition`` is not."""
+    if isinstance(condition, exp.EQ):
+        return exp.NEQ(this=condition.this, expression=condition.expression)
+    return exp.Not(this=exp.paren(condition) if isinstance(condition, exp.Connector) else condition)
+
+
+# ------------------------------------------------------------------------------------------------------- dates
+
+
+def _span(comparison: Comparison, existing: Sequence[exp.Expr], sign: str) -> tuple[date, date] | None:
+    """First and last day of the year or month; what is not said is as in the conditions that are replaced."""
+    first, last = covered_days(existing)
+    known = first or last
+    year = int(comparison.text) if comparison.text else known.year if known else 0
+    if not year:
+        return None
+    if comparison.kind == "month":
+        return date(year, comparison.month, 1), _month_end(year, comparison.month)
+    if sign == "=" and first and last and first.year == last.year:
+        return _in_year(first, year), _month_end(year, last.month) if _ends_month(last) else _in_year(last, year)
+    return date(year, 1, 1), date(year, 12, 31)
+
+
+def covered_days(conditions: Sequence[exp.Expr]) -> tuple[date | None, date | None]:
+    """The first and the last day that conditions on one date let through; None for an end that is open.
+
+    >>> year = exp.condition("d >= '2022-01-01' AND d < '2023-01-01'")
+    >>> [str(day) for day in covered_days(list(year.flatten()))]
+    ['2022-01-01', '2022-12-31']
+    """
+    ends = [end for condition in conditions for end in _ends(condition)]
+    firsts = [day for is_first, day in ends if is_first]
+    lasts = [day for is_first, day in ends if not is_first]
+    return max(firsts, default=None), min(lasts, default=None)
+
+
+def _ends(condition: exp.Expr) -> Iterator[tuple[bool, date]]:
+    """(is it the first one, the day) for each end of the days that one condition lets through, or leaves out."""
+    condition = condition.this.unnest() if isinstance(condition, exp.Not) else condition
+    if isinstance(condition, exp.Between):
+        yield from _end(exp.GTE, condition.args["low"])
+        yield from _end(exp.LTE, condition.args["high"])
+    elif isinstance(condition, exp.In):
+        days = sorted(day for value in condition.expressions for _, day in _end(exp.GTE, value))
+        yield from [(True, days[0]), (False, days[-1])] if days else []
+    elif isinstance(condition, exp.Binary):
+        kind: type[exp.Expr] = type(condition)
+        value = condition.expression
+        if not condition.this.find(exp.Column):  # '2022-01-01' <= d
+            kind, value = _MIRRORED.get(kind, kind), condition.this
+        yield from _end(kind, value)
+
+
+def _end(kind: type[exp.Expr], value: exp.Expr) -> Iterator[tuple[bool, date]]:
+    """Of ``d < value`` the day before: ``< '2023-01-01'`` ends with 2022."""
+    literals = list(value.find_all(exp.Literal))
+    match = _DAY.fullmatch(literals[0].this) if len(literals) == 1 else None
+    if match is None:
+        return
+    try:
+        day = date.fromisoformat(match[1])
+        if kind is exp.GT:
+            yield True, day + _ONE_DAY
+        if kind is exp.LT:
+            yield False, day if re.search(r"[1-9]", match["time"] or "") else day - _ONE_DAY
+    except (ValueError, OverflowError):  # no day of the calendar
+        return
+    if kind in (exp.GTE, exp.EQ, exp.NEQ):
+        yield True, day
+    if kind in (exp.LTE, exp.EQ, exp.NEQ):
+        yield False, day
+
+
+def _month_end(year: int, month: int) -> date:
+    return date(year, month, calendar.monthrange(year, month)[1])
+
+
+def _ends_month(day: date) -> bool:
+    return day == _month_end(day.year, day.month)
+
+
+def _in_year(day: date, year: int) -> date:
+    """The same day of another year; the 28th for a 29 February that it lacks."""
+    return min(date(year, day.month, 1) + timedelta(days=day.day - 1), _month_end(year, day.month))
+
+
+def _within(column: exp.Expr, sign: str, span: tuple[date, date], kind: str) -> exp.Expr:
+    first, last = (exp.Literal.string(day.isoformat()) for day in span)
+    if kind == "datetime":
+        last = exp.Literal.string(f"{span[1]} 23:59:59")
+    if sign == "=":
+        return exp.Between(this=column, low=first, high=last)
+    return SIGNS[sign](this=column, expression=last if sign in (">", "<=") else first)

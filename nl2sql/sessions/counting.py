@@ -1,0 +1,121 @@
+"""What "how many" counts: rows of another table, or the rows that a query with LIMIT shows.
+
+On ``scale_models``, behind ``SELECT company FROM customers ORDER BY credit_limit DESC LIMIT 5``, "how many of them are
+in Norway?" is ``SELECT COUNT(*) FROM (SELECT company, country FROM customers ORDER BY credit_limit DESC LIMIT 5) AS
+shown WHERE country = 'Norway'``. "How many customers are in Norway?" names what is counted, and asks of all of them.
+
+Not covered, behind a LIMIT: conditions on groups, on rows that are shown once each, and on tables that are not read
+yet (LookupError).
+"""
+
+from __future__ import annotations
+
+import re
+
+from sqlglot import exp
+
+from nl2sql.sessions.naming import label_of, named_table
+from nl2sql.sessions.statement import Statement
+from nl2sql.sessions.tables import key_columns
+from nl2sql.sql.words import words
+
+_EACH = re.compile(
+    r"\bhow many (?:of (?:its|their|his|her|the|these|those) )?(?P<what>[a-z_]+(?: [a-z_]+)?)\b(?P<rest>[^.;?!]*)"
+)
+_THESE = re.compile(r"\b(?:them|they|these|those|of which)\b")
+_ALL = re.compile(r"\b(?:in total|altogether|overall|in all)\b")
+_COUNTED = re.compile(r"\b(?:how many|number of|count of) (?P<what>[^,.;:?!]+)")
+
+
+def count_of_others(text: str, statement: Statement) -> bool:
+    """ "how many players does each one have?": of another table, for each row of what was listed. Whether it was asked.
+
+    Raises LookupError where only some of the rows were shown.
+    """
+    match = _EACH.search(text)
+    if not match:
+        return False
+    table = named_table(words(match["what"]), statement.schema)
+    if table is None or table.name in {t.name for t in statement.sources().values()}:
+        return False
+    label = label_of(statement.main, statement)
+    away = statement.distance(table.name)
+    if away > 2 or label is None:
+        return False
+    each = re.search(r"\b(?:each|every)\b", match["rest"])
+    if statement.tree.args.get("limit") is not None and (each or _THESE.search(text)):
+        raise LookupError(f"{table.name} of the rows that are shown")
+    name = next((c.name for c in table.columns if c.primary_key), table.columns[0].name)
+    statement.column(table.name, name)
+    statement.clear("group", "having", "order", "limit", "distinct")
+    if not each:
+        key = exp.Distinct(expressions=[statement.column(table.name, name)])
+        statement.select([exp.Count(this=key if away > 1 else exp.Star())])
+    else:
+        shown = statement.column(label.table, label.column)
+        keys = [statement.column(statement.main.name, key) for key in key_columns(statement.main)]
+        statement.select([shown, exp.Count(this=exp.Star())])
+        statement.tree.set("group", exp.Group(expressions=[*keys, shown.copy()]))
+    return True
+
+
+def counts_what_is_shown(text: str, before: Statement) -> bool:
+    """Does "how many" mean the rows of the answer: no table is named behind it, or "of these" is said?"""
+    if _ALL.search(text) or _THESE.search(text):
+        return not _ALL.search(text)
+    counted = _COUNTED.search(text)
+    named = counted and named_table(words(counted["what"])[:3], before.schema)
+    return not named and not any(measure.find(exp.Count) for measure in before.aggregates())
+
+
+def count_of_shown(before: Statement, after: Statement, count: exp.Expr) -> exp.Select | None:
+    """``count`` over the rows of ``before`` that the conditions which ``after`` has beside its own let through.
+
+    None where a condition was replaced or dropped: then other rows are asked about. Raises LookupError for what is not
+    covered.
+    """
+    if set(before.sources()) != set(after.sources()):
+        raise LookupError("a table to join")
+    old = before.conditions()
+    new = [condition for condition in after.conditions() if condition not in old]
+    if any(condition not in after.conditions() for condition in old):
+        return None
+    columns = [column for part in (*new, count) for column in _outer_columns(part)]
+    shown = _with_columns(before, columns)
+    made = exp.select(count.copy()).from_(shown.subquery("shown"))
+    if new:
+        made = made.where(exp.and_(*(condition.copy() for condition in new)))
+    for part in (*made.expressions, *([made.args["where"].this] if new else [])):
+        for column in _outer_columns(part):
+            column.set("table", None)
+    return made
+
+
+def _outer_columns(part: exp.Expr) -> list[exp.Column]:
+    """The columns of ``part`` but those of queries within it."""
+    within = {id(column) for query in part.find_all(exp.Query) for column in query.find_all(exp.Column)}
+    return [column for column in part.find_all(exp.Column) if id(column) not in within]
+
+
+def _with_columns(before: Statement, columns: list[exp.Column]) -> exp.Select:
+    """The query, which also shows what is compared outside it."""
+    shown: exp.Select = before.tree.copy()
+    star = any(expression.is_star for expression in shown.expressions)
+    several = before.grouped or shown.args.get("distinct") is not None
+    if columns and (several or (star and len(before.sources()) > 1)):
+        raise LookupError("rows that stand for several, or names that stand for several columns")
+    for column in () if star else columns:
+        same = [e for e in shown.expressions if e.alias_or_name.lower() == column.name.lower()]
+        if not same:
+            shown.append("expressions", column.copy())
+        elif any(not _is_column(each.unalias(), column, before) for each in same):
+            raise LookupError(column.name)
+    return shown
+
+
+def _is_column(expression: exp.Expr, column: exp.Column, before: Statement) -> bool:
+    return (
+        isinstance(expression, exp.Column)
+        and expression.name.lower() == column.name.lower()
+        and before.table_of(expression) == before.table_of(column)
+    )
