@@ -22,6 +22,7 @@ from nl2sql.vizql.scalars import DATES, NUMBERS, UNKNOWN, Value, comparable, con
 
 if TYPE_CHECKING:
     from nl2sql.vizql.scope import Grouping, Scope
+    from nl2sql.vizql.source import FieldMetadata
 
 _COMPARED = {"=": exp.EQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE}
 _TABLE_CALCULATIONS = ("RUNNING_", "WINDOW_", "RANK", "MODEL_", "SCRIPT_")
@@ -29,10 +30,13 @@ _OF_TABLES = frozenset({"INDEX", "LOOKUP", "FIRST", "LAST", "SIZE", "TOTAL", "PR
 
 
 class Evaluation:
-    """Evaluates the trees of one formula; ``depth`` counts calculations that name calculations."""
+    """Evaluates the trees of one formula; ``depth`` counts calculations that name calculations.
 
-    def __init__(self, scope: Scope, grouping: Grouping, depth: int) -> None:
-        self.scope, self.grouping, self.depth = scope, grouping, depth
+    by_name: whether names in brackets are ``fieldName`` only; else they are captions first.
+    """
+
+    def __init__(self, scope: Scope, grouping: Grouping, depth: int, *, by_name: bool = False) -> None:
+        self.scope, self.grouping, self.depth, self.by_name = scope, grouping, depth, by_name
 
     def value(self, tree: Tree) -> Value:
         """The value of a tree. Raises NotExecutable."""
@@ -60,10 +64,15 @@ class Evaluation:
         called = [f for f in own if f.fieldCaption.casefold() == folded]
         if called and not name.parameter:
             return scope.formula(called[0].calculation, self.grouping, self.depth + 1)
-        known = scope.source.field_any_case(name.text) or scope.source.field_named(name.text)
+        known = self.field(name.text)
         if known is not None and not name.parameter:
             return scope.field(known, self.grouping, self.depth, aliased=False)
         return self.parameter(name.text)
+
+    def field(self, text: str) -> FieldMetadata | None:
+        """The field of the data source that a name in brackets is, or None."""
+        captioned = None if self.by_name else self.scope.source.field_any_case(text)
+        return captioned or self.scope.source.field_named(text)
 
     def parameter(self, text: str) -> Value:
         """The value of a parameter: the query's, else the data source's."""
@@ -119,8 +128,10 @@ class Evaluation:
         """An aggregate; ``COUNT([Table])`` counts the rows of a logical table."""
         if name == "COUNT" and isinstance(argument, Name):
             folded = argument.text.casefold()
-            tables = [t for t in self.scope.source.logicalTables if t.caption.casefold() == folded]
-            if tables and self.scope.source.field_any_case(argument.text) is None:
+            source = self.scope.source
+            tables = [t for t in source.logicalTables if t.caption.casefold() == folded]
+            known = source.field_named if self.by_name else source.field_any_case
+            if tables and known(argument.text) is None:
                 table = tables[0].logicalTableId
                 self.scope.aliases.setdefault(table, f"t{len(self.scope.aliases)}")
                 one = Value(exp.Literal.number(1), "INTEGER", "row", frozenset({table}))

@@ -13,9 +13,19 @@ Not covered: rules between fields, and what only a data source knows (``rules``,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    Tag,
+    WrapValidator,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 # fmt: off
@@ -32,6 +42,19 @@ NO_FUNCTIONS = frozenset({"NONE", "UNSPECIFIED"})  # in the service's list, and 
 SortDirection: TypeAlias = Literal["ASC", "DESC"]
 Aggregation: TypeAlias = Literal["SUM", "AVG", "MIN", "MAX", "UNSPECIFIED"]  # UNSPECIFIED: since 20263
 Caption: TypeAlias = Annotated[str, Field(min_length=1)]
+
+
+def _whole_as_it_is(value: Any, read: Callable[[Any], float]) -> float:
+    number = read(value)
+    return value if isinstance(value, int) else number
+
+
+def _same(value: float) -> float:
+    return value
+
+
+# a finite number; a whole one stays an int, since a float has no digits for 2**53 + 1
+Number: TypeAlias = Annotated[float, WrapValidator(_whole_as_it_is), PlainSerializer(_same, return_type=int | float)]
 
 
 class Part(BaseModel):
@@ -87,7 +110,7 @@ class CalculatedField(_Named):
 class BinField(_Named):
     """A number cut into bins of one size, by which the result is grouped."""
 
-    binSize: float = Field(ge=1)
+    binSize: Annotated[Number, Field(ge=1)]
 
 
 # ---------------------------------------------------------------------------------------------- table calculations

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nl2sql.vizql.filters import is_full_date
+from nl2sql.vizql.filters import is_full_date, is_moment
 from nl2sql.vizql.functions import groups, likely_functions, result_type
 from nl2sql.vizql.lookup import Checked
 from nl2sql.vizql.mending import Change, Place, QueryError, part_at, shown
@@ -117,7 +117,7 @@ def _is_of(value: Any, kind: str) -> bool:
         return isinstance(value, bool)
     if kind in NUMBERS:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, str) and (kind not in DATES or is_full_date(value[:10]))
+    return isinstance(value, str) and (kind not in DATES or (is_full_date if kind == "DATE" else is_moment)(value))
 
 
 def _meant(value: Any, kind: str) -> Any:
@@ -130,7 +130,7 @@ def _meant(value: Any, kind: str) -> Any:
     if kind == "STRING":
         return "True" if value is True else "False" if value is False else text
     try:
-        return float(text) if "." in text else int(text[:15])
+        return float(text) if "." in text else int(text)
     except ValueError:
         return None
 

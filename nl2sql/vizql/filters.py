@@ -17,17 +17,28 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
-from nl2sql.vizql.fields import Caption, Function, Part, not_blank
+from nl2sql.vizql.fields import Caption, Function, Number, Part, not_blank
 
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Scalar: TypeAlias = str | int | Finite | bool | None
 _FULL_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:\d{2})?", re.ASCII)
 
 
 def is_full_date(text: str) -> bool:
     """Is ``text`` a date of RFC 3339 (``full-date``: YYYY-MM-DD) that the calendar has?"""
     try:
         return bool(_FULL_DATE.fullmatch(text)) and bool(datetime.date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def is_moment(text: str) -> bool:
+    """Is ``text`` a date of the calendar, alone or with a time (RFC 3339 ``date-time``; seconds and zone may lack)?"""
+    if is_full_date(text):
+        return True
+    try:
+        return bool(_MOMENT.fullmatch(text)) and bool(datetime.datetime.fromisoformat(text))
     except ValueError:
         return False
 
@@ -116,8 +127,8 @@ class QuantitativeNumericalFilter(_Quantitative):
     """Numbers from ``min`` to ``max``, both included."""
 
     filterType: Literal["QUANTITATIVE_NUMERICAL"]
-    min: float | None = None
-    max: float | None = None
+    min: Number | None = None
+    max: Number | None = None
 
 
 class QuantitativeDateFilter(_Quantitative):

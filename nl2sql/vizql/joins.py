@@ -12,7 +12,7 @@ Not covered: relationships with other signs than ``=``, two ways to one table, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -36,25 +36,34 @@ def joined(aliases: dict[str, str], source: DataSource) -> Joined:
 
     Raises NotExecutable where no table leads to all others, or more than one way does.
     """
-    if not aliases:
-        raise NotExecutable("a query that names no field of a table")
-    others = [table.logicalTableId for table in source.logicalTables if table.logicalTableId not in aliases]
-    starts = _starts([*aliases], aliases, source) or _starts(others, aliases, source)
-    if len(starts) != 1:
-        names = ", ".join(sorted(aliases))
-        said = "more than one table leads" if starts else "no table leads"
-        raise NotExecutable(f"the tables {names} together: {said} to all of them by relationships to their keys")
-    [(first, steps)] = starts.items()
+    first, steps = leading(aliases, source)
     return Joined(first, _from(first, steps, aliases, source))
 
 
-def _starts(tables: list[str], aliases: dict[str, str], source: DataSource) -> dict[str, list[Step]]:
-    """The tables that lead to all of ``aliases``, with the steps."""
-    ways = {table: _ways(table, tuple(aliases), source) for table in tables}
-    return {table: steps for table, steps in ways.items() if steps is not None}
+def leading(tables: Collection[str], source: DataSource) -> tuple[str, list[Step]]:
+    """The one table that leads to all of these, one of them where there is one, and its steps.
+
+    Raises NotExecutable where no table does, or more than one.
+    """
+    if not tables:
+        raise NotExecutable("a query that names no field of a table")
+    others = [table.logicalTableId for table in source.logicalTables if table.logicalTableId not in tables]
+    starts = _starts(tables, tables, source) or _starts(others, tables, source)
+    if len(starts) != 1:
+        names = ", ".join(sorted(tables))
+        said = "more than one table leads" if starts else "no table leads"
+        raise NotExecutable(f"the tables {names} together: {said} to all of them by relationships to their keys")
+    [(first, steps)] = starts.items()
+    return first, steps
 
 
-def _ways(start: str, wanted: tuple[str, ...], source: DataSource) -> list[Step] | None:
+def _starts(tables: Collection[str], wanted: Collection[str], source: DataSource) -> dict[str, list[Step]]:
+    """The tables that lead to all that are wanted, with the steps."""
+    found = {table: ways(table, wanted, source) for table in tables}
+    return {table: steps for table, steps in found.items() if steps is not None}
+
+
+def ways(start: str, wanted: Collection[str], source: DataSource) -> list[Step] | None:
     """The steps from ``start`` to all that are wanted; None where one is not reached. Raises for two ways to one."""
     paths: dict[str, list[Step]] = {start: []}
     doubled: set[str] = set()

@@ -51,13 +51,15 @@ class Suggestion:
 class QueryError:
     """One thing that is wrong with a query: its kind, where it stands, what to say, and what would mend it, best first.
 
-    The kinds are listed in ``docs/vizql.md``.
+    The kinds are listed in ``docs/vizql.md``. ``beside``: another part that the error is as much about, such as the
+    first of two filters of one field.
     """
 
     kind: str
     place: Place
     message: str
     suggestions: tuple[Suggestion, ...] = ()
+    beside: Place = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The error as plain data; ``apply`` is not possible from it."""
@@ -86,7 +88,8 @@ def apply(query: Any, suggestion: Suggestion) -> Any:
 def under(error: QueryError, head: Place) -> QueryError:
     """``error`` of a query that stands at ``head`` in a larger document."""
     ways = (replace(s, changes=tuple(Change(head + c.place, c.value) for c in s.changes)) for s in error.suggestions)
-    return replace(error, place=head + error.place, suggestions=tuple(ways))
+    beside = head + error.beside if error.beside else ()
+    return replace(error, place=head + error.place, suggestions=tuple(ways), beside=beside)
 
 
 def part_at(document: Any, place: Sequence[str | int]) -> Any:

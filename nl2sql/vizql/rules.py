@@ -114,19 +114,20 @@ def _twice(query: Any, places: list[tuple[Place, Any]]) -> Iterator[QueryError]:
                 _setting(query, place, n, f"Set sortPriority to {n}: {{json}}", 0.9 - 0.3 * i)
                 for i, n in enumerate(dict.fromkeys((later, free)))
             )
-            yield QueryError("sort_priority", place, f"sortPriority {value} is given twice", ways)
+            yield QueryError("sort_priority", place, f"sortPriority {value} is given twice", ways, seen[value])
         seen.setdefault(value, place)
 
 
 def _repeated(query: Any, places: list[Place], key: Callable[[Any], Any], what: str, said: str) -> Iterator[QueryError]:
-    seen = set()
+    seen: dict[Any, Place] = {}
     for place in places:
         part = part_at(query, place)
         if key(part) in seen:
             name = field_name(part.get("field", part)) if what != "parameter" else f"'{part['parameterCaption']}'"
             way = _removal(query, place, f"Remove the second {what} {name}")
-            yield QueryError("repeated", place, f"{what.capitalize()} {name} is given {said}", (way,))
-        seen.add(key(part))
+            message = f"{what.capitalize()} {name} is given {said}"
+            yield QueryError("repeated", place, message, (way,), seen[key(part)])
+        seen.setdefault(key(part), place)
 
 
 def _field_key(field: Any) -> Any:

@@ -60,11 +60,15 @@ class Scope:
     aliases: dict[str, str] = field(default_factory=dict)
     calculations: int = 0  # read so far
 
+    @property
+    def by_name(self) -> bool:
+        """Does the query name fields by ``fieldName``, in its formulas too, and not by caption?"""
+        options = self.request.options
+        return bool(options and options.interpretFieldCaptionsAsFieldNames)
+
     def known(self, caption: str) -> FieldMetadata:
         """The field of the data source that a query names. Raises NotExecutable where there is none."""
-        options = self.request.options
-        by_name = options is not None and options.interpretFieldCaptionsAsFieldNames
-        known = self.source.field_named(caption) if by_name else self.source.field_any_case(caption)
+        known = self.source.field_named(caption) if self.by_name else self.source.field_any_case(caption)
         if known is None:
             raise NotExecutable(f"field '{caption}', which the data source does not have")
         return known
@@ -100,7 +104,7 @@ class Scope:
     def field(self, known: FieldMetadata, grouping: Grouping, depth: int = 0, aliased: bool = True) -> Value:
         """The column or formula behind a field; ``aliased``: with its members' aliases as they are shown."""
         if known.columnClass == "CALCULATION":
-            value = self.formula(known.formula, grouping, depth + 1)
+            value = self.formula(known.formula, grouping, depth + 1, by_name=False)
             kind = known.dataType if known.dataType not in UNKNOWN else value.kind
             return Value(value.sql, kind, value.level, value.tables)
         if known.columnClass not in ("COLUMN", "UNSPECIFIED"):
@@ -129,11 +133,12 @@ class Scope:
             case = case.when(column.copy().eq(member), shown)
         return case.else_(column)
 
-    def formula(self, text: str, grouping: Grouping, depth: int = 0) -> Value:
-        """What a formula gives."""
+    def formula(self, text: str, grouping: Grouping, depth: int = 0, *, by_name: bool | None = None) -> Value:
+        """What a formula gives; ``by_name``: whether it names fields by ``fieldName`` only, as the query says."""
         self.calculations += 1
         if self.calculations > MOST:
             raise NotExecutable(f"calculations that name more than {MOST} calculations in all")
         if depth > DEEPEST:
             raise NotExecutable(f"calculations that name calculations more than {DEEPEST} deep")
-        return Evaluation(self, grouping, depth).value(parse_formula(text))
+        names = self.by_name if by_name is None else by_name  # a formula of the data source has its own names
+        return Evaluation(self, grouping, depth, by_name=names).value(parse_formula(text))

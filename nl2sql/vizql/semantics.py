@@ -83,7 +83,10 @@ def formula_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
 
 
 def _known_in_formulas(checked: Checked) -> dict[str, str]:
-    """Whatever a formula can name: fields, parameters, tables (``COUNT([Orders])``), the query's calculations."""
+    """Whatever a formula can name: fields, parameters, tables (``COUNT([Orders])``), the query's calculations.
+
+    Where the query names its fields by ``fieldName``, a caption is no name, in formulas neither.
+    """
     source = checked.source
     own = [part.get("fieldCaption", "") for part in checked.query["fields"] if _is_calculation(part)]
     names = [
@@ -91,7 +94,7 @@ def _known_in_formulas(checked: Checked) -> dict[str, str]:
         *(table.caption for table in source.logicalTables),
         *(name for parameter in source.parameters for name in (parameter.parameterName, parameter.parameterCaption)),
         *(field.fieldName for field in source.fields),
-        *source.captions,
+        *(() if checked.options.get("interpretFieldCaptionsAsFieldNames") else source.captions),
     ]
     return {name.casefold(): name for name in names if isinstance(name, str) and name}
 

@@ -274,7 +274,7 @@ def nearest_date(value: Any) -> str | None:
     if parts is None:
         return None
     year, month, day = ([int(part or 1) for part in parts.groups()] + [1])[:3]
-    for last in (day, 30, 28):  # 2024-02-31: the last of the month
+    for last in (day, 30, 29, 28):  # 2024-02-31: the last of the month
         try:
             return date(year, month, min(day, last)).isoformat()
         except ValueError:

@@ -121,9 +121,9 @@ class ParameterRecord(_Record):
     dataType: DataType = "UNKNOWN"
     value: Any = None
     members: tuple[dict[str, Any], ...] = ()
-    min: float | None = None
-    max: float | None = None
-    step: float | None = None
+    min: int | float | None = None
+    max: int | float | None = None
+    step: int | float | None = None
     minDate: str | None = None
     maxDate: str | None = None
 

@@ -69,8 +69,8 @@ class Validation:
     @property
     def broken(self) -> frozenset[Place]:
         """The parts of the query that have errors, as ``("fields", 0)``; all others can be kept as they are."""
-        places = (error.place[1:] if error.place[:1] == ("query",) else error.place for error in self.errors)
-        return frozenset(place[:2] for place in places)
+        about = [*(error.place for error in self.errors), *(error.beside for error in self.errors if error.beside)]
+        return frozenset((place[1:] if place[:1] == ("query",) else place)[:2] for place in about)
 
     def to_dict(self) -> dict[str, Any]:
         """The specification's three values, warnings, and each error with all that would mend it, as plain data."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from nl2sql.databases.engines import open_database
 from nl2sql.interfaces import Database
 from nl2sql.vizql.compile import CompiledQuery, compiled
 from nl2sql.vizql.formula_tree import MOST_CHAINED
-from nl2sql.vizql.query import Query, Request
+from nl2sql.vizql.query import Query, Request, read_query, to_json
 from nl2sql.vizql.source import DataSource
 
 TABLES = """
@@ -60,6 +61,13 @@ SOURCE = DataSource.model_validate(
         "parameters": [{"parameterCaption": "Factor", "dataType": "INTEGER", "value": 3}],
     }
 )
+
+
+def _range(**ends: float) -> dict[str, Any]:
+    kind = "RANGE" if len(ends) == 2 else "MIN"
+    return {"filterType": "QUANTITATIVE_NUMERICAL", "quantitativeFilterType": kind, **ends}
+
+
 CITY, AMOUNT = {"fieldCaption": "City"}, {"fieldCaption": "Amount", "function": "SUM"}
 
 
@@ -277,6 +285,16 @@ def test_rows_are_sorted_by_what_is_not_rounded_whatever_columns_are_called(shop
     assert rows(shop, asked) == [("Red", 10.0, -4), ("red sea", 20.0, 2), (None, 3.0, 3), ("blue", None, 4)]
 
 
+def test_whole_numbers_keep_all_their_digits(shop: Database) -> None:
+    large = {"calculation": "[N] + 9007199254740992"}  # 2**53: a float has no digit for one more
+    asked = {"fields": [{"fieldCaption": "ID"}], "filters": [{"field": large, **_range(min=9007199254740993)}]}
+    read = read_query(asked)
+    assert isinstance(read, Query) and json.dumps(to_json(read), sort_keys=True) == json.dumps(asked, sort_keys=True)
+    assert bag(rows(shop, Request(query=read))) == [(1,), (2,), (3,), (4,)]
+    ends = _range(min=9007199254740993, max=9007199254740995)
+    assert bag(rows(shop, query({"fieldCaption": "ID"}, filters=[{"field": large, **ends}]))) == [(1,), (2,), (3,)]
+
+
 def test_bins_are_named_by_their_lower_ends(shop: Database) -> None:
     found = rows(shop, query({"fieldCaption": "N", "binSize": 2}))
     assert {row[0] for row in found} == {0.0, 2.0, 4.0, -6.0}
@@ -332,6 +350,34 @@ def test_calculations(shop: Database, formula: str, value: Any) -> None:
 )
 def test_what_is_not_executed_is_said_by_name(formula: str, said: str) -> None:
     assert said in refused(query({"fieldCaption": "Own", "calculation": formula}))
+
+
+def test_a_formula_names_columns_where_the_query_does(shop: Database) -> None:
+    turned = {"Amount": "N (sold)", "N": "amount", "Note": "Amount"}  # captions that are the names of other fields
+    data = SOURCE.model_dump(exclude_unset=True)
+    data["fields"] = [
+        {**record, "fieldCaption": turned.get(record["fieldCaption"], record["fieldCaption"])}
+        for record in data["fields"]
+    ]
+    twice = {"columnClass": "CALCULATION", "formula": "SUM([amount]) * 2", "defaultAggregation": "AGG"}
+    data["fields"].append(_field("Twice", "INTEGER", "", "MEASURE", **twice))
+    source = DataSource.model_validate(data)
+
+    def asked(*fields: dict[str, Any], **more: Any) -> tuple[Any, ...]:
+        sql = compiled(query(*fields, **more), source, shop.dialect).sql
+        [row] = shop.run(sql).rows
+        return row
+
+    named = {"interpretFieldCaptionsAsFieldNames": True}
+    own = {"fieldCaption": "Own", "calculation": "SUM([amount])"}
+    assert asked({"fieldCaption": "amount", "function": "SUM"}, own, **named) == (40.0, 40.0)
+    assert asked({"fieldCaption": "amount", "function": "SUM"}, own) == (5, 5)
+    # the data source's own formulas name fields as they do without the option
+    assert asked({"fieldCaption": "Own", "calculation": "[twice] + SUM([n])"}, **named) == (15,)
+    many = {"field": {"calculation": "[amount] > 5"}, "filterType": "SET", "values": [True]}
+    assert asked({"fieldCaption": "sale_id", "function": "COUNT"}, filters=[many], **named) == (3,)
+    said = compiled(query({"fieldCaption": "Own", "calculation": "SUM([N (sold)])"}, **named), source, "sqlite")
+    assert said.not_executable[0].endswith("the name [N (sold)] in a formula, which the data source does not have")
 
 
 def test_calculations_that_name_others_many_times_over_are_refused_soon() -> None:

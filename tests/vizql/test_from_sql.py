@@ -18,7 +18,7 @@ from nl2sql.vizql.compile import compiled
 from nl2sql.vizql.from_sql import nullable_captions, structured
 from nl2sql.vizql.infer import infer
 from nl2sql.vizql.mending import as_json
-from nl2sql.vizql.query import Query
+from nl2sql.vizql.query import Query, read_request
 from nl2sql.vizql.source import DataSource
 
 FILE = Path(__file__).resolve().parents[1] / "fixtures" / "vizql" / "from_sql.yaml"
@@ -75,6 +75,32 @@ def test_like_ignores_case_where_the_database_does(shop: SqliteDatabase, source:
         assert part["field"] == {"calculation": 'CONTAINS([Town], "BER")'}
 
 
+@pytest.mark.parametrize(
+    "asked",
+    ["COUNT(DISTINCT buyer_name), COUNT(DISTINCT agent_name)", "buyer_name, agent_name"],
+)
+def test_tables_that_the_source_joins_by_deals_are_not_joined_by_firms(tmp_path: Path, asked: str) -> None:
+    sql = f"SELECT {asked} {BY_FIRM}"
+    with SqliteDatabase(make_database(tmp_path / "deals.sqlite", VOTES)) as database:
+        source = infer(database)
+    said = structured(sql, source)
+    assert (said.candidates, said.reason) == ((), "tables that the data source joins in another way")
+
+
+def test_a_table_that_is_read_all_the_same_is_not_named_by_a_filter(tmp_path: Path) -> None:
+    sections = "JOIN section AS s ON seat.course_id = s.course_id AND seat.no = s.no"
+    sql = f"SELECT DISTINCT row, subject FROM seat {sections} JOIN course AS c ON s.course_id = c.course_id"
+    with SqliteDatabase(make_database(tmp_path / "seats.sqlite", VOTES)) as database:
+        source = infer(database)
+        [*_, last] = structured(sql, source, nullable=nullable_captions(source, database.schema())).candidates
+        assert last == {"fields": [{"fieldCaption": "Row"}, {"fieldCaption": "Subject"}]}
+
+
+def test_whole_numbers_keep_all_their_digits(source: DataSource) -> None:
+    [draft] = structured("SELECT COUNT(*) FROM sales WHERE pieces > 9007199254740992", source).candidates
+    assert ">= 9007199254740993)" in compiled(Query.model_validate(draft), source, "sqlite").sql
+
+
 def test_tables_are_known_by_their_names_in_the_database_whatever_their_ids(source: DataSource) -> None:
     data = source.model_dump(mode="json")
     for part in [*data["fields"], *data["logicalTables"]]:
@@ -84,6 +110,84 @@ def test_tables_are_known_by_their_names_in_the_database_whatever_their_ids(sour
             relation[end]["logicalTableId"] = "id of " + relation[end]["logicalTableId"]
     sql = "SELECT town, COUNT(*) FROM shops JOIN sales ON sales.shop_id = shops.shop_id GROUP BY town"
     assert structured(sql, DataSource.model_validate(data)) == structured(sql, source)
+
+
+VOTES = """
+CREATE TABLE student (id INTEGER PRIMARY KEY, name TEXT NOT NULL, major TEXT, age REAL);
+CREATE TABLE item (item_id INTEGER PRIMARY KEY, title TEXT NOT NULL);
+CREATE TABLE gift (gift_id INTEGER PRIMARY KEY, student_id INTEGER REFERENCES student (id),
+  item_id INTEGER NOT NULL REFERENCES item (item_id));
+CREATE TABLE vote (vid INTEGER PRIMARY KEY, student_id INTEGER NOT NULL REFERENCES student (id),
+  item_id INTEGER NOT NULL REFERENCES item (item_id), stars INTEGER);
+CREATE TABLE car (plate INTEGER PRIMARY KEY, colour TEXT);
+CREATE TABLE permit (plate INTEGER PRIMARY KEY REFERENCES car (plate));
+CREATE TABLE course (course_id INTEGER PRIMARY KEY, subject TEXT NOT NULL);
+CREATE TABLE section (course_id INTEGER REFERENCES course (course_id), no INTEGER, PRIMARY KEY (course_id, no));
+CREATE TABLE seat (seat_id INTEGER PRIMARY KEY, course_id INTEGER NOT NULL, no INTEGER NOT NULL, row TEXT,
+  FOREIGN KEY (course_id, no) REFERENCES section (course_id, no));
+CREATE TABLE room (room_id INTEGER PRIMARY KEY, floor TEXT NOT NULL);
+CREATE TABLE pupil (pupil_id INTEGER PRIMARY KEY, first_name TEXT NOT NULL);
+CREATE TABLE desk (pupil_id INTEGER PRIMARY KEY REFERENCES pupil (pupil_id),
+  room_id INTEGER NOT NULL REFERENCES room (room_id));
+CREATE TABLE firm (firm_id INTEGER PRIMARY KEY, branch TEXT NOT NULL);
+CREATE TABLE buyer (buyer_id INTEGER PRIMARY KEY, buyer_name TEXT, firm_id INTEGER NOT NULL REFERENCES firm (firm_id));
+CREATE TABLE agent (agent_id INTEGER PRIMARY KEY, agent_name TEXT, firm_id INTEGER NOT NULL REFERENCES firm (firm_id));
+CREATE TABLE deal (deal_id INTEGER PRIMARY KEY, buyer_id INTEGER NOT NULL REFERENCES buyer (buyer_id),
+  agent_id INTEGER NOT NULL REFERENCES agent (agent_id));
+CREATE TABLE port (port_id INTEGER PRIMARY KEY, port_name TEXT);
+CREATE TABLE flight (flight_id INTEGER PRIMARY KEY, code TEXT, target INTEGER NOT NULL REFERENCES port (port_id),
+  origin INTEGER NOT NULL REFERENCES port (port_id));
+INSERT INTO port VALUES (1, 'a'), (2, 'b');
+INSERT INTO flight VALUES (1, 'x', 1, 2), (2, 'x', 2, 1), (3, 'y', 2, 1);
+INSERT INTO room VALUES (1, 'low'), (2, 'high');
+INSERT INTO pupil VALUES (1, 'Di'), (2, 'Ed');
+INSERT INTO desk VALUES (2, 1);
+INSERT INTO student VALUES (1, 'Ann', 'x', 20.0), (2, 'Bob', 'x', 30.0), (3, 'Cy', 'y', 40.0);
+INSERT INTO item VALUES (1, 'a'), (2, 'b');
+INSERT INTO gift VALUES (1, 3, 1), (2, NULL, 2);
+INSERT INTO vote VALUES (1, 1, 1, 5), (2, 1, 2, 4);
+INSERT INTO car VALUES (7, 'red'), (8, 'blue');
+INSERT INTO permit VALUES (8);
+INSERT INTO course VALUES (1, 'Art'), (2, 'Law'), (3, 'Tax');
+INSERT INTO section VALUES (1, 1), (2, 1), (2, 2);
+INSERT INTO seat VALUES (1, 2, 1, 'A'), (2, 2, 2, 'A');
+"""
+BY_FIRM = "FROM firm AS f JOIN buyer AS b ON b.firm_id = f.firm_id JOIN agent AS a ON a.firm_id = f.firm_id"
+BY_DESK = "FROM pupil AS p JOIN desk AS d ON d.pupil_id = p.pupil_id"
+BY_VOTE = "FROM student AS s JOIN vote AS v ON v.student_id = s.id"
+
+
+@pytest.mark.parametrize(
+    ("sql", "executable"),
+    [
+        (f"SELECT DISTINCT s.name {BY_VOTE}", True),
+        (f"SELECT COUNT(DISTINCT s.id) {BY_VOTE}", True),
+        (f"SELECT s.major, COUNT(DISTINCT s.id) {BY_VOTE} GROUP BY s.major", True),
+        (f"SELECT DISTINCT s.name {BY_VOTE} WHERE v.stars > 4", True),
+        (f"SELECT DISTINCT i.title {BY_VOTE} JOIN item AS i ON i.item_id = v.item_id", True),
+        (f"SELECT DISTINCT s.name, i.title {BY_VOTE} JOIN item AS i ON i.item_id = v.item_id", True),  # not by gift
+        (f"SELECT AVG(s.age) {BY_VOTE}", False),  # an age would count once for each vote
+        ("SELECT DISTINCT subject FROM seat JOIN course ON seat.course_id = course.course_id", True),  # past a section
+        ("SELECT subject, COUNT(*) FROM seat JOIN course ON seat.course_id = course.course_id GROUP BY subject", True),
+        ("SELECT DISTINCT colour FROM car JOIN permit ON permit.plate = car.plate", False),  # one to one
+        ("SELECT DISTINCT s.name FROM gift AS g JOIN student AS s ON g.student_id = s.id", True),
+        ("SELECT DISTINCT name FROM gift JOIN student ON student_id = id AND id = student_id", True),
+        (f"SELECT first_name, floor {BY_DESK} JOIN room AS r ON d.room_id = r.room_id", False),  # past one to one
+        ("SELECT code FROM flight JOIN port ON flight.origin = port.port_id", True),  # no matter which of the two ways
+        ("SELECT port_name FROM flight JOIN port ON flight.origin = port.port_id", False),
+        ("SELECT g.gift_id FROM gift AS g JOIN item AS i ON g.item_id = i.item_id", True),
+    ],
+)
+def test_a_join_to_a_table_of_which_nothing_is_asked_still_leaves_rows_out(
+    tmp_path: Path, sql: str, executable: bool
+) -> None:
+    with SqliteDatabase(make_database(tmp_path / "votes.sqlite", VOTES), name="votes") as database:
+        source, rows = infer(database), sorted(database.run(sql).rows)
+        found = structured(sql, source, nullable=nullable_captions(source, database.schema())).candidates
+        queries = [compiled(request, source, "sqlite") for query in found if (request := read_request(query))]
+        assert queries and [not query.not_executable for query in queries] == [executable] * len(queries)
+        if executable:  # the last one is the most literal, which is what the controller takes
+            assert sorted(database.run(queries[-1].sql).rows) == rows
 
 
 @pytest.mark.parametrize("limit", [1000, 50_000])

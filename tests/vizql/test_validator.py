@@ -187,6 +187,46 @@ def test_a_database_that_is_away_is_no_error_of_the_query(shop_source: Any) -> N
         assert validate({"fields": [{"fieldCaption": "City"}], "filters": [part]}, other, None, database).is_valid
 
 
+# --------------------------------------------------------------------------------------------------- parameters
+
+
+def of_parameter(value: Any, **record: Any) -> list[str]:
+    """The errors of a query that sets the parameter of this record."""
+    data = {"fields": [REGION], "parameters": [{"parameterCaption": "P", **record}]}
+    query = {"fields": [REGION], "parameters": [{"parameterCaption": "P", "value": value}]}
+    return validate(query, DataSource.model_validate(data)).validation_errors
+
+
+DAYS = {"parameterType": "QUANTITATIVE_DATE", "minDate": "2024-01-01", "maxDate": "2024-12-31T12:00:00"}
+LARGE = 2**53
+NO_MOMENT = "a date or a moment of RFC 3339 (YYYY-MM-DDThh:mm:ss)"
+
+
+@pytest.mark.parametrize(
+    ("record", "value", "said"),
+    [
+        ({"dataType": "DATETIME"}, "2024-01-01", ""),
+        ({"dataType": "DATETIME"}, "2024-01-01T10:00:00Z", ""),
+        ({"dataType": "DATETIME"}, 5, "of type DATETIME; it is 5"),
+        ({"dataType": "DATETIME"}, "banana", f"{NO_MOMENT}; it is 'banana'"),
+        ({"dataType": "DATETIME"}, "2024-01-01banana", f"{NO_MOMENT}; it is '2024-01-01banana'"),
+        ({"dataType": "DATE"}, "2024-01-01T10:00:00", "a date of RFC 3339 (YYYY-MM-DD); it is '2024-01-01T10:00:00'"),
+        (DAYS | {"dataType": "DATETIME"}, "2024-01-01 00:00:00", ""),
+        (DAYS | {"dataType": "DATETIME"}, "2024-12-31 11:59", ""),
+        (DAYS | {"dataType": "DATETIME"}, "2024-12-31 12:01", "at most 2024-12-31T12:00:00; it is '2024-12-31 12:01'"),
+        ({"parameterType": "QUANTITATIVE_RANGE", "dataType": "INTEGER", "step": 1}, LARGE + 1, ""),
+        ({"parameterType": "QUANTITATIVE_RANGE", "dataType": "INTEGER", "max": LARGE + 1}, LARGE + 1, ""),
+        (
+            {"parameterType": "QUANTITATIVE_RANGE", "dataType": "INTEGER", "min": LARGE + 1, "step": 2},
+            LARGE + 4,
+            f"{LARGE + 1} and steps of 2; it is {LARGE + 4}",
+        ),
+    ],
+)
+def test_a_parameter_has_the_type_and_range_of_its_record(record: dict[str, Any], value: Any, said: str) -> None:
+    assert of_parameter(value, **record) == ([f"Parameter 'P' must be {said}"] if said else [])
+
+
 # ----------------------------------------------------------------------------------------------------- any JSON
 
 SCALARS = st.one_of(

@@ -115,7 +115,9 @@ def refiner(state: VizqlState, work: Work) -> Update:
         reply, draft = ask(work, refine_prompt(state, work))
         by = "model"
     if draft is not None and settings.keep_valid and broken_here:
-        draft = drafts.with_valid_parts(before, validation.broken, draft)
+        kept = drafts.with_valid_parts(before, validation.broken, draft)
+        # what was valid alone may not go with a part that the reply mended
+        draft = draft if not work.here.check(kept).is_valid and work.here.check(draft).is_valid else kept
     reason = "ok" if draft is not None else "no query in the reply"
     log(work, "refine_query", {"version": version, "by": by}, {"query": draft if draft is not None else reply}, reason)
     return {

@@ -19,8 +19,9 @@ from typing import Any
 from sqlglot import exp
 
 from nl2sql.vizql.fields import DATE_PARTS
-from nl2sql.vizql.from_sql.conditions import Json, aggregated, filters_of, not_null
+from nl2sql.vizql.from_sql.conditions import Json, aggregated, filters_of
 from nl2sql.vizql.from_sql.expressions import date_part, formula
+from nl2sql.vizql.from_sql.joins import naming_filters, nothing_referred_to
 from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
 from nl2sql.vizql.functions import ON_DIMENSIONS, result_type
 from nl2sql.vizql.infer import caption_of
@@ -31,15 +32,22 @@ _LIMITS = ("TOP", "rowLimit")
 
 def documents(select: SourceSelect) -> Iterator[Json]:
     """The queries, or drafts of requests, for a SELECT. Raises NotStructured where there is none, or no further one."""
-    filters = filters_of(select)
-    inner = [part for part in _inner_joins(select) if part["field"] not in [other["field"] for other in filters]]
+    asked = filters_of(select)
     limits = _LIMITS if select.tree.args.get("limit") is not None else ("",)
     rows = not _is_grouped(select) and select.tree.args.get("distinct") is None
     for raw in (False, True) if rows else (False,):
         fields = _fields(select, raw=raw)
+        filters = _further(asked, naming_filters(select, [*fields, *(part["field"] for part in asked)]))
+        inner = _further(filters, nothing_referred_to(select))[len(filters) :]
         for used in [filters, [*filters, *inner]] if inner else [filters]:
             for limit in limits:
                 yield from _document(select, fields, used, raw=raw, limit=limit)
+
+
+def _further(filters: list[Json], others: list[Json]) -> list[Json]:
+    """The filters, and those of the others that are about another field."""
+    fields = [part["field"] for part in filters]
+    return [*filters, *(part for part in others if part["field"] not in fields)]
 
 
 def _document(
@@ -177,12 +185,3 @@ def _top(fields: list[Json], count: int) -> Json | None:
 
 def _on_rows(part: dict[str, Any]) -> bool:
     return "function" not in part["field"]
-
-
-# --------------------------------------------------------------------------------------------------------- joins
-
-
-def _inner_joins(select: SourceSelect) -> list[Json]:
-    """A query keeps rows that refer to nothing, SQL's inner join does not: the filters that leave them out."""
-    pairs = [field for pair in select.joins for field in pair]
-    return [not_null(field) for field in pairs if field.fieldCaption in select.nullable]

@@ -20,6 +20,7 @@ from nl2sql.agents.vizql.state import VizqlState, initial_state
 from nl2sql.config import VizqlConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.vizql.validator import validate
 
 ASKED = "show total sales by region"
 SALES = {"fieldCaption": "Sales"}
@@ -237,6 +238,36 @@ def test_a_changed_part_that_was_valid_goes_and_a_mended_one_stays() -> None:
     assert with_valid_parts(twice, broken, {"fields": [TOTAL, {**TOTAL, "function": "AVG"}]})["fields"][0] == TOTAL
     whole = frozenset({("fields",)})
     assert with_valid_parts(before, whole, {"fields": [by_day]}) == {"fields": [by_day]}
+
+
+def from_to(kind: str, **ends: float) -> dict[str, Any]:
+    about = {"field": {"fieldCaption": "Sales"}, "filterType": "QUANTITATIVE_NUMERICAL"}
+    return {**about, "quantitativeFilterType": kind, **ends}
+
+
+def test_two_filters_that_a_reply_merged_stay_merged(orders: SqliteDatabase) -> None:
+    two = {"fields": [TOTAL], "filters": [from_to("MIN", min=5), from_to("MAX", max=10)]}
+    one = {"fields": [TOTAL], "filters": [from_to("RANGE", min=5, max=10)]}
+    for before in (two, {"query": two}):
+        broken = validate(before).broken
+        assert {("filters", 0), ("filters", 1)} <= broken and with_valid_parts(before, broken, one) == one
+    episode, shown = asked(orders, json.dumps(two), json.dumps(one))
+    assert len(shown) == 2 and episode.flags["vizql"]["query"] == one
+
+
+def test_the_first_of_two_fields_with_one_priority_may_be_the_one_that_changes() -> None:
+    first, second = {**REGION, "sortPriority": 1}, {**TOTAL, "sortPriority": 1}
+    mended = {"fields": [{**REGION, "sortPriority": 2}, second]}
+    before = {"fields": [first, second]}
+    assert with_valid_parts(before, validate(before).broken, mended) == mended
+
+
+def test_what_was_valid_is_not_put_back_where_it_makes_a_valid_reply_invalid(orders: SqliteDatabase) -> None:
+    own = {"fieldCaption": "Own", "calculation": "SUM([Slaes])"}
+    named = [{**REGION, "sortPriority": 1}, own]
+    reply = [{**own, "calculation": "SUM([Sales])", "sortPriority": 1}]  # Region with its priority would not go with it
+    episode, shown = asked(orders, query(*named), query(*reply))
+    assert len(shown) == 2 and episode.flags["vizql"]["query"] == {"fields": reply}
 
 
 def test_suggestions_can_be_carried_out_without_the_model(orders: SqliteDatabase) -> None:
