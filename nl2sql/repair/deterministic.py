@@ -1,5 +1,5 @@
 """Repairs that need no model: SQL of another dialect, misspelled names, an alias in place of its table, a column
-without its table, a join that is missing; clauses and punctuation (``clause_repairs``).
+without its table, a join that is missing; clauses and punctuation (``clause_repairs``), other dialects (``readings``).
 
 Each step is a small change to the statement's tokens, and what comes of it must compile and have no mistaken name; else
 the statement is left to the model. Nothing here knows the question: a repaired statement runs, and may still be wrong.
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, ordered_clauses, punctuated
+from nl2sql.repair.readings import transpiled
 from nl2sql.repair.registry import packaged
-from nl2sql.repair.rewrites import rewritten
 from nl2sql.repair.schema_names import (
     SURE,
     SchemaNames,
@@ -33,15 +33,12 @@ if TYPE_CHECKING:
     from nl2sql.databases.schema import ForeignKey, Schema, Table
     from nl2sql.interfaces import Database
 
-OR_BY_PIPES = frozenset(("mysql",))  # to whom || is OR; to others it joins texts
-TEXT_IN_DOUBLE_QUOTES = frozenset(("mysql", "bigquery"))
 CLAUSES = frozenset(("select", "from", "join", "on", "where", "group by", "having", "order by", "limit"))
 # Signs between two columns; between a column and itself they say nothing.
 BESIDE = frozenset(("=", "==", "<>", "!=", "<", ">", "<=", ">=", "-", ","))
 MAX_MENDED = 10_000  # characters: a list of 9,000 names is read in 1.3 s
 MAX_STEPS = 4  # faults of one statement that are repaired in turn
 MAX_TRIED = 12  # candidates that the engine is asked about in one step
-FOREIGN = ("mysql", "postgres", "tsql", "bigquery", "snowflake", "oracle", "duckdb", "clickhouse", "sqlite")
 WRONG_SHAPE = re.compile(r"intent_mismatch|missing_|clean_reject")  # no error of a name or a dialect
 
 
@@ -58,17 +55,15 @@ def mend(sql: str, error: str, database: Database, schema: Schema) -> str | None
         if not problem:
             return current if current != sql else None
         before = _idle_comparisons(current, database.dialect)
-        candidates = _candidates(current, problem, database, schema)
-        tried = [
-            text
-            for text, _ in zip(candidates, range(MAX_TRIED), strict=False)
-            if _idle_comparisons(text, database.dialect) <= before
-        ]
-        better = next((text for text in tried if not fault(text, database, schema)), None)
-        if better is not None:
-            return better
-        # No candidate is sound at once: go on with the first that moves the fault elsewhere.
-        moved = next((text for text in tried if fault(text, database, schema) != problem), None)
+        moved = None  # the first candidate that is not sound at once, but moves the fault elsewhere
+        for text in itertools.islice(_candidates(current, problem, database, schema), MAX_TRIED):
+            if _idle_comparisons(text, database.dialect) > before:
+                continue
+            left = fault(text, database, schema)
+            if not left:
+                return text
+            if moved is None and left != problem:
+                moved = text
         if moved is None:
             return None
         current = moved
@@ -218,65 +213,16 @@ def _disambiguated(sql: str, names: SchemaNames) -> Iterator[str]:
                 return
 
 
-def _transpiled(sql: str, names: SchemaNames) -> Iterator[str]:
-    """The statement read as another dialect and written in this one. Dialects to which || is OR, or a name in double
-    quotes a text, do not read a statement that has such."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-
-    from nl2sql.sql.parse import SLIPS, parse_bounded
-
-    seen = set()
-    joins_texts = "||" in names.words
-    for dialect in FOREIGN:
-        if (joins_texts and dialect in OR_BY_PIPES) or (
-            dialect in TEXT_IN_DOUBLE_QUOTES and _quotes_a_name(sql, names)
-        ):
-            continue
-        try:
-            tree = rewritten(parse_bounded(sql, dialect), names.dialect)
-            text = tree.sql(dialect=names.dialect, unsupported_level=sqlglot.ErrorLevel.RAISE)
-        except (SqlglotError, *SLIPS):
-            continue
-        if text not in seen and _keeps_texts(sql, text, names.dialect):
-            seen.add(text)
-            yield text
-
-
-def _keeps_texts(sql: str, written: str, dialect: str) -> bool:
-    """Whether the first word of every text is still there: sqlglot drops arguments that the dialect read has not,
-    such as the second one of ISNULL(a, 'x'). Formats of dates (with %) change."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-    from sqlglot.tokens import TokenType
-
-    try:
-        tokens = sqlglot.tokenize(sql, dialect=dialect)
-    except (SqlglotError, ValueError):
-        return True
-    if any(a.token_type is b.token_type is TokenType.STRING for a, b in itertools.pairwise(tokens)):
-        return False  # 'a' 'b' is one text to some; more likely a comma is missing
-    texts = [t.text for t in tokens if t.token_type is TokenType.STRING]
-    firsts = [word[0] for text in texts if "%" not in text and (word := re.search(r"\w+", text))]
-    return all(re.search(rf"\b{re.escape(first)}\b", written) for first in firsts)
-
-
-def _quotes_a_name(sql: str, names: SchemaNames) -> bool:
-    """Whether a table or column of the schema, or an alias, stands in double quotes."""
-    known = {name.lower() for t in names.schema.tables for name in (t.name, *(c.name for c in t.columns))}
-    return any(quoted.lower() in known | set(names.aliases) for quoted in re.findall(r'"([^"]+)"', sql))
-
-
 REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
     "unknown_table": (_known_table,),
     "scope_error": (_known_alias, _other_table, _joined, moved_conditions),
     "unknown_column": (_known_alias, _other_table, _joined, _known_column),
     "ambiguous_column": (_disambiguated,),
-    "unsupported_function": (_transpiled,),
-    "unsupported_syntax": (_transpiled,),
-    "unsupported_join": (_transpiled,),
+    "unsupported_function": (transpiled,),
+    "unsupported_syntax": (transpiled,),
+    "unsupported_join": (transpiled,),
     "aggregation_error": (moved_conditions, grouped_columns),
-    "syntax_error": (ordered_clauses, punctuated, _transpiled),
+    "syntax_error": (ordered_clauses, punctuated, transpiled),
 }
 
 

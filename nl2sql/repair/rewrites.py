@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +20,13 @@ if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
 FILE = Path(__file__).with_name("rewrites.yaml")
-PLACE = re.compile(r"\{(\d)\}")
+PLACE = re.compile(r"\{(\d+)\}")
+ALONE = re.compile(r"(?<=[(,]) ?\{(\d+)\}(?=[,)])")  # an argument of a call, beside which no operator stands
 CLOCK = frozenset(("HOUR", "MINUTE", "SECOND"))
 UNITS = CLOCK | {"DAY", "MONTH", "YEAR"}
+UNIT = re.compile(rf"(?:{'|'.join(sorted(UNITS))}|WEEK|QUARTER)S?", re.IGNORECASE)  # as an argument of a call
+NAME = re.compile(r"[^\W\d]\w*")
+OPERATORS = frozenset(("NOT", "EXISTS"))  # stand before parentheses, and are no functions
 
 
 @functools.cache
@@ -54,13 +59,49 @@ def _replacement(node: Expr, dialect: str) -> Expr | None:
     if isinstance(node, exp.Extract):
         name, arguments = f"EXTRACT_{node.name.upper()}", [node.expression]
     template = templates(dialect).get(name)
+    if template and name == "CONCAT" and len(arguments) > 2:  # sqlglot would join them without parentheses
+        template = f"({' || '.join(f'{{{place}}}' for place in range(len(arguments)))})"
     unit = node.args.get("unit")
     if name == "DATEDIFF" and ((unit is not None and unit.name.upper() != "DAY") or _names_unit(arguments)):
         raise UnsupportedError("DATEDIFF with a unit")  # the template counts days; sqlglot drops the unit or guesses
     if template is None or len({int(n) for n in PLACE.findall(template)}) != len(arguments):
         return None
     written = [rewritten(argument, dialect).sql(dialect=dialect) for argument in arguments]
-    return parse_one(PLACE.sub(lambda place: written[int(place[1])], template), read=dialect)
+    return parse_one(filled(template, written, dialect), read=dialect)
+
+
+def filled(template: str, arguments: Sequence[str], dialect: str) -> str:
+    """``template`` with its places filled; what is no column, literal or call gets parentheses beside an operator.
+
+    >>> filled("SUBSTR({0}, -{1})", ["a || b", "n - 1"], "sqlite")
+    'SUBSTR(a || b, -(n - 1))'
+    """
+    alone = {place.end() for place in ALONE.finditer(template)}
+
+    def argument(place: re.Match[str]) -> str:
+        text = arguments[int(place[1])]
+        return text if place.end() in alone or holds_together(text, dialect) else f"({text})"
+
+    return PLACE.sub(argument, template)
+
+
+def holds_together(text: str, dialect: str) -> bool:
+    """Whether an expression is a column, a literal, a call, or in parentheses: what an operator cannot take apart."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+    from sqlglot.tokens import TokenType
+
+    try:
+        tokens = sqlglot.tokenize(text, dialect=dialect)
+    except (SqlglotError, ValueError):
+        return False
+    words = ["''" if token.token_type is TokenType.STRING else token.text for token in tokens]
+    if len(words) == 1 or (words[1::2] == ["."] * (len(words) // 2) and len(words) % 2):
+        return True
+    opens = words.index("(") if "(" in words else len(words)
+    named = opens == 0 or (opens == 1 and NAME.fullmatch(words[0]) and words[0].upper() not in OPERATORS)
+    depths = list(itertools.accumulate({"(": 1, ")": -1}.get(word, 0) for word in words[opens:]))
+    return bool(named) and bool(depths) and 0 not in depths[:-1] and depths[-1] == 0
 
 
 def _names_unit(arguments: Sequence[Expr]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nl2sql.repair.rewrites import UNIT
 from nl2sql.repair.schema_names import quoted_name, similar_columns, similar_names, with_derived
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ MOST = 3  # sentences
 
 
 def schema_advice(sql: str, schema: Schema, dialect: str) -> list[str]:
-    """At most three sentences: unknown tables and columns with the closest real ones, and for tables that are joined
-    by other columns than their foreign key, that key. Empty where the statement cannot be parsed or nothing is odd."""
+    """At most three sentences: unknown tables and columns (units of time in a call are none) with the closest real
+    ones, and for tables that are joined by other columns than their foreign key, that key. Empty where the statement
+    cannot be parsed or nothing is odd."""
     from sqlglot.errors import SqlglotError
 
     from nl2sql.sql.parse import parse_bounded
@@ -58,7 +60,8 @@ def _columns(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     from sqlglot import exp
 
     known = {column.name.lower() for table in schema.tables for column in table.columns} | _defined(tree)
-    names = dict.fromkeys(c.name for c in tree.find_all(exp.Column) if isinstance(c.this, exp.Identifier))
+    columns = (c for c in tree.find_all(exp.Column) if isinstance(c.this, exp.Identifier))
+    names = dict.fromkeys(c.name for c in columns if not (isinstance(c.parent, exp.Func) and UNIT.fullmatch(c.name)))
     named = {table.name.lower() for table in tree.find_all(exp.Table)}
     used = [table for table in schema.tables if table.name.lower() in named]
     sentences = []

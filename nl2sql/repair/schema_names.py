@@ -10,13 +10,14 @@ can be parsed all the same, its WITH parts and subqueries count as tables.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nl2sql.databases.schema import Column, Schema, Table, quote_name
-from nl2sql.sql.words import statement_words
+from nl2sql.sql.words import statement_words, words
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
@@ -25,12 +26,21 @@ MAX_SUGGESTIONS = 3
 MAX_TABLES, MAX_COLUMNS, MAX_KEYS = 20, 30, 8  # named in one text, which goes into a prompt
 CUTOFF = 0.6  # difflib's ratio from which on a name counts as a misspelling of another
 SURE = 0.75  # the same for a name from a table that the statement does not name, and for a repair without a model
+SHORT, SURE_IF_SHORT = 4, 0.85  # letters of a short name, and the ratio above which it is a misspelling
+SWAPPED = 0.9  # the ratio that two letters in each other's place count for
+MAX_NAME = 200  # characters; engines take up to 128
 BACKTICKS = frozenset(("mysql", "clickhouse"))  # quote names with them; the others with double quotes
 WORD = re.compile(r"\w+")
 NOT_AN_ALIAS = """
     on join where inner left right cross full natural using group order limit set having union except intersect as
-    outer qualify window and or asof any all semi anti global final sample prewhere array settings format"""
+    outer qualify window and or asof any all semi anti global final sample prewhere array settings format
+    select fetch offset for lateral tablesample with desc asc by"""
 NO_ALIAS = frozenset(NOT_AN_ALIAS.split())
+BEHIND_FROM = frozenset(
+    "select where group having order limit union except intersect window qualify prewhere settings".split()  # noqa: SIM905
+)
+BEFORE_TABLE = frozenset((".", "lateral", "only"))  # between FROM and the table
+CALLS_WITH_FROM = frozenset(("extract", "substring", "substr", "trim", "overlay"))
 
 
 class SchemaNames:
@@ -51,21 +61,17 @@ class SchemaNames:
 
     @cached_property
     def used(self) -> list[Table]:
-        """The schema's tables that the statement names."""
-        named = {word.lower() for word in self.words}
+        """The schema's tables that stand in a FROM clause; where it has none, those that the statement names."""
+        named = {table.name.lower() for table in self.aliases.values()} or {word.lower() for word in self.words}
         return [table for table in self.schema.tables if table.name.lower() in named]
 
     @cached_property
     def aliases(self) -> dict[str, Table]:
-        """Alias or table name in lower case -> table, as the statement uses them."""
+        """Alias or table name in lower case -> table, as the FROM clauses of the statement have them."""
         tables: dict[str, Table] = {}
-        for at, word in enumerate(self.words):
-            table = self.schema.table(word)
-            if table is None or (at and self.words[at - 1] == "."):
-                continue
-            behind = [w for w in self.words[at + 1 : at + 3] if w.lower() != "as"]
-            alias = behind[0] if behind and WORD.fullmatch(behind[0]) and behind[0].lower() not in NO_ALIAS else word
-            tables[alias.lower()] = table
+        for name, alias in from_items(self.words):
+            if (table := self.schema.table(name or alias)) is not None:
+                tables[(alias or name).lower()] = table
         return tables
 
     def did_you_mean(self) -> str:
@@ -139,6 +145,46 @@ FACTS: dict[str, Callable[[SchemaNames], str]] = {
 }
 
 
+def from_items(said: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(name, alias) of each table behind FROM, JOIN or a comma of a FROM clause; ("", alias) of a subquery there.
+
+    >>> list(from_items("SELECT city FROM address a ORDER BY city DESC".split()))
+    [('address', 'a')]
+    """
+    around: list[tuple[bool, bool, str]] = []  # what held before each open bracket, and the word before it
+    inside = wanted = False  # in a FROM clause; a table comes next
+    for at, word in enumerate(said):
+        kind, before = word.lower(), said[at - 1].lower() if at else ""
+        first = kind.split()[0] if kind.strip() else ""
+        if kind == "(":
+            around.append((inside, wanted, before))
+            inside = wanted
+        elif kind == ")":
+            inside, derived, _ = around.pop() if around else (False, False, "")
+            wanted = False
+            if derived and (alias := _alias_behind(said, at)):
+                yield "", alias
+        elif kind == "join" or (kind == "from" and before != "distinct" and not _is_argument(around)):
+            inside = wanted = True
+        elif kind == ",":
+            wanted = inside
+        elif first in BEHIND_FROM and not (wanted and kind == first != "select"):  # a table may be called order
+            inside = wanted = False
+        elif wanted and kind not in BEFORE_TABLE and said[at + 1 : at + 2] != ["."]:  # main.customers: the last part
+            wanted = False
+            yield word, _alias_behind(said, at)
+
+
+def _is_argument(around: Sequence[tuple[bool, bool, str]]) -> bool:
+    """Whether a FROM stands in EXTRACT(YEAR FROM d) or the like."""
+    return bool(around) and around[-1][2] in CALLS_WITH_FROM
+
+
+def _alias_behind(said: Sequence[str], at: int) -> str:
+    behind = [word for word in said[at + 1 : at + 3] if word.lower() != "as"][:1]
+    return next((word for word in behind if WORD.fullmatch(word) and word.lower() not in NO_ALIAS), "")
+
+
 def with_derived(schema: Schema, sql: str, dialect: str) -> Schema:
     """The schema as the statement sees it: with its WITH parts and the subqueries of its FROM clauses as tables, which
     hide tables of the same name. The schema itself where the statement cannot be parsed."""
@@ -189,8 +235,9 @@ def similar_names(
 ) -> list[str]:
     """Of ``candidates`` those that ``name`` may be a misspelling of, most likely first; order is deterministic.
 
-    Case and underscores are ignored, and a name counts as similar to one that it contains or is contained in. Names
-    that agree but for a part of another meaning (customer_name, customer_id) stay below ``SURE``.
+    Case and underscores are ignored. A name counts as similar to one that holds it as whole words: date to order_date
+    and OrderDate, but age not to manager_id. Names that agree but for a part of another meaning (customer_name,
+    customer_id) and short ones that differ by more than a slip (rate, date) stay below ``SURE``.
     """
     wanted = _plain(name)
     if not wanted:
@@ -198,16 +245,58 @@ def similar_names(
 
     def score(candidate: str) -> float:
         plain = _plain(candidate)
-        ratio = _ratio(wanted, plain)
-        if _another_part(name, candidate):
-            return min(ratio, SURE - 0.01)
-        if len(wanted) > 2 and wanted in plain:
+        ratio = max(_ratio(wanted, plain), SWAPPED if _swapped(wanted, plain) else 0.0)
+        slip = _is_slip(wanted, plain, ratio) or _holds_words(name, plain)
+        if _another_part(name, candidate) or not slip:
+            ratio = min(ratio, SURE - 0.01)
+        if len(wanted) > 2 and _holds_words(candidate, wanted) and not _another_part(name, candidate):
             return max(ratio, SURE)
-        # of mentor_name, name says too little to be sure of
-        return max(ratio, SURE - 0.01) if len(plain) > 2 and plain in wanted else ratio
+        # of mentor_name, name says too little to be sure of; and nam may be the beginning of contact_name's name
+        close = (len(plain) > 2 and _holds_words(name, plain)) or (len(wanted) > 2 and _begins_word(candidate, wanted))
+        return max(ratio, SURE - 0.01) if close else ratio
 
     scored = [(-score(candidate), position, candidate) for position, candidate in enumerate(dict.fromkeys(candidates))]
     return [candidate for negative, _, candidate in sorted(scored) if -negative >= cutoff][:most]
+
+
+def _is_slip(wanted: str, plain: str, ratio: float) -> bool:
+    """Whether two names may be one, misspelled. Short names are close to many others that mean something else."""
+    short = min(len(wanted), len(plain)) <= SHORT
+    return not short or (ratio >= SURE_IF_SHORT and wanted[0] == plain[:1])
+
+
+def _swapped(first: str, second: str) -> bool:
+    """Whether two names differ in two neighbouring letters that changed places: nmae, name."""
+    apart = [at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
+    return (
+        len(first) == len(second)
+        and len(apart) == 2
+        and apart[1] == apart[0] + 1
+        and first[apart[0]] == second[apart[1]]
+        and first[apart[1]] == second[apart[0]]
+    )
+
+
+def _holds_words(name: str, part: str) -> bool:
+    """Whether neighbouring words of ``name`` (between underscores, capitals and digits) make up ``part``, which may be
+    its plural or singular."""
+    wanted = part.removesuffix("s")
+    return any(run.removesuffix("s") == wanted for run in _runs_of_words(name, len(part) + 1))
+
+
+def _begins_word(name: str, part: str) -> bool:
+    return any(run.startswith(part) for run in _runs_of_words(name, len(part)))
+
+
+def _runs_of_words(name: str, length: int) -> Iterator[str]:
+    """From each word of ``name`` on, that word and each run of it and the words behind it, as one word; up to and with
+    the first that has ``length`` letters. None of a name that is too long for one: a model may write any."""
+    inner = words(name) if len(name) <= MAX_NAME else []
+    for first in range(len(inner)):
+        for run in itertools.accumulate(inner[first : first + length]):
+            yield run
+            if len(run) >= length:
+                break
 
 
 def _ratio(first: str, second: str) -> float:

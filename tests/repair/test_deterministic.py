@@ -38,6 +38,16 @@ OTHER = [
     ("postgres", "SELECT customers.name FROM customers c", "SELECT c.name FROM customers c"),
     ("postgres", "SELECT IFNULL(city, 'x') FROM customers", "SELECT COALESCE(city, 'x') FROM customers"),
     ("mysql", "SELECT c.nam FROM customers c", "SELECT c.name FROM customers c"),
+    (
+        "duckdb",
+        "SELECT CHARINDEX('a', name), GROUP_CONCAT(city, ';'), COUNT(*) / 2 FROM customers GROUP BY name",
+        "SELECT STRPOS(name, 'a'), GROUP_CONCAT(city, ';'), COUNT(*) / 2 FROM customers GROUP BY name",
+    ),
+    (
+        "postgres",
+        "SELECT IFNULL(city || '!', 'x'), customer_id / 2 FROM customers ORDER BY city",
+        "SELECT COALESCE(city || '!', 'x'), customer_id / 2 FROM customers ORDER BY city",
+    ),
 ]
 
 
