@@ -114,12 +114,22 @@ def _say_once(warning: str) -> None:
     logger.warning(warning)
 
 
-def with_preset(named: NamedController, config: Config | None) -> Config:
-    """The controller's preset, and over it what was set in ``config``."""
+def timeless(preset: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset for runs over benchmarks: without a budget of seconds, which other episodes and the cache would use up.
+
+    >>> timeless({"candidates": {"n": 24, "seconds": 5.0}})
+    {'candidates': {'n': 24, 'seconds': 0.0}}
+    """
+    candidates = preset.get("candidates", {})
+    return {**preset, "candidates": {**candidates, "seconds": 0.0}} if candidates.get("seconds") else dict(preset)
+
+
+def with_preset(named: NamedController, config: Config | None, *, timed: bool = True) -> Config:
+    """The controller's preset, and over it what was set in ``config``; not ``timed``: the preset is ``timeless``."""
     if config is not None and not isinstance(config, Config):
         raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
     data: dict[str, Any] = {}
-    merge(data, named.preset)
+    merge(data, dict(named.preset) if timed else timeless(named.preset))
     merge(data, config.model_dump(exclude_unset=True) if config else {})
     return build_config(data)
 

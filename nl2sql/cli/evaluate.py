@@ -127,7 +127,7 @@ def evaluate_command(
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
         check_added(controller, [*(tool or ()), *(gate or ())])
-        from nl2sql.agents.controllers import get_controller
+        from nl2sql.agents.controllers import get_controller, timeless
         from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
         from nl2sql.config import load_config
         from nl2sql.runs.plan import Plan, absolute, default_split
@@ -135,7 +135,7 @@ def evaluate_command(
         native = None if turns in (None, "auto") else str(turns == "native").lower()
         named = {"eval.replicas": replicas, "constrain": constrain, "react.native_tools": native}
         overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in named.items() if value is not None)]
-        base = {**get_controller(controller).preset, **({"eval": {"replicas": 0}} if engine_url else {})}
+        base = {**timeless(get_controller(controller).preset), **({"eval": {"replicas": 0}} if engine_url else {})}
         settings = load_config(config or (), overrides, base=base)
         if dialogues and not _was_given(context, "benchmark"):
             benchmark = PACKAGED_DIALOGUES

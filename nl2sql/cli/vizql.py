@@ -29,6 +29,7 @@ def infer_command(
     vds: Annotated[str | None, typer.Option(metavar="URL", help="Ask a Tableau server's VizQL Data Service.")] = None,
     luid: Annotated[str | None, typer.Option(help="With --vds: of the published data source.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file to write; without it, standard output.")] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite a file that is there.")] = False,
 ) -> None:
     """Describe a database, or a data source of a Tableau server, as a data source: captions, roles, tables and their
     relationships, as YAML to edit. How to sign in at a server: docs/vizql.md.
@@ -41,6 +42,8 @@ def infer_command(
     from nl2sql.machine import write_whole
     from nl2sql.vizql.source import to_yaml
 
+    if out is not None and out.exists() and not force:
+        raise UsageError(f"{out} exists, maybe with corrections; name another file, or add --force")
     source = _inferred(db, vds, luid)
     if out is None:
         print(to_yaml(source), end="")

@@ -157,8 +157,33 @@ def _csv(file: Path) -> dict[str, pd.DataFrame]:
     texts = pd.read_csv(io.BytesIO(raw), dtype="string", **AS_WRITTEN, **options)
     if not isinstance(texts.index, pd.RangeIndex):
         raise ValueError("its rows have more values than its header has names")
-    options |= {"dtype": _codes(texts), "dtype_backend": "numpy_nullable"}
-    return {"": pd.read_csv(io.BytesIO(raw), **AS_WRITTEN, **options)}
+    codes = _codes(texts)
+    options |= {"dtype": codes, "dtype_backend": "numpy_nullable"}
+    frame = pd.read_csv(io.BytesIO(raw), **AS_WRITTEN, **options)
+    for name in [name for name in texts if name not in codes]:
+        plain = _plain_numbers(texts[name], delimiter)
+        if plain is not None:
+            frame[name] = pd.to_numeric(plain, dtype_backend="numpy_nullable")
+    return {"": frame}
+
+
+def _plain_numbers(texts: pd.Series, delimiter: str) -> pd.Series | None:
+    """Numbers written with commas, without them: 1,234.50, or in a file with semicolons 1.234,50.
+
+    None where a value is no such number, where none has a comma, and where a comma may mean either (1,234 in a file
+    with semicolons).
+    """
+    values = texts.dropna()
+    commas = values[values.str.contains(",", regex=False)]
+    if commas.empty:
+        return None
+    if delimiter == ";":
+        unclear = commas.str.fullmatch(r"[-+]?\d{1,3},\d{3}").all()
+        fits = values.str.fullmatch(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?").all()
+        plain = texts.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+        return plain if fits and not unclear else None
+    fits = values.str.fullmatch(r"[-+]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?").all()
+    return texts.str.replace(",", "", regex=False) if fits else None
 
 
 def _codes(texts: pd.DataFrame) -> dict[Any, Any]:

@@ -22,6 +22,7 @@ from nl2sql.eval.settings import Settings, settings_of
 from nl2sql.eval.stats import Interval
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.sql.hardness import hardness
+from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import same_text
 
 T = TypeVar("T")
@@ -166,6 +167,7 @@ def _in_threads(jobs: Sequence[Callable[[], T]], threads: int, stop: threading.E
             except BaseException as error:  # noqa: BLE001  raised again where the results are taken
                 done.put((number, None, error))
 
+    parse_bounded("SELECT 1")  # imported by several threads at once, sqlglot's compiled modules may fail
     crew = [Thread(target=work, name=f"score-{n}", daemon=True) for n in range(min(threads, len(jobs)))]
     try:
         for thread in crew:

@@ -90,7 +90,7 @@ def evaluate(
         turns=turns,
         objects=objects,
     )
-    settings = with_preset(named, config)
+    settings = with_preset(named, config, timed=False)
     return start(absolute(plan), settings, objects=arguments, out=out, progress=progress, executor=executor)
 
 

@@ -69,7 +69,8 @@ def _episodes(job: Job, questions: Sequence[Question], cancel: threading.Event, 
     done = []
     for question in questions:
         done.append(_episode(job, job.own.asked(question) if job.own else question, cancel, bar))
-        bar.finished(question.id)
+        if not cancel.is_set():
+            bar.finished(question.id)
     return done
 
 

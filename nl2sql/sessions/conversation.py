@@ -162,12 +162,20 @@ def understood_lines(episode: Episode) -> list[str]:
 
 
 def reply_of(episode: Episode) -> dict[str, Any]:
-    """An answer as plain JSON, with ``session_id``, ``is_followup`` and ``resolved_query``."""
+    """An answer as plain JSON, with ``session_id``, ``is_followup`` and ``resolved_query``.
+
+    ``rows`` are the first ``MOST_ROWS``; ``truncated`` says that there are more. ``confidence`` is None where the
+    controller has none.
+    """
     session = episode.flags.get("session", {})
     return {
         "sql": episode.sql,
         "columns": list(episode.columns),
         "rows": json_tree(episode.rows[:MOST_ROWS]),
+        "row_count": len(episode.rows),
+        "truncated": len(episode.rows) > MOST_ROWS,
+        "confidence": episode.flags.get("confidence"),
+        "suspicions": list(episode.flags.get("suspicions", ())),
         "error": episode.error,
         "session_id": session.get("session_id", ""),
         "is_followup": session.get("is_followup", False),

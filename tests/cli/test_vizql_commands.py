@@ -36,6 +36,13 @@ def test_from_a_database_to_rows(shop: Path, source: str) -> None:
     assert shown.returncode == 0 and "-- cut at 1 rows" in shown.stdout
 
 
+def test_a_file_with_corrections_is_not_overwritten(shop: Path, source: str) -> None:
+    Path(source).write_text("corrected")
+    refused = vizql("infer", "--db", str(shop), "--out", source)
+    assert refused.returncode == 2 and "add --force" in refused.stderr and Path(source).read_text() == "corrected"
+    assert vizql("infer", "--db", str(shop), "--out", source, "--force").returncode == 0
+
+
 def test_another_dialect(source: str) -> None:
     assert vizql("compile", "-", "--source", source, "--dialect", "duckdb", stdin=BY_STATUS).returncode == 0
     other = vizql("compile", "-", "--source", source, "--dialect", "oracle", stdin=BY_STATUS)

@@ -98,6 +98,16 @@ def test_codes_with_leading_zeros_and_the_text_na_stay_as_they_are(tmp_path: Pat
     assert rows(tmp_path) == {"places": expected, "sheet": expected}
 
 
+def test_numbers_written_with_commas_are_numbers(tmp_path: Path) -> None:
+    text = 'amount,count,pair,code\n"1,234.50","1,000","1,2","02,134"\n2,-7,"3,4",\n,"2,000,000",,5\n'
+    (tmp_path / "comma.csv").write_text(text)
+    (tmp_path / "semicolon.csv").write_text("price;total;unclear\n1,50;1.234,5;1,234\n;7;5,678\n-2;-8,25;\n")
+    assert rows(tmp_path) == {
+        "comma": ((1234.5, 1000, "1,2", "02,134"), (2.0, -7, "3,4", None), (None, 2_000_000, None, "5")),
+        "semicolon": ((1.5, 1234.5, "1,234"), (None, 7.0, "5,678"), (-2.0, -8.25, None)),
+    }
+
+
 def test_names_that_become_one_are_numbered(tmp_path: Path) -> None:
     (tmp_path / "Orders 1.csv").write_text("a,a_3,A\n1,2,3\n")
     (tmp_path / "orders_1.tsv").write_text("b\n4\n")

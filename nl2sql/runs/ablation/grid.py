@@ -30,7 +30,7 @@ from typing import Any
 
 import yaml
 
-from nl2sql.agents.controllers import get_controller
+from nl2sql.agents.controllers import get_controller, timeless
 from nl2sql.config import build_config, config_keys, known_keys, merge, read_override
 from nl2sql.errors import UsageError
 from nl2sql.machine import from_yaml
@@ -192,7 +192,7 @@ def _cell(name: str, changed: Mapping[str, Any], base: Mapping[str, Any]) -> Cel
         _check_options(plan)
         plan = absolute(replace(plan, split=default_split(plan.benchmark, plan.split)))
         data: dict[str, Any] = {}
-        merge(data, get_controller(plan.controller).preset)
+        merge(data, timeless(get_controller(plan.controller).preset))
         merge(data, base["config"])
         for key, value in changed.items():
             if key not in PLAN_AXES:

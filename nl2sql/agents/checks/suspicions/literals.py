@@ -75,8 +75,12 @@ def _texts(evidence: Evidence, place: Place) -> list[str]:
 
 
 def type_mismatch(evidence: Evidence) -> Iterator[str]:
-    """A column of numbers compared with a text that is none, or with a column of texts."""
+    """A column of numbers compared with a text that is none, or with a column of texts; texts that are added up."""
     for scope in evidence.scopes:
+        for total in scope.find_all(exp.Sum, exp.Avg):
+            place = evidence.place(scope, total.this)
+            if place is not None and _holds_words(evidence, place):
+                yield f"{place} holds texts, of which {total.key.upper()} adds up the first digits"
         for node in scope.find_all(exp.EQ, exp.GT, exp.GTE, exp.LT, exp.LTE):
             for column, other in _both_ways(node):
                 place, beside = evidence.place(scope, column), evidence.place(scope, other)
