@@ -26,7 +26,7 @@ from nl2sql.agents.resources import takes_grammars
 from nl2sql.agents.task import EpisodeFailed
 from nl2sql.config import PRESETS, Config, build_config, merge
 from nl2sql.config.plugins import FORMS, own_function
-from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError
+from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import (
     USER,
     Completion,
@@ -193,6 +193,12 @@ def answer(
     What goes wrong on the way is recorded in ``Episode.error``, a user's own exception too; what was asked wrongly
     (an empty question, an unknown config) raises UsageError.
     """
+    if not hasattr(database, "run"):
+        raise UsageError(
+            f"database is {one_line(repr(database), 100)}; pass nl2sql.SqliteDatabase(FILE) or another Database"
+        )
+    if not hasattr(model, "generate"):
+        raise UsageError(f"model is {one_line(repr(model), 100)}; pass nl2sql.load_model(NAME) or another Model")
     named = controller if isinstance(controller, NamedController) else get_controller(controller)
     asked = question if isinstance(question, Question) else Question(question, db_id=database.name, split=USER)
     mine = episode_model(model, asked, named.name)

@@ -117,7 +117,11 @@ def _report(folder: Path, main: RunFolder) -> Finding:
         items = {item["id"]: item["sql"] for item in from_json(path.read_text(encoding="utf-8"))["items"]}
     except (ValueError, KeyError, TypeError):
         return Finding("report", "fail", f"not a report; write it anew with: nl2sql replay {typed(folder)}")
-    stale = [row["id"] for row in main.predictions() if items.get(row["id"]) != row["sql"]]
+    predictions = main.predictions()
+    if gone := [id_ for id_ in items if id_ not in {row["id"] for row in predictions}]:
+        again = f"answer them again: nl2sql eval --resume {typed(folder)}"
+        return Finding("report", "fail", f"{len(gone)} of the predictions that it scored are gone; {again}")
+    stale = [row["id"] for row in predictions if items.get(row["id"]) != row["sql"]]
     detail = (
         f"{len(stale)} predictions are not those it scored ({', '.join(stale[:LISTED])}); nl2sql replay {typed(folder)}"
     )

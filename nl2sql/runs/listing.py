@@ -41,7 +41,11 @@ class RunEntry:
         """``done``, ``12 of 40`` or ``unreadable``."""
         if self.problem:
             return "unreadable"
-        return "done" if self.ex is not None else f"{self.answered} of {self.questions}"
+        return (
+            "done"
+            if self.ex is not None and self.answered >= self.questions
+            else f"{self.answered} of {self.questions}"
+        )
 
 
 def entries(folder: Path) -> Iterator[RunEntry]:

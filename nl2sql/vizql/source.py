@@ -216,9 +216,13 @@ def read_source(path: str | Path) -> DataSource:
     if len(text) > LARGEST:
         raise UsageError(f"the data source {str(path)!r} has {len(text):,} characters; expected at most {LARGEST:,}")
     try:
-        return source_from(from_yaml(text), str(path))
+        source = source_from(from_yaml(text), str(path))
     except yaml.YAMLError as error:
         raise UsageError(f"{str(path)!r} is not YAML: {one_line(error, 200)}") from None
+    if source.fields and not source.logicalTables and not any(f.dataType != "UNKNOWN" for f in source.fields):
+        hint = "is it a query? A data source is written by: nl2sql vizql infer --db FILE.sqlite --out FILE.yaml"
+        raise UsageError(f"{str(path)!r} is no data source: no field has a dataType; {hint}")
+    return source
 
 
 def source_from(data: Any, origin: str) -> DataSource:

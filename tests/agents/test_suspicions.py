@@ -13,6 +13,7 @@ from nl2sql.agents.controllers import answer, suspect
 from nl2sql.agents.record import Episode
 from nl2sql.config import SuspicionsConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question
 from nl2sql.models.scripted import ScriptedModel
 
@@ -119,6 +120,13 @@ def test_an_answer_of_low_confidence_is_warned_of(confidence: float, least: floa
     noted = episode.flags.get("suspicions", [])
     assert [item["check"] for item in noted] == ["low_confidence"] * warned
     assert all("0.30" in item["text"] for item in noted)
+
+
+def test_a_name_in_place_of_a_database_or_model_says_what_to_pass(database: SqliteDatabase) -> None:
+    with pytest.raises(UsageError, match=r"model is 'smollm2-135m'; pass nl2sql.load_model\(NAME\)"):
+        answer("How many?", database, "smollm2-135m")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"database is 'shop.sqlite'; pass nl2sql.SqliteDatabase\(FILE\)"):
+        answer("How many?", "shop.sqlite", ScriptedModel([]))  # type: ignore[arg-type]
 
 
 def test_a_statement_that_nobody_can_read_is_not_suspicious(database: SqliteDatabase) -> None:

@@ -27,6 +27,7 @@ from nl2sql.runs.check import check_run
 from nl2sql.runs.evaluate import resume, start
 from nl2sql.runs.export.failures import FIELDS, failures, write_failures
 from nl2sql.runs.folder import RunFolder, cut_torn_ends, exclusive, read_jsonl
+from nl2sql.runs.listing import entries
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.report import write_report
 from nl2sql.runs.rescore import replay
@@ -353,6 +354,13 @@ def test_the_check_sees_torn_lines_and_stale_reports(folder: Path) -> None:
     for name in ("predictions.jsonl", "traces.jsonl"):
         edit(folder / name, lambda rows: [{**row, "sql": "SELECT 3"} for row in rows])
     assert any("12 predictions are not those it scored" in finding for finding in failed(folder))
+
+
+def test_the_check_sees_predictions_that_are_gone(folder: Path) -> None:
+    edit(folder / "predictions.jsonl", lambda rows: rows[:9])
+    assert any("3 of the predictions that it scored are gone" in finding for finding in failed(folder))
+    (entry,) = [entry for entry in entries(folder.parent) if entry.path == str(folder)]
+    assert entry.state == "9 of 12"
 
 
 def test_the_check_sees_that_the_questions_changed(folder: Path) -> None:

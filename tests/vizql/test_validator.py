@@ -345,11 +345,13 @@ def test_bad_input_of_the_command_is_one_line(tmp_path: Path) -> None:
     source = str(FIXTURES / "superstore.yaml")
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "no.yaml").write_text("fields: []")
+    (tmp_path / "query.json").write_text('{"fields": [{"fieldCaption": "Sales", "function": "SUM"}]}')
     for arguments, words in (
         (["validate", str(tmp_path / "broken.json"), "--source", source], "is not JSON"),
         (["validate", str(tmp_path / "away.json"), "--source", source], "cannot read the query"),
         (["validate", "-", "--source", str(tmp_path / "away.yaml")], "nl2sql vizql infer"),
         (["validate", "-", "--source", str(tmp_path / "no.yaml")], "is no data source: fields"),
+        (["validate", "-", "--source", str(tmp_path / "query.json")], "no field has a dataType; is it a query?"),
     ):
         done = command(*arguments, stdin="{}")
         assert done.returncode in (1, 2) and len(done.stderr.splitlines()) == 1, done.stderr
