@@ -86,7 +86,7 @@ def asked(benchmark: FolderBenchmark, options: argparse.Namespace) -> dict[str, 
     """Kind of question -> its finished run."""
     every = [replace(question, evidence="", meta={}) for question in benchmark.questions]  # also those left out of EX
     kinds = {"answerable": replace(benchmark, questions=every), "unanswerable": unanswerable(benchmark)}
-    config = load_config([], ["eval.replicas=0", *options.set])
+    config = load_config([], ["eval.replicas=0", "candidates.seconds=5", *options.set])
     model = load_model(options.model, dtype=options.dtype, batch_size=8)  # as nl2sql ask
     given = {"config": config, "limit": options.limit, "batch_size": 1, "control": False, "cache": False}
     runs = {}
