@@ -48,13 +48,9 @@ def calls_of(sql: str, function: str, dialect: str) -> Iterator[Call]:
 
 def tokens_of(sql: str, dialect: str) -> list[Token]:
     """The tokens of a statement; none where it does not lex."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
+    from nl2sql.sql.text import tokens
 
-    try:
-        return list(sqlglot.tokenize(sql, dialect=dialect))
-    except (SqlglotError, ValueError):
-        return []
+    return tokens(sql, dialect) or []
 
 
 def is_text(token: Token) -> bool:

@@ -20,11 +20,9 @@ from nl2sql.repair.calls import bracket, calls_of, is_text, tokens_of
 from nl2sql.repair.rewrites import PLACE, UNIT, filled, rewritten
 from nl2sql.sql.parse import SLIPS, parse_bounded
 from nl2sql.sql.words import statement_words
-from nl2sql.sql.writing import keep_types
+from nl2sql.sql.writing import written
 
 if TYPE_CHECKING:
-    from sqlglot.expressions import Expr
-
     from nl2sql.repair.schema_names import SchemaNames
 
 FOREIGN = ("mysql", "postgres", "tsql", "bigquery", "snowflake", "oracle", "duckdb", "clickhouse", "sqlite")
@@ -139,7 +137,7 @@ def _own_reading(sql: str, names: SchemaNames) -> Iterator[str]:
     from sqlglot.errors import SqlglotError
 
     try:
-        yield _written(rewritten(parse_bounded(sql, names.dialect), names.dialect), names.dialect)
+        yield written(rewritten(parse_bounded(sql, names.dialect), names.dialect), names.dialect, strict=True)
     except (SqlglotError, *SLIPS):
         return
 
@@ -186,9 +184,9 @@ def _known_pieces(sql: str, names: SchemaNames) -> set[str]:
             continue
         try:
             node = parse_bounded(f"SELECT {piece}", names.dialect)
-            text = _written(node, names.dialect)
+            text = written(node, names.dialect, strict=True)
             unknown = node.find(exp.Anonymous) is not None
-            if not unknown and _written(rewritten(node, names.dialect), names.dialect) == text:
+            if not unknown and written(rewritten(node, names.dialect), names.dialect, strict=True) == text:
                 known.add(text.removeprefix("SELECT "))
         except (SqlglotError, *SLIPS):
             continue
@@ -226,19 +224,10 @@ def _pieces_of(sql: str, dialect: str) -> set[str]:
     try:
         for node in parse_bounded(sql, dialect).walk():
             if not isinstance(node, (exp.Identifier, exp.Literal, exp.Column, exp.Table)):
-                texts.add(_written(node, dialect))
+                texts.add(written(node, dialect, strict=True))
     except (SqlglotError, *SLIPS):
         return set()
     return texts
-
-
-def _written(tree: Expr, dialect: str) -> str:
-    """``sql.writing.written``, but raises SqlglotError for what the dialect has no words for."""
-    import sqlglot
-
-    copy = tree.copy()
-    keep_types(copy, dialect)
-    return str(copy.sql(dialect=dialect, unsupported_level=sqlglot.ErrorLevel.RAISE, copy=False))
 
 
 # ------------------------------------------------------------------------------------------- what must not be lost

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from nl2sql.repair.calls import is_text, tokens_of
+
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
@@ -87,15 +89,7 @@ def filled(template: str, arguments: Sequence[str], dialect: str) -> str:
 
 def holds_together(text: str, dialect: str) -> bool:
     """Whether an expression is a column, a literal, a call, or in parentheses: what an operator cannot take apart."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-    from sqlglot.tokens import TokenType
-
-    try:
-        tokens = sqlglot.tokenize(text, dialect=dialect)
-    except (SqlglotError, ValueError):
-        return False
-    words = ["''" if token.token_type is TokenType.STRING else token.text for token in tokens]
+    words = ["''" if is_text(token) else token.text for token in tokens_of(text, dialect)]
     if len(words) == 1 or (words[1::2] == ["."] * (len(words) // 2) and len(words) % 2):
         return True
     opens = words.index("(") if "(" in words else len(words)

@@ -118,7 +118,7 @@ def _report(folder: Path, main: RunFolder) -> Finding:
     except (ValueError, KeyError, TypeError):
         return Finding("report", "fail", f"not a report; write it anew with: nl2sql replay {typed(folder)}")
     predictions = main.predictions()
-    if gone := [id_ for id_ in items if id_ not in {row["id"] for row in predictions}]:
+    if gone := items.keys() - {row["id"] for row in predictions}:
         again = f"answer them again: nl2sql eval --resume {typed(folder)}"
         return Finding("report", "fail", f"{len(gone)} of the predictions that it scored are gone; {again}")
     stale = [row["id"] for row in predictions if items.get(row["id"]) != row["sql"]]

@@ -41,11 +41,8 @@ class RunEntry:
         """``done``, ``12 of 40`` or ``unreadable``."""
         if self.problem:
             return "unreadable"
-        return (
-            "done"
-            if self.ex is not None and self.answered >= self.questions
-            else f"{self.answered} of {self.questions}"
-        )
+        done = self.ex is not None and self.answered >= self.questions
+        return "done" if done else f"{self.answered} of {self.questions}"
 
 
 def entries(folder: Path) -> Iterator[RunEntry]:

@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 KEPT = frozenset("DECIMAL BOOLEAN DATE DATETIME TIME TIMESTAMP TIMESTAMPNTZ BINARY".split())  # noqa: SIM905
 
 
-def written(tree: Expr, dialect: str) -> str:
-    """The SQL of a tree that was read in the same ``dialect``; the tree stays as it is."""
+def written(tree: Expr, dialect: str, *, strict: bool = False) -> str:
+    """The SQL of a tree that was read in the same ``dialect``; the tree stays as it is.
+
+    strict: raises sqlglot's UnsupportedError for what the dialect has no words for.
+    """
+    from sqlglot import ErrorLevel
+
     copy = tree.copy()
     keep_types(copy, dialect)
-    return str(copy.sql(dialect=dialect, copy=False))
+    level = ErrorLevel.RAISE if strict else ErrorLevel.WARN
+    return str(copy.sql(dialect=dialect, unsupported_level=level, copy=False))
 
 
 def keep_types(tree: Expr, dialect: str) -> None:

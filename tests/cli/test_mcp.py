@@ -88,6 +88,7 @@ def test_every_tool_answers_over_stdio(shop: Path, tmp_path: Path) -> None:
     assert (asked["is_valid"], asked["error"], asked["columns"]) == (True, None, ["COUNTD(Status)"])
     assert asked["rows"] == [[2]] and asked["sql"].startswith("SELECT")
     assert (found["ask"]["sql"], found["ask"]["rows"]) == ("SELECT COUNT(*) FROM orders;", [[4]])
+    assert (found["ask"]["row_count"], found["ask"]["truncated"], found["ask"]["suspicions"]) == (1, False, [])
 
 
 HOSTILE: list[tuple[str, dict[str, Any], str]] = [

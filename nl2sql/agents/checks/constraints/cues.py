@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 
-from nl2sql.agents.checks.numbers import SCALES, as_digits
+from nl2sql.agents.checks.numbers import OTHERS, SCALES, TENS, UNITS, WORDS, as_digits
 from nl2sql.sql.words import QUOTED
 
+COUNTED = (*UNITS, TENS[0])  # the number words of ``<n>``; larger ones become digits
 _TOKEN = re.compile(r"[^\W\d_]+|\d+(?:\.\d+)?|[,;:?!]|\.(?=\s|$)")
 
 
@@ -45,7 +46,7 @@ def _phrase(phrase: str, words: Mapping[str, list[str]]) -> str:
         elif word == "_":
             out += "[^ ,;:?!.]+ "
         elif word == "<n>":
-            out += r"(?:\d+|" + "|".join(words["numbers"][1:]) + ") "
+            out += r"(?:\d+|" + "|".join(COUNTED[1:]) + ") "
         else:
             out += "(?:" + "|".join(re.escape(w) for w in _choices(word, words)) + ") "
     return out
@@ -82,12 +83,12 @@ def lexicon() -> Lexicon:
     import yaml
 
     data = yaml.safe_load(files("nl2sql.agents.checks.constraints").joinpath("cues.yaml").read_text(encoding="utf-8"))
-    words = data["words"] | {"numbers": data["numbers"]}
+    words = data["words"]
     return Lexicon(
         masks=_compile(data["masks"], words),
         cues={n: _Cue(_compile(cue["any"], words), _compile(cue["unless"], words)) for n, cue in data["cues"].items()},
         stored={name: frozenset(stored) for name, stored in data["stored"].items()},
-        numbers={word: value for value, word in enumerate(data["numbers"])} | {"once": 1, "twice": 2},
+        numbers={word: WORDS[word] for word in COUNTED} | OTHERS,
         stop=frozenset(data["stop"]),
     )
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from nl2sql.agents.checks import numbers
 from nl2sql.agents.checks.suspicions.evidence import Evidence, Place
 from nl2sql.agents.context.grounding import Match
 from nl2sql.agents.context.linking import question_stems, stem
 from nl2sql.sql.words import words
 
 SPACED = re.compile(r"(?<![\w.,])\d{1,3}(?: \d{3})+(?![\w.,])")
-SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+SCALES = numbers.SCALES | {"million": 10**6, "billion": 10**9}
 IN_QUESTION = re.compile(r"(?<![\w.,:/-])\d{2,9}(?:\.\d+)?(?![\w:/-]|[.,]\d)")
 
 
