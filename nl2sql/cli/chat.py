@@ -178,6 +178,8 @@ class Shown:
             write_whole(path, json.dumps(turns, indent=2) + "\n", new=True)
         except FileExistsError:
             raise UsageError(f"{path} exists; type /export with another name") from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}; type /export with another name") from None
         return {"text": f"wrote {len(turns)} turns to {path}", "file": str(path)}
 
     def sessions(self, _: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def runs_command(
     for entry in listed:
         if entry.problem:
             print(f"note: {entry.problem}")
-    if owed := [entry for entry in listed if entry.state not in ("done", "unreadable")]:
+    if owed := [entry for entry in listed if not entry.running and entry.state not in ("done", "unreadable")]:
         print(f"next: {_going_on(Path(owed[0].path))}")
 
 

@@ -31,6 +31,7 @@ from nl2sql.machine import from_json
 
 FORMAT = 1  # of run folders; another number is another version's
 TICK_S = 10.0
+LOCK_TRIES = 4
 QuestionKey: TypeAlias = tuple[str, str, str]  # benchmark, database, id
 PREDICTION_KEYS = (
     "id",
@@ -120,7 +121,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Code and machine of a run, for the manifest."""
+    """Code, machine and beginning of a run, for the manifest."""
     try:
         root = Path(__file__).resolve().parents[2]
         described = subprocess.run(
@@ -135,6 +136,7 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
@@ -177,11 +179,28 @@ def exclusive(folder: Path) -> Iterator[None]:
 def locked(folder: Path) -> Iterator[None]:
     """Only one process runs in a folder. Raises UsageError where another does."""
     with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"another process is running in {folder}; wait for it, or name another --out") from None
+        for tries_left in reversed(range(LOCK_TRIES)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if not tries_left:
+                    said = f"another process is running in {folder}; wait for it, or name another --out"
+                    raise UsageError(said) from None
+                time.sleep(0.05)  # ``is_running`` holds it for a moment
         yield
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process of this machine runs in a folder now."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 @contextmanager

@@ -17,13 +17,13 @@ from typing import Any
 
 from nl2sql.errors import Nl2SqlError
 from nl2sql.machine import from_json
-from nl2sql.runs.folder import iter_jsonl, parts_of, read_manifest
+from nl2sql.runs.folder import is_running, iter_jsonl, parts_of, read_manifest
 
 
 @dataclass(frozen=True)
 class RunEntry:
     """One run. ``ex``: execution accuracy between 0 and 1, ``metric`` its name with its rule; None where nothing was
-    scored. ``began``: when its folder was made. ``problem``: why the folder cannot be read."""
+    scored. ``began``: as its manifest says. ``running``: a process is at it. ``problem``: why it cannot be read."""
 
     path: str
     began: datetime
@@ -34,15 +34,17 @@ class RunEntry:
     answered: int = 0
     metric: str = ""
     ex: float | None = None
+    running: bool = False
     problem: str = ""
 
     @property
     def state(self) -> str:
-        """``done``, ``12 of 40`` or ``unreadable``."""
+        """``done``, ``12 of 40``, ``running, 12 of 40`` or ``unreadable``."""
         if self.problem:
             return "unreadable"
         done = self.ex is not None and self.answered >= self.questions
-        return "done" if done else f"{self.answered} of {self.questions}"
+        running = "running, " if self.running else ""
+        return "done" if done else f"{running}{self.answered} of {self.questions}"
 
 
 def entries(folder: Path) -> Iterator[RunEntry]:
@@ -61,7 +63,7 @@ def _entry(folder: Path) -> RunEntry:
         metric = next((name for name in report.get("metrics", {}) if name.startswith("EX")), "")
         return RunEntry(
             path=str(folder),
-            began=began,
+            began=datetime.fromisoformat(manifest["environment"].get("began") or began.isoformat()).astimezone(UTC),
             controller=str(plan["controller"]),
             model=str(manifest["model"].get("name", plan["model"])),
             benchmark="/".join(str(plan[key]) for key in ("benchmark", "split") if plan.get(key)),
@@ -69,8 +71,9 @@ def _entry(folder: Path) -> RunEntry:
             answered=sum(1 for part in parts for _ in iter_jsonl(part / "predictions.jsonl")),
             metric=metric,
             ex=report["metrics"][metric]["value"] if metric else None,
+            running=any(map(is_running, {folder, *parts})),
         )
-    except (Nl2SqlError, KeyError, TypeError, AttributeError) as error:
+    except (Nl2SqlError, KeyError, TypeError, ValueError, AttributeError) as error:
         return RunEntry(str(folder), began, problem=" ".join(str(error).split()))
 
 

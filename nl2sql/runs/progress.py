@@ -3,11 +3,15 @@
 >>> work = Work(total=40, prior=11)
 >>> work.called("q1", calls=4, tokens=200, now=10.0)
 >>> work.line(now=10.0)
-'0/40 questions, 4 of about 440 calls, 20 tokens/s, 18 min left'
+'0/40 questions, 4 of about 440 calls, 20 tokens/s'
+>>> work.finished("q1")
+>>> work.line(now=10.0)
+'1/40 questions, 4 of about 342 calls, 20 tokens/s, 14 min left'
 
 Finished questions are no measure: all that run at once end late, and the quick ones end first. So each question that is
 under way, or waits, is taken to cost what the finished ones cost on average (at first: what its controller may ask for
-at most), and one that has asked for more already one call more. Speed is that of the last minute. Not counted: scoring,
+at most), and one that has asked for more already one call more. Speed is that of the last minute; the time left is said
+once a question is done, for the first calls are slow: each computes a prompt from its beginning. Not counted: scoring,
 which has a bar of its own; EX so far, which would execute golds while the model computes.
 """
 
@@ -79,6 +83,7 @@ class Work:
             seconds = now - since
             if made > calls and seconds > 0:
                 parts.append(f"{(self._tokens - tokens) / seconds:.0f} tokens/s")
+            if self._done and made > calls and seconds > 0:
                 parts.append(time_left((expected - made) * seconds / (made - calls)))
             return ", ".join(parts)
 

@@ -70,9 +70,14 @@ class Run:
         return self.report["benchmark"], item["db_id"], item["id"]
 
     def paired(self, other: Run) -> dict[str, dict[str, Any]]:
-        """Exact McNemar of this run against another on the questions of both, per metric: wins, losses, n, p."""
+        """Exact McNemar of this run against another on the questions of both, per metric: wins, losses, n, p.
+
+        Raises UsageError where no question was asked in both.
+        """
         theirs = {other.key_of(item): item for item in other.report["items"]}
         both = [(item, theirs[key]) for item in self.report["items"] if (key := self.key_of(item)) in theirs]
+        if not both:
+            raise UsageError(f"{self.folder} and {other.folder} have no question in common; nothing can be paired")
         names = {name: item_field(name) for name in self.report["metrics"] if name in other.report["metrics"]}
         return {
             name: mcnemar((bool(a[field]), bool(b[field])) for a, b in both).to_dict() for name, field in names.items()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from nl2sql.cli import app
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runs.folder import is_running, locked
 from nl2sql.runs.listing import entries
 
 
@@ -53,6 +56,22 @@ def test_the_command_lists_them_and_names_the_next_one(runs: Path) -> None:
     assert "note: " in shown.stdout and len(shown.stdout.splitlines()) == 6
     fields = json.loads(CliRunner().invoke(app, ["runs", str(runs), "--json"]).stdout)
     assert [entry["state"] for entry in fields if entry["path"].endswith("begun")] == ["1 of 3"]
+
+
+def test_a_run_that_another_process_is_at_is_running_and_is_not_the_next(runs: Path) -> None:
+    with locked(runs / "begun"):
+        shown = CliRunner().invoke(app, ["runs", str(runs)]).stdout
+        with pytest.raises(UsageError, match="another process is running"), locked(runs / "begun"):
+            pass
+    assert "running, 1 of 3" in shown and "next:" not in shown
+    assert not is_running(runs / "begun")
+
+
+def test_a_run_began_when_its_manifest_says(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "begun", tmp_path / "copy")
+    os.utime(tmp_path / "copy" / "manifest.json", (0, 0))
+    [entry] = entries(tmp_path)
+    assert abs((datetime.now(UTC) - entry.began).total_seconds()) < 3600
 
 
 def test_a_cell_goes_on_with_its_ablation(runs: Path, tmp_path: Path) -> None:

@@ -37,6 +37,14 @@ def test_at_the_end_nothing_is_left() -> None:
     assert work.line(now=5.0) == "2/2 questions, 6 of about 6 calls, 12 tokens/s, 0 s left"
 
 
+def test_no_time_left_is_said_before_a_question_is_done() -> None:
+    work = Work(total=10, prior=2)
+    work.called("a", calls=1, tokens=20, now=10.0)  # the first call computes the whole prompt
+    assert work.line(now=10.0) == "0/10 questions, 1 of about 20 calls, 2 tokens/s"
+    work.finished("a")
+    assert work.line(now=10.0).endswith(" left")
+
+
 def test_speed_is_that_of_the_last_minute() -> None:
     work = Work(total=100, prior=1)
     for second in range(10):  # a fast start, such as calls from the cache

@@ -65,7 +65,7 @@ def test_two_questions_over_a_pipe_are_two_answers(arguments: list[str], tmp_pat
 
 def test_the_commands(arguments: list[str], tmp_path: Path) -> None:
     typed = ["/sql", "/history", "/sessions", HOW_MANY, "", "/history", "/export out.json", "/export out.json"]
-    typed += ["/export", "/sessions", "/nope", "/reset", "/history", "/help", "/quit", HOW_MANY]
+    typed += ["/export", "/export no/such.json", "/sessions", "/nope", "/reset", "/history", "/help", "/quit", HOW_MANY]
     done = chat(arguments, "\n".join(typed), tmp_path)
     text = done.stdout
     assert done.returncode == 0 and done.stderr == ""
@@ -73,6 +73,7 @@ def test_the_commands(arguments: list[str], tmp_path: Path) -> None:
     assert f"1. {HOW_MANY}\n   SELECT COUNT(*) FROM customers;\n   1 rows, columns: COUNT(*)\n" in text
     assert "error: out.json exists; type /export with another name\n" in text
     assert "error: export to which file? type /export FILE.json\n" in text
+    assert "error: no/such.json cannot be written: No such file or directory; type /export with another name\n" in text
     assert "(this one)\n" in text and "error: no command /nope; there are /history" in text
     after = text.partition("a new session: ")[2]
     assert "(no turns yet)" in after and "/export FILE" in after and "COUNT" not in after
