@@ -67,16 +67,9 @@ def grouped_columns(sql: str, names: SchemaNames) -> Iterator[str]:
 
 def ordered_clauses(sql: str, names: SchemaNames) -> Iterator[str]:
     """The clauses of the outermost SELECT, each once, in SQL's order."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-
-    try:
-        tokens = list(sqlglot.tokenize(sql, dialect=names.dialect))
-    except (SqlglotError, ValueError):
-        return
     starts: list[tuple[int, int]] = []  # (place in ORDER, offset)
     depth = 0
-    for token in tokens:
+    for token in tokens_of(sql, names.dialect):
         depth += {"(": 1, ")": -1}.get(token.text, 0)
         word = " ".join(token.text.upper().split())
         if depth == 0 and word in ENDS:

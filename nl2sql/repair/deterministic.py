@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from nl2sql.repair.calls import is_text, tokens_of
 from nl2sql.repair.clause_repairs import grouped_columns, moved_conditions, ordered_clauses, punctuated
 from nl2sql.repair.readings import transpiled
 from nl2sql.repair.registry import packaged
@@ -248,14 +249,7 @@ def _links(table: Table, near: Table, alias: str, written: Callable[[str], str])
 
 def _replaced(sql: str, wrong: str, right: str, dialect: str) -> str:
     """``sql`` with the name ``wrong`` (``name`` without, or ``table.name`` with a qualifier) written as ``right``."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-    from sqlglot.tokens import TokenType
-
-    try:
-        tokens = [t for t in sqlglot.tokenize(sql, dialect=dialect) if t.token_type is not TokenType.STRING]
-    except (SqlglotError, ValueError):
-        return sql
+    tokens = [token for token in tokens_of(sql, dialect) if not is_text(token)]
     parts = [part.lower() for part in wrong.split(".")]
     words = [token.text.lower() for token in tokens]
     wanted = [parts[0]] if len(parts) == 1 else [parts[0], ".", parts[1]]
@@ -271,15 +265,8 @@ def _replaced(sql: str, wrong: str, right: str, dialect: str) -> str:
 
 def _qualified(sql: str, wrong: str, right: str, dialect: str) -> str:
     """``sql`` with the qualifier ``wrong`` before a dot written as ``right``."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-
-    try:
-        tokens = list(sqlglot.tokenize(sql, dialect=dialect))
-    except (SqlglotError, ValueError):
-        return sql
     result, done = [], 0
-    for token, behind in itertools.pairwise(tokens):
+    for token, behind in itertools.pairwise(tokens_of(sql, dialect)):
         if token.text.lower() == wrong.lower() and behind.text == ".":
             result += [sql[done : token.start], right]
             done = token.end + 1
@@ -288,15 +275,8 @@ def _qualified(sql: str, wrong: str, right: str, dialect: str) -> str:
 
 def _with_join(sql: str, join: str, dialect: str) -> str | None:
     """``sql`` with ``join`` at the end of the outermost FROM clause; None where there is none to be found."""
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-
-    try:
-        tokens = list(sqlglot.tokenize(sql, dialect=dialect))
-    except (SqlglotError, ValueError):
-        return None
     depth, inside = 0, False
-    for token in tokens:
+    for token in tokens_of(sql, dialect):
         word = token.text.upper()
         depth += {"(": 1, ")": -1}.get(word, 0)
         if depth == 0 and word == "FROM":
