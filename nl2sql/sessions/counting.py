@@ -1,4 +1,4 @@
-"""What "how many" counts: rows of another table, or the rows that a query with LIMIT shows.
+"""What "how many" counts and "their average" is of: rows of another table, or those that a query with LIMIT shows.
 
 On ``scale_models``, behind ``SELECT company FROM customers ORDER BY credit_limit DESC LIMIT 5``, "how many of them are
 in Norway?" is ``SELECT COUNT(*) FROM (SELECT company, country FROM customers ORDER BY credit_limit DESC LIMIT 5) AS
@@ -23,6 +23,7 @@ _EACH = re.compile(
     r"\bhow many (?:of (?:its|their|his|her|the|these|those) )?(?P<what>[a-z_]+(?: [a-z_]+)?)\b(?P<rest>[^.;?!]*)"
 )
 _THESE = re.compile(r"\b(?:them|they|these|those|of which)\b")
+_THEIR = re.compile(rf"{_THESE.pattern}|\btheir\b")
 _ALL = re.compile(r"\b(?:in total|altogether|overall|in all)\b")
 _COUNTED = re.compile(r"\b(?:how many|number of|count of) (?P<what>[^,.;:?!]+)")
 
@@ -68,8 +69,13 @@ def counts_what_is_shown(text: str, before: Statement) -> bool:
     return not named and not any(measure.find(exp.Count) for measure in before.aggregates())
 
 
-def count_of_shown(before: Statement, after: Statement, count: exp.Expr) -> exp.Select | None:
-    """``count`` over the rows of ``before`` that the conditions which ``after`` has beside its own let through.
+def measures_what_is_shown(text: str, before: Statement) -> bool:
+    """Is "their average" that of the rows which a LIMIT lets through?"""
+    return before.tree.args.get("limit") is not None and bool(_THEIR.search(text)) and not _ALL.search(text)
+
+
+def figure_of_shown(before: Statement, after: Statement, figure: exp.Expr) -> exp.Select | None:
+    """``figure``, a count or another aggregate, over the rows of ``before`` that the conditions which ``after`` has beside its own let through.
 
     None where a condition was replaced or dropped: then other rows are asked about. Raises LookupError for what is not
     covered.
@@ -80,9 +86,9 @@ def count_of_shown(before: Statement, after: Statement, count: exp.Expr) -> exp.
     new = [condition for condition in after.conditions() if condition not in old]
     if any(condition not in after.conditions() for condition in old):
         return None
-    columns = [column for part in (*new, count) for column in _outer_columns(part)]
+    columns = [column for part in (*new, figure) for column in _outer_columns(part)]
     shown = _with_columns(before, columns)
-    made = exp.select(count.copy()).from_(shown.subquery("shown"))
+    made = exp.select(figure.copy()).from_(shown.subquery("shown"))
     if new:
         made = made.where(exp.and_(*(condition.copy() for condition in new)))
     for part in (*made.expressions, *([made.args["where"].this] if new else [])):

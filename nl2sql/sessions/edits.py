@@ -21,7 +21,7 @@ from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, Turn
 from nl2sql.sessions.conditions import Conditions
-from nl2sql.sessions.counting import count_of_others, count_of_shown, counts_what_is_shown
+from nl2sql.sessions.counting import count_of_others, counts_what_is_shown, figure_of_shown, measures_what_is_shown
 from nl2sql.sessions.grouping import grouped_by
 from nl2sql.sessions.naming import Named, edit_words, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
@@ -101,7 +101,7 @@ class Editor:
             self._extreme(before)
             self._show(shown)
             self._superlative(shown)
-        elif reading.aggregate and self._aggregate():
+        elif reading.aggregate and self._aggregate(before):
             pass
         elif reading.orders and not statement.counts_only:
             self._order()
@@ -215,14 +215,14 @@ class Editor:
         limited = before.tree.args.get("limit") is not None and not before.counts_only
         self.operations.append("count")
         if limited and counts_what_is_shown(self.reading.text, before):
-            made = count_of_shown(before, statement, count if named else _count())
+            made = figure_of_shown(before, statement, count if named else _count())
             if made is not None:
                 statement.tree = made
                 return
         statement.clear("group", "having", "order", "limit", "distinct")
         statement.select([count])
 
-    def _aggregate(self) -> bool:
+    def _aggregate(self, before: Statement) -> bool:
         column = self._aggregated_column()
         if column is None:
             return False
@@ -232,6 +232,11 @@ class Editor:
             aggregates = self.statement.aggregates()
             kept = [e for e in self.statement.tree.expressions if not any(e is a for a in aggregates)]
             self.statement.select([*kept, made])
+        elif (
+            measures_what_is_shown(self.reading.text, before)
+            and (tree := figure_of_shown(before, self.statement, made)) is not None
+        ):
+            self.statement.tree = tree
         else:
             self.statement.clear("order", "limit", "distinct")
             self.statement.select([made])

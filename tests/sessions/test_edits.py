@@ -228,6 +228,18 @@ def test_what_is_compared_outside_a_limited_query_is_selected_in_it(selected, wi
     assert sql == f"SELECT COUNT(*) FROM (SELECT {within} FROM products LIMIT 2) AS shown WHERE colour = 'red'"
 
 
+@pytest.mark.parametrize("question", ["What is their average price?", "the average price of those", "Average price of them?"])
+def test_an_average_of_what_was_shown_is_that_of_the_rows_in_the_limit(question, sales):
+    [(sql, _)] = edited(question, Turn("", sql=DEAREST_TWO), sales)
+    assert sql.startswith("SELECT AVG(price) FROM (SELECT name, price FROM products ORDER BY") and "LIMIT 2)" in sql
+
+
+@pytest.mark.parametrize("question", ["What is the average price?", "What is their average price overall?"])
+def test_an_average_that_names_no_rows_is_that_of_all(question, sales):
+    [(sql, _)] = edited(question, Turn("", sql=DEAREST_TWO), sales)
+    assert sql == "SELECT AVG(price) FROM products"
+
+
 @pytest.mark.parametrize("question", ["", "thanks!", "why?", "x" * 5000, "'; DROP TABLE sales; --"])
 def test_words_that_ask_for_no_change_make_none(question, sales):
     assert edited(question, Turn("", sql=RED), sales) == []
