@@ -32,7 +32,7 @@ from nl2sql.machine import cache_dir, install_command, missing_part
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 3  # of the copies in the cache
+FORMAT = 4  # of the copies in the cache
 LARGEST = 2**63 - 1  # whole number of SQLite
 SNIFFED = 1 << 16  # bytes of a CSV file that say how it is written
 AS_WRITTEN: Mapping[str, Any] = {"keep_default_na": False, "na_values": [""]}  # a country is NA, a surname Null
@@ -160,6 +160,8 @@ def _csv(file: Path) -> dict[str, pd.DataFrame]:
     codes = _codes(texts)
     options |= {"dtype": codes, "dtype_backend": "numpy_nullable"}
     frame = pd.read_csv(io.BytesIO(raw), **AS_WRITTEN, **options)
+    for name in frame.select_dtypes(["string", "object"]):
+        frame[name] = texts[name]  # pandas makes the empty cells of whole numbers beyond 64 bits empty texts
     for name in [name for name in texts if name not in codes]:
         plain = _plain_numbers(texts[name], delimiter)
         if plain is not None:

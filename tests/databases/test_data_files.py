@@ -108,6 +108,11 @@ def test_numbers_written_with_commas_are_numbers(tmp_path: Path) -> None:
     }
 
 
+def test_an_empty_cell_is_null_in_a_column_of_numbers_beyond_64_bits(tmp_path: Path) -> None:
+    (tmp_path / "accounts.csv").write_text("id,number\n1,10000000000000000001\n2,\n3,5\n")
+    assert rows(tmp_path) == {"accounts": ((1, "10000000000000000001"), (2, None), (3, "5"))}
+
+
 def test_names_that_become_one_are_numbered(tmp_path: Path) -> None:
     (tmp_path / "Orders 1.csv").write_text("a,a_3,A\n1,2,3\n")
     (tmp_path / "orders_1.tsv").write_text("b\n4\n")
