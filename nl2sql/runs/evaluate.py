@@ -15,6 +15,7 @@ from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Gate, Model, Tool
 from nl2sql.runs.carry_out import carry_out
+from nl2sql.runs.controls import control_stores
 from nl2sql.runs.folder import FORMAT, environment, locked, new_folder, read_manifest, write_json
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
@@ -109,6 +110,9 @@ def start(
         raise UsageError(f"--seeds {','.join(map(str, plan.seeds))} names a seed twice")
     objects = objects or {}
     named = get_controller(objects.get("controller") or plan.controller)
+    if plan.equal_tokens and not control_stores(plan, named):
+        why = f"--controller {named.name} has none" if plan.control else "--no-control leaves controls out"
+        raise UsageError(f"--equal-tokens adds a control, and {why}; leave one of the two out")
     with Opened(plan, objects, executor) as opened:
         model = opened.fit(cells_of(plan, config)[0])  # a mistake leaves no folder behind
         config, opened.turns = settled(plan, config, opened, model, progress)

@@ -51,6 +51,16 @@ def test_a_run_has_no_budget_of_seconds_unless_it_is_set(tmp_path: Path) -> None
         assert Run.load(tmp_path / name).manifest["config"]["candidates"]["seconds"] == seconds
 
 
+@pytest.mark.parametrize(("controller", "control"), [("single_shot", True), ("react", False)])
+def test_a_control_at_equal_tokens_of_a_run_without_controls_is_refused(
+    controller: str, control: bool, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"controller": controller, "control": control, "equal_tokens": True, "config": NO_TS}
+    with pytest.raises(UsageError, match="--equal-tokens adds a control"):
+        evaluate("packaged", ScriptedModel([]), limit=1, out=tmp_path / "run", progress=False, **options)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     model = ScriptedModel(oracle(40, 30))
