@@ -40,6 +40,15 @@ def kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
     return kinds[comparison.kind]
 
 
+def contradict(condition: exp.Expr, comparison: Comparison) -> bool:
+    """Can no number be on both sides: above 100 and below 20?"""
+    literal = condition.expression if isinstance(condition, exp.Binary) else None
+    if not isinstance(literal, exp.Literal) or literal.is_string or comparison.kind not in ("number", "year"):
+        return False
+    known, new = float(literal.this), float(comparison.text)
+    return known >= new if comparison.operator.startswith("<") else known <= new
+
+
 def comparison_condition(
     comparison: Comparison, column: exp.Expr, kind: str, existing: Sequence[exp.Expr]
 ) -> exp.Expr | None:

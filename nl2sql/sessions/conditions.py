@@ -18,7 +18,7 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Database
 from nl2sql.sessions import members
-from nl2sql.sessions.compared import DATES, SIGNS, comparison_condition, excludes, excluding, kinds_for
+from nl2sql.sessions.compared import DATES, SIGNS, comparison_condition, contradict, excludes, excluding, kinds_for
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, column_kinds, edit_words, named_column, named_group
 from nl2sql.sessions.reading import Comparison, Phrase, Reading, adjectives, are_left_out, is_left_out, is_negated
@@ -29,6 +29,8 @@ from nl2sql.sql.words import words
 
 _CODE = re.compile(r"(?<![\w'])(?:\d+(?:[:/-]\d+)+|[A-Za-z]\d+)(?![\w'])")
 _REPLACED = re.compile(r"\b(?:instead of|rather than|in place of) (?:the |those (?:in|from) )?$")
+_COSTS = re.compile(r"\b(?:that|which|who|they|these|those|ones?|it) costs?\b")
+_ONE = re.compile(r"\b(?P<verb>have|has|had|with|without|lack) (?:one|any)\b(?! (?:of|[a-z]+s)\b)")
 MOST_LOOKED = 40  # columns that a code is looked for in
 _NARROWS = re.compile(r"\b(?:only|those|them|these|of which)\b")
 
@@ -46,6 +48,7 @@ class Conditions:
 
     def __post_init__(self) -> None:
         self._others: set[str] = set()  # tables that conditions of this follow-up ask about by ``IN (SELECT ...)``
+        self._hidden: set[str] = set()  # columns that are no longer selected
         self.kinds = column_kinds(self.database)
 
     def edit(self) -> None:
@@ -233,8 +236,9 @@ class Conditions:
     def _compare(self, comparison: Comparison) -> None:
         kinds = kinds_for(comparison)
         near = (self._column_near(comparison, wanted) for wanted in kinds)
-        known = (self.compared_before(wanted) or self.only_one(wanted) for wanted in kinds)
-        if named := next(filter(None, near), None) or next(filter(None, known), None):
+        before = (self.compared_before(wanted) for wanted in kinds)
+        alone = (self.only_one(wanted) for wanted in kinds)
+        if named := next(filter(None, (*near, *before, *alone)), None):
             self._compare_with(comparison, named)
 
     def _compare_with(self, comparison: Comparison, named: Named) -> None:
@@ -255,11 +259,16 @@ class Conditions:
         signs = {type(condition) for condition in existing}
         new = SIGNS.get(comparison.operator)
         opposite = {exp.GT: exp.LT, exp.GTE: exp.LT, exp.LT: exp.GT, exp.LTE: exp.GT}.get(new) if new else None
-        return bool(narrowing and opposite and any(issubclass(sign, (opposite,)) for sign in signs))
+        opposes = bool(narrowing and opposite and any(issubclass(sign, (opposite,)) for sign in signs))
+        return opposes and not any(contradict(condition, comparison) for condition in existing)
 
     def _column_near(self, comparison: Comparison, wanted: Sequence[str]) -> Named | None:
         """The column that the words beside the number mean: those behind it, then those before it."""
         start, end = next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
+        if _COSTS.search(self.reading.text[start : comparison.start]):
+            price = self.compared_before(wanted)  # "those that cost less than 20": of the price that was compared
+            if price and set(words(price.column)) & {"price", "cost", "amount", "value"}:
+                return price
         behind = [w for w in words(self.reading.text[comparison.end : end])[:3] if w not in _signs()]
         before = [w for w in words(self.reading.text[start : comparison.start])[-7:] if w not in _signs()]
         phrases = [behind[:2], behind[:1], *(before[n:] for n in range(len(before)))]
@@ -301,12 +310,21 @@ class Conditions:
                 self.reading = replace(self.reading, text=text[:start] + " " * (end - start) + text[end:])
 
     def _absent(self) -> None:
+        if match := _ONE.search(self.reading.text):  # "and those who have one?" behind those that have none
+            for condition in self.statement.conditions():
+                missing = condition.this if isinstance(condition, exp.Not) else condition
+                if isinstance(missing, exp.Is) and isinstance(missing.expression, exp.Null):
+                    absent = match["verb"] in ("without", "lack") or is_negated(self.reading.text, match.start())
+                    new = missing.copy() if absent else exp.Not(this=missing.copy())
+                    self.statement.replace_conditions([condition], new)
+                    self.made.append("replace missing")
+                    return
         for phrase, absent in self.reading.absent:
             if any(phrase[0] in self.question[start:end].lower() for start, end in self.used):
                 continue
             fits = [named_column(part, self.statement) for part in (phrase, phrase[:1], phrase[-1:])]
             named = next((fit for fit in fits if fit and self.statement.away(fit.table) < 1), None)
-            if named is None:
+            if named is None or named.column in self._hidden:
                 continue
             missing = exp.Is(this=exp.column(identifier(named.column)), expression=exp.Null())
             condition = missing if absent else exp.Not(this=missing)
@@ -333,6 +351,19 @@ class Conditions:
             named = next((n for part in _parts(phrase) if (n := named_column(part, self.statement))), None)
             if named and members.drop_conditions_on(self.statement, named.table, [named.column]):
                 self.made.append(f"drop {named.table}.{named.column}")
+            elif named and self._hide(named):
+                self.made.append("columns")
+
+    def _hide(self, named: Named) -> bool:
+        """ "without the genre": the rows as they are, without this column beside others."""
+        shown = self.statement.tree.expressions
+        pairs = [(each, self.statement.table_of(each)) for each in shown if isinstance(each, exp.Column)]
+        gone = [each for each, table in pairs if table and (table.name, each.name) == (named.table, named.column)]
+        if not gone or len(gone) == len(shown):
+            return False
+        self.statement.select([each for each in shown if each not in gone])
+        self._hidden.add(named.column)
+        return True
 
 
 @cache

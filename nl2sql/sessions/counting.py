@@ -20,7 +20,8 @@ from nl2sql.sessions.tables import key_columns
 from nl2sql.sql.words import words
 
 _EACH = re.compile(
-    r"\bhow many (?:of (?:its|their|his|her|the|these|those) )?(?P<what>[a-z_]+(?: [a-z_]+)?)\b(?P<rest>[^.;?!]*)"
+    r"\bhow many (?!(?:per|by|each|for) )(?:of (?:its|their|his|her|the|these|those) )?"
+    r"(?P<what>[a-z_]+(?: [a-z_]+)?)\b(?P<rest>[^.;?!]*)"
 )
 _THESE = re.compile(r"\b(?:them|they|these|those|of which)\b")
 _THEIR = re.compile(rf"{_THESE.pattern}|\btheir\b")
@@ -75,7 +76,8 @@ def measures_what_is_shown(text: str, before: Statement) -> bool:
 
 
 def figure_of_shown(before: Statement, after: Statement, figure: exp.Expr) -> exp.Select | None:
-    """``figure``, a count or another aggregate, over the rows of ``before`` that the conditions which ``after`` has beside its own let through.
+    """``figure``, a count or another aggregate, over the rows of ``before`` that the other conditions of ``after`` let
+    through.
 
     None where a condition was replaced or dropped: then other rows are asked about. Raises LookupError for what is not
     covered.

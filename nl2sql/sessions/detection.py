@@ -86,6 +86,8 @@ def leanings_of(question: str, schema: Schema) -> list[Evidence]:
     """
     sentence, model = Sentence(question, schema), wording.packaged()
     signs = sentence.signs()
+    if sentence.leaves_out_what():
+        return signs
     features = model.features(question, sentence.tables, sentence.columns, [sign.kind for sign in signs])
     if model.log_odds(features) <= 0:
         return []
@@ -115,6 +117,11 @@ class Sentence:
         self.tables, self.columns = _schema_stems(schema)
         self.rest = self._without_opening()
         self.opening = " ".join(self.words[: len(self.words) - len(self.rest)])
+
+    def leaves_out_what(self) -> bool:
+        """ "Group by product line", "and what about ratings below 1900?": sure signs, whatever the other words are."""
+        bare = self.words[1:2] == ["by"] and self.words[0] in cue_words()["edit_verbs"]
+        return bare or (self.opening.endswith(("what about", "how about")) and not self._is_whole(self.rest))
 
     def signs(self) -> list[Evidence]:
         found = [*self._reaching_back(), *self._pronouns()]
@@ -207,10 +214,11 @@ class Sentence:
     def _what_is_missing(self) -> str:
         """ "how many are ...", "which is the highest": asked of things that the sentence does not name."""
         rest = [word for word in self.rest if word not in _ENDS]
-        verbs = [*cue_words()["auxiliaries"], "of", "in", "at", "on", "from"]
+        verbs = [*cue_words()["auxiliaries"], "of", "in", "at", "on", "from", "per", "by", "each"]
         for at in range(len(rest) - 2):
             asked = rest[at : at + 2] in (["how", "many"], ["how", "much"]) and rest[at + 2] in verbs
-            named = any(map(self._names, rest[:at])) or self._subject_behind(rest[at + 2 :])
+            grouped = rest[at + 2] in ("per", "by", "each")
+            named = any(map(self._names, rest[:at])) or (not grouped and self._subject_behind(rest[at + 2 :]))
             if asked and not named:
                 return " ".join(rest[at : at + 3])
         asking = {*cue_words()["asking"], *cue_words()["superlatives"]}
@@ -256,6 +264,8 @@ class Sentence:
 
     def _loose(self, at: int, before: str, word: str, after: str) -> str:
         nouns = [earlier for earlier in self.words[:at] if self._is_noun(earlier)]
+        if word in ("them", "it") and at == 3 and self.words[0] in ("which", "what") and len(nouns) == 2:
+            nouns = nouns[:1]  # "which customers placed them?", where a column is placed_on
         if word in _DEMONSTRATIVES:
             return f"{word} {after}".rstrip(" ?.,:;") if self._points(at, before, after, bool(nouns)) else ""
         if word == "there" and (after in _ENDS or not after) and before not in cue_words()["auxiliaries"]:

@@ -22,12 +22,12 @@ from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, Turn
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.counting import count_of_others, counts_what_is_shown, figure_of_shown, measures_what_is_shown
-from nl2sql.sessions.grouping import grouped_by
-from nl2sql.sessions.naming import Named, edit_words, named_column, named_group, named_table
+from nl2sql.sessions.grouping import busiest_group, grouped_by
+from nl2sql.sessions.naming import edit_words, named_column, named_group, named_table
+from nl2sql.sessions.ordering import order, superlative
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
 from nl2sql.sessions.shown import Shown, what_is_shown
 from nl2sql.sessions.statement import Statement, read_statement
-from nl2sql.sessions.tables import column_of
 from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
@@ -93,6 +93,10 @@ class Editor:
             self._order_groups()
         elif statement.grouped and reading.adjective and not shown.explicit and not reading.count:
             self._pick_groups()
+        elif busiest_group(self.conditions) or (
+            not shown.explicit and self._counts_a_number() and self._aggregate(before)
+        ):
+            pass
         elif reading.count and not shown.explicit:
             self._count(before)
         elif reading.added and self._add_columns():
@@ -100,13 +104,13 @@ class Editor:
         elif shown.columns:
             self._extreme(before)
             self._show(shown)
-            self._superlative(shown)
+            superlative(self.conditions)
         elif reading.aggregate and self._aggregate(before):
             pass
         elif reading.orders and not statement.counts_only:
-            self._order()
+            order(self.conditions)
         elif reading.adjective and not statement.counts_only:
-            self._superlative(shown)
+            superlative(self.conditions)
         elif reading.adjective and len(statement.aggregates()) == 1:
             self._extreme_value()
         elif statement.aggregates() and not self.operations and len(words(reading.text)) <= 3:
@@ -243,6 +247,14 @@ class Editor:
         self.operations.append("aggregate")
         return True
 
+    def _counts_a_number(self) -> bool:
+        """ "how many platforms in total?", where a column has the number of them."""
+        match = re.search(r"\bhow many (?P<what>[a-z_]+)\b.* (?:in total|altogether|in all)\b", self.reading.text)
+        if not match or self.reading.aggregate != "SUM" or named_table([match["what"]], self.statement.schema):
+            return False
+        named = named_column([match["what"]], self.statement, self.conditions.kinds, ("number",))
+        return named is not None and self.statement.away(named.table) < 1
+
     def _extreme_value(self) -> None:
         """ "the largest one?" behind a sum or an average."""
         column = self.statement.aggregates()[0].find(exp.Column)
@@ -267,6 +279,9 @@ class Editor:
         for aggregate in self.statement.aggregates():
             if (column := aggregate.find(exp.Column)) is not None:
                 return column.copy()
+        rows = not self.statement.grouped and not self.statement.aggregates()
+        if rows and self.reading.aggregate in ("MAX", "MIN"):
+            return None  # "the youngest?" of a list is one of its rows
         named = self.conditions.only_one(("number",))
         return self.statement.column(named.table, named.column) if named else None
 
@@ -293,7 +308,7 @@ class Editor:
         statement.select(columns)
         self.operations.append("columns")
         if self.reading.orders and not self.reading.groupings:
-            self._order()
+            order(self.conditions)
 
     def _extreme(self, before: Statement) -> None:
         """ "Who earns it?" behind a highest salary: the rows that have it."""
@@ -305,87 +320,6 @@ class Editor:
             inner = before.tree.copy()
             self.statement.add_condition(exp.EQ(this=aggregate.this.copy(), expression=exp.Subquery(this=inner)))
             self.operations.append("filter extreme")
-
-    def _order(self) -> None:
-        keys = []
-        for phrase, direction in self.reading.orders:
-            named, way = self._order_column(phrase)
-            if named:
-                column = self.statement.column(named.table, named.column)
-                keys.append((column, (direction or way) == "desc"))
-        if keys:
-            self.statement.order_by(keys)
-            self.operations.append("order")
-
-    def _has_nulls(self, named: Named) -> bool:
-        """Would the lowest of the column be none at all?"""
-        column = exp.column(named.column, quoted=True)
-        query = exp.select("1").from_(exp.table_(named.table, quoted=True)).where(column.is_(exp.null())).limit(1)
-        result = self.database.run(query.sql(dialect=self.database.dialect), timeout_s=1.0, max_rows=1)
-        return result.success and bool(result.rows)
-
-    def _order_column(self, phrase: Phrase) -> tuple[Named | None, str]:
-        """The column that rows are sorted by: named itself, by an adjective ("dearest first"), or the first one."""
-        first = self.statement.tree.expressions[0].unalias()
-        if not phrase and isinstance(first, exp.Column) and (table := self.statement.table_of(first)):
-            return Named(table.name, first.name), ""
-        named = named_column([word for word in phrase if word not in _DIRECTIONS], self.statement)
-        if named and self.statement.away(named.table) <= 1:
-            return named, ""
-        adjective = self.reading.adjective
-        if adjective:
-            return self._adjective_column(adjective[2]), adjective[1]
-        return None, ""
-
-    def _adjective_column(self, columns: str) -> Named | None:
-        """A selected or compared column that fits the adjective, then any of the tables that are read."""
-        wanted = columns.split()
-        for table in self.statement.sources().values():
-            for column in table.columns:
-                if columns != "any" and set(words(column.name)) & set(wanted):
-                    return Named(table.name, column.name)
-        return (
-            self._selected_number()
-            or self.conditions.compared_before(("number", "year"))
-            or self.conditions.only_one(("number", "year"))
-        )
-
-    def _selected_number(self) -> Named | None:
-        for expression in self.statement.tree.expressions:
-            for column in expression.find_all(exp.Column):
-                table = self.statement.table_of(column)
-                if table and self.conditions.kinds.get((table.name.lower(), column.name.lower())) in ("number", "year"):
-                    return Named(table.name, column.name)
-        return None
-
-    def _superlative(self, shown: Shown) -> None:
-        """ "who is the youngest?" of a list: ordered by what the adjective is about, so many rows."""
-        adjective = self.reading.adjective
-        if adjective is None or self.statement.counts_only or self.reading.orders:
-            return
-        behind = words(self.reading.text.partition(adjective[0])[2])[:3]
-        phrases = [behind[:n] for n in range(len(behind), 0, -1)]
-        fits = [
-            named_column(phrase, self.statement, self.conditions.kinds, ("number", "year", "date", "datetime"))
-            for phrase in phrases
-        ]
-        named = next(filter(None, fits), None) or self._adjective_column(adjective[2])
-        if named is None or not column_of_schema(self.statement, named):
-            return
-        column = self.statement.column(named.table, named.column)
-        if adjective[1] == "asc" and self._has_nulls(named):
-            self.statement.add_condition(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())))
-        self.statement.order_by([(column, adjective[1] == "desc")])
-        self.statement.limit(self.reading.limit or 1)
-        self.operations += ["order", "limit"]
-
-
-_DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "highest", "lowest", *STOP_WORDS])
-
-
-def column_of_schema(statement: Statement, named: Named) -> bool:
-    table = statement.schema.table(named.table)
-    return table is not None and column_of(table, named.column)
 
 
 def _tables(statement: Statement) -> set[str]:

@@ -7,6 +7,7 @@ are dropped: "by country" behind one country means all of them.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from sqlglot import exp
@@ -17,9 +18,15 @@ from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group
 from nl2sql.sessions.reading import Phrase
 from nl2sql.sessions.tables import key_columns
+from nl2sql.sql.words import words
 
 FORMATS = {"day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
 _DATES = ("date", "datetime")
+_MOST = re.compile(
+    r"\b(?:which|what) (?P<what>[a-z_]+(?: [a-z_]+)?) (?:has|have|had|gets?|got|pays?|paid|earns?|earned|sells?|sold)"
+    r" (?:the )?(?P<end>most|fewest|least|highest|lowest|largest|smallest)(?: (?:one|figure|number|amount))?"
+    r"(?: of (?:them|these|those))?\s*[.?!]*\s*$"
+)
 
 
 class Grouped(NamedTuple):
@@ -42,6 +49,30 @@ def grouped_by(phrase: Phrase, conditions: Conditions) -> Grouped | None:
     _drop_conditions(named, conditions)
     column = conditions.statement.column(named.table, named.column)
     return Grouped(column, [*_own_key(named, conditions), column])
+
+
+def busiest_group(conditions: Conditions) -> bool:
+    """ "which genre has the most?": one row, the group with the most rows, or with the highest of what was measured.
+
+    Whether it was asked: of rows, a count or one other figure.
+    """
+    match, statement = _MOST.search(conditions.reading.text), conditions.statement
+    measures = statement.aggregates()
+    if not match or statement.grouped or len(measures) > 1 or (measures and not statement.counts_only):
+        return False
+    if not measures and match["end"] not in ("most", "fewest", "least"):
+        return False
+    grouped = grouped_by(tuple(words(match["what"])), conditions)
+    if grouped is None:
+        return False
+    measure = measures[0].copy() if measures else exp.Count(this=exp.Star())
+    statement.clear("group", "having", "order", "limit", "distinct")
+    statement.select([grouped.shown, measure])
+    statement.tree.set("group", exp.Group(expressions=[key.copy() for key in grouped.keys]))
+    statement.order_by([(measure.unalias().copy(), match["end"] in ("most", "highest", "largest"))])
+    statement.limit(1)
+    conditions.made += ["group", "order", "limit"]
+    return True
 
 
 def _own_key(named: Named, conditions: Conditions) -> list[exp.Expr]:

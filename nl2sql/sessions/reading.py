@@ -47,6 +47,7 @@ _RANKED = re.compile(
     r"\b(?P<end>top|bottom|best|worst|highest|lowest|first|last)(?: \w+){0,3}? by (?P<what>[^,.;:?!()]+)"
 )
 _WHICH_N = re.compile(r"\bwhich (?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b")
+_SO_MANY = re.compile(rf"\b(?:[a-z]{{3,}}est|most [a-z]+) (?P<count>{_COUNTED})\b")
 _ONCE = re.compile(
     r"\b(?:each (?:\w+ ){0,2}(?:only )?(?:once|one time)|every (?:\w+ ){1,2}(?:once|one time)|one time each"
     r"|no duplicates|without duplicates|distinct|unique|different)\b"
@@ -80,8 +81,9 @@ _TOO = re.compile(
 )
 _NEGATED = re.compile(
     r"(?:\b(?:not|never|neither|nor|(?:do|does|did)(?: not|n['’]t) [a-z]+|except"
-    r"|excluding|without|but not|anything but|all but|everything but"
-    r"|other than|apart from|outside|no longer|not counting|minus|omit|omitting|ignoring|leave out|leaving out"
+    r"|exclud(?:e|ing)|drop(?:ping)?|remov(?:e|ing)|skip(?:ping)?|hid(?:e|ing)|discard(?:ing)?"
+    r"|without|but not|anything but|all but|everything but"
+    r"|other than|apart from|outside|no longer|not counting|minus|omit|omitting|ignor(?:e|ing)|leave out|leaving out"
     r"|less (?:all|everything|those|the ones)|without counting)|n['’]t)"
     r"(?: (?:for|in|at|from|of|by|with|an?|any|the|those|these|ones|who|that|which|have|has|had|are|is|was|were|been"
     r"|[a-z]{2,}ed|paid|made))*\s*$"
@@ -220,7 +222,7 @@ def _other(direction: str) -> str:
 
 
 def _limit(text: str) -> int | None:
-    match = _WHICH_N.search(text) or _TOP.search(text)
+    match = _WHICH_N.search(text) or _TOP.search(text) or _SO_MANY.search(text)
     return _as_number(match["count"]) if match else None
 
 

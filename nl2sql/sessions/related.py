@@ -1,8 +1,9 @@
 """Follow-ups about rows of another table that belong to those shown: "which of these have no orders?".
 
 Behind ``SELECT company FROM customers`` on ``scale_models`` this adds ``NOT customer_id IN (SELECT customer_id FROM
-"order" ...)``. Only tables one key away are looked at. Not covered: how many there are ("more than three orders"),
-and what else is said of them ("no orders in May").
+"order" ...)``; where the rows themselves have the other table's key, that key IS NULL ("those without a manager"). Only
+tables one key away are looked at. Not covered: how many there are ("more than three orders"), and what else is said of
+them ("no orders in May").
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ def _condition(table: Table, statement: Statement, absent: bool) -> exp.Expr | N
             if other.name != table.name or len(pairs) != 1:
                 continue
             [(mine, theirs)] = pairs
+            if any(
+                key.columns == (mine,) and key.ref_table.lower() == table.name.lower() for key in source.foreign_keys
+            ):
+                missing = exp.Is(this=statement.column(source.name, mine), expression=exp.Null())
+                return missing if absent else exp.Not(this=missing)
             found = select_of(statement, table.name, theirs, absent).tree
             among = exp.In(this=statement.column(source.name, mine), query=exp.Subquery(this=found))
             return exp.Not(this=among) if absent else among

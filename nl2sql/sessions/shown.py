@@ -37,12 +37,20 @@ _OWN = re.compile(
     r"(?: of (?:that|those|these|them|this|it|the|each)\b.*)?$"
 )
 _WHO = re.compile(
-    r"\bwho\b|\bby whom\b|\bcalled\b|\bwhich (?:ones|one|are they)\b|\bwhich (?:\w+ ){1,2}ones\b|\bwhat are they\b"
-    r"|\b(?:list|show|name|see|give) (?:me )?(?:them|those|these|all of them|the ones)\b"
+    r"(?<!those )(?<!ones )(?<!people )(?<!all )\bwho\b|\bby whom\b|\bcalled\b|\bwhich (?:ones|one|are they)\b"
+    r"|\bwhich (?:\w+ ){1,2}ones\b|\bwhat are they\b"
+    r"|\b(?:list|show|name|see|give) (?:me )?(?:them|those|these|all of them|the ones|(?:the )?(?:full )?list$)"
+)
+_WHO_DOES = re.compile(r"\bwho (?P<what>[a-z]+) (?:it|them|this|that|these|those)\b")
+_WHEN = re.compile(
+    r"\bwhen (?:is|are|was|were|did|do|does|has|have|had) (?:it|they|these|those|he|she|each) (?:get |been )?"
+    r"(?P<what>[a-z]+)"
 )
 _WHICH_OF = re.compile(r"\bwhich (?:of|ones|one)\b|^(?:and )?which\b")
 _FILLER_WORDS = """please only just too also instead with together and then thanks as well their its his her all"""
 _FILLER = frozenset(_FILLER_WORDS.split())
+_DATE = (("date",), ("dates",), ("day",), ("days",), ("when",), ("time",))
+_GIVEN, _FAMILY = frozenset(["first", "given"]), frozenset(["last", "family", "surname"])
 _END = re.compile(r"\b(?:of (?:the|those|these|them|that|all)|for|that|which|who|with|where|whose|in|on|at|from)\b")
 
 
@@ -64,9 +72,15 @@ def what_is_shown(reading: Reading, statement: Statement, used: Sequence[tuple[i
     first = reading.text[slice(*reading.clauses[0])].strip() if reading.clauses else ""
     clauses = [reading.text[start:end].strip() for start, end in reading.clauses]
     for clause in clauses:
+        if (match := _WHEN.search(clause)) and (named := _date_of(words(match["what"]), statement, kinds)):
+            return Shown((named,), explicit=True)
+        if (match := _WHO_DOES.search(clause)) and (named := named_group(words(match["what"]), statement)):
+            return Shown((named,), explicit=True, distinct=_repeats(named, statement))
         match = _OBJECT.search(clause) or _BARE.search(clause)
         if match and not _verbs() & set(words(match["what"])):
-            named = named_group(tuple(words(match["what"])), statement)
+            phrase = tuple(words(match["what"]))
+            named = _date_of(phrase, statement, kinds) if phrase in _DATE else None
+            named = named or named_group(phrase, statement)
             if named:
                 return Shown((named,), explicit=True, distinct=_repeats(named, statement))
         if (match := _OWN.search(clause)) and not reading.adjective:
@@ -74,13 +88,27 @@ def what_is_shown(reading: Reading, statement: Statement, used: Sequence[tuple[i
             if named:
                 return Shown((named,), explicit=True)
     rows_before = not statement.grouped and not statement.aggregates()
-    asks = _WHO.search(reading.text) or (not rows_before and _WHICH_OF.search(first))
-    if asks and not (rows_before and not re.search(r"\bwho\b|\bcalled\b|\bwhat are they\b", reading.text)):
+    which = _WHICH_OF.search(first) if not rows_before else None
+    known = which and (used or which[0] not in ("which", "and which") or named_table(words(first), statement.schema))
+    asks = _WHO.search(reading.text) or known
+    called = re.search(r"\bcalled\b|\bwhat are they\b", reading.text)
+    if asks and (called or not rows_before or re.search(r"\bwho\b", reading.text)):
         table = named_table(words(first), statement.schema)
         target = table if table and statement.away(table.name) <= 1 and not rows_before else statement.main
-        label = label_of(target, statement)
-        return Shown((label,)) if label else Shown()
+        columns = _called(target, statement)
+        person = any({"name", *_GIVEN} & set(words(each.column)) for each in columns)
+        return Shown(columns if called or person or not rows_before else ())
     return Shown()
+
+
+def _called(table: Table, statement: Statement) -> tuple[Named, ...]:
+    """The columns that rows are called by: a label, of people with a name in two parts both."""
+    label = label_of(table, statement)
+    own = statement.schema.table(label.table) if label else None
+    if label is None or own is None or not _GIVEN & set(words(label.column)):
+        return (label,) if label else ()
+    family = next((c.name for c in own.columns if _FAMILY & set(words(c.name)) and "name" in c.name.lower()), None)
+    return (label, Named(own.name, family)) if family else (label,)
 
 
 @cache
@@ -149,14 +177,21 @@ def _content(phrase: Phrase) -> Phrase:
     )
 
 
+def _date_of(phrase: Sequence[str], statement: Statement, kinds: Kinds) -> Named | None:
+    """The date of the main table that the words name, or its first one; None where it has none."""
+    wanted = ("time", "datetime") if phrase[0] == "time" else ("date", "datetime")
+    named = named_column(phrase, statement, kinds, (*wanted, "year"))
+    if named and statement.away(named.table) < 1:
+        return named
+    dates = [c for c in statement.main.columns if kinds[statement.main.name.lower(), c.name.lower()] in wanted]
+    return Named(statement.main.name, dates[0].name) if dates and tuple(phrase) in _DATE else None
+
+
 def _one(phrase: Phrase, statement: Statement, kinds: Kinds) -> Named | None:
     if len(phrase) > 5:
         return None
-    if phrase[0] in ("date", "dates", "day", "days", "when", "time") and len(phrase) == 1:
-        wanted = ("time", "datetime") if phrase[0] == "time" else ("date", "datetime")
-        dates = [c for c in statement.main.columns if kinds[statement.main.name.lower(), c.name.lower()] in wanted]
-        if dates:
-            return Named(statement.main.name, dates[0].name)
+    if phrase in _DATE and (dated := _date_of(phrase, statement, kinds)):
+        return dated
     if phrase in (("name",), ("names",), ("title",), ("titles",), ("label",), ("labels",)):
         label = label_of(statement.main, statement)
         if label and words(label.column)[-1] == phrase[0].removesuffix("s"):

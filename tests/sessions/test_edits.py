@@ -228,7 +228,9 @@ def test_what_is_compared_outside_a_limited_query_is_selected_in_it(selected, wi
     assert sql == f"SELECT COUNT(*) FROM (SELECT {within} FROM products LIMIT 2) AS shown WHERE colour = 'red'"
 
 
-@pytest.mark.parametrize("question", ["What is their average price?", "the average price of those", "Average price of them?"])
+@pytest.mark.parametrize(
+    "question", ["What is their average price?", "the average price of those", "Average price of them?"]
+)
 def test_an_average_of_what_was_shown_is_that_of_the_rows_in_the_limit(question, sales):
     [(sql, _)] = edited(question, Turn("", sql=DEAREST_TWO), sales)
     assert sql.startswith("SELECT AVG(price) FROM (SELECT name, price FROM products ORDER BY") and "LIMIT 2)" in sql

@@ -1,0 +1,107 @@
+"""What a follow-up sorts by, and the one or few rows that a superlative asks for.
+
+On ``scale_models``, behind ``SELECT title FROM products WHERE list_price > 10``: "sort them by maker" adds ``ORDER BY
+maker``, "the cheapest?" ``ORDER BY list_price LIMIT 1``. An adjective is about a column that is selected or compared
+before, where one fits it (``edit_words.yaml``).
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from nl2sql.agents.context.linking import STOP_WORDS
+from nl2sql.sessions import members
+from nl2sql.sessions.conditions import Conditions
+from nl2sql.sessions.naming import Named, named_column
+from nl2sql.sessions.reading import Phrase
+from nl2sql.sessions.tables import column_of
+from nl2sql.sql.words import words
+
+_DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "highest", "lowest", *STOP_WORDS])
+_NUMBERS = ("number", "year")
+_BIRTH = frozenset(["birth", "born"])
+
+
+def order(conditions: Conditions) -> None:
+    """Sort the rows as the reading says."""
+    keys = []
+    for phrase, direction in conditions.reading.orders:
+        named, way = _order_column(phrase, conditions)
+        if named:
+            column = conditions.statement.column(named.table, named.column)
+            keys.append((column, (direction or way) == "desc"))
+    if keys:
+        conditions.statement.order_by(keys)
+        conditions.made.append("order")
+
+
+def superlative(conditions: Conditions) -> None:
+    """ "who is the youngest?" of a list: ordered by what the adjective is about, so many rows."""
+    reading, statement = conditions.reading, conditions.statement
+    adjective = reading.adjective
+    if adjective is None or statement.counts_only or reading.orders:
+        return
+    behind = words(reading.text.partition(adjective[0])[2])[:3]
+    phrases = [behind[:n] for n in range(len(behind), 0, -1)]
+    kinds = (*_NUMBERS, "date", "datetime")
+    fits = [named_column(phrase, statement, conditions.kinds, kinds) for phrase in phrases]
+    named = next(filter(None, fits), None) or _adjective_column(adjective[2], conditions)
+    table = statement.schema.table(named.table) if named else None
+    if named is None or table is None or not column_of(table, named.column):
+        return
+    column = statement.column(named.table, named.column)
+    if adjective[1] == "asc" and _has_nulls(named, conditions):
+        statement.add_condition(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())))
+    statement.order_by([(column, adjective[1] == "desc")])
+    statement.limit(reading.limit or 1)
+    conditions.made += ["order", "limit"]
+
+
+def _has_nulls(named: Named, conditions: Conditions) -> bool:
+    """Would the lowest of the column be none at all?"""
+    column, database = exp.column(named.column, quoted=True), conditions.database
+    query = exp.select("1").from_(exp.table_(named.table, quoted=True)).where(column.is_(exp.null())).limit(1)
+    result = database.run(query.sql(dialect=database.dialect), timeout_s=1.0, max_rows=1)
+    return result.success and bool(result.rows)
+
+
+def _order_column(phrase: Phrase, conditions: Conditions) -> tuple[Named | None, str]:
+    """The column that rows are sorted by: named itself, by an adjective ("dearest first"), or the first one."""
+    statement, adjective = conditions.statement, conditions.reading.adjective
+    first = statement.tree.expressions[0].unalias()
+    if not phrase and isinstance(first, exp.Column) and (table := statement.table_of(first)):
+        return Named(table.name, first.name), ""
+    whole = named_column(phrase, statement)  # "last" may be of the name, as in last_name
+    bare = named_column([word for word in phrase if word not in _DIRECTIONS], statement)
+    named = max(filter(None, (bare, whole)), key=lambda fit: fit.score, default=None)
+    if named and statement.away(named.table) <= 1:
+        return named, ""
+    return (_adjective_column(adjective[2], conditions), adjective[1]) if adjective else (None, "")
+
+
+def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
+    """A column of the tables that are read whose name has one of the words, best one that is compared or selected.
+
+    "Oldest" may be of a birth or of any date: where there is a birth, it is that.
+    """
+    statement, wanted = conditions.statement, set(columns.split()) - {"any"}
+    known = {column for _, column in members.compared_columns(statement)} | set(_selected(conditions))
+    fits = [
+        Named(table.name, column.name)
+        for table in statement.sources().values()
+        for column in table.columns
+        if wanted & set(words(column.name))
+    ]
+    if fits:
+        births = [fit for fit in fits if _BIRTH & wanted & set(words(fit.column))]
+        return max(births or fits, key=lambda fit: (fit.table.lower(), fit.column.lower()) in known)
+    shown = next((Named(*column) for column in _selected(conditions) if conditions.kinds.get(column) in _NUMBERS), None)
+    return shown or conditions.compared_before(_NUMBERS) or conditions.only_one(_NUMBERS)
+
+
+def _selected(conditions: Conditions) -> list[tuple[str, str]]:
+    """(table, column) in lower case of the columns that are selected, also within an aggregate."""
+    statement = conditions.statement
+    columns = [column for e in statement.tree.expressions for column in e.find_all(exp.Column)]
+    pairs = [(statement.table_of(column), column) for column in columns]
+    return [(table.name.lower(), column.name.lower()) for table, column in pairs if table]
