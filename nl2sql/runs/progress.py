@@ -10,9 +10,9 @@
 
 Finished questions are no measure: all that run at once end late, and the quick ones end first. So each question that is
 under way, or waits, is taken to cost what the finished ones cost on average (at first: what its controller may ask for
-at most), and one that has asked for more already one call more. Speed is that of the last minute; the time left is said
-once a question is done, for the first calls are slow: each computes a prompt from its beginning. Not counted: scoring,
-which has a bar of its own; EX so far, which would execute golds while the model computes.
+at most), and one that has asked for more already a quarter more than it has. Speed is that of the last minute; the time
+left is said once a question is done, for the first calls are slow: each computes a prompt from its beginning. Not
+counted: scoring, which has a bar of its own; EX so far, which would execute golds while the model computes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from nl2sql.interfaces import Completion, Message, Model
 
 RECENT_S = 60.0  # of which speed is taken
 DRAWN_EVERY_S = 0.1
+MORE = 4  # a question that has outlasted the others is taken to ask for calls / MORE more
 PRIOR_EPISODES = 2  # that the guess made before anything is done counts for
 
 
@@ -93,7 +94,7 @@ class Work:
     def _expected(self) -> int:
         each = (self._done_calls + PRIOR_EPISODES * self._prior) / (self._done + PRIOR_EPISODES)
         waiting = self.total - self._done - len(self._running)
-        under_way = sum(max(each, calls + 1) for calls in self._running.values())
+        under_way = sum(max(each, calls + max(1, calls // MORE)) for calls in self._running.values())
         return round(self._done_calls + under_way + waiting * each)
 
 

@@ -19,12 +19,17 @@ from datetime import date, timedelta
 
 from sqlglot import exp
 
+from nl2sql.sessions.naming import Kinds, Named
 from nl2sql.sessions.reading import Comparison
+from nl2sql.sessions.statement import Statement
+from nl2sql.sql.words import words
 
 DATES = ("date", "datetime")
 SIGNS: dict[str, type[exp.Binary]] = {">": exp.GT, ">=": exp.GTE, "<": exp.LT, "<=": exp.LTE, "=": exp.EQ}
 _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE}
 _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ](?P<time>.+))?")
+_CHEAPER = re.compile(r"\b(?:cheaper|dearer|pricier|more expensive|less expensive) than\s*(?:\S{1,3}\s*)?$")
+PRICE = frozenset(["price", "cost", "amount", "value"])
 _ONE_DAY = timedelta(days=1)
 
 
@@ -38,6 +43,20 @@ def kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
         "time": [("time", "datetime")],
     }
     return kinds[comparison.kind]
+
+
+def is_of_a_price(before: str) -> bool:
+    """Does the text before a number say that it is a price: "cheaper than "?"""
+    return bool(_CHEAPER.search(before))
+
+
+def price_of(statement: Statement, kinds: Kinds) -> Named:
+    """The first number of the tables that are read which is called a price. Raises LookupError."""
+    for table in statement.sources().values():
+        for column in table.columns:
+            if kinds[table.name.lower(), column.name.lower()] == "number" and PRICE & set(words(column.name)):
+                return Named(table.name, column.name)
+    raise LookupError("a price")
 
 
 def contradict(condition: exp.Expr, comparison: Comparison) -> bool:

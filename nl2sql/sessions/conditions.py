@@ -18,7 +18,18 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Database
 from nl2sql.sessions import members
-from nl2sql.sessions.compared import DATES, SIGNS, comparison_condition, contradict, excludes, excluding, kinds_for
+from nl2sql.sessions.compared import (
+    DATES,
+    PRICE,
+    SIGNS,
+    comparison_condition,
+    contradict,
+    excludes,
+    excluding,
+    is_of_a_price,
+    kinds_for,
+    price_of,
+)
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, column_kinds, edit_words, named_column, named_group
 from nl2sql.sessions.reading import Comparison, Phrase, Reading, adjectives, are_left_out, is_left_out, is_negated
@@ -200,7 +211,7 @@ class Conditions:
             and text == self.question[match.start : match.end]
         ):
             return False  # "single" beside "Greywater"
-        if text in adjectives() or text in edit_words()["months"] or text in STOP_WORDS:
+        if all(word in adjectives() or word in edit_words()["months"] or word in STOP_WORDS for word in words(text)):
             return False
         if any(
             c.start <= match.start and match.end <= c.end and c.kind in ("year", "month")
@@ -238,8 +249,15 @@ class Conditions:
         near = (self._column_near(comparison, wanted) for wanted in kinds)
         before = (self.compared_before(wanted) for wanted in kinds)
         alone = (self.only_one(wanted) for wanted in kinds)
-        if named := next(filter(None, (*near, *before, *alone)), None):
+        if named := next(filter(None, (self._price(comparison), *near, *before, *alone)), None):
             self._compare_with(comparison, named)
+        elif comparison.operator not in ("", "="):
+            raise LookupError(f"a column that is {comparison.operator} {comparison.text}")
+
+    def _price(self, comparison: Comparison) -> Named | None:
+        """ "cheaper than 10" is about a price, whatever else has numbers. Raises LookupError where there is none."""
+        said = is_of_a_price(self.reading.text[: comparison.start])
+        return price_of(self.statement, self.kinds) if said else None
 
     def _compare_with(self, comparison: Comparison, named: Named) -> None:
         replaced = self._compared(named.table, named.column)
@@ -267,7 +285,7 @@ class Conditions:
         start, end = next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
         if _COSTS.search(self.reading.text[start : comparison.start]):
             price = self.compared_before(wanted)  # "those that cost less than 20": of the price that was compared
-            if price and set(words(price.column)) & {"price", "cost", "amount", "value"}:
+            if price and PRICE & set(words(price.column)):
                 return price
         behind = [w for w in words(self.reading.text[comparison.end : end])[:3] if w not in _signs()]
         before = [w for w in words(self.reading.text[start : comparison.start])[-7:] if w not in _signs()]
@@ -383,7 +401,8 @@ def _signs() -> frozenset[str]:
 
 def _cue_places(text: str) -> list[tuple[int, int]]:
     """Where the cues of a follow-up stand: "back" in "back to the stations" is no value."""
-    phrases = [phrase for phrase in (*cue_words()["reaching_back"], *cue_words()["openings"]) if " " in phrase]
+    lists = (cue_words()[name] for name in ("reaching_back", "openings", "endings"))
+    phrases = [phrase for those in lists for phrase in those if " " in phrase]
     return [match.span() for phrase in phrases for match in re.finditer(rf"\b{re.escape(phrase)}\b", text)]
 
 

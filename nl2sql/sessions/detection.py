@@ -119,7 +119,9 @@ class Sentence:
         self.opening = " ".join(self.words[: len(self.words) - len(self.rest)])
 
     def leaves_out_what(self) -> bool:
-        """ "Group by product line", "and what about ratings below 1900?": sure signs, whatever the other words are."""
+        """ "Group by line", "and what about ratings below 9?", "How many are there in each?": whatever else is said."""
+        if forms.HOW_MANY_EACH.match(self.text):
+            return True
         bare = self.words[1:2] == ["by"] and self.words[0] in cue_words()["edit_verbs"]
         return bare or (self.opening.endswith(("what about", "how about")) and not self._is_whole(self.rest))
 
@@ -217,8 +219,8 @@ class Sentence:
         verbs = [*cue_words()["auxiliaries"], "of", "in", "at", "on", "from", "per", "by", "each"]
         for at in range(len(rest) - 2):
             asked = rest[at : at + 2] in (["how", "many"], ["how", "much"]) and rest[at + 2] in verbs
-            grouped = rest[at + 2] in ("per", "by", "each")
-            named = any(map(self._names, rest[:at])) or (not grouped and self._subject_behind(rest[at + 2 :]))
+            said = list(takewhile(lambda word: word not in ("per", "by", "each", "every"), rest[at + 2 :]))
+            named = any(map(self._names, rest[:at])) or (bool(said) and self._subject_behind(said))
             if asked and not named:
                 return " ".join(rest[at : at + 3])
         asking = {*cue_words()["asking"], *cue_words()["superlatives"]}

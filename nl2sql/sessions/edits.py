@@ -24,13 +24,14 @@ from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.counting import count_of_others, counts_what_is_shown, figure_of_shown, measures_what_is_shown
 from nl2sql.sessions.grouping import busiest_group, grouped_by
 from nl2sql.sessions.naming import edit_words, named_column, named_group, named_table
-from nl2sql.sessions.ordering import order, superlative
+from nl2sql.sessions.ordering import best_first, order, superlative
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
 from nl2sql.sessions.shown import Shown, what_is_shown
 from nl2sql.sessions.statement import Statement, read_statement
 from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
+_FIGURES = ("maximum", "minimum", "max", "min")
 Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
 _ENTITY = re.compile(
     r"\b(?:that|this|those|these|the same|back to the|back to that|of the) (?P<what>[a-z_]+(?: [a-z_]+)?)"
@@ -75,7 +76,7 @@ class Editor:
         asked_before = self.statement.copy()
         self.conditions.edit()
         self.reading = self.conditions.reading
-        shown = what_is_shown(self.reading, self.statement, self.conditions.used, self.conditions.kinds)
+        shown = what_is_shown(self.conditions)
         if entity and shown.columns and all(c.table.lower() == entity.lower() for c in shown.columns):
             table = self.statement.schema.table(entity)
             if table and table.name != self.statement.main.name:
@@ -91,7 +92,7 @@ class Editor:
             self.operations.append("count")
         elif reading.groupings and self._group(reading.groupings):
             self._order_groups()
-        elif statement.grouped and reading.adjective and not shown.explicit and not reading.count:
+        elif statement.grouped and self._picks() and not shown.explicit and not reading.count:
             self._pick_groups()
         elif busiest_group(self.conditions) or (
             not shown.explicit and self._counts_a_number() and self._aggregate(before)
@@ -118,6 +119,7 @@ class Editor:
             self._group([phrase] if phrase else [])  # "customer country" behind a figure
         said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
         if reading.limit and said and "limit" not in self.operations and not statement.counts_only:
+            best_first(self.conditions)
             statement.limit(reading.limit)
             self.operations.append("limit")
 
@@ -180,6 +182,11 @@ class Editor:
             self._pick_groups(limit=reading.limit)
         elif reading.orders and reading.orders[0][1]:
             self._pick_groups(limit=None)
+
+    def _picks(self) -> bool:
+        """Does an adjective pick groups? "The maximum" behind an average of each is another figure of each."""
+        adjective = self.reading.adjective
+        return adjective is not None and not (adjective[0] in _FIGURES and "which" not in self.reading.text)
 
     def _pick_groups(self, limit: int | None = 1) -> None:
         """ "which of these is the lowest?": by the measure, so many of them."""

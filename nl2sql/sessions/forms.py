@@ -41,3 +41,4 @@ DEFINITE = re.compile(rf"\b(?:of|list|show|give me|name|are|were) the {_COUNT} (
 SUPERLATIVE = re.compile(r"\b(?:[a-z]{2,}est|most|least|fewest|top|best|worst|first|last|that|who|which|whose)\b")
 CONDITION = re.compile(r"^[a-z]+ (?:over|under|above|below|after|before|since|until|from|at least|at most) [\d.,/-]+$")
 TAKEN_UP = re.compile(r"^(?:and|but|so) (?:the|those) (?:[a-z]+ ){1,2}, .*\b(?:they|them|it|that|those)\b")
+HOW_MANY_EACH = re.compile(r"(?:and )?how many (?:are (?:there|they) )?(?:(?:in|for|on|at) )?(?:per|by|each|every)\b")

@@ -7,6 +7,8 @@ before, where one fits it (``edit_words.yaml``).
 
 from __future__ import annotations
 
+import re
+
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import STOP_WORDS
@@ -19,13 +21,18 @@ from nl2sql.sql.words import words
 
 _DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "highest", "lowest", *STOP_WORDS])
 _NUMBERS = ("number", "year")
+_END = re.compile(r"\b(?P<end>top|best|bottom|worst) (?:\d{1,3}|[a-z]+)\b")
 _BIRTH = frozenset(["birth", "born"])
 
 
 def order(conditions: Conditions) -> None:
     """Sort the rows as the reading says."""
-    keys = []
+    keys: list[tuple[exp.Expr, bool]] = []
     for phrase, direction in conditions.reading.orders:
+        measures = conditions.statement.aggregates()
+        if not phrase and conditions.statement.grouped and measures and "alphabet" not in conditions.reading.text:
+            keys.append((measures[-1].unalias().copy(), direction == "desc"))
+            continue
         named, way = _order_column(phrase, conditions)
         if named:
             column = conditions.statement.column(named.table, named.column)
@@ -55,6 +62,20 @@ def superlative(conditions: Conditions) -> None:
     statement.order_by([(column, adjective[1] == "desc")])
     statement.limit(reading.limit or 1)
     conditions.made += ["order", "limit"]
+
+
+def best_first(conditions: Conditions) -> None:
+    """ "the top 5" of rows in no order: by the figure of each group, or by the number that a condition compares."""
+    statement, end = conditions.statement, _END.search(conditions.reading.text)
+    if not end or statement.tree.args.get("order") is not None:
+        return
+    measures, compared = statement.aggregates(), conditions.compared_before(("number",))
+    key = measures[-1].unalias().copy() if statement.grouped and measures else None
+    if key is None and compared and not statement.grouped:
+        key = statement.column(compared.table, compared.column)
+    if key is not None:
+        statement.order_by([(key, end["end"] in ("top", "best"))])
+        conditions.made.append("order")
 
 
 def _has_nulls(named: Named, conditions: Conditions) -> bool:

@@ -13,6 +13,7 @@ from functools import cache
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Table
+from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Kinds, Named, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, listed_phrases
@@ -63,8 +64,10 @@ class Shown:
     distinct: bool = False
 
 
-def what_is_shown(reading: Reading, statement: Statement, used: Sequence[tuple[int, int]], kinds: Kinds) -> Shown:
+def what_is_shown(conditions: Conditions) -> Shown:
     """What the follow-up wants to see; no columns where it leaves them as they are."""
+    reading, statement = conditions.reading, conditions.statement
+    used, kinds = conditions.used, conditions.kinds
     for columns in _listed_columns(reading, statement, used, kinds):
         return Shown(columns, explicit=True)
     if reading.groupings or reading.aggregate or reading.count:
@@ -84,12 +87,16 @@ def what_is_shown(reading: Reading, statement: Statement, used: Sequence[tuple[i
             if named:
                 return Shown((named,), explicit=True, distinct=_repeats(named, statement))
         if (match := _OWN.search(clause)) and not reading.adjective:
-            named = named_column(words(match["what"]), statement)
-            if named:
-                return Shown((named,), explicit=True)
+            phrase = tuple(words(match["what"]))
+            asks_who = match[0].startswith("who")
+            named = named_group(phrase, statement) if asks_who else named_column(phrase, statement)
+            if named and not (asks_who and _is_code(named, statement)):
+                once = asks_who and named.table != statement.main.name
+                return Shown((named,), explicit=True, distinct=once)
     rows_before = not statement.grouped and not statement.aggregates()
     which = _WHICH_OF.search(first) if not rows_before else None
-    known = which and (used or which[0] not in ("which", "and which") or named_table(words(first), statement.schema))
+    alone = which and which[0] in ("which", "and which") and not named_table(words(first), statement.schema)
+    known = which and (conditions.made or not alone)
     asks = _WHO.search(reading.text) or known
     called = re.search(r"\bcalled\b|\bwhat are they\b", reading.text)
     if asks and (called or not rows_before or re.search(r"\bwho\b", reading.text)):
@@ -99,6 +106,12 @@ def what_is_shown(reading: Reading, statement: Statement, used: Sequence[tuple[i
         person = any({"name", *_GIVEN} & set(words(each.column)) for each in columns)
         return Shown(columns if called or person or not rows_before else ())
     return Shown()
+
+
+def _is_code(named: Named, statement: Statement) -> bool:
+    """Is it a key to another row ("manager_id"), which is nobody's name?"""
+    table = statement.schema.table(named.table)
+    return table is not None and any(named.column in key.columns for key in table.foreign_keys)
 
 
 def _called(table: Table, statement: Statement) -> tuple[Named, ...]:

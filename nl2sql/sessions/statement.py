@@ -14,6 +14,8 @@ Not covered: set operations, WITH, derived tables (``read_statement`` gives None
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +31,7 @@ from nl2sql.sql.same import read_double_quoted_values
 from nl2sql.sql.writing import written
 
 FARTHEST = 3  # joins to a column's table
+FAR_TURN = 1.5  # joins that a turn at a table which both refer to counts for
 
 
 class Step(NamedTuple):
@@ -161,24 +164,26 @@ class Statement:
                     break
 
     def _path(self, table: str) -> list[Step] | None:
-        """The joins to ``table``; None where it is not near."""
+        """The joins to ``table``, by a table that links both rather than by a third that both refer to ("the courses of
+        a teacher": those that he teaches, not those of his department); None where it is not near."""
         sources = self.sources()
-        if any(source.name.lower() == table.lower() for source in sources.values()):
-            return []
-        waiting: list[tuple[str, Table, list[Step]]] = [(alias, source, []) for alias, source in sources.items()]
-        seen = {source.name.lower() for source in sources.values()}
+        waiting: list[tuple[float, int, str, Table, list[Step]]] = []
+        for alias, source in sources.items():
+            waiting.append((0, len(waiting), alias, source, []))
+        order = itertools.count(len(waiting))
+        seen: set[str] = set()
         while waiting:
-            alias, source, path = waiting.pop(0)
-            if len(path) >= FARTHEST:
+            cost, _, alias, source, path = heapq.heappop(waiting)
+            if source.name.lower() == table.lower():
+                return path
+            if source.name.lower() in seen or len(path) >= FARTHEST:
                 continue
+            seen.add(source.name.lower())
             for link, target in links(source, self.schema):
-                if target.name.lower() in seen:
-                    continue
-                longer = [*path, Step(alias, link, target.name, not is_one(source, link, target))]
-                if target.name.lower() == table.lower():
-                    return longer
-                seen.add(target.name.lower())
-                waiting.append((target.name.lower(), target, longer))
+                step = Step(alias, link, target.name, not is_one(source, link, target))
+                turn = FAR_TURN if path and step.many and not path[-1].many else 0
+                new = (cost + 1 + turn, next(order), target.name.lower(), target, [*path, step])
+                heapq.heappush(waiting, new)
         return None
 
     def without_aliases(self) -> None:

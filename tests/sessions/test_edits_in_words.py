@@ -21,6 +21,10 @@ SHIPPED = "SELECT COUNT(*) FROM \"order\" WHERE status = 'shipped'"
 PAID = (
     "SELECT AVG(instructors.salary) FROM instructors JOIN departments ON departments.dept_code = instructors.dept_code"
 )
+COUNTED = "SELECT genre, COUNT(*) FROM titles GROUP BY genre"
+COPIES = "SELECT copy_id FROM copies WHERE status = 'lost'"
+ADVISORS = "SELECT DISTINCT instructors.name FROM students JOIN instructors ON students.advisor_id ="
+TAUGHT = "instructors JOIN sections ON instructors.instructor_id = sections.instructor_id JOIN courses"
 HOT = "SELECT MAX(temp_max) FROM daily_readings"
 
 
@@ -63,6 +67,24 @@ def edit(databases: dict[str, Database], name: str, before: str, question: str) 
             "SELECT reading_date FROM daily_readings WHERE temp_max = (",
         ),
         ("scale_models", SHIPPED, "show me the list", "SELECT customers.contact_name FROM"),
+        ("scale_models", DEAR, "show the top 3", f"{DEAR} ORDER BY list_price DESC LIMIT 3"),
+        ("library_network", COUNTED, "sort descending", f"{COUNTED} ORDER BY COUNT(*) DESC"),
+        ("library_network", COUNTED, "the top 2", f"{COUNTED} ORDER BY COUNT(*) DESC LIMIT 2"),
+        (
+            "chess_league",
+            "SELECT club_id, AVG(rating) FROM players GROUP BY club_id",
+            "and the maximum?",
+            "MAX(rating)",
+        ),
+        ("campus_registry", "SELECT * FROM students WHERE entry_year = 2022", "Who are their advisors?", ADVISORS),
+        (
+            "campus_registry",
+            "SELECT name FROM instructors WHERE rank = 'Reader'",
+            "what courses do they teach?",
+            TAUGHT,
+        ),
+        ("campus_registry", PAID.replace("AVG(i.salary)", "COUNT(*)"), "how many earn over 90000?", "salary > 90000"),
+        ("library_network", COPIES, "cheaper than 10 euros", "price < 10"),
     ],
 )
 def test_what_is_said_is_what_is_changed(
@@ -100,7 +122,12 @@ def test_a_count_per_row_of_another_table_is_grouped_by_its_name(question: str, 
 
 @pytest.mark.parametrize(
     ("name", "before", "question"),
-    [("scale_models", SHIPPED, "which were late?"), ("library_network", NEW, "who wrote them?")],
+    [
+        ("scale_models", SHIPPED, "which were late?"),
+        ("library_network", NEW, "who wrote them?"),
+        ("library_network", NEW, "only those cheaper than 10"),
+        ("scale_models", "SELECT title FROM products", "how many of them weigh more than 5?"),
+    ],
 )
 def test_what_the_words_do_not_say_is_left_to_the_model(
     name: str, before: str, question: str, databases: dict[str, Database]
