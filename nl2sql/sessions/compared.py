@@ -15,6 +15,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 
 from sqlglot import exp
@@ -57,6 +58,20 @@ def price_of(statement: Statement, kinds: Kinds) -> Named:
             if kinds[table.name.lower(), column.name.lower()] == "number" and PRICE & set(words(column.name)):
                 return Named(table.name, column.name)
     raise LookupError("a price")
+
+
+def bound_groups(statement: Statement, comparison: Comparison) -> bool:
+    """ "only those with more than 50" of groups: by the last figure of each. Whether the statement has such groups."""
+    measures = statement.aggregates() if statement.grouped else []
+    if not measures or comparison.kind not in ("number", "year"):
+        return False
+    measure = measures[-1].unalias()
+    condition = comparison_condition(replace(comparison, kind="number"), measure.copy(), "number", [])
+    having = statement.tree.args.get("having")
+    others = [] if having is None else having.this.flatten() if isinstance(having.this, exp.And) else [having.this]
+    kept = [other.copy() for other in others if measure not in list(other.find_all(type(measure)))]
+    statement.tree.set("having", exp.Having(this=exp.and_(*kept, condition)))
+    return True
 
 
 def contradict(condition: exp.Expr, comparison: Comparison) -> bool:

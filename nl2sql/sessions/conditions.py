@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 
 from sqlglot import exp
@@ -16,26 +16,24 @@ from sqlglot import exp
 from nl2sql.agents.context.grounding import Match, ground
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.errors import DatabaseError
-from nl2sql.interfaces import Database
 from nl2sql.sessions import members
 from nl2sql.sessions.compared import (
-    DATES,
     PRICE,
     SIGNS,
+    bound_groups,
     comparison_condition,
     contradict,
-    excludes,
-    excluding,
     is_of_a_price,
     kinds_for,
     price_of,
 )
 from nl2sql.sessions.detection import cue_words
-from nl2sql.sessions.naming import Named, column_kinds, edit_words, named_column, named_group
-from nl2sql.sessions.reading import Comparison, Phrase, Reading, adjectives, are_left_out, is_left_out, is_negated
+from nl2sql.sessions.naming import Named, edit_words, named_column, named_group
+from nl2sql.sessions.reading import Comparison, Phrase, adjectives, are_left_out, is_left_out, is_negated
 from nl2sql.sessions.related import related
-from nl2sql.sessions.statement import Statement, identifier
+from nl2sql.sessions.statement import identifier
 from nl2sql.sessions.tables import label_column
+from nl2sql.sessions.where import NARROWS, Where
 from nl2sql.sql.words import words
 
 _CODE = re.compile(r"(?<![\w'])(?:\d+(?:[:/-]\d+)+|[A-Za-z]\d+)(?![\w'])")
@@ -43,24 +41,10 @@ _REPLACED = re.compile(r"\b(?:instead of|rather than|in place of) (?:the |those 
 _COSTS = re.compile(r"\b(?:that|which|who|they|these|those|ones?|it) costs?\b")
 _ONE = re.compile(r"\b(?P<verb>have|has|had|with|without|lack) (?:one|any)\b(?! (?:of|[a-z]+s)\b)")
 MOST_LOOKED = 40  # columns that a code is looked for in
-_NARROWS = re.compile(r"\b(?:only|those|them|these|of which)\b")
 
 
-@dataclass
-class Conditions:
-    """The edits of WHERE for one follow-up; ``made`` names those that were made, ``used`` the places they rest on."""
-
-    question: str
-    reading: Reading
-    statement: Statement
-    database: Database
-    made: list[str] = field(default_factory=list)
-    used: list[tuple[int, int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._others: set[str] = set()  # tables that conditions of this follow-up ask about by ``IN (SELECT ...)``
-        self._hidden: set[str] = set()  # columns that are no longer selected
-        self.kinds = column_kinds(self.database)
+class Conditions(Where):
+    """What one follow-up asks of the rows, made of its reading, the values that it names and the words beside them."""
 
     def edit(self) -> None:
         """Make all that the reading asks for. Raises LookupError where a join is missing."""
@@ -73,48 +57,6 @@ class Conditions:
         self._related()
         self._absent()
         self._flags()
-
-    def _is_used(self, start: int, end: int) -> bool:
-        return any(start < other[1] and other[0] < end for other in self.used)
-
-    def _compared(self, table: str, column: str) -> list[exp.Expr]:
-        return members.conditions_on(self.statement, table, column)
-
-    def _put(
-        self, table: str, condition: exp.Expr, replaced: Sequence[exp.Expr] = (), *, left_out: bool = False
-    ) -> None:
-        """A condition on one column of ``table``, or its opposite, alone or in the place of those on the column."""
-        statement, column = self.statement, next(condition.find_all(exp.Column)).name
-        step = None if self._is_counted(table) else statement.step_to_many(table)
-        if step is not None:
-            if replaced:
-                members.drop_conditions_on(statement, table, [column], whole=left_out)
-            members.add_condition(statement, step, table, condition, left_out)
-            self._others.add(step.table)
-        else:
-            condition = statement.over(table, excluding(condition) if left_out else condition)
-            if replaced:
-                statement.replace_conditions(replaced, condition)
-            else:
-                statement.add_condition(condition)
-        self.made.append(f"{'replace' if replaced else 'filter'} {table}.{column}")
-
-    def _is_counted(self, table: str) -> bool:
-        """Does the follow-up to a count ask how many rows of this table there are: "and cancelled orders?"?"""
-        named, asked = {stem(word) for word in words(table)}, words(self.reading.text)
-        at = next((at for at, word in enumerate(asked) if stem(word) in named), 0)
-        counted = isinstance(self.statement.tree.expressions[0], exp.Count) and self.statement.counts_only
-        return counted and bool(asked) and stem(asked[at]) in named and not _relating() & set(asked[:at])
-
-    def _stays_excluded(self, replaced: Sequence[exp.Expr], condition: exp.Expr) -> bool:
-        """ "What about Norway?" behind all but Germany: all but Norway. Not of what was left out, nor for "those"."""
-        values, known = ({v.this for c in those for v in c.find_all(exp.Literal)} for those in ([condition], replaced))
-        narrows = _NARROWS.search(self.reading.text)
-        return bool(replaced) and all(map(excludes, replaced)) and not narrows and not values <= known
-
-    def settle(self, joined: set[str]) -> None:
-        """Conditions on tables that were ``joined`` after all, to be shown or counted, are on the joined rows."""
-        members.join_instead(self.statement, joined | self._others, self._others)
 
     # ---------------------------------------------------------------------------------------------------- values
 
@@ -132,7 +74,7 @@ class Conditions:
             signs = are_left_out(self.question, [(match.start, match.end) for match in matches])
             meant = [match for match, left_out in zip(matches, signs, strict=True) if not left_out]
             same = _is_one_of(column, [match.value for match in meant or matches])
-            replaced = self._compared(table, column)
+            replaced = self._compared(table, column) or self._keys_compared(table)
             self._put(table, same, replaced, left_out=not meant or self._stays_excluded(replaced, same))
 
     def _codes(self) -> None:
@@ -245,13 +187,18 @@ class Conditions:
     # --------------------------------------------------------------------------------------- numbers and dates
 
     def _compare(self, comparison: Comparison) -> None:
-        kinds = kinds_for(comparison)
-        near = (self._column_near(comparison, wanted) for wanted in kinds)
-        before = (self.compared_before(wanted) for wanted in kinds)
-        alone = (self.only_one(wanted) for wanted in kinds)
-        if named := next(filter(None, (self._price(comparison), *near, *before, *alone)), None):
+        kinds, bound = kinds_for(comparison), comparison.operator not in ("", "=")
+        near = [self._column_near(comparison, wanted) for wanted in kinds]
+        before = [self.compared_before(wanted) for wanted in kinds]
+        alone = [self.only_one(wanted) for wanted in kinds]
+        known = [*before, *alone] if bound else [one for pair in zip(before, alone, strict=True) for one in pair]
+        named = next(filter(None, (self._price(comparison), *near)), None)
+        if named is None and bound and bound_groups(self.statement, comparison):
+            self.made.append("filter groups")
+            self.used.append((comparison.start, comparison.end))
+        elif named := named or next(filter(None, known), None):
             self._compare_with(comparison, named)
-        elif comparison.operator not in ("", "="):
+        elif bound:
             raise LookupError(f"a column that is {comparison.operator} {comparison.text}")
 
     def _price(self, comparison: Comparison) -> Named | None:
@@ -273,7 +220,7 @@ class Conditions:
 
     def _adds_to(self, existing: Sequence[exp.Expr], comparison: Comparison) -> bool:
         """A bound of the other side, of those that are there: "only those before 2010" behind "after 2000"."""
-        narrowing = _NARROWS.search(self.reading.text)
+        narrowing = NARROWS.search(self.reading.text)
         signs = {type(condition) for condition in existing}
         new = SIGNS.get(comparison.operator)
         opposite = {exp.GT: exp.LT, exp.GTE: exp.LT, exp.LT: exp.GT, exp.LTE: exp.GT}.get(new) if new else None
@@ -292,28 +239,9 @@ class Conditions:
         phrases = [behind[:2], behind[:1], *(before[n:] for n in range(len(before)))]
         phrases += [[word] for word in reversed(before) if word not in STOP_WORDS]
         fits = [named_column(phrase, self.statement, self.kinds, wanted) for phrase in phrases if phrase]
+        if comparison.operator not in ("", "="):
+            fits = [fit for fit in fits if fit and not self._is_key(fit)]  # "branches with more than 50", branch_id
         return max(filter(None, fits), key=lambda named: named.score, default=None)
-
-    def compared_before(self, wanted: Sequence[str]) -> Named | None:
-        """The first column of such a kind that a condition compares."""
-        for _, column in members.compared_columns(self.statement):
-            if self.kinds.get(column) in wanted:
-                return Named(*column)
-        return None
-
-    def only_one(self, wanted: Sequence[str]) -> Named | None:
-        """The column of such a kind that is selected, or the one of the main table (none of its keys)."""
-        for selected in self.statement.tree.expressions:
-            for column in selected.find_all(exp.Column):
-                table = self.statement.table_of(column)
-                if table and self.kinds.get((table.name.lower(), column.name.lower())) in wanted:
-                    return Named(table.name, column.name)
-        main = self.statement.main
-        keys = {name for key in main.foreign_keys for name in key.columns}
-        own = [c.name for c in main.columns if c.name not in keys and not (c.primary_key and "number" in wanted)]
-        fits = [name for name in own if self.kinds[main.name.lower(), name.lower()] in wanted]
-        sure = len(fits) == 1 or (fits and wanted[0] in DATES)
-        return Named(main.name, fits[0]) if sure else None
 
     # ------------------------------------------------------------------------------- missing, flags, dropped ones
 
@@ -382,13 +310,6 @@ class Conditions:
         self.statement.select([each for each in shown if each not in gone])
         self._hidden.add(named.column)
         return True
-
-
-@cache
-def _relating() -> frozenset[str]:
-    """Words behind which a table is said of other rows: "those with orders"."""
-    cues = cue_words()
-    return frozenset([*cues["relatives"], *cues["prepositions"], *cues["pronouns"], "those", "these"]) - {"about"}
 
 
 @cache

@@ -5,7 +5,7 @@ On ``scale_models``, after ``SELECT COUNT(*) FROM customers WHERE country = 'Ger
 
 Operations on the tree of one plain SELECT, in the database's dialect, chosen from the words of the follow-up
 (``reading``), the values it names (``conditions``) and the columns its words mean (``naming``). Every result compiles
-on the database. Not covered: set operations, derived tables, conditions on groups; a follow-up whose words say nothing
+on the database. Not covered: set operations, derived tables; a follow-up whose words say nothing
 of the schema.
 """
 
@@ -31,6 +31,7 @@ from nl2sql.sessions.statement import Statement, read_statement
 from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
+_BARE = re.compile(r"(?!.*\babout\b)\S+(?: \S+){0,2}")
 _FIGURES = ("maximum", "minimum", "max", "min")
 Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
 _ENTITY = re.compile(
@@ -114,7 +115,7 @@ class Editor:
             superlative(self.conditions)
         elif reading.adjective and len(statement.aggregates()) == 1:
             self._extreme_value()
-        elif statement.aggregates() and not self.operations and len(words(reading.text)) <= 3:
+        elif statement.aggregates() and not self.operations and _BARE.fullmatch(reading.text.strip(" .?!")):
             phrase = tuple(word for word in words(reading.text) if word not in STOP_WORDS)
             self._group([phrase] if phrase else [])  # "customer country" behind a figure
         said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
@@ -197,7 +198,7 @@ class Editor:
         statement.order_by([(key, direction == "desc")])
         self.operations.append("order")
         if limit and not (reading.orders and not reading.limit and "which" not in reading.text):
-            statement.limit(reading.limit or limit)
+            statement.limit(reading.limit or limit, reading.skipped)
             self.operations.append("limit")
 
     # ----------------------------------------------------------------------------------------- counts, aggregates

@@ -62,7 +62,11 @@ def busiest_group(conditions: Conditions) -> bool:
         return False
     if not measures and match["end"] not in ("most", "fewest", "least"):
         return False
-    grouped = grouped_by(tuple(words(match["what"])), conditions)
+    phrase = tuple(words(match["what"]))
+    named = named_group(phrase, statement)
+    if named and not measures and named == label_of(statement.main, statement):
+        return False  # each of the rows has its own
+    grouped = grouped_by(phrase, conditions)
     if grouped is None:
         return False
     measure = measures[0].copy() if measures else exp.Count(this=exp.Star())
@@ -70,7 +74,7 @@ def busiest_group(conditions: Conditions) -> bool:
     statement.select([grouped.shown, measure])
     statement.tree.set("group", exp.Group(expressions=[key.copy() for key in grouped.keys]))
     statement.order_by([(measure.unalias().copy(), match["end"] in ("most", "highest", "largest"))])
-    statement.limit(1)
+    statement.limit(1, conditions.reading.skipped)
     conditions.made += ["group", "order", "limit"]
     return True
 

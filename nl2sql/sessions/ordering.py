@@ -60,7 +60,7 @@ def superlative(conditions: Conditions) -> None:
     if adjective[1] == "asc" and _has_nulls(named, conditions):
         statement.add_condition(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())))
     statement.order_by([(column, adjective[1] == "desc")])
-    statement.limit(reading.limit or 1)
+    statement.limit(reading.limit or 1, reading.skipped)
     conditions.made += ["order", "limit"]
 
 

@@ -48,6 +48,8 @@ _RANKED = re.compile(
 )
 _WHICH_N = re.compile(r"\bwhich (?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b")
 _SO_MANY = re.compile(rf"\b(?:[a-z]{{3,}}est|most [a-z]+) (?P<count>{_COUNTED})\b")
+_ORDINALS = ("second", "third", "fourth", "fifth")
+_ORDINAL = re.compile(rf"\b(?P<ordinal>{'|'.join(_ORDINALS)}) (?:most|least|fewest|best|worst|[a-z]{{3,}}est)\b")
 _ONCE = re.compile(
     r"\b(?:each (?:\w+ ){0,2}(?:only )?(?:once|one time)|every (?:\w+ ){1,2}(?:once|one time)|one time each"
     r"|no duplicates|without duplicates|distinct|unique|different)\b"
@@ -116,6 +118,7 @@ class Reading:
     groupings: tuple[Phrase, ...] = ()
     orders: tuple[tuple[Phrase, str], ...] = ()  # (what, "asc" | "desc" | "")
     limit: int | None = None
+    skipped: int = 0  # "the second highest": 1
     distinct: bool = False
     count: bool = False
     dropped: tuple[Phrase, ...] = ()  # "at any price"
@@ -143,6 +146,7 @@ def read_followup(question: str) -> Reading:
         groupings=groupings,
         orders=orders,
         limit=_limit(text),
+        skipped=_skipped(text),
         distinct=bool(_ONCE.search(text)),
         count=bool(_COUNT.search(text)) and aggregate != "AVG",
         dropped=tuple(tuple(words(match["what"])[:3]) for match in _AT_ANY.finditer(text)),
@@ -224,6 +228,11 @@ def _other(direction: str) -> str:
 def _limit(text: str) -> int | None:
     match = _WHICH_N.search(text) or _TOP.search(text) or _SO_MANY.search(text)
     return _as_number(match["count"]) if match else None
+
+
+def _skipped(text: str) -> int:
+    match = _ORDINAL.search(text)
+    return _ORDINALS.index(match["ordinal"]) + 1 if match else 0
 
 
 def _as_number(text: str) -> int:

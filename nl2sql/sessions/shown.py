@@ -31,7 +31,8 @@ _OBJECT = re.compile(
     r"(?: it| they| these| those| he| she| there| this| that| each of them)\b"
 )
 _BARE = re.compile(
-    r"^(?:and |so )?(?:of|in|for|from|by|to|at|on|with|under)? ?(?:what|which|whose) (?P<what>[a-z_]+(?: [a-z_]+)?)$"
+    r"^(?:and |so )?(?:of|in|for|from|by|to|at|on|with|under)? ?(?:what|which|whose) (?!about )"
+    r"(?P<what>[a-z_]+(?: [a-z_]+)?)$"
 )
 _OWN = re.compile(
     r"\b(?:what|who|which)(?: is| are| was| were|s)(?: the| their| its| his| her)+ (?P<what>[a-z_ ]+?)"
@@ -77,8 +78,9 @@ def what_is_shown(conditions: Conditions) -> Shown:
     for clause in clauses:
         if (match := _WHEN.search(clause)) and (named := _date_of(words(match["what"]), statement, kinds)):
             return Shown((named,), explicit=True)
-        if (match := _WHO_DOES.search(clause)) and (named := named_group(words(match["what"]), statement)):
-            return Shown((named,), explicit=True, distinct=_repeats(named, statement))
+        doer = named_group(words(match["what"]), statement) if (match := _WHO_DOES.search(clause)) else None
+        if doer and kinds[doer.table.lower(), doer.column.lower()] == "text":
+            return Shown((doer,), explicit=True, distinct=_repeats(doer, statement))
         match = _OBJECT.search(clause) or _BARE.search(clause)
         if match and not _verbs() & set(words(match["what"])):
             phrase = tuple(words(match["what"]))
@@ -104,7 +106,8 @@ def what_is_shown(conditions: Conditions) -> Shown:
         target = table if table and statement.away(table.name) <= 1 and not rows_before else statement.main
         columns = _called(target, statement)
         person = any({"name", *_GIVEN} & set(words(each.column)) for each in columns)
-        return Shown(columns if called or person or not rows_before else ())
+        who = re.search(r"\bwho\b", reading.text)
+        return Shown(columns if called or person or not who else ())
     return Shown()
 
 

@@ -287,8 +287,9 @@ class Statement:
             ordered.append(template)
         self.tree.set("order", exp.Order(expressions=ordered))
 
-    def limit(self, count: int) -> None:
+    def limit(self, count: int, skipped: int = 0) -> None:
         self.tree.set("limit", exp.Limit(expression=exp.Literal.number(count)))
+        self.tree.set("offset", exp.Offset(expression=exp.Literal.number(skipped)) if skipped else None)
 
     def aggregates(self) -> list[exp.Expr]:
         """The selected expressions that hold an aggregate."""
@@ -307,7 +308,7 @@ class Statement:
 
     def clear(self, *clauses: str) -> None:
         """Drop clauses: group, having, order, limit, distinct."""
-        for clause in clauses:
+        for clause in (*clauses, *(["offset"] if "limit" in clauses else [])):
             self.tree.set(clause, None)
 
     def reroot(self, table: Table) -> None:

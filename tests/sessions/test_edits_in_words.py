@@ -25,6 +25,7 @@ COUNTED = "SELECT genre, COUNT(*) FROM titles GROUP BY genre"
 COPIES = "SELECT copy_id FROM copies WHERE status = 'lost'"
 ADVISORS = "SELECT DISTINCT instructors.name FROM students JOIN instructors ON students.advisor_id ="
 TAUGHT = "instructors JOIN sections ON instructors.instructor_id = sections.instructor_id JOIN courses"
+HISTORY = "ON courses.dept_code = departments.dept_code WHERE departments.name = 'History'"
 HOT = "SELECT MAX(temp_max) FROM daily_readings"
 
 
@@ -85,6 +86,16 @@ def edit(databases: dict[str, Database], name: str, before: str, question: str) 
         ),
         ("campus_registry", PAID.replace("AVG(i.salary)", "COUNT(*)"), "how many earn over 90000?", "salary > 90000"),
         ("library_network", COPIES, "cheaper than 10 euros", "price < 10"),
+        ("library_network", COUNTED, "just the genres with more than 50", f"{COUNTED} HAVING COUNT(*) > 50"),
+        ("library_network", f"{COUNTED} HAVING COUNT(*) > 50", "at least 20", f"{COUNTED} HAVING COUNT(*) >= 20"),
+        ("library_network", COUNTED, "And the second most?", "ORDER BY COUNT(*) DESC LIMIT 1 OFFSET 1"),
+        (
+            "campus_registry",
+            "SELECT title FROM courses WHERE dept_code = 'PHY'",
+            "and of the History department",
+            HISTORY,
+        ),
+        ("weather_network", "SELECT name FROM stations WHERE elevation_m > 100", "and in 2022?", "2022-01-01"),
     ],
 )
 def test_what_is_said_is_what_is_changed(
@@ -126,6 +137,7 @@ def test_a_count_per_row_of_another_table_is_grouped_by_its_name(question: str, 
         ("scale_models", SHIPPED, "which were late?"),
         ("library_network", NEW, "who wrote them?"),
         ("library_network", NEW, "only those cheaper than 10"),
+        ("library_network", COUNTED, "What about fines?"),
         ("scale_models", "SELECT title FROM products", "how many of them weigh more than 5?"),
     ],
 )

@@ -1,0 +1,128 @@
+"""How a condition goes into the statement that a follow-up edits: beside the others, or in the place of some.
+
+What one row has several of is asked by ``key IN (SELECT ...)`` (``members``), unless just those rows are counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from sqlglot import exp
+
+from nl2sql.agents.context.linking import stem
+from nl2sql.interfaces import Database
+from nl2sql.sessions import members
+from nl2sql.sessions.compared import DATES, excludes, excluding
+from nl2sql.sessions.detection import cue_words
+from nl2sql.sessions.naming import Named, column_kinds
+from nl2sql.sessions.reading import Reading
+from nl2sql.sessions.statement import Statement
+from nl2sql.sql.words import words
+
+NARROWS = re.compile(r"\b(?:only|those|them|these|of which)\b")
+
+
+@dataclass
+class Where:
+    """The WHERE of one statement; ``made`` names the edits, ``used`` the places of the question that they rest on."""
+
+    question: str
+    reading: Reading
+    statement: Statement
+    database: Database
+    made: list[str] = field(default_factory=list)
+    used: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._others: set[str] = set()  # tables that conditions of this follow-up ask about by ``IN (SELECT ...)``
+        self._hidden: set[str] = set()  # columns that are no longer selected
+        self.kinds = column_kinds(self.database)
+
+    def _is_used(self, start: int, end: int) -> bool:
+        return any(start < other[1] and other[0] < end for other in self.used)
+
+    def _compared(self, table: str, column: str) -> list[exp.Expr]:
+        return members.conditions_on(self.statement, table, column)
+
+    def _keys_compared(self, table: str) -> list[exp.Expr]:
+        """Conditions on keys to ``table``: "the History department" in the place of ``dept_code = 'PHY'``."""
+        return [
+            condition
+            for source in self.statement.sources().values()
+            for key in source.foreign_keys
+            if key.ref_table.lower() == table.lower() and len(key.columns) == 1
+            for condition in self.statement.conditions_on(source.name, key.columns[0])
+            if isinstance(condition, (exp.EQ, exp.In))
+        ]
+
+    def _put(
+        self, table: str, condition: exp.Expr, replaced: Sequence[exp.Expr] = (), *, left_out: bool = False
+    ) -> None:
+        """A condition on one column of ``table``, or its opposite, alone or in the place of those on the column."""
+        statement, column = self.statement, next(condition.find_all(exp.Column)).name
+        step = None if self._is_counted(table) else statement.step_to_many(table)
+        if step is not None:
+            if replaced:
+                members.drop_conditions_on(statement, table, [column], whole=left_out)
+            members.add_condition(statement, step, table, condition, left_out)
+            self._others.add(step.table)
+        else:
+            condition = statement.over(table, excluding(condition) if left_out else condition)
+            if replaced:
+                statement.replace_conditions(replaced, condition)
+            else:
+                statement.add_condition(condition)
+        self.made.append(f"{'replace' if replaced else 'filter'} {table}.{column}")
+
+    def _is_counted(self, table: str) -> bool:
+        """Does the follow-up to a count ask how many rows of this table there are: "and cancelled orders?"?"""
+        named, asked = {stem(word) for word in words(table)}, words(self.reading.text)
+        at = next((at for at, word in enumerate(asked) if stem(word) in named), 0)
+        counted = isinstance(self.statement.tree.expressions[0], exp.Count) and self.statement.counts_only
+        return counted and bool(asked) and stem(asked[at]) in named and not _relating() & set(asked[:at])
+
+    def _stays_excluded(self, replaced: Sequence[exp.Expr], condition: exp.Expr) -> bool:
+        """ "What about Norway?" behind all but Germany: all but Norway. Not of what was left out, nor for "those"."""
+        values, known = ({v.this for c in those for v in c.find_all(exp.Literal)} for those in ([condition], replaced))
+        narrows = NARROWS.search(self.reading.text)
+        return bool(replaced) and all(map(excludes, replaced)) and not narrows and not values <= known
+
+    def settle(self, joined: set[str]) -> None:
+        """Conditions on tables that were ``joined`` after all, to be shown or counted, are on the joined rows."""
+        members.join_instead(self.statement, joined | self._others, self._others)
+
+    def compared_before(self, wanted: Sequence[str]) -> Named | None:
+        """The first column of such a kind that a condition compares."""
+        for _, column in members.compared_columns(self.statement):
+            if self.kinds.get(column) in wanted:
+                return Named(*column)
+        return None
+
+    def only_one(self, wanted: Sequence[str]) -> Named | None:
+        """The column of such a kind that is selected, or the one of the main table (none of its keys)."""
+        for selected in self.statement.tree.expressions:
+            for column in selected.find_all(exp.Column):
+                table = self.statement.table_of(column)
+                if table and self.kinds.get((table.name.lower(), column.name.lower())) in wanted:
+                    return Named(table.name, column.name)
+        main = self.statement.main
+        keys = {name for key in main.foreign_keys for name in key.columns}
+        own = [c.name for c in main.columns if c.name not in keys and not (c.primary_key and "number" in wanted)]
+        fits = [name for name in own if self.kinds[main.name.lower(), name.lower()] in wanted]
+        sure = len(fits) == 1 or (fits and wanted[0] in DATES)
+        return Named(main.name, fits[0]) if sure else None
+
+    def _is_key(self, named: Named) -> bool:
+        table = self.statement.schema.table(named.table)
+        keys = {name for key in table.foreign_keys for name in key.columns} if table else set()
+        return table is not None and named.column in {*keys, *(c.name for c in table.columns if c.primary_key)}
+
+
+@cache
+def _relating() -> frozenset[str]:
+    """Words behind which a table is said of other rows: "those with orders"."""
+    cues = cue_words()
+    return frozenset([*cues["relatives"], *cues["prepositions"], *cues["pronouns"], "those", "these"]) - {"about"}
