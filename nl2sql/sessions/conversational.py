@@ -60,7 +60,8 @@ def _edited_answer(resolution: Resolution, resources: Resources, config: Config)
     """With ``session.answer: edited``: the edited SQL as it is, where guardrails, validation and the run accept it."""
     if config.session.answer != "edited" or not resolution.edited_sql:
         return None
-    react = config.react.model_copy(update={"keep_order": True})  # an order in it was asked for, now or earlier
+    # Its columns, order and limit were asked for, now or earlier; the words of the one text need not say so.
+    react = config.react.model_copy(update={"postprocess": False, "projection_contract": False})
     task = open_task(resolution.question, resources, config.model_copy(update={"react": react}))
     sql, refused = guard(task, resolution.edited_sql, enabled=config.react.guardrails)
     if refused or not validate_sql(sql, task.schema, resources.database)["valid"] or not task.result_of(sql).success:

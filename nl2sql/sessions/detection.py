@@ -87,7 +87,7 @@ def leanings_of(question: str, schema: Schema) -> list[Evidence]:
     sentence, model = Sentence(question, schema), wording.packaged()
     signs = sentence.signs()
     if sentence.leaves_out_what():
-        return signs
+        return signs or [Evidence("ellipsis", sentence.text)]
     features = model.features(question, sentence.tables, sentence.columns, [sign.kind for sign in signs])
     if model.log_odds(features) <= 0:
         return []
@@ -120,7 +120,7 @@ class Sentence:
 
     def leaves_out_what(self) -> bool:
         """ "Group by line", "and what about ratings below 9?", "How many are there in each?": whatever else is said."""
-        if forms.HOW_MANY_EACH.match(self.text):
+        if forms.HOW_MANY_EACH.match(self.text) or forms.HAS_THE_MOST.match(self.text):
             return True
         bare = self.words[1:2] == ["by"] and self.words[0] in cue_words()["edit_verbs"]
         return bare or (self.opening.endswith(("what about", "how about")) and not self._is_whole(self.rest))

@@ -42,3 +42,7 @@ SUPERLATIVE = re.compile(r"\b(?:[a-z]{2,}est|most|least|fewest|top|best|worst|fi
 CONDITION = re.compile(r"^[a-z]+ (?:over|under|above|below|after|before|since|until|from|at least|at most) [\d.,/-]+$")
 TAKEN_UP = re.compile(r"^(?:and|but|so) (?:the|those) (?:[a-z]+ ){1,2}, .*\b(?:they|them|it|that|those)\b")
 HOW_MANY_EACH = re.compile(r"(?:and )?how many (?:are (?:there|they) )?(?:(?:in|for|on|at) )?(?:per|by|each|every)\b")
+HAS_THE_MOST = re.compile(
+    r"(?:and )?(?:which|what) [a-z]+(?: [a-z]+)? (?:has|have|had) (?:the )?(?:most|fewest|least|highest|lowest)"
+    r"(?: of (?:them|these|those))? ?[?.!]*$"
+)

@@ -115,6 +115,14 @@ def test_the_edited_query_is_the_answer_where_that_is_asked_for(sales):
     assert all(set(record) == {"step", "llm"} for record in episode.trace)
 
 
+def test_an_edited_answer_keeps_an_order_that_the_words_of_its_question_do_not_say(sales):
+    before = Turn("Products above 1", "Products above 1", "SELECT name FROM products WHERE price > 1")
+    says = "What are the colours, and the number of products of each?"
+    episode = asked(get_controller("single_shot"), follow_up("Which colour has the most?", before), sales, says=says)
+    assert episode.usage.model_calls == 1  # to say it
+    assert episode.sql.rstrip(";").endswith("GROUP BY colour ORDER BY COUNT(*) DESC LIMIT 1") and len(episode.rows) == 1
+
+
 def test_an_edited_answer_without_an_edit_is_asked_of_the_controller(sales):
     episode = asked(get_controller("single_shot"), follow_up("And why?"), sales, TOP, answer="edited")
     assert episode.usage.model_calls == 1 and set(episode.rows) == set(sales.run(TOP).rows)
