@@ -59,11 +59,12 @@ def _entry(folder: Path) -> RunEntry:
     try:
         manifest = read_manifest(folder)
         plan, report = manifest["plan"], _report(folder / "report.json")
+        said = manifest.get("environment", {}).get("began")
         parts = parts_of(folder, plan.get("seeds") or ()).values()
         metric = next((name for name in report.get("metrics", {}) if name.startswith("EX")), "")
         return RunEntry(
             path=str(folder),
-            began=datetime.fromisoformat(manifest["environment"].get("began") or began.isoformat()).astimezone(UTC),
+            began=datetime.fromisoformat(said).astimezone(UTC) if said else began,
             controller=str(plan["controller"]),
             model=str(manifest["model"].get("name", plan["model"])),
             benchmark="/".join(str(plan[key]) for key in ("benchmark", "split") if plan.get(key)),

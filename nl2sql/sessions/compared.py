@@ -22,7 +22,7 @@ from sqlglot import exp
 
 from nl2sql.sessions.naming import Kinds, Named
 from nl2sql.sessions.reading import Comparison
-from nl2sql.sessions.statement import Statement
+from nl2sql.sessions.statement import Statement, parts_of
 from nl2sql.sql.words import words
 
 DATES = ("date", "datetime")
@@ -68,7 +68,7 @@ def bound_groups(statement: Statement, comparison: Comparison) -> bool:
     measure = measures[-1].unalias()
     condition = comparison_condition(replace(comparison, kind="number"), measure.copy(), "number", [])
     having = statement.tree.args.get("having")
-    others = [] if having is None else having.this.flatten() if isinstance(having.this, exp.And) else [having.this]
+    others = parts_of(having.this) if having else []
     kept = [other.copy() for other in others if measure not in list(other.find_all(type(measure)))]
     statement.tree.set("having", exp.Having(this=exp.and_(*kept, condition)))
     return True

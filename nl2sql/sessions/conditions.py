@@ -6,6 +6,7 @@ condition. A date keeps the parts that are not said again: "And in June?" behind
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -188,11 +189,13 @@ class Conditions(Where):
 
     def _compare(self, comparison: Comparison) -> None:
         kinds, bound = kinds_for(comparison), comparison.operator not in ("", "=")
-        near = [self._column_near(comparison, wanted) for wanted in kinds]
-        before = [self.compared_before(wanted) for wanted in kinds]
-        alone = [self.only_one(wanted) for wanted in kinds]
-        known = [*before, *alone] if bound else [one for pair in zip(before, alone, strict=True) for one in pair]
-        named = next(filter(None, (self._price(comparison), *near)), None)
+        near = (self._column_near(comparison, wanted) for wanted in kinds)
+        before = (self.compared_before(wanted) for wanted in kinds)
+        alone = (self.only_one(wanted) for wanted in kinds)
+        known = (
+            itertools.chain(before, alone) if bound else itertools.chain.from_iterable(zip(before, alone, strict=True))
+        )
+        named = self._price(comparison) or next(filter(None, near), None)
         if named is None and bound and bound_groups(self.statement, comparison):
             self.made.append("filter groups")
             self.used.append((comparison.start, comparison.end))

@@ -21,7 +21,7 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Column, Schema, Table, column_samples
 from nl2sql.interfaces import Database
 from nl2sql.sessions.statement import FARTHEST, Statement
-from nl2sql.sessions.tables import label_column
+from nl2sql.sessions.tables import label_column, refers
 from nl2sql.sql.words import words
 
 ENOUGH = 0.55  # score of a name that is believed
@@ -131,14 +131,10 @@ def named_column(
         for column in table.columns:
             if want and kinds is not None and kinds[table.name.lower(), column.name.lower()] not in want:
                 continue
-            score = _score(asked, table, column) * (1 - 0.25 * away) - (0.05 if _is_reference(table, column) else 0.0)
+            score = _score(asked, table, column) * (1 - 0.25 * away) - (0.05 if refers(table, column.name) else 0.0)
             if score >= ENOUGH and (best is None or score > best.score + 1e-9):
                 best = Named(table.name, column.name, score)
     return best
-
-
-def _is_reference(table: Table, column: Column) -> bool:
-    return any(column.name in key.columns for key in table.foreign_keys)
 
 
 def _score(asked: Sequence[str], table: Table, column: Column) -> float:

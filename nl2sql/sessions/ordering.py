@@ -106,7 +106,8 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
     "Oldest" may be of a birth or of any date: where there is a birth, it is that.
     """
     statement, wanted = conditions.statement, set(columns.split()) - {"any"}
-    known = {column for _, column in members.compared_columns(statement)} | set(_selected(conditions))
+    known = {column for _, column in members.compared_columns(statement)}
+    known |= {(named.table.lower(), named.column.lower()) for named in conditions.selected()}
     fits = [
         Named(table.name, column.name)
         for table in statement.sources().values()
@@ -116,13 +117,5 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
     if fits:
         births = [fit for fit in fits if _BIRTH & wanted & set(words(fit.column))]
         return max(births or fits, key=lambda fit: (fit.table.lower(), fit.column.lower()) in known)
-    shown = next((Named(*column) for column in _selected(conditions) if conditions.kinds.get(column) in _NUMBERS), None)
+    shown = next((named for named in conditions.selected() if conditions.kind_of(named) in _NUMBERS), None)
     return shown or conditions.compared_before(_NUMBERS) or conditions.only_one(_NUMBERS)
-
-
-def _selected(conditions: Conditions) -> list[tuple[str, str]]:
-    """(table, column) in lower case of the columns that are selected, also within an aggregate."""
-    statement = conditions.statement
-    columns = [column for e in statement.tree.expressions for column in e.find_all(exp.Column)]
-    pairs = [(statement.table_of(column), column) for column in columns]
-    return [(table.name.lower(), column.name.lower()) for table, column in pairs if table]

@@ -18,7 +18,7 @@ from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Kinds, Named, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, listed_phrases
 from nl2sql.sessions.statement import Statement
-from nl2sql.sessions.tables import label_column
+from nl2sql.sessions.tables import label_column, refers
 from nl2sql.sql.words import words
 
 _VERB = re.compile(
@@ -92,7 +92,8 @@ def what_is_shown(conditions: Conditions) -> Shown:
             phrase = tuple(words(match["what"]))
             asks_who = match[0].startswith("who")
             named = named_group(phrase, statement) if asks_who else named_column(phrase, statement)
-            if named and not (asks_who and _is_code(named, statement)):
+            own = statement.schema.table(named.table) if named else None
+            if named and not (asks_who and own and refers(own, named.column)):  # a key is nobody's name
                 once = asks_who and named.table != statement.main.name
                 return Shown((named,), explicit=True, distinct=once)
     rows_before = not statement.grouped and not statement.aggregates()
@@ -101,20 +102,14 @@ def what_is_shown(conditions: Conditions) -> Shown:
     known = which and (conditions.made or not alone)
     asks = _WHO.search(reading.text) or known
     called = re.search(r"\bcalled\b|\bwhat are they\b", reading.text)
-    if asks and (called or not rows_before or re.search(r"\bwho\b", reading.text)):
+    who = re.search(r"\bwho\b", reading.text)
+    if asks and (called or who or not rows_before):
         table = named_table(words(first), statement.schema)
         target = table if table and statement.away(table.name) <= 1 and not rows_before else statement.main
         columns = _called(target, statement)
         person = any({"name", *_GIVEN} & set(words(each.column)) for each in columns)
-        who = re.search(r"\bwho\b", reading.text)
         return Shown(columns if called or person or not who else ())
     return Shown()
-
-
-def _is_code(named: Named, statement: Statement) -> bool:
-    """Is it a key to another row ("manager_id"), which is nobody's name?"""
-    table = statement.schema.table(named.table)
-    return table is not None and any(named.column in key.columns for key in table.foreign_keys)
 
 
 def _called(table: Table, statement: Statement) -> tuple[Named, ...]:

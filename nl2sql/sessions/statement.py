@@ -208,8 +208,7 @@ class Statement:
         where = self.tree.args.get("where")
         if where is None:
             return []
-        node = where.this
-        return list(node.flatten()) if isinstance(node, exp.And) else [node]
+        return parts_of(where.this)
 
     def set_conditions(self, conditions: Sequence[exp.Expr]) -> None:
         kept = [condition.copy() for condition in conditions]
@@ -321,6 +320,11 @@ class Statement:
         self.tree.set("from_", exp.From(this=exp.Table(this=identifier(table.name))))
         self.clear("group", "having", "order", "limit", "distinct")
         self.set_conditions(kept)
+
+
+def parts_of(condition: exp.Expr) -> list[exp.Expr]:
+    """The conditions that AND joins."""
+    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
 def read_statement(sql: str, schema: Schema) -> Statement | None:

@@ -42,6 +42,11 @@ def is_one(source: Table, pairs: Sequence[tuple[str, str]], other: Table) -> boo
     return primary <= theirs if primary & theirs else refers
 
 
+def refers(table: Table, column: str) -> bool:
+    """Is it a column of a key to another row ("manager_id")?"""
+    return any(column in key.columns for key in table.foreign_keys)
+
+
 def column_of(table: Table, name: str) -> bool:
     return any(column.name.lower() == name.lower() for column in table.columns)
 

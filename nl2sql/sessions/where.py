@@ -20,6 +20,7 @@ from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, column_kinds
 from nl2sql.sessions.reading import Reading
 from nl2sql.sessions.statement import Statement
+from nl2sql.sessions.tables import key_columns, refers
 from nl2sql.sql.words import words
 
 NARROWS = re.compile(r"\b(?:only|those|them|these|of which)\b")
@@ -103,22 +104,27 @@ class Where:
 
     def only_one(self, wanted: Sequence[str]) -> Named | None:
         """The column of such a kind that is selected, or the one of the main table (none of its keys)."""
-        for selected in self.statement.tree.expressions:
-            for column in selected.find_all(exp.Column):
-                table = self.statement.table_of(column)
-                if table and self.kinds.get((table.name.lower(), column.name.lower())) in wanted:
-                    return Named(table.name, column.name)
+        if shown := next((named for named in self.selected() if self.kind_of(named) in wanted), None):
+            return shown
         main = self.statement.main
-        keys = {name for key in main.foreign_keys for name in key.columns}
-        own = [c.name for c in main.columns if c.name not in keys and not (c.primary_key and "number" in wanted)]
-        fits = [name for name in own if self.kinds[main.name.lower(), name.lower()] in wanted]
+        own = [c for c in main.columns if not (refers(main, c.name) or (c.primary_key and "number" in wanted))]
+        fits = [c.name for c in own if self.kinds[main.name.lower(), c.name.lower()] in wanted]
         sure = len(fits) == 1 or (fits and wanted[0] in DATES)
         return Named(main.name, fits[0]) if sure else None
 
+    def selected(self) -> list[Named]:
+        """The columns that are selected, also within an aggregate."""
+        columns = [column for each in self.statement.tree.expressions for column in each.find_all(exp.Column)]
+        pairs = [(self.statement.table_of(column), column) for column in columns]
+        return [Named(table.name, column.name) for table, column in pairs if table]
+
+    def kind_of(self, named: Named) -> str | None:
+        """The kind of a column (``naming.column_kinds``); None for one that the schema lacks."""
+        return self.kinds.get((named.table.lower(), named.column.lower()))
+
     def _is_key(self, named: Named) -> bool:
         table = self.statement.schema.table(named.table)
-        keys = {name for key in table.foreign_keys for name in key.columns} if table else set()
-        return table is not None and named.column in {*keys, *(c.name for c in table.columns if c.primary_key)}
+        return table is not None and (refers(table, named.column) or named.column in key_columns(table))
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -65,6 +66,14 @@ def test_a_run_that_another_process_is_at_is_running_and_is_not_the_next(runs: P
             pass
     assert "running, 1 of 3" in shown and "next:" not in shown
     assert not is_running(runs / "begun")
+
+
+def test_a_run_starts_while_a_list_is_being_made(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (runs / "begun" / ".lock").open() as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_SH)
+        monkeypatch.setattr("nl2sql.runs.folder.time.sleep", lambda _: fcntl.flock(looked_at, fcntl.LOCK_UN))
+        with locked(runs / "begun"):
+            assert is_running(runs / "begun")
 
 
 def test_a_run_began_when_its_manifest_says(runs: Path, tmp_path: Path) -> None:
