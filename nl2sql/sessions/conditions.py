@@ -205,9 +205,21 @@ class Conditions(Where):
             raise LookupError(f"a column that is {comparison.operator} {comparison.text}")
 
     def _price(self, comparison: Comparison) -> Named | None:
-        """ "cheaper than 10" is about a price, whatever else has numbers. Raises LookupError where there is none."""
-        said = is_of_a_price(self.reading.text[: comparison.start])
-        return price_of(self.statement, self.kinds) if said else None
+        """ "Cheaper than 10" and "those that cost less than 20" are about the price that was compared, if one was.
+
+        "Cheaper" is about any price else, whatever else has numbers. Raises LookupError where there is none.
+        """
+        start, _ = self._clause_of(comparison)
+        said = self.reading.text[start : comparison.start]
+        cheaper = is_of_a_price(said)
+        if cheaper or _COSTS.search(said):
+            compared = self.compared_before(("number",))
+            if compared and PRICE & set(words(compared.column)):
+                return compared
+        return price_of(self.statement, self.kinds) if cheaper else None
+
+    def _clause_of(self, comparison: Comparison) -> tuple[int, int]:
+        return next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
 
     def _compare_with(self, comparison: Comparison, named: Named) -> None:
         replaced = self._compared(named.table, named.column)
@@ -232,11 +244,7 @@ class Conditions(Where):
 
     def _column_near(self, comparison: Comparison, wanted: Sequence[str]) -> Named | None:
         """The column that the words beside the number mean: those behind it, then those before it."""
-        start, end = next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
-        if _COSTS.search(self.reading.text[start : comparison.start]):
-            price = self.compared_before(wanted)  # "those that cost less than 20": of the price that was compared
-            if price and PRICE & set(words(price.column)):
-                return price
+        start, end = self._clause_of(comparison)
         behind = [w for w in words(self.reading.text[comparison.end : end])[:3] if w not in _signs()]
         before = [w for w in words(self.reading.text[start : comparison.start])[-7:] if w not in _signs()]
         phrases = [behind[:2], behind[:1], *(before[n:] for n in range(len(before)))]

@@ -49,6 +49,7 @@ def edit(databases: dict[str, Database], name: str, before: str, question: str) 
     [
         ("scale_models", DEAR, "What is the cheapest of them?", f"{DEAR} ORDER BY list_price LIMIT 1"),
         ("scale_models", DEAR, "and those that cost less than 20?", "SELECT title FROM products WHERE list_price < 20"),
+        ("scale_models", DEAR, "cheaper than 150", "SELECT title FROM products WHERE list_price < 150"),
         ("library_network", NEW, "exclude poetry", f"{NEW} AND genre <> 'poetry'"),
         ("library_network", NEW, "without the genre", "SELECT title FROM titles WHERE published_year > 2010"),
         ("library_network", JOINED, "who is the oldest?", "birth_year LIMIT 1"),
