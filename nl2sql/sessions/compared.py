@@ -37,7 +37,7 @@ _ONE_DAY = timedelta(days=1)
 def kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
     """The kinds of columns that a number or date is compared with, the likelier first."""
     kinds: dict[str, list[tuple[str, ...]]] = {
-        "number": [("number", "year")],
+        "number": [("number",)],
         "year": [("date", "datetime", "year"), ("number",)],
         "month": [DATES],
         "day": [DATES],

@@ -39,6 +39,9 @@ from nl2sql.sql.words import words
 
 _CODE = re.compile(r"(?<![\w'])(?:\d+(?:[:/-]\d+)+|[A-Za-z]\d+)(?![\w'])")
 _REPLACED = re.compile(r"\b(?:instead of|rather than|in place of) (?:the |those (?:in|from) )?$")
+_IN = re.compile(
+    r"\b(?:in|during|before|after|since|until|till|prior to|(?:later|earlier|newer) than)\s+(?:the year\s+)?$"
+)
 _COSTS = re.compile(r"\b(?:that|which|who|they|these|those|ones?|it) costs?\b")
 _ONE = re.compile(r"\b(?P<verb>have|has|had|with|without|lack) (?:one|any)\b(?! (?:of|[a-z]+s)\b)")
 MOST_LOOKED = 40  # columns that a code is looked for in
@@ -154,7 +157,10 @@ class Conditions(Where):
             and text == self.question[match.start : match.end]
         ):
             return False  # "single" beside "Greywater"
-        if all(word in adjectives() or word in edit_words()["months"] or word in STOP_WORDS for word in words(text)):
+        shouted = self.question[match.start : match.end].isupper() and not self.question.isupper()  # "the US"
+        if not shouted and all(
+            word in adjectives() or word in edit_words()["months"] or word in STOP_WORDS for word in words(text)
+        ):
             return False
         if any(
             c.start <= match.start and match.end <= c.end and c.kind in ("year", "month")
@@ -188,20 +194,23 @@ class Conditions(Where):
     # --------------------------------------------------------------------------------------- numbers and dates
 
     def _compare(self, comparison: Comparison) -> None:
-        kinds, bound = kinds_for(comparison), comparison.operator not in ("", "=")
+        kinds, bound, in_time = kinds_for(comparison), comparison.operator not in ("", "="), False
+        if comparison.kind == "year" and _IN.search(self.reading.text[: comparison.start]):
+            kinds, in_time = kinds[:1], True  # "in 2004" is no amount of 2004
         near = (self._column_near(comparison, wanted) for wanted in kinds)
         before = (self.compared_before(wanted) for wanted in kinds)
-        alone = (self.only_one(wanted) for wanted in kinds)
+        numbered = bound or comparison.kind != "year"
+        alone = (self.only_one(wanted) if numbered or wanted != ("number",) else None for wanted in kinds)
         known = (
             itertools.chain(before, alone) if bound else itertools.chain.from_iterable(zip(before, alone, strict=True))
         )
         named = self._price(comparison) or next(filter(None, near), None)
-        if named is None and bound and bound_groups(self.statement, comparison):
+        if named is None and bound and not in_time and bound_groups(self.statement, comparison):
             self.made.append("filter groups")
             self.used.append((comparison.start, comparison.end))
         elif named := named or next(filter(None, known), None):
             self._compare_with(comparison, named)
-        elif bound:
+        elif bound or comparison.kind == "year":
             raise LookupError(f"a column that is {comparison.operator} {comparison.text}")
 
     def _price(self, comparison: Comparison) -> Named | None:
@@ -216,7 +225,12 @@ class Conditions(Where):
             compared = self.compared_before(("number",))
             if compared and PRICE & set(words(compared.column)):
                 return compared
-        return price_of(self.statement, self.kinds) if cheaper else None
+        try:
+            return price_of(self.statement, self.kinds) if cheaper or _COSTS.search(said) else None
+        except LookupError:
+            if cheaper:
+                raise
+            return None
 
     def _clause_of(self, comparison: Comparison) -> tuple[int, int]:
         return next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
@@ -251,7 +265,7 @@ class Conditions(Where):
         phrases += [[word] for word in reversed(before) if word not in STOP_WORDS]
         fits = [named_column(phrase, self.statement, self.kinds, wanted) for phrase in phrases if phrase]
         if comparison.operator not in ("", "="):
-            fits = [fit for fit in fits if fit and not self._is_key(fit)]  # "branches with more than 50", branch_id
+            fits = [fit for fit in fits if fit and not self.is_key(fit)]  # "branches with more than 50", branch_id
         return max(filter(None, fits), key=lambda named: named.score, default=None)
 
     # ------------------------------------------------------------------------------- missing, flags, dropped ones

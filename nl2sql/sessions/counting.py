@@ -10,11 +10,16 @@ yet (LookupError).
 
 from __future__ import annotations
 
+import itertools
 import re
+from functools import cache
 
 from sqlglot import exp
 
+from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import label_of, named_table
+from nl2sql.sessions.reading import Reading
 from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import key_columns
 from nl2sql.sql.words import words
@@ -23,9 +28,13 @@ _EACH = re.compile(
     r"\bhow many (?!(?:per|by|each|for) )(?:of (?:its|their|his|her|the|these|those) )?"
     r"(?P<what>[a-z_]+(?: [a-z_]+)?)\b(?P<rest>[^.;?!]*)"
 )
+_LIGHT = frozenset(["there", "left", "now", "total", "shown", "listed", "altogether", "overall", "they", "each"])
 _THESE = re.compile(r"\b(?:them|they|these|those|of which)\b")
 _THEIR = re.compile(rf"{_THESE.pattern}|\btheir\b")
 _ALL = re.compile(r"\b(?:in total|altogether|overall|in all)\b")
+_ARE = re.compile(
+    r"\b(?:how many|which)(?: of (?:them|these|those)| ones?)? (?:are|is|were|was) (?P<rest>[^.,;?!]+)[.?! ]*$"
+)
 _COUNTED = re.compile(r"\b(?:how many|number of|count of) (?P<what>[^,.;:?!]+)")
 
 
@@ -59,6 +68,32 @@ def count_of_others(text: str, statement: Statement) -> bool:
         statement.select([shown, exp.Count(this=exp.Star())])
         statement.tree.set("group", exp.Group(expressions=[*keys, shown.copy()]))
     return True
+
+
+def counts_something_else(text: str, statement: Statement) -> bool:
+    """ "how many transactions did they send?": is it a word of the name of another table, and of none that is read?"""
+    counted = _COUNTED.search(text)
+    said = list(itertools.takewhile(lambda word: word not in _auxiliaries(), words(counted["what"]))) if counted else []
+    read = {table.name for table in statement.sources().values()}
+    names = {table.name: {stem(word) for word in words(table.name)} for table in statement.schema.tables}
+    own = {stem(word) for name in read for word in names[name]}
+    own |= {stem(word) for table in statement.sources().values() for c in table.columns for word in words(c.name)}
+    others = {word for name, parts in names.items() if name not in read for word in parts}
+    asked = {stem(word) for word in said if word not in STOP_WORDS}
+    return bool(asked & others) and not asked & own
+
+
+@cache
+def _auxiliaries() -> frozenset[str]:
+    return frozenset(cue_words()["auxiliaries"])
+
+
+def says_what_they_are(reading: Reading) -> bool:
+    """ "how many are shut down?", "which of them are in stock?": a condition, in words that may be read as nothing."""
+    match = _ARE.search(reading.text)
+    if not match or reading.adjective or reading.groupings or reading.comparisons:
+        return False
+    return any(word not in STOP_WORDS and word not in _LIGHT for word in words(match["rest"]))
 
 
 def counts_what_is_shown(text: str, before: Statement) -> bool:

@@ -21,10 +21,17 @@ from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, Turn
 from nl2sql.sessions.conditions import Conditions
-from nl2sql.sessions.counting import count_of_others, counts_what_is_shown, figure_of_shown, measures_what_is_shown
+from nl2sql.sessions.counting import (
+    count_of_others,
+    counts_something_else,
+    counts_what_is_shown,
+    figure_of_shown,
+    measures_what_is_shown,
+    says_what_they_are,
+)
 from nl2sql.sessions.grouping import busiest_group, grouped_by
-from nl2sql.sessions.naming import edit_words, named_column, named_group, named_table
-from nl2sql.sessions.ordering import best_first, order, superlative
+from nl2sql.sessions.naming import alike, edit_words, named_column, named_group, named_table
+from nl2sql.sessions.ordering import best_first, order, order_instead, superlative
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
 from nl2sql.sessions.shown import Shown, what_is_shown
 from nl2sql.sessions.statement import Statement, read_statement
@@ -32,6 +39,7 @@ from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
 _BARE = re.compile(r"(?!.*\babout\b)\S+(?: \S+){0,2}")
+_ENDS = ("top", "best", "bottom", "worst", "first", "last")
 _FIGURES = ("maximum", "minimum", "max", "min")
 Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
 _ENTITY = re.compile(
@@ -82,7 +90,10 @@ class Editor:
             table = self.statement.schema.table(entity)
             if table and table.name != self.statement.main.name:
                 self.statement.reroot(table)
+        filtered = bool(self.operations)
         self._shape(shown, asked_before)
+        if not filtered and set(self.operations) <= {"count", "columns"} and says_what_they_are(self.reading):
+            raise LookupError("what they are")
         joined = _tables(self.statement) - _tables(asked_before) if "count" not in self.operations else set()
         self.conditions.settle(joined)
 
@@ -91,13 +102,15 @@ class Editor:
         reading, statement = self.reading, self.statement
         if count_of_others(reading.text, statement):
             self.operations.append("count")
+        elif reading.groupings and order_instead(self.conditions):
+            pass
         elif reading.groupings and self._group(reading.groupings):
             self._order_groups()
+        elif busiest_group(self.conditions):
+            pass
         elif statement.grouped and self._picks() and not shown.explicit and not reading.count:
             self._pick_groups()
-        elif busiest_group(self.conditions) or (
-            not shown.explicit and self._counts_a_number() and self._aggregate(before)
-        ):
+        elif not shown.explicit and self._counts_a_number() and self._aggregate(before):
             pass
         elif reading.count and not shown.explicit:
             self._count(before)
@@ -121,6 +134,8 @@ class Editor:
         said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
         if reading.limit and said and "limit" not in self.operations and not statement.counts_only:
             best_first(self.conditions)
+            if reading.adjective and reading.adjective[0] not in _ENDS and not statement.tree.args.get("order"):
+                raise LookupError(f"a column that {reading.adjective[0]} is about")
             statement.limit(reading.limit)
             self.operations.append("limit")
 
@@ -224,6 +239,11 @@ class Editor:
             grouped_value = len(self.operations) > 0
             if not grouped_value:
                 return
+        if counts_something_else(self.reading.text, statement):
+            raise LookupError("what is counted")
+        if re.search(r"\b(?:each|every)\b", self.reading.text) and not named:
+            self._count_each()
+            return
         limited = before.tree.args.get("limit") is not None and not before.counts_only
         self.operations.append("count")
         if limited and counts_what_is_shown(self.reading.text, before):
@@ -233,6 +253,17 @@ class Editor:
                 return
         statement.clear("group", "having", "order", "limit", "distinct")
         statement.select([count])
+
+    def _count_each(self) -> None:
+        """ "how many payments did each make?" behind a figure of each customer."""
+        statement = self.statement
+        if not statement.grouped:
+            raise LookupError("what each is")
+        measures = statement.aggregates()
+        kept = [e for e in statement.tree.expressions if not any(e is measure for measure in measures)]
+        statement.clear("having", "order", "limit")
+        statement.select([*kept, _count()])
+        self.operations.append("count")
 
     def _aggregate(self, before: Statement) -> bool:
         column = self._aggregated_column()
@@ -290,8 +321,18 @@ class Editor:
         rows = not self.statement.grouped and not self.statement.aggregates()
         if rows and self.reading.aggregate in ("MAX", "MIN"):
             return None  # "the youngest?" of a list is one of its rows
+        if self._says_more():
+            return None
         named = self.conditions.only_one(("number",))
         return self.statement.column(named.table, named.column) if named else None
+
+    def _says_more(self) -> bool:
+        """ "how much have they paid in total?": is there a verb of what a table is that is not read?"""
+        read = {table.name for table in self.statement.sources().values()}
+        others = [table for table in self.statement.schema.tables if table.name not in read]
+        names = [word for table in others for word in words(table.name)]
+        said = [word for word in words(self.reading.text) if word not in STOP_WORDS and len(word) > 3]
+        return any(alike(word, name) for word in said for name in names)
 
     # --------------------------------------------------------------------------------------------- columns, order
 
@@ -311,7 +352,8 @@ class Editor:
         if statement.grouped or statement.aggregates():
             statement.clear("group", "having", "order", "limit", "distinct")
         columns = [statement.column(each.table, each.column) for each in shown.columns]
-        distinct = shown.distinct or self.reading.distinct
+        limit = statement.tree.args.get("limit")  # each of the five that are shown, not five different ones
+        distinct = self.reading.distinct or (shown.distinct and (limit is None or limit.expression.name == "1"))
         statement.tree.set("distinct", exp.Distinct() if distinct else None)
         statement.select(columns)
         self.operations.append("columns")

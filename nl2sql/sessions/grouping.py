@@ -17,15 +17,21 @@ from nl2sql.sessions import members
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group
 from nl2sql.sessions.reading import Phrase
+from nl2sql.sessions.statement import Statement, identifier
 from nl2sql.sessions.tables import key_columns
 from nl2sql.sql.words import words
 
 FORMATS = {"day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}
 _DATES = ("date", "datetime")
 _MOST = re.compile(
-    r"\b(?:which|what) (?P<what>[a-z_]+(?: [a-z_]+)?) (?:has|have|had|gets?|got|pays?|paid|earns?|earned|sells?|sold)"
+    r"\b(?:which|what) (?P<what>[a-z_]+(?: [a-z_]+)?)"
+    r" (?:has|have|had|gets?|got|pays?|paid|earns?|sells?|sold|buys?|bought|makes?|made|wins?|won|[a-z]{3,}ed)"
     r" (?:the )?(?P<end>most|fewest|least|highest|lowest|largest|smallest)(?: (?:one|figure|number|amount))?"
     r"(?: of (?:them|these|those))?\s*[.?!]*\s*$"
+)
+_WHO = re.compile(
+    r"\b(?:who|which (?:one|of (?:them|these|those))) (?!earn|paid|pays?|cost|spen)[a-z]+ (?:the )?"
+    r"(?P<end>most|fewest|least)\s*[.?!]*\s*$"
 )
 
 
@@ -58,7 +64,10 @@ def busiest_group(conditions: Conditions) -> bool:
     """
     match, statement = _MOST.search(conditions.reading.text), conditions.statement
     measures = statement.aggregates()
-    if not match or statement.grouped or len(measures) > 1 or (measures and not statement.counts_only):
+    if (who := _WHO.search(conditions.reading.text)) and not statement.grouped and _several_each(statement):
+        _put_first(_rows_of_main(statement), exp.Count(this=exp.Star()), who["end"] == "most", conditions)
+        return True
+    if not match or len(measures) > 1 or (measures and not statement.grouped and not statement.counts_only):
         return False
     if not measures and match["end"] not in ("most", "fewest", "least"):
         return False
@@ -66,17 +75,41 @@ def busiest_group(conditions: Conditions) -> bool:
     named = named_group(phrase, statement)
     if named and not measures and named == label_of(statement.main, statement):
         return False  # each of the rows has its own
+    if statement.grouped and (named is None or named in conditions.selected()):
+        return False  # of the groups that are there
     grouped = grouped_by(phrase, conditions)
     if grouped is None:
         return False
-    measure = measures[0].copy() if measures else exp.Count(this=exp.Star())
+    measure = measures[-1].unalias().copy() if measures else exp.Count(this=exp.Star())
+    _put_first(grouped, measure, match["end"] in ("most", "highest", "largest"), conditions)
+    return True
+
+
+def _put_first(grouped: Grouped, measure: exp.Expr, desc: bool, conditions: Conditions) -> None:
+    """Each group with its figure; the first, by the figure."""
+    statement = conditions.statement
     statement.clear("group", "having", "order", "limit", "distinct")
     statement.select([grouped.shown, measure])
     statement.tree.set("group", exp.Group(expressions=[key.copy() for key in grouped.keys]))
-    statement.order_by([(measure.unalias().copy(), match["end"] in ("most", "highest", "largest"))])
+    statement.order_by([(measure.copy(), desc)])
     statement.limit(1, conditions.reading.skipped)
     conditions.made += ["group", "order", "limit"]
-    return True
+
+
+def _several_each(statement: Statement) -> bool:
+    """Are rows of another table counted, of which one of the main table may have several?"""
+    sources = [table.name for table in statement.sources().values()]
+    counts = statement.counts_only and isinstance(statement.tree.expressions[0].unalias(), exp.Count)
+    alone = Statement(exp.select("1").from_(exp.Table(this=identifier(sources[0]))), statement.schema)
+    return counts and any(alone.step_to_many(table) for table in sources[1:])
+
+
+def _rows_of_main(statement: Statement) -> Grouped:
+    label = label_of(statement.main, statement)
+    if label is None:
+        raise LookupError("a name of each row")
+    shown = statement.column(label.table, label.column)
+    return Grouped(shown, [*(statement.column(statement.main.name, key) for key in key_columns(statement.main)), shown])
 
 
 def _own_key(named: Named, conditions: Conditions) -> list[exp.Expr]:

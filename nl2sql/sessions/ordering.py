@@ -16,13 +16,15 @@ from nl2sql.sessions import members
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.naming import Named, named_column
 from nl2sql.sessions.reading import Phrase
+from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import column_of
 from nl2sql.sql.words import words
 
 _DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "highest", "lowest", *STOP_WORDS])
 _NUMBERS = ("number", "year")
 _END = re.compile(r"\b(?P<end>top|best|bottom|worst) (?:\d{1,3}|[a-z]+)\b")
-_BIRTH = frozenset(["birth", "born"])
+_ONE = re.compile(r"\b(?:one|which|who|is|was|of (?:them|these|those))\b")
+_BIRTH = frozenset(["birth", "born", "dob"])
 
 
 def order(conditions: Conditions) -> None:
@@ -36,14 +38,34 @@ def order(conditions: Conditions) -> None:
         named, way = _order_column(phrase, conditions)
         if named:
             column = conditions.statement.column(named.table, named.column)
+            group = conditions.statement.tree.args.get("group")
+            if group is not None and column not in group.expressions:
+                raise LookupError(f"one {named.column} of each group")
             keys.append((column, (direction or way) == "desc"))
     if keys:
         conditions.statement.order_by(keys)
         conditions.made.append("order")
 
 
+def order_instead(conditions: Conditions) -> bool:
+    """ "by buy price instead" behind rows in another order: the same way round. Whether it was asked."""
+    statement, reading = conditions.statement, conditions.reading
+    before = _ordered_by(statement)
+    if not before or statement.grouped or statement.aggregates() or "instead" not in reading.text:
+        return False
+    named = [named_column(phrase, statement) for phrase in reading.groupings]
+    if not named or not all(named):
+        return False
+    statement.order_by([(statement.column(each.table, each.column), before[0][1]) for each in named if each])
+    conditions.made.append("order")
+    return True
+
+
 def superlative(conditions: Conditions) -> None:
-    """ "who is the youngest?" of a list: ordered by what the adjective is about, so many rows."""
+    """ "who is the youngest?" of a list: ordered by what the adjective is about, so many rows.
+
+    Raises LookupError where no column is known to be that.
+    """
     reading, statement = conditions.reading, conditions.statement
     adjective = reading.adjective
     if adjective is None or statement.counts_only or reading.orders:
@@ -55,12 +77,15 @@ def superlative(conditions: Conditions) -> None:
     named = next(filter(None, fits), None) or _adjective_column(adjective[2], conditions)
     table = statement.schema.table(named.table) if named else None
     if named is None or table is None or not column_of(table, named.column):
-        return
+        raise LookupError(f"a column that {adjective[0]} is about")
     column = statement.column(named.table, named.column)
     if adjective[1] == "asc" and _has_nulls(named, conditions):
         statement.add_condition(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())))
-    statement.order_by([(column, adjective[1] == "desc")])
-    statement.limit(reading.limit or 1, reading.skipped)
+    desc, before = adjective[1] == "desc", statement.tree.args.get("limit")
+    turned = before is not None and _ordered_by(statement)[:1] == [(Named(named.table, named.column), not desc)]
+    statement.order_by([(column, desc)])
+    if not turned or reading.limit or _ONE.search(reading.text):  # "and the cheapest?" behind the ten dearest: ten
+        statement.limit(reading.limit or 1, reading.skipped)
     conditions.made += ["order", "limit"]
 
 
@@ -76,6 +101,14 @@ def best_first(conditions: Conditions) -> None:
     if key is not None:
         statement.order_by([(key, end["end"] in ("top", "best"))])
         conditions.made.append("order")
+
+
+def _ordered_by(statement: Statement) -> list[tuple[Named, bool]]:
+    """The columns that the rows are ordered by, each with whether it is descending."""
+    order = statement.tree.args.get("order")
+    keys = [(key.this, bool(key.args.get("desc"))) for key in order.expressions] if order else []
+    columns = [(statement.table_of(key), key.name, desc) for key, desc in keys if isinstance(key, exp.Column)]
+    return [(Named(table.name, name), desc) for table, name, desc in columns if table]
 
 
 def _has_nulls(named: Named, conditions: Conditions) -> bool:
@@ -108,6 +141,7 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
     statement, wanted = conditions.statement, set(columns.split()) - {"any"}
     known = {column for _, column in members.compared_columns(statement)}
     known |= {(named.table.lower(), named.column.lower()) for named in conditions.selected()}
+    known |= {(named.table.lower(), named.column.lower()) for named, _ in _ordered_by(statement)}
     fits = [
         Named(table.name, column.name)
         for table in statement.sources().values()
@@ -117,5 +151,6 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
     if fits:
         births = [fit for fit in fits if _BIRTH & wanted & set(words(fit.column))]
         return max(births or fits, key=lambda fit: (fit.table.lower(), fit.column.lower()) in known)
-    shown = next((named for named in conditions.selected() if conditions.kind_of(named) in _NUMBERS), None)
-    return shown or conditions.compared_before(_NUMBERS) or conditions.only_one(_NUMBERS)
+    numbers = [named for named in conditions.selected() if conditions.kind_of(named) in _NUMBERS]
+    numbers += filter(None, [conditions.compared_before(_NUMBERS), conditions.only_one(_NUMBERS)])
+    return next((named for named in numbers if not conditions.is_key(named)), None)

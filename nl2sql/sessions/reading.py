@@ -33,7 +33,8 @@ _GROUP = re.compile(
 _TWICE = re.compile(r"\b(?P<what>[a-z]+) (?:by|after|against) (?P=what)\b")
 _APART = re.compile(r"^(?:and |now )*(?P<what>[a-z]+(?: [a-z]+)?) (?:separate(?:ly)?|seperately|apart|individually)\b")
 _SORT = re.compile(
-    r"\b(?:sort|sorted|order|ordered|rank|ranked|arranged?|listed)(?: (?:it|them|that|this|those|these|the \w+))?"
+    r"\b(?:sort|sorted|order|ordered|rank|ranked|arranged?|listed|list(?= (?:them|those|these) by))"
+    r"(?: (?:it|them|that|this|those|these|the \w+))?"
     r"(?: (?:by|on|from|in order of|according to))(?: the| their| its)? (?P<what>[^,.;:?!()]+)"
 )
 _FIRST = re.compile(r"\b(?P<what>(?:most |least )?[a-z]+(?: [a-z]+)?) (?:first|last|on top|at the top)\b")
@@ -256,7 +257,8 @@ def adjectives() -> Mapping[str, tuple[str, str]]:
 def _adjective(text: str) -> tuple[str, str, str] | None:
     """The first superlative of a text, the longest that fits."""
     for adjective in sorted(adjectives(), key=len, reverse=True):
-        if adjective not in ("first", "last") and re.search(rf"\b{adjective}\b(?! \d)", text):
+        ends = adjective.endswith("est") or " " in adjective  # "top 5" is a limit, "the newest 5" an order too
+        if adjective not in ("first", "last") and re.search(rf"\b{adjective}\b{'' if ends else '(?! [0-9])'}", text):
             if adjective in ("most", "least") and re.search(rf"\bat {adjective}\b", text):
                 continue
             return (adjective, *adjectives()[adjective])
@@ -275,7 +277,7 @@ def _aggregate(text: str) -> str:
     if re.search(r"\b(?:what|whats|and)\b.*\b(?:is|was|are|s|the)\b", text) or text.startswith("the "):
         for name in ("MAX", "MIN"):
             for word in edit_words()["aggregates"][name]:
-                row = rf"\bwhich\b|\bwho\b|\bones?\b|\b{_COUNTED} (?:[a-z]+ )?with the\b"
+                row = rf"\bwhich\b|\bwho\b|\bones?\b|\bmost [a-z]+ed\b|\b{_COUNTED} (?:[a-z]+ )?with the\b"
                 if re.search(rf"\b(?:the|their|its|what) {word}\b", text) and not re.search(row, text):
                     return name
     return ""

@@ -52,7 +52,7 @@ _WHICH_OF = re.compile(r"\bwhich (?:of|ones|one)\b|^(?:and )?which\b")
 _FILLER_WORDS = """please only just too also instead with together and then thanks as well their its his her all"""
 _FILLER = frozenset(_FILLER_WORDS.split())
 _DATE = (("date",), ("dates",), ("day",), ("days",), ("when",), ("time",))
-_GIVEN, _FAMILY = frozenset(["first", "given"]), frozenset(["last", "family", "surname"])
+_GIVEN, _FAMILY = frozenset(["first", "given", "forename"]), frozenset(["last", "family", "surname"])
 _END = re.compile(r"\b(?:of (?:the|those|these|them|that|all)|for|that|which|who|with|where|whose|in|on|at|from)\b")
 
 
@@ -80,7 +80,7 @@ def what_is_shown(conditions: Conditions) -> Shown:
             return Shown((named,), explicit=True)
         doer = named_group(words(match["what"]), statement) if (match := _WHO_DOES.search(clause)) else None
         if doer and kinds[doer.table.lower(), doer.column.lower()] == "text":
-            return Shown((doer,), explicit=True, distinct=_repeats(doer, statement))
+            return Shown(_whole_name(doer, statement), explicit=True, distinct=_repeats(doer, statement))
         match = _OBJECT.search(clause) or _BARE.search(clause)
         if match and not _verbs() & set(words(match["what"])):
             phrase = tuple(words(match["what"]))
@@ -95,7 +95,8 @@ def what_is_shown(conditions: Conditions) -> Shown:
             own = statement.schema.table(named.table) if named else None
             if named and not (asks_who and own and refers(own, named.column)):  # a key is nobody's name
                 once = asks_who and named.table != statement.main.name
-                return Shown((named,), explicit=True, distinct=once)
+                columns = _whole_name(named, statement) if asks_who else (named,)
+                return Shown(columns, explicit=True, distinct=once)
     rows_before = not statement.grouped and not statement.aggregates()
     which = _WHICH_OF.search(first) if not rows_before else None
     alone = which and which[0] in ("which", "and which") and not named_table(words(first), statement.schema)
@@ -120,6 +121,17 @@ def _called(table: Table, statement: Statement) -> tuple[Named, ...]:
         return (label,) if label else ()
     family = next((c.name for c in own.columns if _FAMILY & set(words(c.name)) and "name" in c.name.lower()), None)
     return (label, Named(own.name, family)) if family else (label,)
+
+
+def _whole_name(named: Named, statement: Statement) -> tuple[Named, ...]:
+    """Both parts of a person's name, where ``named`` is one of them."""
+    table = statement.schema.table(named.table)
+    parts = (
+        [[c.name for c in table.columns if part & set(words(c.name))] for part in (_GIVEN, _FAMILY)] if table else []
+    )
+    if not all(parts) or named.column not in (parts[0][0], parts[1][0]):
+        return (named,)
+    return tuple(Named(named.table, part[0]) for part in parts)
 
 
 @cache

@@ -103,12 +103,21 @@ class Statement:
         """A column of the table where a step starts: one that is read, by its alias, or one to join, by its name."""
         return self._column(alias, name) if alias in self.sources() else self.column(alias, name)
 
-    def over(self, table: str, condition: exp.Expr) -> exp.Expr:
-        """A copy of ``condition`` on columns of ``table``, as this statement writes it. Raises LookupError."""
-        copy = condition.copy()
+    def over(self, table: str, condition: exp.Expr, alias: str = "") -> exp.Expr:
+        """A copy of ``condition`` on columns of ``table``, as this statement writes it. Raises LookupError.
+
+        alias: the one that is meant, where the statement reads the table twice.
+        """
+        copy, source = condition.copy(), self.sources().get(alias)
         for column in list(copy.find_all(exp.Column)):
-            column.replace(self.column(table, column.name))
+            own = source is not None and source.name.lower() == table.lower()
+            column.replace(self._column(alias, column.name) if own else self.column(table, column.name))
         return copy
+
+    def alias_of(self, condition: exp.Expr) -> str:
+        """The alias, in lower case, of the first column of a condition; "" where it has none of this SELECT."""
+        column = condition.find(exp.Column)
+        return self._alias_of(column) if column is not None else ""
 
     def step_to_many(self, table: str) -> Step | None:
         """The first of the joins to ``table`` that may repeat the statement's rows; None where none does."""

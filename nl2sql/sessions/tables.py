@@ -58,7 +58,8 @@ def label_column(table: Table) -> str | None:
     own = {stem(word) for word in words(table.name)}
     compound = (c.name for c in table.columns if set(words(c.name)) & set(_LABELS))
     of_table = (name for name in compound if {stem(word) for word in words(name)} & own)
-    return exact or next(of_table, None) or next((c.name for c in table.columns if _is_label(c.name)), None)
+    ends = next((c.name for c in table.columns if _is_label(c.name)), None)
+    return exact or next(of_table, None) or ends or names.get("forename") or names.get("surname")
 
 
 def _is_label(name: str) -> bool:

@@ -13,6 +13,7 @@ from functools import cache
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import stem
+from nl2sql.databases.schema import Column
 from nl2sql.interfaces import Database
 from nl2sql.sessions import members
 from nl2sql.sessions.compared import DATES, excludes, excluding
@@ -23,6 +24,7 @@ from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import key_columns, refers
 from nl2sql.sql.words import words
 
+_MARKS = frozenset(["id", "ssn", "phone", "zip", "code", "postcode"])
 NARROWS = re.compile(r"\b(?:only|those|them|these|of which)\b")
 
 
@@ -71,7 +73,8 @@ class Where:
             members.add_condition(statement, step, table, condition, left_out)
             self._others.add(step.table)
         else:
-            condition = statement.over(table, excluding(condition) if left_out else condition)
+            alias = statement.alias_of(replaced[0]) if replaced else ""
+            condition = statement.over(table, excluding(condition) if left_out else condition, alias)
             if replaced:
                 statement.replace_conditions(replaced, condition)
             else:
@@ -103,14 +106,18 @@ class Where:
         return None
 
     def only_one(self, wanted: Sequence[str]) -> Named | None:
-        """The column of such a kind that is selected, or the one of the main table (none of its keys)."""
+        """The column of such a kind that is selected, or the one of the main table (none of its keys); a date also of
+        the tables that are joined."""
         if shown := next((named for named in self.selected() if self.kind_of(named) in wanted), None):
             return shown
-        main = self.statement.main
-        own = [c for c in main.columns if not (refers(main, c.name) or (c.primary_key and "number" in wanted))]
-        fits = [c.name for c in own if self.kinds[main.name.lower(), c.name.lower()] in wanted]
-        sure = len(fits) == 1 or (fits and wanted[0] in DATES)
-        return Named(main.name, fits[0]) if sure else None
+        for table in self.statement.sources().values():
+            own = [c for c in table.columns if not (refers(table, c.name) or ("number" in wanted and _is_mark(c)))]
+            fits = [c.name for c in own if self.kinds[table.name.lower(), c.name.lower()] in wanted]
+            if len(fits) == 1 or (fits and wanted[0] in DATES):
+                return Named(table.name, fits[0])
+            if wanted[0] not in DATES:
+                break
+        return None
 
     def selected(self) -> list[Named]:
         """The columns that are selected, also within an aggregate."""
@@ -122,9 +129,14 @@ class Where:
         """The kind of a column (``naming.column_kinds``); None for one that the schema lacks."""
         return self.kinds.get((named.table.lower(), named.column.lower()))
 
-    def _is_key(self, named: Named) -> bool:
+    def is_key(self, named: Named) -> bool:
         table = self.statement.schema.table(named.table)
         return table is not None and (refers(table, named.column) or named.column in key_columns(table))
+
+
+def _is_mark(column: Column) -> bool:
+    """Is it a number that counts nothing: a key, or an identifier of another kind?"""
+    return column.primary_key or bool(_MARKS & set(words(column.name)))
 
 
 @cache

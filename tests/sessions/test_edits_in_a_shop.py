@@ -1,0 +1,100 @@
+"""Follow-ups in a shop with people, two prices, two dates and a table that refers to itself: the SQL of each."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nl2sql.databases.engines import open_database
+from nl2sql.interfaces import Database, Turn
+from nl2sql.sessions.edits import edited
+
+SHOP = """
+CREATE TABLE staff (staff_id INTEGER PRIMARY KEY, first_name TEXT, last_name TEXT, ssn INTEGER,
+    boss_id INTEGER REFERENCES staff(staff_id));
+CREATE TABLE customers (customer_id INTEGER PRIMARY KEY, first_name TEXT, last_name TEXT, city TEXT, country TEXT,
+    credit_limit REAL, staff_id INTEGER REFERENCES staff(staff_id));
+CREATE TABLE products (product_id INTEGER PRIMARY KEY, title TEXT, line TEXT, year INTEGER, buy_price REAL,
+    msrp REAL);
+CREATE TABLE sales (sale_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES customers(customer_id),
+    product_id INTEGER REFERENCES products(product_id), staff_id INTEGER REFERENCES staff(staff_id), sold_on TEXT,
+    amount REAL);
+CREATE TABLE card_payments_daily (payment_id INTEGER PRIMARY KEY, paid REAL);
+INSERT INTO staff VALUES (1, 'Ada', 'Berg', 111, NULL), (2, 'Cem', 'Dogan', 222, 1), (3, 'Eva', 'Falk', 333, 2);
+INSERT INTO customers VALUES (1, 'Gil', 'Hart', 'Bonn', 'DE', 900.5, 2), (2, 'Ida', 'Juhl', 'Reno', 'US', 4000.5, 3);
+INSERT INTO products VALUES (1, 'Kite', 'Toys', 2001, 3.5, 9.5), (2, 'Lamp', 'Home', 2009, 8.5, 19.5),
+    (3, 'Mug', 'Home', 2012, 1.5, 4.5);
+INSERT INTO sales VALUES (1, 1, 1, 2, '2004-03-05', 9.5), (2, 2, 2, 3, '2005-06-07', 19.5);
+INSERT INTO card_payments_daily VALUES (1, 5.5);
+"""
+RICH = "SELECT SUM(credit_limit) FROM customers WHERE country = 'DE' AND credit_limit > 500"
+EACH = "SELECT city, SUM(amount) FROM customers JOIN sales ON customers.customer_id = sales.customer_id GROUP BY city"
+PER_LINE = "SELECT line, SUM(amount) FROM sales JOIN products ON sales.product_id = products.product_id GROUP BY line"
+BOSS = "SELECT s.first_name FROM staff AS s JOIN staff AS b ON s.boss_id = b.staff_id WHERE {}.last_name = '{}'"
+DEAREST = "SELECT title FROM products ORDER BY msrp DESC LIMIT 2"
+SOLD = "SELECT COUNT(*) FROM sales WHERE amount > 5"
+SERVED = "SELECT COUNT(*) FROM staff JOIN customers ON staff.staff_id = customers.staff_id"
+PEOPLE = "SELECT city FROM customers WHERE credit_limit > 500"
+NEW = "SELECT title FROM products WHERE year = 2009"
+YEARS = "SELECT year, COUNT(*) FROM products GROUP BY year"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    file: Path = tmp_path_factory.mktemp("shop") / "shop.sqlite"
+    with sqlite3.connect(file) as connection:
+        connection.executescript(SHOP)
+    connection.close()
+    with open_database(str(file)) as database:
+        yield database
+
+
+def edit(shop: Database, before: str, question: str) -> str:
+    edits = edited(question, Turn("", sql=before), shop)
+    return edits[0][0] if edits else ""
+
+
+@pytest.mark.parametrize(
+    ("before", "question", "after"),
+    [
+        (EACH, "for 2004 only", "sales.sold_on BETWEEN '2004-01-01' AND '2004-12-31'"),
+        (YEARS, "before 2010", "WHERE year < 2010 GROUP BY year"),
+        (NEW, "which cost more than 5?", "year = 2009 AND buy_price > 5"),
+        (PEOPLE, "how many are from the US?", "country = 'US'"),
+        (BOSS.format("b", "Berg"), "and Dogan?", BOSS.format("b", "Dogan").partition("WHERE ")[2]),
+        (DEAREST, "and the cheapest?", "SELECT title FROM products ORDER BY msrp LIMIT 2"),
+        (DEAREST, "which is the cheapest?", "SELECT title FROM products ORDER BY msrp LIMIT 1"),
+        (DEAREST, "by buy price instead", "SELECT title FROM products ORDER BY buy_price DESC LIMIT 2"),
+        (DEAREST, "which lines are they in?", "SELECT line FROM products ORDER BY msrp DESC LIMIT 2"),
+        (DEAREST.replace(" LIMIT 2", " LIMIT 1"), "which line is it in?", "SELECT DISTINCT line"),
+        (EACH, "how many sales did each make?", "SELECT city, COUNT(*)"),
+        (SOLD, "who bought them?", "SELECT DISTINCT customers.first_name, customers.last_name"),
+        (PER_LINE, "which customer paid the most?", "ORDER BY SUM(sales.amount) DESC LIMIT 1"),
+        (PER_LINE, "which line sold the most?", "GROUP BY products.line ORDER BY SUM(amount) DESC LIMIT 1"),
+        (SERVED, "who has the most?", "GROUP BY staff.staff_id, staff.first_name ORDER BY COUNT(*) DESC LIMIT 1"),
+        (SOLD.replace("COUNT(*)", "amount"), "the newest 5", "ORDER BY sold_on DESC LIMIT 5"),
+        (NEW, "list them by title", f"{NEW} ORDER BY title"),
+    ],
+)
+def test_what_is_said_is_what_is_changed(before: str, question: str, after: str, shop: Database) -> None:
+    assert after in edit(shop, before, question)
+
+
+@pytest.mark.parametrize(
+    ("before", "question"),
+    [
+        (RICH, "and in 2004?"),  # no year among the customers: no credit of 2004
+        (EACH, "sorted by credit limit"),  # a city has several
+        (PEOPLE, "how many payments did they make?"),  # of a table that nothing links
+        (SERVED, "how many does each have?"),
+        (RICH, "how much have they paid in total?"),  # not their credit
+        (PEOPLE, "how many are behind with their bills?"),
+        (PEOPLE, "which of them are insolvent?"),
+        ("SELECT first_name FROM staff WHERE boss_id = 1", "who trained the most?"),  # not by the number of a card
+    ],
+)
+def test_what_the_words_do_not_say_is_left_to_the_model(before: str, question: str, shop: Database) -> None:
+    assert edit(shop, before, question) == ""
