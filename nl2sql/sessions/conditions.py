@@ -30,6 +30,7 @@ from nl2sql.sessions.compared import (
 )
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, edit_words, named_column, named_group
+from nl2sql.sessions.people import age_compared, sexes_said
 from nl2sql.sessions.reading import Comparison, Phrase, adjectives, are_left_out, is_left_out, is_negated
 from nl2sql.sessions.related import related
 from nl2sql.sessions.statement import identifier
@@ -54,6 +55,7 @@ class Conditions(Where):
         """Make all that the reading asks for. Raises LookupError where a join is missing."""
         self._drop()
         self._values()
+        self._sexes()
         self._codes()
         for comparison in self.reading.comparisons:
             if not self._is_used(comparison.start, comparison.end):
@@ -80,6 +82,16 @@ class Conditions(Where):
             same = _is_one_of(column, [match.value for match in meant or matches])
             replaced = self._compared(table, column) or self._keys_compared(table)
             self._put(table, same, replaced, left_out=not meant or self._stays_excluded(replaced, same))
+
+    def _sexes(self) -> None:
+        """ "only the women", where a column of the tables that are read tells."""
+        said = sexes_said(self.reading.text, self.statement, self.database)
+        if said and not self._is_used(*said[0]):
+            (start, end), named, cell = said
+            left_out = is_left_out(self.reading.text, start, end)
+            replaced = self._compared(named.table, named.column)
+            self._put(named.table, _is_one_of(named.column, [cell]), replaced, left_out=left_out)
+            self.used.append((start, end))
 
     def _codes(self) -> None:
         """What is written like a code ("1:48", "Q4") and no text of several words: in the place of one of its shape,
@@ -204,7 +216,8 @@ class Conditions(Where):
         known = (
             itertools.chain(before, alone) if bound else itertools.chain.from_iterable(zip(before, alone, strict=True))
         )
-        named = self._price(comparison) or next(filter(None, near), None)
+        named = age_compared(self.reading.text[: comparison.start], self.statement, self.kinds)
+        named = named or self._price(comparison) or next(filter(None, near), None)
         if named is None and bound and not in_time and bound_groups(self.statement, comparison):
             self.made.append("filter groups")
             self.used.append((comparison.start, comparison.end))
@@ -303,11 +316,15 @@ class Conditions(Where):
 
     def _flags(self) -> None:
         """0/1 columns whose words the question holds."""
-        asked = {stem(word): at for at, word in enumerate(words(self.reading.text))}
-        for (table, column), kind in self.kinds.items():
+        asked, told = {stem(word): at for at, word in enumerate(words(self.reading.text))}, set()
+        nearest = sorted(self.kinds.items(), key=lambda item: (*self._unnamed(item[0][0]), item[0]))
+        for (table, column), kind in nearest:
             parts = [stem(part) for part in words(column) if part not in ("is", "has", "flag")]
             if kind != "flag" or not parts or not set(parts) <= set(asked) or self.statement.distance(table) > 1:
                 continue
+            if column in told:  # "active customers", not active sellers
+                continue
+            told.add(column)
             start = self.reading.text.find(
                 words(column)[0] if words(column)[0] not in ("is", "has") else words(column)[1]
             )
@@ -316,6 +333,11 @@ class Conditions(Where):
             spelled = next(c.name for c in name.columns if c.name.lower() == column)
             condition = exp.EQ(this=exp.column(identifier(spelled)), expression=exp.Literal.number(value))
             self._put(name.name, condition, self._compared(name.name, spelled))
+
+    def _unnamed(self, table: str) -> tuple[bool, float]:
+        """Is the table not named in the question; how far away it is."""
+        asked = {stem(word) for word in words(self.reading.text)}
+        return not {stem(word) for word in words(table)} <= asked, self.statement.away(table)
 
     def _drop(self) -> None:
         for phrase in self.reading.dropped:

@@ -35,6 +35,9 @@ _ALL = re.compile(r"\b(?:in total|altogether|overall|in all)\b")
 _ARE = re.compile(
     r"\b(?:how many|which)(?: of (?:them|these|those)| ones?)? (?:are|is|were|was) (?P<rest>[^.,;?!]+)[.?! ]*$"
 )
+_DONE = re.compile(
+    r"\bwho (?:is|was|were|are)(?: not)? [a-z]+(?:ed|en)\b|\bhow many times\b|\bhow often\b|\bmost often\b"
+)
 _COUNTED = re.compile(r"\b(?:how many|number of|count of) (?P<what>[^,.;:?!]+)")
 
 
@@ -79,6 +82,8 @@ def counts_something_else(text: str, statement: Statement) -> bool:
     own = {stem(word) for name in read for word in names[name]}
     own |= {stem(word) for table in statement.sources().values() for c in table.columns for word in words(c.name)}
     others = {word for name, parts in names.items() if name not in read for word in parts}
+    away = [table for table in statement.schema.tables if table.name not in read]
+    others |= {stem(word) for table in away for column in table.columns for word in words(column.name)}
     asked = {stem(word) for word in said if word not in STOP_WORDS}
     return bool(asked & others) and not asked & own
 
@@ -90,6 +95,8 @@ def _auxiliaries() -> frozenset[str]:
 
 def says_what_they_are(reading: Reading) -> bool:
     """ "how many are shut down?", "which of them are in stock?": a condition, in words that may be read as nothing."""
+    if _DONE.search(reading.text):
+        return True
     match = _ARE.search(reading.text)
     if not match or reading.adjective or reading.groupings or reading.comparisons:
         return False
@@ -101,7 +108,9 @@ def counts_what_is_shown(text: str, before: Statement) -> bool:
     if _ALL.search(text) or _THESE.search(text):
         return not _ALL.search(text)
     counted = _COUNTED.search(text)
-    named = counted and named_table(words(counted["what"])[:3], before.schema)
+    said = words(counted["what"])[:3] if counted else []
+    parts = {stem(word) for table in before.sources().values() for word in words(table.name)}
+    named = named_table(said, before.schema) or (said and stem(said[0]) in parts)
     return not named and not any(measure.find(exp.Count) for measure in before.aggregates())
 
 

@@ -38,7 +38,7 @@ from nl2sql.sessions.statement import Statement, read_statement
 from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
-_BARE = re.compile(r"(?!.*\babout\b)\S+(?: \S+){0,2}")
+_BARE = re.compile(r"(?!the )(?!.*\babout\b)\S+(?: \S+){0,2}")
 _ENDS = ("top", "best", "bottom", "worst", "first", "last")
 _FIGURES = ("maximum", "minimum", "max", "min")
 Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
@@ -92,7 +92,11 @@ class Editor:
                 self.statement.reroot(table)
         filtered = bool(self.operations)
         self._shape(shown, asked_before)
-        if not filtered and set(self.operations) <= {"count", "columns"} and says_what_they_are(self.reading):
+        if (
+            not filtered
+            and set(self.operations) <= {"count", "columns", "order", "limit"}
+            and says_what_they_are(self.reading)
+        ):
             raise LookupError("what they are")
         joined = _tables(self.statement) - _tables(asked_before) if "count" not in self.operations else set()
         self.conditions.settle(joined)
@@ -209,6 +213,9 @@ class Editor:
         reading, statement = self.reading, self.statement
         direction = reading.adjective[1] if reading.adjective else reading.orders[0][1]
         measure = statement.aggregates()[-1:] or statement.tree.expressions[-1:]
+        wanted = set(reading.adjective[2].split()) if reading.adjective else {"any"}
+        if "date" in wanted and "any" not in wanted:
+            raise LookupError("a date of each group")
         key = measure[0].unalias().copy()
         statement.order_by([(key, direction == "desc")])
         self.operations.append("order")
@@ -241,6 +248,8 @@ class Editor:
                 return
         if counts_something_else(self.reading.text, statement):
             raise LookupError("what is counted")
+        if self.reading.groupings and re.search(r"\b(?:per|by) [a-z]+", self.reading.text):
+            raise LookupError("what it is grouped by")
         if re.search(r"\b(?:each|every)\b", self.reading.text) and not named:
             self._count_each()
             return
@@ -340,6 +349,8 @@ class Editor:
         named = [named_column(phrase, self.statement) for phrase in self.reading.added]
         if not named or not all(named) or self.statement.counts_only:
             return False
+        if not all(each and self.statement.one_per_group(each.table, each.column) for each in named):
+            raise LookupError("one value of each group")
         columns = [self.statement.column(each.table, each.column) for each in named if each]
         there = [expression.unalias() for expression in self.statement.tree.expressions]
         new = [column for column in columns if column not in there]

@@ -106,7 +106,7 @@ def _several_each(statement: Statement) -> bool:
 
 def _rows_of_main(statement: Statement) -> Grouped:
     label = label_of(statement.main, statement)
-    if label is None:
+    if label is None or label.table != statement.main.name:
         raise LookupError("a name of each row")
     shown = statement.column(label.table, label.column)
     return Grouped(shown, [*(statement.column(statement.main.name, key) for key in key_columns(statement.main)), shown])

@@ -15,6 +15,7 @@ from nl2sql.agents.context.linking import STOP_WORDS
 from nl2sql.sessions import members
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.naming import Named, named_column
+from nl2sql.sessions.people import oldest
 from nl2sql.sessions.reading import Phrase
 from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import column_of
@@ -38,8 +39,7 @@ def order(conditions: Conditions) -> None:
         named, way = _order_column(phrase, conditions)
         if named:
             column = conditions.statement.column(named.table, named.column)
-            group = conditions.statement.tree.args.get("group")
-            if group is not None and column not in group.expressions:
+            if not conditions.statement.one_per_group(named.table, named.column):
                 raise LookupError(f"one {named.column} of each group")
             keys.append((column, (direction or way) == "desc"))
     if keys:
@@ -74,6 +74,9 @@ def superlative(conditions: Conditions) -> None:
     phrases = [behind[:n] for n in range(len(behind), 0, -1)]
     kinds = (*_NUMBERS, "date", "datetime")
     fits = [named_column(phrase, statement, conditions.kinds, kinds) for phrase in phrases]
+    aged = oldest(reading.text, statement)
+    if aged:
+        fits, adjective = [aged[0]], (adjective[0], "desc" if aged[1] else "asc", adjective[2])
     named = next(filter(None, fits), None) or _adjective_column(adjective[2], conditions)
     table = statement.schema.table(named.table) if named else None
     if named is None or table is None or not column_of(table, named.column):

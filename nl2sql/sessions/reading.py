@@ -289,7 +289,9 @@ def _aggregate(text: str) -> str:
 def _comparisons(text: str) -> list[Comparison]:
     """Numbers, times, days, years and months with the operators before or behind them, none of a limit."""
     taken = [
-        match.span("count") for match in (*_TOP.finditer(text), *_WHICH_N.finditer(text)) if _is_limit(match, text)
+        match.span("count")
+        for match in (*_TOP.finditer(text), *_WHICH_N.finditer(text), *_SO_MANY.finditer(text))
+        if _is_limit(match, text) or match.re is _SO_MANY
     ]
     found: list[Comparison] = []
 

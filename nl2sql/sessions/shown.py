@@ -15,7 +15,7 @@ from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Table
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.detection import cue_words
-from nl2sql.sessions.naming import Kinds, Named, label_of, named_column, named_group, named_table
+from nl2sql.sessions.naming import Kinds, Named, edit_words, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, listed_phrases
 from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import label_column, refers
@@ -52,7 +52,8 @@ _WHICH_OF = re.compile(r"\bwhich (?:of|ones|one)\b|^(?:and )?which\b")
 _FILLER_WORDS = """please only just too also instead with together and then thanks as well their its his her all"""
 _FILLER = frozenset(_FILLER_WORDS.split())
 _DATE = (("date",), ("dates",), ("day",), ("days",), ("when",), ("time",))
-_GIVEN, _FAMILY = frozenset(["first", "given", "forename"]), frozenset(["last", "family", "surname"])
+_GIVEN = re.compile(r"(?:first|given|fore)_?name$|fname$", re.IGNORECASE)
+_FAMILY = re.compile(r"(?:last|family|sur)_?name$|lname$", re.IGNORECASE)
 _END = re.compile(r"\b(?:of (?:the|those|these|them|that|all)|for|that|which|who|with|where|whose|in|on|at|from)\b")
 
 
@@ -73,6 +74,8 @@ def what_is_shown(conditions: Conditions) -> Shown:
         return Shown(columns, explicit=True)
     if reading.groupings or reading.aggregate or reading.count:
         return Shown()
+    if (asked := _property(reading, statement)) and not reading.comparisons:
+        return Shown((asked,), explicit=True)
     first = reading.text[slice(*reading.clauses[0])].strip() if reading.clauses else ""
     clauses = [reading.text[start:end].strip() for start, end in reading.clauses]
     for clause in clauses:
@@ -108,30 +111,34 @@ def what_is_shown(conditions: Conditions) -> Shown:
         table = named_table(words(first), statement.schema)
         target = table if table and statement.away(table.name) <= 1 and not rows_before else statement.main
         columns = _called(target, statement)
-        person = any({"name", *_GIVEN} & set(words(each.column)) for each in columns)
+        person = any("name" in words(each.column) or _GIVEN.search(each.column) for each in columns)
+        if not called and _WHO_DOES.search(reading.text) and columns and columns[0].table == target.name:
+            raise LookupError("who does it")  # "who supplies them?" behind products
         return Shown(columns if called or person or not who else ())
     return Shown()
+
+
+def _property(reading: Reading, statement: Statement) -> Named | None:
+    """ "how old are they?": the column of the main table that the question is about."""
+    for asked, parts in edit_words()["properties"].items():
+        if re.search(rf"\b{asked}\b", reading.text):
+            names = [(part, c.name) for part in parts for c in statement.main.columns if part in words(c.name)]
+            return Named(statement.main.name, names[0][1]) if names else None
+    return None
 
 
 def _called(table: Table, statement: Statement) -> tuple[Named, ...]:
     """The columns that rows are called by: a label, of people with a name in two parts both."""
     label = label_of(table, statement)
-    own = statement.schema.table(label.table) if label else None
-    if label is None or own is None or not _GIVEN & set(words(label.column)):
-        return (label,) if label else ()
-    family = next((c.name for c in own.columns if _FAMILY & set(words(c.name)) and "name" in c.name.lower()), None)
-    return (label, Named(own.name, family)) if family else (label,)
+    return _whole_name(label, statement) if label else ()
 
 
 def _whole_name(named: Named, statement: Statement) -> tuple[Named, ...]:
     """Both parts of a person's name, where ``named`` is one of them."""
     table = statement.schema.table(named.table)
-    parts = (
-        [[c.name for c in table.columns if part & set(words(c.name))] for part in (_GIVEN, _FAMILY)] if table else []
-    )
-    if not all(parts) or named.column not in (parts[0][0], parts[1][0]):
-        return (named,)
-    return tuple(Named(named.table, part[0]) for part in parts)
+    columns = [c.name for c in table.columns] if table else []
+    parts = [next((name for name in columns if part.search(name)), "") for part in (_GIVEN, _FAMILY)]
+    return tuple(Named(named.table, part) for part in parts) if all(parts) and named.column in parts else (named,)
 
 
 @cache

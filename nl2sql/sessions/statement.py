@@ -307,6 +307,17 @@ class Statement:
     def grouped(self) -> bool:
         return self.tree.args.get("group") is not None
 
+    def one_per_group(self, table: str, column: str) -> bool:
+        """Has each group one value of the column: is it, or its table's key, grouped by? True without groups."""
+        group = self.tree.args.get("group")
+        if group is None:
+            return True
+        columns = [(self.table_of(key), key.name.lower()) for key in group.expressions if isinstance(key, exp.Column)]
+        grouped = {name for source, name in columns if source and source.name.lower() == table.lower()}
+        known = self.schema.table(table)
+        key = {c.name.lower() for c in known.columns if c.primary_key} if known else set()
+        return column.lower() in grouped or (bool(key) and key <= grouped)
+
     @property
     def counts_only(self) -> bool:
         return not self.grouped and len(self.aggregates()) == len(self.tree.expressions)

@@ -22,12 +22,14 @@ CREATE TABLE products (product_id INTEGER PRIMARY KEY, title TEXT, line TEXT, ye
 CREATE TABLE sales (sale_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES customers(customer_id),
     product_id INTEGER REFERENCES products(product_id), staff_id INTEGER REFERENCES staff(staff_id), sold_on TEXT,
     amount REAL);
+CREATE TABLE pupils (pupil_id INTEGER PRIMARY KEY, lname TEXT, fname TEXT, sex TEXT, age INTEGER, rating INTEGER);
 CREATE TABLE card_payments_daily (payment_id INTEGER PRIMARY KEY, paid REAL);
 INSERT INTO staff VALUES (1, 'Ada', 'Berg', 111, NULL), (2, 'Cem', 'Dogan', 222, 1), (3, 'Eva', 'Falk', 333, 2);
 INSERT INTO customers VALUES (1, 'Gil', 'Hart', 'Bonn', 'DE', 900.5, 2), (2, 'Ida', 'Juhl', 'Reno', 'US', 4000.5, 3);
 INSERT INTO products VALUES (1, 'Kite', 'Toys', 2001, 3.5, 9.5), (2, 'Lamp', 'Home', 2009, 8.5, 19.5),
     (3, 'Mug', 'Home', 2012, 1.5, 4.5);
 INSERT INTO sales VALUES (1, 1, 1, 2, '2004-03-05', 9.5), (2, 2, 2, 3, '2005-06-07', 19.5);
+INSERT INTO pupils VALUES (1, 'Kern', 'Lea', 'F', 12, 70), (2, 'Moser', 'Nils', 'M', 14, 80);
 INSERT INTO card_payments_daily VALUES (1, 5.5);
 """
 RICH = "SELECT SUM(credit_limit) FROM customers WHERE country = 'DE' AND credit_limit > 500"
@@ -39,6 +41,8 @@ SOLD = "SELECT COUNT(*) FROM sales WHERE amount > 5"
 SERVED = "SELECT COUNT(*) FROM staff JOIN customers ON staff.staff_id = customers.staff_id"
 PEOPLE = "SELECT city FROM customers WHERE credit_limit > 500"
 NEW = "SELECT title FROM products WHERE year = 2009"
+PUPILS = "SELECT lname FROM pupils WHERE rating > 50"
+PRICES = "SELECT line, AVG(msrp) FROM products GROUP BY line"
 YEARS = "SELECT year, COUNT(*) FROM products GROUP BY year"
 
 
@@ -77,6 +81,15 @@ def edit(shop: Database, before: str, question: str) -> str:
         (SERVED, "who has the most?", "GROUP BY staff.staff_id, staff.first_name ORDER BY COUNT(*) DESC LIMIT 1"),
         (SOLD.replace("COUNT(*)", "amount"), "the newest 5", "ORDER BY sold_on DESC LIMIT 5"),
         (NEW, "list them by title", f"{NEW} ORDER BY title"),
+        (PUPILS, "only the girls", f"{PUPILS} AND sex = 'F'"),
+        (PUPILS, "without the boys", f"{PUPILS} AND sex <> 'M'"),
+        (PUPILS, "those older than 12", f"{PUPILS} AND age > 12"),
+        (PUPILS, "how old are they?", PUPILS.replace("lname", "age")),
+        (PUPILS, "who is the oldest?", f"{PUPILS} ORDER BY age DESC LIMIT 1"),
+        (PUPILS, "the youngest", "ORDER BY age LIMIT 1"),
+        (NEW, "what do they cost?", NEW.replace("title", "buy_price")),
+        (f"{DEAREST[:-1]}1", "how many products?", "SELECT COUNT(*) FROM products"),
+        (PRICES, "the dearest", f"{PRICES} ORDER BY AVG(msrp) DESC LIMIT 1"),
     ],
 )
 def test_what_is_said_is_what_is_changed(before: str, question: str, after: str, shop: Database) -> None:
@@ -93,6 +106,13 @@ def test_what_is_said_is_what_is_changed(before: str, question: str, after: str,
         (RICH, "how much have they paid in total?"),  # not their credit
         (PEOPLE, "how many are behind with their bills?"),
         (PEOPLE, "which of them are insolvent?"),
+        (PEOPLE, "how many per colour?"),
+        (NEW, "how many times were they sold?"),
+        (NEW, "who repairs them?"),
+        (PUPILS, "who was expelled?"),
+        (EACH, "the latest 3"),  # a city has several dates
+        (EACH, "with the credit limit"),
+        (SERVED.replace("COUNT(*)", "first_name"), "which was visited most often?"),
         ("SELECT first_name FROM staff WHERE boss_id = 1", "who trained the most?"),  # not by the number of a card
     ],
 )
