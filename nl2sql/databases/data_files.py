@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -32,10 +33,13 @@ from nl2sql.machine import cache_dir, install_command, missing_part
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 4  # of the copies in the cache
+FORMAT = 5  # of the copies in the cache
 LARGEST = 2**63 - 1  # whole number of SQLite
 SNIFFED = 1 << 16  # bytes of a CSV file that say how it is written
 AS_WRITTEN: Mapping[str, Any] = {"keep_default_na": False, "na_values": [""]}  # a country is NA, a surname Null
+CODES = r"[-+]?0\d(?!:)|\+\d{6,}"  # no numbers: a postcode, a telephone
+EXCEL_CODES = rf"{CODES}|\d+[eE]\d|-?\d{{19,}}"  # what a cell of numbers cannot hold, so it is a text there
+SEPARATOR = re.compile(r"sep=(?P<mark>.)\r?\n")  # the first line that Excel writes and reads
 LISTED = re.compile(rb"\s*\[\s*\{")
 WIDE = (b"\xff\xfe", b"\xfe\xff")  # how a text of UTF-16 begins
 
@@ -52,6 +56,8 @@ def is_data(path: Path) -> bool:
 def _in_folder(file: Path) -> bool:
     """Whether a file is a table of its folder: of ``.json``, as often a setting, what begins as a list of objects."""
     kind = file.suffix.lower()
+    if file.name.startswith((".", "~$")):  # hidden, or Excel's lock beside an open book
+        return False
     if kind != ".json" or not file.is_file():
         return kind in READERS
     try:
@@ -130,7 +136,8 @@ def _held(values: pd.Series[Any]) -> pd.Series[Any]:
     known, kind = values.dropna(), str(values.dtype)
     if kind.startswith("datetime"):
         days = (known == known.dt.normalize()).all()
-        return values.dt.strftime("%Y-%m-%d" if days else "%Y-%m-%d %H:%M:%S")
+        parts = "" if (known.dt.microsecond == 0).all() else ".%f"
+        return values.dt.strftime("%Y-%m-%d" if days else f"%Y-%m-%d %H:%M:%S{parts}")
     if kind.startswith("timedelta") or (is_integer_dtype(values) and (known > LARGEST).any()):
         return values.astype("string")
     if kind != "object":
@@ -148,25 +155,40 @@ def _csv(file: Path) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
     raw = file.read_bytes()
-    encoding = _encoding(raw)
-    try:
-        delimiter = csv.Sniffer().sniff(raw[:SNIFFED].decode(encoding, "ignore"), delimiters=",;\t|").delimiter
-    except csv.Error:  # one column
-        delimiter = ","
-    options: dict[str, Any] = {"sep": delimiter, "encoding": encoding, "skipinitialspace": True}
-    texts = pd.read_csv(io.BytesIO(raw), dtype="string", **AS_WRITTEN, **options)
+    text = raw.decode(_encoding(raw))
+    said = SEPARATOR.match(text)
+    text = text[said.end() :] if said else text
+    delimiter = said["mark"] if said else _delimiter(text)
+    options: dict[str, Any] = {"sep": delimiter, "skipinitialspace": True, **AS_WRITTEN}
+    texts = pd.read_csv(io.StringIO(text, newline=""), dtype="string", **options)
     if not isinstance(texts.index, pd.RangeIndex):
         raise ValueError("its rows have more values than its header has names")
-    codes = _codes(texts)
-    options |= {"dtype": codes, "dtype_backend": "numpy_nullable"}
-    frame = pd.read_csv(io.BytesIO(raw), **AS_WRITTEN, **options)
+    codes = _codes(texts, CODES)
+    frame = pd.read_csv(io.StringIO(text, newline=""), dtype=codes, dtype_backend="numpy_nullable", **options)
     for name in frame.select_dtypes(["string", "object"]):
         frame[name] = texts[name]  # pandas makes the empty cells of whole numbers beyond 64 bits empty texts
-    for name in [name for name in texts if name not in codes]:
-        plain = _plain_numbers(texts[name], delimiter)
+    numbers = {name: _plain_numbers(texts[name], delimiter) for name in texts if name not in codes}
+    if delimiter == ";" and any(plain is not None for plain in numbers.values()):  # 1.234 is no fraction here
+        numbers |= {name: _thousands(texts[name]) for name, plain in numbers.items() if plain is None}
+    for name, plain in numbers.items():
         if plain is not None:
             frame[name] = pd.to_numeric(plain, dtype_backend="numpy_nullable")
     return {"": frame}
+
+
+def _delimiter(text: str) -> str:
+    """The character between the values: that by which most of the first rows have as many as the header."""
+    best, delimiter = (0.0, 1), ","
+    for mark in ",;\t|":
+        reader = csv.reader(io.StringIO(text[:SNIFFED], newline=""), delimiter=mark, skipinitialspace=True)
+        try:
+            rows = [len(row) for row in itertools.islice(reader, 50) if row]
+        except csv.Error:  # a value of more than 128 KiB
+            continue
+        fit = (sum(row == rows[0] for row in rows) / len(rows), rows[0]) if rows else best
+        if fit[1] > 1 and fit > best:
+            best, delimiter = fit, mark
+    return delimiter
 
 
 def _plain_numbers(texts: pd.Series, delimiter: str) -> pd.Series | None:
@@ -188,9 +210,16 @@ def _plain_numbers(texts: pd.Series, delimiter: str) -> pd.Series | None:
     return texts.str.replace(",", "", regex=False) if fits else None
 
 
-def _codes(texts: pd.DataFrame) -> dict[Any, Any]:
+def _thousands(texts: pd.Series) -> pd.Series | None:
+    """Whole numbers with points between the thousands, without them; None where a value is written otherwise."""
+    values = texts.dropna()
+    fits = values.str.fullmatch(r"[-+]?\d{1,3}(?:\.\d{3})*").all() and values.str.contains(".", regex=False).any()
+    return texts.str.replace(".", "", regex=False) if fits else None
+
+
+def _codes(texts: pd.DataFrame, pattern: str) -> dict[Any, Any]:
     """The columns, read as texts, in which a value such as 02134 stands, with their type: they are no numbers."""
-    return {name: "string" for name in texts if texts[name].str.match(r"0\d(?!:)").any()}
+    return {name: "string" for name in texts if texts[name].str.match(pattern).any()}
 
 
 def _encoding(raw: bytes) -> str:
@@ -215,8 +244,30 @@ def _parquet(file: Path) -> dict[str, pd.DataFrame]:
 def _json(file: Path) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
-    lines = file.suffix.lower() != ".json"
-    return {"": pd.read_json(file, lines=lines, dtype_backend="numpy_nullable")}
+    raw = file.read_bytes()
+    text = raw.decode(_encoding(raw))
+    if file.suffix.lower() == ".json":
+        records = json.loads(text)
+        if not isinstance(records, list):  # columns or rows by their names
+            return {"": pd.read_json(io.StringIO(text), convert_dates=False, dtype_backend="numpy_nullable")}
+    else:
+        records = [json.loads(line) for line in text.splitlines() if line.strip()]
+    if not all(isinstance(record, dict) for record in records):
+        raise ValueError("expected objects, {...}, one for each row")
+    names = dict.fromkeys(name for record in records for name in record)
+    return {"": pd.DataFrame({name: _values([record.get(name) for record in records]) for name in names})}
+
+
+def _values(values: list[Any]) -> pd.Series[Any]:
+    """The values of a column as JSON has them, whole numbers beside nulls whole; texts beyond 64 bits."""
+    import pandas as pd
+
+    kinds = {type(value) for value in values if value is not None}
+    whole = kinds == {int}
+    if whole and any(value is not None and abs(value) > LARGEST for value in values):
+        return pd.Series([None if value is None else str(value) for value in values], dtype="string")
+    kind = "Int64" if whole else "boolean" if kinds == {bool} else "Float64" if kinds and kinds <= {int, float} else ""
+    return pd.Series(values, dtype=kind or "object")
 
 
 def _excel(file: Path) -> dict[str, pd.DataFrame]:
@@ -227,10 +278,14 @@ def _excel(file: Path) -> dict[str, pd.DataFrame]:
     except ImportError:
         raise ImportError(f"Excel files need openpyxl; install it: {install_command('excel')}") from None
     options: dict[str, Any] = {"dtype_backend": "numpy_nullable", **AS_WRITTEN}
+    sheets = {}
     with book:
-        texts = pd.read_excel(book, sheet_name=None, dtype="string", **AS_WRITTEN)
-        sheets = {name: _codes(text) for name, text in texts.items()}
-        return {name: pd.read_excel(book, sheet_name=name, dtype=codes, **options) for name, codes in sheets.items()}
+        for sheet, texts in pd.read_excel(book, sheet_name=None, dtype="string", **AS_WRITTEN).items():
+            frame = pd.read_excel(book, sheet_name=sheet, dtype=_codes(texts, EXCEL_CODES), **options)
+            for name in frame.select_dtypes(["string"]):
+                frame[name] = texts[name]
+            sheets[sheet] = frame
+    return sheets
 
 
 READERS: Mapping[str, Callable[[Path], dict[str, pd.DataFrame]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from decimal import Decimal
@@ -111,6 +112,58 @@ def test_numbers_written_with_commas_are_numbers(tmp_path: Path) -> None:
 def test_an_empty_cell_is_null_in_a_column_of_numbers_beyond_64_bits(tmp_path: Path) -> None:
     (tmp_path / "accounts.csv").write_text("id,number\n1,10000000000000000001\n2,\n3,5\n")
     assert rows(tmp_path) == {"accounts": ((1, "10000000000000000001"), (2, None), (3, "5"))}
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("first", ["", "sep=;"])
+def test_a_csv_of_a_german_or_french_excel_has_its_columns(ends: str, first: str, tmp_path: Path) -> None:
+    lines = ["id;name;note;price", "1;Bob;;3,50", '2;Ann;"red; blue, green";4', "3;Cy;a;"]
+    (tmp_path / "best.csv").write_bytes(ends.join([first, *lines][not first :]).encode())
+    note = "red; blue, green"
+    assert rows(tmp_path) == {"best": ((1, "Bob", None, 3.5), (2, "Ann", note, 4.0), (3, "Cy", "a", None))}
+
+
+def test_points_between_thousands_are_read_where_commas_are_decimal(tmp_path: Path) -> None:
+    (tmp_path / "proved.csv").write_text("amount;price\n1.234;3,50\n12;4,20\n")
+    (tmp_path / "unproved.csv").write_text("amount;price\n1.234;3.50\n12;4\n")
+    assert rows(tmp_path) == {"proved": ((1234, 3.5), (12, 4.2)), "unproved": ((1.234, 3.5), (12.0, 4.0))}
+
+
+def test_telephone_numbers_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("id,phone,change\n1,+4930123456,+5\n2,,-3\n")
+    assert rows(tmp_path) == {"people": ((1, "+4930123456", 5), (2, None, -3))}
+
+
+def test_json_keeps_what_is_written(tmp_path: Path) -> None:
+    written = [
+        {"id": 1780000000000000001, "reply": None, "load_time": 45000000, "updated_at": "03/04/2024", "far": 2**70},
+        {"id": 1780000000000000003, "reply": 1780000000000000001, "load_time": 2, "updated_at": None, "far": None},
+    ]
+    (tmp_path / "posts.json").write_text(json.dumps(written))
+    (tmp_path / "more.jsonl").write_text("\n".join(map(json.dumps, written)))
+    expected = tuple((r["id"], r["reply"], r["load_time"], r["updated_at"], r["far"] and str(2**70)) for r in written)
+    assert rows(tmp_path) == {"more": expected, "posts": expected}
+
+
+def test_parts_of_a_second_are_kept(tmp_path: Path) -> None:
+    times = pd.to_datetime(["2024-01-02 03:04:05.100", "2024-01-02 03:04:05.900", None])
+    pd.DataFrame({"at": times}).to_parquet(tmp_path / "log.parquet")
+    seconds = (("2024-01-02 03:04:05.100000",), ("2024-01-02 03:04:05.900000",), (None,))
+    assert rows(tmp_path) == {"log": seconds}
+
+
+def test_texts_of_an_excel_sheet_stay_texts(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    columns = {"account": ["123456789012345678901234", None], "part": ["1E5", "2E7"], "phone": ["+4930123456", None]}
+    pd.DataFrame(columns).to_excel(tmp_path / "book.xlsx", index=False)
+    assert rows(tmp_path) == {"book": (("123456789012345678901234", "1E5", "+4930123456"), (None, "2E7", None))}
+
+
+def test_hidden_files_and_locks_of_a_folder_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("b\n1\n")
+    for name in ("~$a.xlsx", "._a.csv", ".hidden.csv"):
+        (tmp_path / name).write_bytes(b"\0\1")
+    assert rows(tmp_path) == {"a": ((1,),)}
 
 
 def test_names_that_become_one_are_numbered(tmp_path: Path) -> None:
