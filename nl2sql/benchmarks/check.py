@@ -108,6 +108,8 @@ class _Checker:
             return "returns no rows"
         for copy in copies:
             other = self.pool.run(copy, gold, **self.bounds)
+            if other.error_kind == "unknown_table":  # a virtual table, which the copies leave out
+                continue
             if not other.success:
                 return f"does not run on reordered rows: {other.error}"
             if not results_match(result, other, ordered=False):

@@ -66,6 +66,9 @@ def score_many(
     ids = Counter(question.id for question in questions)
     if twice := [id_ for id_, count in ids.items() if count > 1]:
         raise UsageError(f"question id {twice[0]!r} occurs {ids[twice[0]]} times; ids must be unique")
+    for answers in predictions.values():
+        if strange := [key for key in answers if not isinstance(key, str)]:
+            raise UsageError(f"predictions have the id {strange[0]!r}; ids are texts: {str(strange[0])!r}")
     find = means.executor.verdicts if means.executor else judge
     judged = find(benchmark, questions, predictions, means)
     shared: dict[str, Any] = {

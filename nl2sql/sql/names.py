@@ -355,7 +355,7 @@ def _is_value(node: exp.Column, known: frozenset[str]) -> bool:
     if isinstance(parent, exp.Alias):
         return False
     if isinstance(parent, exp.AggFunc):
-        return False
+        return child is parent.args.get("separator")  # GROUP_CONCAT(name, ", ")
     if isinstance(parent, _COMPARISONS):
         others = [other for other in parent.iter_expressions() if other is not child]
         return any(_reads_something(other, known) for other in others)

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sqlite3
 from collections import Counter
 from pathlib import Path
 
@@ -320,6 +321,21 @@ def test_a_gold_is_checked(shop, gold, reason):
     question = Question(text="?", id="q", db_id="shop", gold=gold)
     found = check_questions(FolderBenchmark("toy", [question], {}, {"shop": shop}), [question])
     assert [reason in fault.reason for fault in found] == ([True] if reason else [])
+
+
+def test_a_gold_over_a_full_text_table_is_no_fault(tmp_path):
+    path = tmp_path / "texts.sqlite"
+    connection = sqlite3.connect(path)
+    try:
+        connection.executescript("CREATE VIRTUAL TABLE docs USING fts5(title); INSERT INTO docs VALUES ('a word');")
+    except sqlite3.OperationalError:
+        pytest.skip("this SQLite has no fts5")
+    finally:
+        connection.close()
+    golds = ("SELECT title FROM docs WHERE docs MATCH 'word'", "SELECT title FROM dox")
+    first, second = (Question(text="?", id=gold[-4:], db_id="texts", gold=(gold,)) for gold in golds)
+    (fault,) = check_questions(FolderBenchmark("toy", [first, second], {}, {"texts": path}), [first, second])
+    assert "does not run: no such table: dox" in fault.reason
 
 
 def test_a_declared_difficulty_is_checked(shop):

@@ -175,6 +175,18 @@ def test_broken_text_and_virtual_tables_do_not_stop_the_build(tmp_path):
     assert query(shuffled_copies(path, [0])[0], "SELECT count(*) FROM t") == [(2,)]
 
 
+def test_an_index_that_refuses_a_changed_row_does_not_stop_the_build(tmp_path, caplog):
+    notes = ", ".join(f"""({n}, {n % 7}, '{{"a": {n}, "b": "{"x" * n}"}}')""" for n in range(60))
+    path = build(
+        tmp_path / "notes.sqlite",
+        f"CREATE TABLE t (id INTEGER PRIMARY KEY, v INT, s TEXT); INSERT INTO t VALUES {notes};"
+        "CREATE INDEX e ON t (json_extract(s, '$.a')); CREATE INDEX plain ON t (v);",
+    )
+    for replica in perturbed_replicas(path, 3):
+        assert query(replica, "SELECT count(*) FROM t")[0][0] > 30
+        assert ("plain",) in query(replica, "SELECT name FROM sqlite_master WHERE type = 'index'")
+
+
 def test_a_database_in_wal_mode_is_read_with_its_last_rows_and_left_alone(tmp_path):
     path = tmp_path / "wal" / "w.sqlite"
     path.parent.mkdir()

@@ -179,6 +179,12 @@ def test_rules_have_their_names_in_the_metrics_and_bad_names_are_refused(numbers
             score(benchmark, benchmark.questions, given, **wrong)
 
 
+def test_ids_that_are_no_texts_are_refused(numbers):
+    benchmark = made(numbers, ["SELECT count(*) FROM t"])
+    with pytest.raises(UsageError, match="the id 7; ids are texts: '7'"):
+        score(benchmark, benchmark.questions, {7: "SELECT 4"}, replicas=0)
+
+
 def test_a_folder_of_databases_is_a_suite(numbers, tmp_path):
     folder = tmp_path / "suites" / "d"
     folder.mkdir(parents=True)

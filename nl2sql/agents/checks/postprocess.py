@@ -4,8 +4,9 @@
 'SELECT name FROM customers;'
 
 Strips an outermost ORDER BY or LIMIT that the question does not ask for, and normalises surface noise. A guardrail
-must not destroy right SQL: wherever the question has a word that could have asked for the clause, it stays. The words
-are in ``ranking_cues.yaml``. Clauses inside subqueries, CTEs, derived tables and window definitions are never touched.
+must not destroy right SQL: wherever the question has a word that could have asked for the clause, or no common English
+word, it stays. The words are in ``ranking_cues.yaml``. Clauses inside subqueries, CTEs, derived tables and window
+definitions are never touched.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _TEXT_TOKENS = frozenset(
 class _Asked:
     """The demands of a question, as far as ORDER BY and LIMIT are concerned."""
 
+    english: bool
     order: bool
     ranking: bool
     comparison: bool
@@ -75,6 +77,8 @@ def _without_unasked_tail(stream: list[Token], nlq: str, keep_order: bool) -> li
     if limit_at < 0 and keep_order:
         return stream
     asked = asked_order(nlq)
+    if not asked.english:
+        return stream
     if limit_at < 0:
         return stream if asked.order or asked.ranking or asked.comparison else stream[:order_at]
     limited = _limit_is_asked(stream[limit_at + 1 :], asked)
@@ -105,12 +109,13 @@ def asked_order(nlq: str) -> _Asked:
     """The order, ranking, some rows and numbers that a question's words ask for."""
     words = re.findall(r"[^\W_]+(?:'[a-z]+)?", nlq.lower())
     text = f" {' '.join(words)} "
-    cues = {kind: _pattern(kind) for kind in ("sort", "ranking", "comparison", "quantity", "no_cue")}
+    cues = {kind: _pattern(kind) for kind in ("sort", "ranking", "comparison", "quantity", "no_cue", "english")}
     plain = cues["no_cue"].sub(" ", text)
     superlative = any(
         word.endswith("est") and len(word) > 4 and word not in _cue_lists()["not_superlative"] for word in words
     )
     return _Asked(
+        english=bool(cues["english"].search(text)),
         order=bool(cues["sort"].search(plain)),
         ranking=superlative or bool(cues["ranking"].search(plain)),
         comparison=bool(cues["comparison"].search(text)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,16 +10,24 @@ from typing import Any
 from nl2sql.eval.replicas.shape import quoted
 from nl2sql.eval.suites.source import Row, SourceDatabase
 
+_COMPUTED = re.compile(r"\bAS\s*\(", re.IGNORECASE)  # of a generated column
+
 
 def empty_image(source: SourceDatabase, *, loose: bool = False) -> bytes:
-    """A serialised database with the schema and no rows; ``loose``: columns only, for rows in another order."""
+    """A serialised database with the schema and no rows; ``loose``: columns only, for rows in another order.
+
+    A table with generated columns is made as it is: no query on it would run without them.
+    """
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
         connection.execute("PRAGMA page_size=1024")
         connection.execute("BEGIN")
         for kinds in (("table", "index"), ("view",)):
             for kind, name, sql in source.statements:
-                if kind not in kinds or (loose and (kind == "index" or name.lower() in source.by_name)):
+                computed = kind == "table" and _COMPUTED.search(sql)
+                if kind not in kinds or (
+                    loose and (kind == "index" or (name.lower() in source.by_name and not computed))
+                ):
                     continue
                 try:
                     connection.execute(sql)
@@ -26,7 +35,8 @@ def empty_image(source: SourceDatabase, *, loose: bool = False) -> bytes:
                     if name.lower() in source.by_name:
                         raise
             if loose and "table" in kinds:
-                for table in source.tables:
+                made = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+                for table in (table for table in source.tables if table.name not in made):
                     columns = ", ".join(f"{quoted(n)} {t}" for n, t in zip(table.names, table.types, strict=True))
                     connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
         connection.execute("COMMIT")

@@ -137,6 +137,22 @@ def test_no_row_is_stored_twice_where_a_trigger_refuses_one(tmp_path):
     assert connection.execute("SELECT day FROM visit").fetchall() == [(1,), (2,), (3,)]
 
 
+@pytest.mark.parametrize(
+    "gold", ["SELECT a, sum(v) FROM q WHERE w > 5 GROUP BY a", "SELECT a FROM q ORDER BY v DESC LIMIT 1"]
+)
+def test_a_gold_over_a_generated_column_has_databases_with_rows(gold, tmp_path):
+    script = """CREATE TABLE q (a TEXT, b INTEGER, v INTEGER GENERATED ALWAYS AS (b * 2) VIRTUAL, w INTEGER);
+        INSERT INTO q (a, b, w) VALUES ('x', 1, 3), ('y', 2, 6), ('x', 3, 9), ('z', 4, 7), ('y', 5, 2);"""
+    source = read_source(build(tmp_path / "computed.sqlite", script))
+    filled = 0
+    for image in distil(source, [gold], 10, 0, Workplace(source)).images:
+        connection = sqlite3.connect(":memory:")
+        connection.deserialize(image)
+        filled += bool(connection.execute(gold).fetchall())
+        connection.close()
+    assert filled
+
+
 def test_a_suite_kills_nearly_all_neighbours_with_few_databases(source, place):
     made = distil(source, [GOLD], 10, 0, place)
     alive = [n for k, n in enumerate(made.golds[0].live) if (0, k) not in made.killed]
