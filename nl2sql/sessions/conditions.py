@@ -30,7 +30,7 @@ from nl2sql.sessions.compared import (
 )
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Named, edit_words, named_column, named_group
-from nl2sql.sessions.people import age_compared, sexes_said
+from nl2sql.sessions.people import age_compared, sexes_said, yes_or_no
 from nl2sql.sessions.reading import Comparison, Phrase, adjectives, are_left_out, is_left_out, is_negated
 from nl2sql.sessions.related import related
 from nl2sql.sessions.statement import identifier
@@ -209,6 +209,8 @@ class Conditions(Where):
         kinds, bound, in_time = kinds_for(comparison), comparison.operator not in ("", "="), False
         if comparison.kind == "year" and _IN.search(self.reading.text[: comparison.start]):
             kinds, in_time = kinds[:1], True  # "in 2004" is no amount of 2004
+        elif comparison.kind == "year" and comparison.operator == "between":
+            in_time = bool(self.compared_before(kinds[0]) or self.only_one(kinds[0]))
         near = (self._column_near(comparison, wanted) for wanted in kinds)
         before = (self.compared_before(wanted) for wanted in kinds)
         numbered = bound or comparison.kind != "year"
@@ -221,7 +223,9 @@ class Conditions(Where):
         if named is None and bound and not in_time and bound_groups(self.statement, comparison):
             self.made.append("filter groups")
             self.used.append((comparison.start, comparison.end))
-        elif named := named or next(filter(None, known), None):
+        elif named := named or (
+            None if bound and self._of_something_else(comparison) else next(filter(None, known), None)
+        ):
             self._compare_with(comparison, named)
         elif bound or comparison.kind == "year":
             raise LookupError(f"a column that is {comparison.operator} {comparison.text}")
@@ -244,6 +248,12 @@ class Conditions(Where):
             if cheaper:
                 raise
             return None
+
+    def _of_something_else(self, comparison: Comparison) -> bool:
+        """ "more than 32 GB" behind prices: is there a word behind the number that no column and no unit explains?"""
+        _, end = self._clause_of(comparison)
+        behind = [word for word in words(self.reading.text[comparison.end : end])[:1] if word not in _signs()]
+        return bool(behind) and behind[0] not in STOP_WORDS and behind[0] not in edit_words()["units_of_numbers"]
 
     def _clause_of(self, comparison: Comparison) -> tuple[int, int]:
         return next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
@@ -310,8 +320,11 @@ class Conditions(Where):
             named = next((fit for fit in fits if fit and self.statement.away(fit.table) < 1), None)
             if named is None or named.column in self._hidden:
                 continue
-            missing = exp.Is(this=exp.column(identifier(named.column)), expression=exp.Null())
-            condition = missing if absent else exp.Not(this=missing)
+            mine = exp.column(identifier(named.column))
+            none = exp.Is(this=mine, expression=exp.Null())
+            known = yes_or_no(named, self.database)  # "with a scholarship", where that is 'Y'
+            said = exp.EQ(this=mine, expression=exp.Literal.string(known[absent])) if known else None
+            condition = said or (none if absent else exp.Not(this=none))
             self._put(named.table, condition, self._compared(named.table, named.column))
 
     def _flags(self) -> None:

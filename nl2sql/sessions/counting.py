@@ -18,7 +18,7 @@ from sqlglot import exp
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.sessions.detection import cue_words
-from nl2sql.sessions.naming import label_of, named_table
+from nl2sql.sessions.naming import Kinds, label_of, named_table
 from nl2sql.sessions.reading import Reading
 from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import key_columns
@@ -33,10 +33,12 @@ _THESE = re.compile(r"\b(?:them|they|these|those|of which)\b")
 _THEIR = re.compile(rf"{_THESE.pattern}|\btheir\b")
 _ALL = re.compile(r"\b(?:in total|altogether|overall|in all)\b")
 _ARE = re.compile(
-    r"\b(?:how many|which)(?: of (?:them|these|those)| ones?)? (?:are|is|were|was) (?P<rest>[^.,;?!]+)[.?! ]*$"
+    r"\b(?:how many|which)(?: of (?:them|these|those)| ones?)? (?:are|is|were|was|(?=(?:in|on|at|from|with|under)\b))"
+    r" ?(?P<rest>[^.,;?!]+)[.?! ]*$"
 )
 _DONE = re.compile(
     r"\bwho (?:is|was|were|are)(?: not)? [a-z]+(?:ed|en)\b|\bhow many times\b|\bhow often\b|\bmost often\b"
+    r"|\bwhich (?:is|are|was|were) [a-z]+ed (?:the )?(?:most|least)\b"
 )
 _COUNTED = re.compile(r"\b(?:how many|number of|count of) (?P<what>[^,.;:?!]+)")
 
@@ -73,8 +75,10 @@ def count_of_others(text: str, statement: Statement) -> bool:
     return True
 
 
-def counts_something_else(text: str, statement: Statement) -> bool:
-    """ "how many transactions did they send?": is it a word of the name of another table, and of none that is read?"""
+def counts_something_else(text: str, statement: Statement, kinds: Kinds) -> bool:
+    """ "how many transactions did they send?": is it a word of the name of another table, and of none that is read? Or
+    of a column of numbers: "how many hours a week?"
+    """
     counted = _COUNTED.search(text)
     said = list(itertools.takewhile(lambda word: word not in _auxiliaries(), words(counted["what"]))) if counted else []
     read = {table.name for table in statement.sources().values()}
@@ -84,8 +88,16 @@ def counts_something_else(text: str, statement: Statement) -> bool:
     others = {word for name, parts in names.items() if name not in read for word in parts}
     away = [table for table in statement.schema.tables if table.name not in read]
     others |= {stem(word) for table in away for column in table.columns for word in words(column.name)}
-    asked = {stem(word) for word in said if word not in STOP_WORDS}
-    return bool(asked & others) and not asked & own
+    content = [stem(word) for word in said if word not in STOP_WORDS]
+    asked = set(content)
+    numbers = {
+        stem(word)
+        for table in statement.sources().values()
+        for c in table.columns
+        if kinds[table.name.lower(), c.name.lower()] == "number"
+        for word in words(c.name)
+    } - {word for name in read for word in names[name]}
+    return (bool(asked & others) and not asked & own) or bool(set(content[:1]) & numbers)
 
 
 @cache

@@ -39,6 +39,7 @@ from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
 _BARE = re.compile(r"(?!the )(?!.*\babout\b)\S+(?: \S+){0,2}")
+_PLAIN = {"count", "columns", "order", "limit", "aggregate"}  # edits that no word about the rows is part of
 _ENDS = ("top", "best", "bottom", "worst", "first", "last")
 _FIGURES = ("maximum", "minimum", "max", "min")
 Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
@@ -92,11 +93,7 @@ class Editor:
                 self.statement.reroot(table)
         filtered = bool(self.operations)
         self._shape(shown, asked_before)
-        if (
-            not filtered
-            and set(self.operations) <= {"count", "columns", "order", "limit"}
-            and says_what_they_are(self.reading)
-        ):
+        if not filtered and set(self.operations) <= _PLAIN and says_what_they_are(self.reading):
             raise LookupError("what they are")
         joined = _tables(self.statement) - _tables(asked_before) if "count" not in self.operations else set()
         self.conditions.settle(joined)
@@ -246,7 +243,7 @@ class Editor:
             grouped_value = len(self.operations) > 0
             if not grouped_value:
                 return
-        if counts_something_else(self.reading.text, statement):
+        if counts_something_else(self.reading.text, statement, self.conditions.kinds):
             raise LookupError("what is counted")
         if self.reading.groupings and re.search(r"\b(?:per|by) [a-z]+", self.reading.text):
             raise LookupError("what it is grouped by")

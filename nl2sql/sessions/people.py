@@ -18,7 +18,7 @@ from nl2sql.sql.words import words
 
 _AGED = re.compile(r"\b(?:older|younger|aged?)(?: than| over| under| above| below| of| at least)?\s*$")
 _OLDEST = re.compile(r"\b(?P<end>oldest|eldest|youngest)\b")
-MOST_VALUES = 12  # distinct cells of a column of sexes
+MOST_VALUES = 12  # distinct cells that are looked at
 
 
 def sexes_said(text: str, statement: Statement, database: Database) -> tuple[tuple[int, int], Named, str] | None:
@@ -27,10 +27,7 @@ def sexes_said(text: str, statement: Statement, database: Database) -> tuple[tup
         said = re.search(rf"\b(?:{'|'.join(cells)})\b", text)
         column = said and _column(statement, {"sex", "gender"})
         if said and column:
-            query = exp.select(exp.column(column.column, quoted=True)).distinct()
-            query = query.from_(exp.table_(column.table, quoted=True)).limit(MOST_VALUES)
-            result = database.run(query.sql(dialect=database.dialect), timeout_s=1.0, max_rows=MOST_VALUES)
-            values = [value for (value,) in result.rows if isinstance(value, str)] if result.success else []
+            values = _texts(column, database)
             known = next((value for value in values if value.casefold() in (*cells, cells[0][0])), None)
             if known:
                 return said.span(), column, known
@@ -48,6 +45,24 @@ def oldest(text: str, statement: Statement) -> tuple[Named, bool] | None:
     said = _OLDEST.search(text)
     column = _column(statement, {"age"}) if said else None
     return (column, said["end"] != "youngest") if said and column else None
+
+
+def yes_or_no(named: Named, database: Database) -> tuple[str, str] | None:
+    """The cells for yes and for no, where the column holds nothing else."""
+    values = {value.casefold(): value for value in _texts(named, database)}
+    for yes, no in (("y", "n"), ("yes", "no"), ("t", "f"), ("true", "false")):
+        if values and values.keys() <= {yes, no}:
+            known = next(iter(values.values()))
+            return (yes.upper(), no.upper()) if known.isupper() else (values.get(yes, yes), values.get(no, no))
+    return None
+
+
+def _texts(column: Named, database: Database) -> list[str]:
+    """The different texts of a column, some of them."""
+    query = exp.select(exp.column(column.column, quoted=True)).distinct()
+    query = query.from_(exp.table_(column.table, quoted=True)).limit(MOST_VALUES)
+    result = database.run(query.sql(dialect=database.dialect), timeout_s=1.0, max_rows=MOST_VALUES)
+    return [value for (value,) in result.rows if isinstance(value, str)] if result.success else []
 
 
 def _column(statement: Statement, wanted: set[str]) -> Named | None:

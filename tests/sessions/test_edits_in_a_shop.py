@@ -22,14 +22,15 @@ CREATE TABLE products (product_id INTEGER PRIMARY KEY, title TEXT, line TEXT, ye
 CREATE TABLE sales (sale_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES customers(customer_id),
     product_id INTEGER REFERENCES products(product_id), staff_id INTEGER REFERENCES staff(staff_id), sold_on TEXT,
     amount REAL);
-CREATE TABLE pupils (pupil_id INTEGER PRIMARY KEY, lname TEXT, fname TEXT, sex TEXT, age INTEGER, rating INTEGER);
+CREATE TABLE pupils (pupil_id INTEGER PRIMARY KEY, lname TEXT, fname TEXT, sex TEXT, age INTEGER, rating INTEGER,
+    on_grant TEXT);
 CREATE TABLE card_payments_daily (payment_id INTEGER PRIMARY KEY, paid REAL);
 INSERT INTO staff VALUES (1, 'Ada', 'Berg', 111, NULL), (2, 'Cem', 'Dogan', 222, 1), (3, 'Eva', 'Falk', 333, 2);
 INSERT INTO customers VALUES (1, 'Gil', 'Hart', 'Bonn', 'DE', 900.5, 2), (2, 'Ida', 'Juhl', 'Reno', 'US', 4000.5, 3);
 INSERT INTO products VALUES (1, 'Kite', 'Toys', 2001, 3.5, 9.5), (2, 'Lamp', 'Home', 2009, 8.5, 19.5),
     (3, 'Mug', 'Home', 2012, 1.5, 4.5);
 INSERT INTO sales VALUES (1, 1, 1, 2, '2004-03-05', 9.5), (2, 2, 2, 3, '2005-06-07', 19.5);
-INSERT INTO pupils VALUES (1, 'Kern', 'Lea', 'F', 12, 70), (2, 'Moser', 'Nils', 'M', 14, 80);
+INSERT INTO pupils VALUES (1, 'Kern', 'Lea', 'F', 12, 70, 'Y'), (2, 'Moser', 'Nils', 'M', 14, 80, 'N');
 INSERT INTO card_payments_daily VALUES (1, 5.5);
 """
 RICH = "SELECT SUM(credit_limit) FROM customers WHERE country = 'DE' AND credit_limit > 500"
@@ -87,6 +88,10 @@ def edit(shop: Database, before: str, question: str) -> str:
         (PUPILS, "how old are they?", PUPILS.replace("lname", "age")),
         (PUPILS, "who is the oldest?", f"{PUPILS} ORDER BY age DESC LIMIT 1"),
         (PUPILS, "the youngest", "ORDER BY age LIMIT 1"),
+        (PUPILS, "those with a grant", f"{PUPILS} AND on_grant = 'Y'"),
+        (PUPILS, "those without a grant", f"{PUPILS} AND on_grant = 'N'"),
+        (YEARS, "between 2005 and 2010", "WHERE year BETWEEN 2005 AND 2010 GROUP BY year"),
+        (NEW.replace("year = 2009", "msrp < 600"), "over 30 dollars", "msrp > 30"),
         (NEW, "what do they cost?", NEW.replace("title", "buy_price")),
         (f"{DEAREST[:-1]}1", "how many products?", "SELECT COUNT(*) FROM products"),
         (PRICES, "the dearest", f"{PRICES} ORDER BY AVG(msrp) DESC LIMIT 1"),
@@ -109,6 +114,10 @@ def test_what_is_said_is_what_is_changed(before: str, question: str, after: str,
         (PEOPLE, "how many per colour?"),
         (NEW, "how many times were they sold?"),
         (NEW, "who repairs them?"),
+        (NEW.replace("year = 2009", "msrp < 600"), "with more than 32 GB"),
+        (NEW, "how many in stock?"),
+        (PUPILS, "how many ratings in a week?"),
+        (NEW.replace("title", "AVG(msrp)"), "which was ordered most?"),
         (PUPILS, "who was expelled?"),
         (EACH, "the latest 3"),  # a city has several dates
         (EACH, "with the credit limit"),
