@@ -185,12 +185,25 @@ def is_disk_full(text: str) -> bool:
     return any(sign in text.lower() for sign in _DISK_FULL)
 
 
-def from_json(text: str | bytes, *, pairs: bool = False) -> Any:
-    """What ``text`` holds; ``pairs``: objects as lists of pairs. Raises ValueError, with one line, and nothing else."""
+def from_json(text: str | bytes, *, pairs: bool = False, once: bool = False) -> Any:
+    """What ``text`` holds; ``pairs``: objects as lists of pairs; ``once``: an object with a key twice is refused.
+
+    Raises ValueError, with one line, and nothing else.
+    """
     try:
-        return json.loads(text, parse_int=_whole_number, object_pairs_hook=list if pairs else None)
+        hook = list if pairs else _keys_once if once else None
+        return json.loads(text, parse_int=_whole_number, object_pairs_hook=hook)
     except RecursionError:
         raise ValueError(_DEEP) from None
+
+
+def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise ValueError(f"{key!r} is given twice")
+        made[key] = value
+    return made
 
 
 def from_yaml(text: str) -> Any:

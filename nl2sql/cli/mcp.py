@@ -43,7 +43,8 @@ def mcp(
     config: ConfigOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Serve databases to MCP clients: list_tables, describe_table, read_query, explain_analyze, ask. Read-only.
+    """Serve databases to MCP clients: list_tables, describe_table, read_query, explain_analyze, ask,
+    get_datasource_metadata, query_datasource. Read-only.
 
     \b
     Examples:

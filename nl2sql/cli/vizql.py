@@ -130,6 +130,7 @@ def compile_command(
         print(one_line_json(shown))
     else:
         print(query.sql or "\n".join(f"not executable: {reason}" for reason in query.not_executable))
+        _warn(validation)
     if not query.sql:
         raise typer.Exit(1)
 
@@ -172,6 +173,7 @@ def run_command(
         print("\n".join([reply.sql, *rows_text(result.columns, result.rows)]))
         if result.truncated:
             print(f"-- cut at {max_rows} rows; see --max-rows")
+        _warn(reply.validation)
     if reply.error:
         if reply.validation.is_valid and not as_json:
             raise Nl2SqlError(reply.error)
@@ -184,7 +186,7 @@ def read_document(file: str) -> Any:
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        return from_json(text)
+        return from_json(text.removeprefix("\ufeff"), once=True)  # Windows begins UTF-8 with a mark
     except OSError as error:
         raise UsageError(f"cannot read the query {file!r} ({error.strerror}); expected a file of JSON, or -") from None
     except ValueError as error:
@@ -196,6 +198,11 @@ def _show_validation(validation: Any, as_json: bool) -> None:
 
     lines = [one_line_json(validation.to_dict())] if as_json else _lines(validation)
     print("\n".join(lines))
+
+
+def _warn(validation: Any) -> None:
+    for text in validation.warnings:
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def _lines(validation: Any) -> list[str]:

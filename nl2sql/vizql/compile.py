@@ -39,6 +39,7 @@ from nl2sql.vizql.scope import Grouping, Scope
 from nl2sql.vizql.source import DataSource
 
 T = TypeVar("T")
+MOST_DECIMALS = 30  # SQLite's; DuckDB refuses more than 32 bits of them
 _COMPARED = {"=": exp.EQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE}
 _ONCE_OR_MORE = frozenset({"MIN", "MAX", "COUNTD"})  # the same over a row that comes more than once
 
@@ -296,19 +297,19 @@ def _shown(plan: _Plan) -> Iterator[exp.Expr]:
     taken: Counter[str] = Counter()
     for (part, caption, value), column in zip(plan.columns, _results(plan), strict=True):
         if part.maxDecimalPlaces is not None and value.kind == "REAL":
-            column = exp.Round(this=column, decimals=exp.Literal.number(part.maxDecimalPlaces))
+            column = exp.Round(this=column, decimals=exp.Literal.number(min(part.maxDecimalPlaces, MOST_DECIMALS)))
         taken[caption] += 1
         name = caption if taken[caption] == 1 else f"{caption} ({taken[caption]})"
         yield exp.alias_(column, exp.to_identifier(name, quoted=True))
 
 
 def _ordered(plan: _Plan, query: exp.Select) -> exp.Select:
-    """By sortPriority; with a limit the other columns decide among equals, so that the same rows are left."""
+    """By sortPriority; the other columns decide among equals, so that the same rows come in the same order."""
     columns = list(zip((part for part, _, _ in plan.columns), _results(plan), strict=True))
     first = sorted((pair for pair in columns if pair[0].sortPriority), key=lambda pair: pair[0].sortPriority)
     orders = [order for part, column in first for order in _order(column, part.sortDirection == "DESC")]
-    if _row_limit(plan) is not None:
-        orders += [order for _, column in columns for order in _order(column, False)]
+    if first or _row_limit(plan) is not None:
+        orders += [order for part, column in columns if not part.sortPriority for order in _order(column, False)]
     return query.order_by(*orders) if orders else query
 
 

@@ -80,8 +80,9 @@ def _listed(item: Any, kind: str, dialect: str, moments: bool) -> exp.Expr:
 
 def _match(part: MatchFilter, value: Value, dialect: str) -> exp.Expr:
     _of(value, ("STRING",), part)
+    text_of = value.sql if dialect == "sqlite" else exp.cast(value.sql, "text")  # a UUID or a TIME has no LOWER
     tests = [
-        test(exp.Lower(this=value.sql.copy()), literal(lowered(text, dialect), "STRING"))
+        test(exp.Lower(this=text_of.copy()), literal(lowered(text, dialect), "STRING"))
         for key, test in _TESTS.items()
         if (text := getattr(part, key)) is not None
     ]

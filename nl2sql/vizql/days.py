@@ -40,7 +40,8 @@ def moment(value: exp.Expr, dialect: str) -> exp.Expr:
     """A date or a moment as a moment, to the second."""
     if dialect == "sqlite":
         return exp.Anonymous(this="DATETIME", expressions=[value])
-    return exp.cast(value, "timestamp")
+    second = exp.Literal.string("second")
+    return exp.Anonymous(this="DATE_TRUNC", expressions=[second, exp.cast(value, "timestamp")])
 
 
 def part(name: str, value: exp.Expr, dialect: str) -> exp.Expr:

@@ -76,8 +76,9 @@ class Evaluation:
 
     def parameter(self, text: str) -> Value:
         """The value of a parameter: the query's, else the data source's."""
-        parameters = self.scope.source.parameters
-        known = next((p for p in parameters if text in (p.parameterCaption, p.parameterName)), None)
+        parameters, folded = self.scope.source.parameters, text.casefold()
+        names = [(p, {p.parameterCaption.casefold(), p.parameterName.casefold()}) for p in parameters]
+        known = next((p for p, called in names if folded in called), None)
         if known is None:
             raise NotExecutable(f"the name [{text}] in a formula, which the data source does not have")
         asked = self.scope.request.query.parameters or []

@@ -86,9 +86,9 @@ def _other_fields(checked: Checked, place: Place, wanted: tuple[str, ...]) -> li
     """The field of a right type whose caption is most alike."""
     caption = part_at(checked.query, (*place, "field", "fieldCaption"))
     fitting = [known for known in checked.source.fields if known.dataType in wanted and not known.hidden]
-    names = {known.fieldCaption for known in fitting}
+    names = [checked.name_of(known) for known in fitting]
     alike = [name for name, _ in checked.source.like(caption, least=0.0) if name in names]
-    best = alike[:1] or [known.fieldCaption for known in fitting[:1]]
+    best = alike[:1] or names[:1]
     text = "Filter another field: {json}"
     return [checked.way(place, text, Change((*place, "field"), {"fieldCaption": n}), likelihood=0.4) for n in best]
 
@@ -146,7 +146,7 @@ def _measured(checked: Checked, place: Place) -> Iterator[QueryError]:
         return
     yield from role_errors(checked, place, known)
     if "function" not in part and not known.is_aggregate:
-        name, text = known.fieldCaption, f"Add aggregation to '{known.fieldCaption}': {{json}}"
+        name, text = checked.name_of(known), f"Add aggregation to '{checked.name_of(known)}': {{json}}"
         names = [n for n in likely_functions(known) if not groups(n)][:1]
         ways = tuple(checked.way(place, text, Change((*place, "function"), n)) for n in names)
         said = "MEASURE" if known.fieldRole == "MEASURE" else "fieldToMeasure"
@@ -164,5 +164,5 @@ def _condition_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
         meant = _meant(value, given)
         text = f"Write {shown(meant)}: {{json}}"
         ways = (checked.way(place, text, Change((*place, "value"), meant)),) if meant is not None else ()
-        message = f"Value {shown(value)} does not fit {given} field '{known.fieldCaption}'"
+        message = f"Value {shown(value)} does not fit {given} field '{checked.name_of(known)}'"
         yield QueryError("value_type", (*place, "value"), message, ways)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nl2sql.machine import MOST_DIGITS
+from nl2sql.vizql.formulas import name_in
 
 DEEPEST = 40  # expressions within expressions
 LONGEST = 10_000  # characters
@@ -173,9 +174,8 @@ class _Reader:
         if kind == "date":
             return Day(text.strip())
         if kind == "name":
-            owner, dot, last = text.rpartition("].[")
-            name = (last[:-1] if dot else text[1:-1]).replace("]]", "]")
-            return Name(name, bool(dot) and owner.strip("[]").lower() == "parameters")
+            owner, name = name_in(text)
+            return Name(name, owner.lower() == "parameters")
         if kind == "word":
             return self.word(text.upper())
         raise NotExecutable("a formula that ends too early")

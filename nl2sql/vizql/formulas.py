@@ -4,6 +4,8 @@
 ['Sales', 'Order ID']
 >>> unclosed("SUM([Sales]"), unclosed("SUM([Sales])")
 ("'('", None)
+>>> bracketed("Weight [kg]"), references("MAX([Weight [kg]]])")
+('[Weight [kg]]]', [('Weight [kg]', (4, 18))])
 
 Texts and comments are passed over. Not covered: names and arguments of functions, and types; that is the compiler's.
 """
@@ -25,7 +27,18 @@ _PAIRS = {")": "(", "}": "{"}
 def references(formula: str) -> list[tuple[str, tuple[int, int]]]:
     """The names in brackets with where they stand, brackets included; of ``[Parameters].[X]`` the last."""
     names = ((m["name"], m.span("name")) for m in _TOKEN.finditer(formula) if m["name"])
-    return [(text.rpartition("].[")[2].strip("[]").replace("]]", "]"), span) for text, span in names]
+    return [(name_in(text)[1], span) for text, span in names]
+
+
+def name_in(brackets: str) -> tuple[str, str]:
+    """The owner and the name in brackets: ``[Parameters].[X]`` is Parameters and X, ``[X]`` has no owner."""
+    owner, dot, last = brackets.rpartition("].[")
+    return owner.removeprefix("["), (last[:-1] if dot else brackets[1:-1]).replace("]]", "]")
+
+
+def bracketed(name: str) -> str:
+    """A name as a formula writes it."""
+    return "[" + name.replace("]", "]]") + "]"
 
 
 def unclosed(formula: str) -> str | None:

@@ -3,8 +3,8 @@
 >>> caption_of("order_id"), caption_of("unitPrice"), is_measure("unit_price", "REAL"), is_measure("zip_code", "INTEGER")
 ('Order ID', 'Unit Price', True, False)
 
-The rules go by names, declared types and keys, and for columns without a telling type by three sample rows; they read
-no other rows. Not covered: measures that are written as texts, hierarchies, and calculations.
+The rules go by names, declared types and keys, and for columns without a telling type, and the dates of SQLite, by
+``SAMPLED`` rows; they read no other rows. Not covered: measures that are written as texts, hierarchies, calculations.
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ _RATE_WORDS = """
 _RATES = frozenset(_RATE_WORDS.split())
 _AMOUNTS = (("to", "date"), ("on", "order"))  # loans to date, units on order: last words that are no code here
 _UPPER = frozenset({"id", "url", "isbn", "gpa", "ssn", "sku", "utc", "gps"})
+SAMPLED = 100  # rows of a table: a date of SQLite may be written 2024-1-31 past the first few
+# types with other types or an "INT" in their names
+_NESTED = re.compile(r".*\[\d*\]|(STRUCT|MAP|UNION|ARRAY|INTERVAL|GEOM\w+|(MULTI)?POINT\w*)\b.*", re.DOTALL)
 _TYPES = (  # the first that is part of the declared type, as SQLite reads one
+    ("ENUM", "STRING"),  # whose values may be any words
     ("BOOL", "BOOLEAN"),
     ("TIMESTAMP", "DATETIME"),
     ("DATETIME", "DATETIME"),
     ("DATE", "DATE"),
+    ("FLOA", "REAL"),  # FLOATING POINT
     ("INT", "INTEGER"),
     ("SERIAL", "INTEGER"),
     ("CHAR", "STRING"),
     ("TEXT", "STRING"),
     ("CLOB", "STRING"),
-    ("ENUM", "STRING"),
     ("UUID", "STRING"),
     ("REAL", "REAL"),
-    ("FLOA", "REAL"),
     ("DOUB", "REAL"),
     ("NUMERIC", "REAL"),
     ("DECIMAL", "REAL"),
@@ -64,14 +67,16 @@ def infer(database: Database) -> DataSource:
     """
     schema = database.schema()
     tables = [table for table in schema.tables if table.columns]
-    samples = {table.name: database.sample(table.name) for table in tables}
+    samples = {table.name: database.sample(table.name, SAMPLED) for table in tables}
     taken: Counter[str] = Counter()
     fields: list[dict[str, Any]] = []
     names: dict[tuple[str, str], str] = {}
     for table in tables:
         keys = {c.lower() for key in table.foreign_keys for c in key.columns}
         for column in table.columns:
-            field = _field(table, column, column.name.lower() in keys, samples[table.name], taken)
+            values = [row.get(column.name) for row in samples[table.name]]
+            kind = data_type_of(column.type, values, dates_are_texts=database.dialect == "sqlite")
+            field = _field(table, column, kind, column.name.lower() in keys, taken)
             names[table.name.lower(), column.name.lower()] = field["fieldName"]
             fields.append(field)
     data = {
@@ -104,10 +109,19 @@ def default_aggregation(field: str, data_type: str, measure: bool) -> str:
     return "AVG" if set(words(field)) & _RATES else "SUM"
 
 
-def data_type_of(declared: str, values: Sequence[Any]) -> str:
-    """The service's type of a column: as declared; dates in texts, and columns without a type, by sample values."""
+def data_type_of(declared: str, values: Sequence[Any], *, dates_are_texts: bool = False) -> str:
+    """The service's type of a column: as declared; dates in texts, and columns without a type, by sample values.
+
+    dates_are_texts: as in SQLite, where a column that is declared a date holds anything, and is one by its values.
+    """
+    if _NESTED.fullmatch(declared.upper()):
+        return "UNKNOWN"
     kind = next((kind for part, kind in _TYPES if part in declared.upper()), "UNKNOWN")
     there = [value for value in values if value is not None]
+    if kind in ("DATE", "DATETIME") and dates_are_texts and there:
+        if all(isinstance(v, str) and (_DATE.fullmatch(v) or _DATETIME.match(v)) for v in there):
+            return kind
+        kind = "STRING" if any(isinstance(v, str) for v in there) else "UNKNOWN"
     if kind in ("STRING", "UNKNOWN") and there and all(isinstance(value, str) for value in there):
         if all(_DATETIME.match(value) for value in there):
             return "DATETIME"
@@ -118,11 +132,9 @@ def data_type_of(declared: str, values: Sequence[Any]) -> str:
     return "INTEGER" if types <= {int} else "REAL" if types <= {int, float} else "UNKNOWN"
 
 
-def _field(
-    table: Table, column: Column, foreign: bool, rows: Sequence[dict[str, Any]], taken: Counter[str]
-) -> dict[str, Any]:
-    kind = data_type_of(column.type, [row.get(column.name) for row in rows])
-    measure = not (foreign or column.primary_key) and is_measure(column.name, kind)
+def _field(table: Table, column: Column, kind: str, foreign: bool, taken: Counter[str]) -> dict[str, Any]:
+    number = "DATE" not in column.type.upper() and is_measure(column.name, kind)  # a DATE of SQLite may hold 2004
+    measure = number and not (foreign or column.primary_key)
     caption = _free(caption_of(column.name), table.name, taken)
     name = _free(column.name, table.name, taken, "name:")
     return {

@@ -46,6 +46,10 @@ class Checked:
             return self.source.field_named(caption)
         return self.source.field_any_case(caption)
 
+    def name_of(self, known: FieldMetadata) -> str:
+        """The name by which the query names this field."""
+        return known.fieldName if self.options.get("interpretFieldCaptionsAsFieldNames") else known.fieldCaption
+
     def look_up(self, place: Place) -> tuple[FieldMetadata | None, list[QueryError]]:
         """That field, and the error where there is none or its case is another."""
         known = self.field_at(place)

@@ -34,7 +34,8 @@ def from_metadata(metadata: Any, model: Any = None, *, name: str = "", luid: str
     for key in ("logicalTables", "logicalTableRelationships"):
         if model is not None and key in model:
             data[key] = model[key]
-    return source_from({key: value for key, value in data.items() if value != ""}, "read-metadata")
+    given = {key: value for key, value in data.items() if value != ""}
+    return source_from(given, "read-metadata", names_once=False)  # a query with such a name is warned of
 
 
 def to_metadata(source: DataSource) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from nl2sql.vizql.functions import groups
 from nl2sql.vizql.lookup import Checked
+from nl2sql.vizql.mending import Place
 from nl2sql.vizql.rules import field_name
 
 
@@ -72,6 +73,18 @@ def _along_fields_that_are_asked(checked: Checked) -> Iterator[str]:
                 yield f"{field_name(part)} runs along '{reference['fieldCaption']}', which the query does not ask for"
 
 
+def _of_two_fields(checked: Checked) -> Iterator[str]:
+    """A service may describe two fields of one name; the first is meant, whichever was."""
+    of = Counter(map(checked.name_of, checked.source.fields))
+    places: list[Place] = [("fields", i) for i in range(len(checked.query["fields"]))]
+    places += [("filters", i, "field") for i in range(len(checked.query.get("filters") or ()))]
+    known = [field for place in places if (field := checked.field_at(place)) is not None]
+    for field in {checked.name_of(field): field for field in known if of[checked.name_of(field)] > 1}.values():
+        table = checked.source.table_of(field) or field.logicalTableId
+        name = checked.name_of(field)
+        yield f"'{name}' is the name of {of[name]} fields; that of table '{table}' is meant"
+
+
 def _unrelated_tables(checked: Checked) -> Iterator[str]:
     source = checked.source
     fields = [checked.field_at(("fields", i)) for i in range(len(checked.query["fields"]))]
@@ -102,5 +115,6 @@ _RULES = (
     _one_alias_twice,
     _date_and_its_part,
     _along_fields_that_are_asked,
+    _of_two_fields,
     _unrelated_tables,
 )

@@ -130,7 +130,8 @@ class Scope:
         case = exp.Case(this=None, ifs=[])
         for alias in known.aliases:
             member, shown = literal(alias.get("member"), "STRING"), literal(alias.get("value"), "STRING")
-            case = case.when(column.copy().eq(member), shown)
+            is_null = alias.get("member") is None
+            case = case.when(column.copy().is_(member) if is_null else column.copy().eq(member), shown)
         return case.else_(column)
 
     def formula(self, text: str, grouping: Grouping, depth: int = 0, *, by_name: bool | None = None) -> Value:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nl2sql.vizql.fields import DATE_PARTS, DATE_TRUNCATIONS, field_kind
-from nl2sql.vizql.formulas import references, unclosed
+from nl2sql.vizql.formulas import bracketed, references, unclosed
 from nl2sql.vizql.functions import ON_DIMENSIONS, fits, likely_functions
 from nl2sql.vizql.likeness import did_you_mean
 from nl2sql.vizql.lookup import Checked
@@ -32,6 +32,7 @@ def field_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
     if "calculation" in part:
         yield from formula_errors(checked, (*place, "calculation"))
         yield from _caption_is_new(checked, place)
+        yield from _names_itself(checked, place)
     else:
         known, errors = checked.look_up(place)
         yield from errors
@@ -47,7 +48,7 @@ def field_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
 def role_errors(checked: Checked, place: Place, known: FieldMetadata) -> Iterator[QueryError]:
     """Whether role, type and function of a field go together. A filter's field needs no function."""
     part = part_at(checked.query, place)
-    function, name = part.get("function"), known.fieldCaption
+    function, name = part.get("function"), checked.name_of(known)
     if function is None:
         if place[0] == "fields" and len(place) == 2 and checked.needs_function(place, known):
             yield _measure_needs_function(checked, place, known)
@@ -76,7 +77,9 @@ def formula_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
         ranked = did_you_mean(name, known.values())
         text = f"Field '{name}' not found. Did you mean: {', '.join(n for n, _ in ranked)}?"
         ways = [
-            checked.way(place, text, Change(place, f"{formula[:start]}[{n}]{formula[end:]}"), likelihood=likely)
+            checked.way(
+                place, text, Change(place, f"{formula[:start]}{bracketed(n)}{formula[end:]}"), likelihood=likely
+            )
             for n, likely in ranked
         ]
         yield QueryError("not_found", place, f"Field '{name}' not found in schema", tuple(ways))
@@ -103,6 +106,14 @@ def _is_calculation(part: Any) -> bool:
     return isinstance(part, dict) and "calculation" in part
 
 
+def _names_itself(checked: Checked, place: Place) -> Iterator[QueryError]:
+    """A calculation whose formula names its own caption, where that is no field's."""
+    formula, caption = (part_at(checked.query, (*place, key)) for key in ("calculation", "fieldCaption"))
+    names = {name.casefold() for name, span in references(formula) if not formula[slice(*span)].count("].[")}
+    if caption.casefold() in names and checked.source.field_any_case(caption) is None and unclosed(formula) is None:
+        yield QueryError("formula", (*place, "calculation"), f"Calculation '{caption}' names itself")
+
+
 def _caption_is_new(checked: Checked, place: Place) -> Iterator[QueryError]:
     caption = part_at(checked.query, (*place, "fieldCaption"))
     taken = checked.source.field_any_case(caption)
@@ -119,7 +130,7 @@ def _caption_is_new(checked: Checked, place: Place) -> Iterator[QueryError]:
 
 
 def _measure_needs_function(checked: Checked, place: Place, known: FieldMetadata) -> QueryError:
-    name = known.fieldCaption
+    name = checked.name_of(known)
     text = f"Add aggregation to '{name}': {{json}}"
     names = likely_functions(known)[:1] or ["SUM"]
     ways = tuple(checked.way(place, text, Change((*place, "function"), function)) for function in names)
@@ -127,14 +138,14 @@ def _measure_needs_function(checked: Checked, place: Place, known: FieldMetadata
 
 
 def _dimension_without(checked: Checked, place: Place, known: FieldMetadata) -> QueryError:
-    name, here = known.fieldCaption, (*place, "function")
+    name, here = checked.name_of(known), (*place, "function")
     ways = [checked.way(place, f"Remove 'function' from '{name}': {{json}}", Change(here))]
     message = f"DIMENSION field '{name}' should not have aggregation function"
     return QueryError("dimension", here, message, tuple(ways))
 
 
 def _does_not_fit(checked: Checked, place: Place, known: FieldMetadata, function: str) -> QueryError:
-    name, here = known.fieldCaption, (*place, "function")
+    name, here = checked.name_of(known), (*place, "function")
     ways = []
     if known.fieldRole == "DIMENSION":
         ways.append(checked.way(place, f"Remove 'function' from '{name}': {{json}}", Change(here)))
@@ -150,7 +161,7 @@ def _of_dates(function: str) -> bool:
 
 
 def _bin_errors(checked: Checked, place: Place, known: FieldMetadata) -> Iterator[QueryError]:
-    part, name = part_at(checked.query, place), known.fieldCaption
+    part, name = part_at(checked.query, place), checked.name_of(known)
     if "binSize" not in part:
         return
     away = checked.way(place, f"Remove 'binSize' from '{name}': {{json}}", Change((*place, "binSize")))

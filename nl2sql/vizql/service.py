@@ -102,6 +102,9 @@ class VizqlService:
         if request.options and request.options.returnServerSentEvents:
             raise ServiceError("invalid", "options.returnServerSentEvents: streams of events are not read here")
         if request.datasource is not None:
+            asked = request.datasource.datasourceLuid
+            if asked not in (None, self.luid):
+                raise ServiceError("invalid", f"the request asks data source {asked!r}, and this is {self.luid!r}")
             return request
         return Request.model_validate(to_json(request) | {"datasource": {"datasourceLuid": self.luid}})
 

@@ -225,8 +225,11 @@ def read_source(path: str | Path) -> DataSource:
     return source
 
 
-def source_from(data: Any, origin: str) -> DataSource:
-    """The data source in plain data, ``origin`` naming it in errors. Raises UsageError where it is none."""
+def source_from(data: Any, origin: str, *, names_once: bool = True) -> DataSource:
+    """The data source in plain data, ``origin`` naming it in errors. Raises UsageError where it is none.
+
+    names_once: a second field or table of one name is refused, since no query can ask it; a service may have it.
+    """
     if not isinstance(data, dict):
         raise UsageError(f"{origin!r} is no data source; expected a mapping with 'fields' (docs/vizql.md)")
     try:
@@ -242,7 +245,23 @@ def source_from(data: Any, origin: str) -> DataSource:
         near = did_you_mean(key, FieldMetadata.model_fields)[0][0]
         if near.lower() == key.lower():
             raise UsageError(f"{origin!r}: field {caption!r} has a key {key!r}; did you mean {near!r}?")
+    if names_once and (said := _named_twice(source)):
+        raise UsageError(f"{origin!r}: {said}; give each a name of its own")
     return source
+
+
+def _named_twice(source: DataSource) -> str:
+    """Which two fields have one caption or ``fieldName``, or which tables one id; "" for none."""
+    of = [(field, source.table_of(field) or field.logicalTableId) for field in source.fields]
+    names = [("fieldCaption", field.fieldCaption, where) for field, where in of]
+    names += [("fieldName", field.fieldName, where) for field, where in of if field.fieldName]
+    names += [("logicalTableId", table.logicalTableId, table.caption) for table in source.logicalTables]
+    seen: dict[tuple[str, str], str] = {}
+    for key, name, where in names:
+        if (key, name) in seen:
+            return f"{key} {name!r} is given twice (in tables {seen[key, name]!r} and {where!r})"
+        seen[key, name] = where
+    return ""
 
 
 def to_yaml(source: DataSource) -> str:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.config import VizqlConfig
 from nl2sql.vizql.filter_semantics import filter_errors
 from nl2sql.vizql.lookup import Checked
-from nl2sql.vizql.mending import Change, Place, QueryError, Suggestion, apply, suggest, under
+from nl2sql.vizql.mending import REMOVE, Change, Place, QueryError, Suggestion, apply, part_at, suggest, under
 from nl2sql.vizql.oddities import warnings_of
 from nl2sql.vizql.parameters import parameter_errors
 from nl2sql.vizql.query import is_request, luid_missing, request_errors
@@ -112,7 +112,7 @@ def validate(
         wrong = {error.place[:2] for error in further}
         further += value_errors(checked, [p for p in places if p[0] == "filters" and p not in wrong], database)
     errors += [under(error, head) for error in further]
-    return _validation(errors, head, () if errors else warnings_of(checked))
+    return _validation(errors, head, () if errors else [*_other_datasource(document, source), *warnings_of(checked)])
 
 
 def _validation(errors: list[QueryError], head: Place, warnings: Any = ()) -> Validation:
@@ -137,6 +137,14 @@ def _no_datasource(document: Any, source: DataSource | None) -> list[QueryError]
         return []
     change = Change(("datasource",), {"datasourceLuid": source.name if source and source.name else "LUID"})
     return [luid_missing(suggest(document, "Add the data source: {json}", ("datasource",), change))]
+
+
+def _other_datasource(document: Any, source: DataSource) -> list[str]:
+    """A request may name another data source: a service refuses it, a file is asked in its place."""
+    asked = part_at(document, ("datasource", "datasourceLuid")) if is_request(document) else None
+    if not source.luid or not isinstance(asked, str) or asked in (REMOVE, source.luid):
+        return []
+    return [f"The request asks data source '{asked}', and this is '{source.luid}'"]
 
 
 __all__ = ["Validation", "apply", "validate"]

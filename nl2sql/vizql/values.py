@@ -39,9 +39,9 @@ def value_errors(checked: Checked, places: Sequence[Place], database: Database) 
     for place, there in values.items():
         part = part_at(checked.query, place)
         shown_as = [alias.get("value") for alias in columns[place].aliases]
-        texts = [value for value in (*there, *shown_as) if isinstance(value, str)]
+        texts = _texts((*there, *shown_as))
         check = _set_values if part["filterType"] == "SET" else _match_texts
-        yield from check(checked, place, texts, columns[place].fieldCaption)
+        yield from check(checked, place, texts, checked.name_of(columns[place]))
 
 
 def _column(checked: Checked, place: Place) -> FieldMetadata | None:
@@ -66,7 +66,12 @@ def distinct_texts(
     """
     columns = {field.fieldCaption: field for field in fields if _is_text(source, field)}
     values = _distinct(source, columns, database, most) if columns else {}
-    return {caption: sorted(v for v in there if isinstance(v, str)) for caption, there in values.items()}
+    return {caption: sorted(set(_texts(there))) for caption, there in values.items()}
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    """Values as a query writes them: SQLite may hold 123 in a column of texts, and DuckDB has UUIDs."""
+    return [str(value) for value in values if value is not None and not isinstance(value, bytes)]
 
 
 def _distinct(

@@ -113,6 +113,21 @@ def test_dimensions_alone_are_distinct_rows_and_aliases_of_members_are_shown(sho
     assert bag(rows(shop, query(CITY))) == bag([("Roma",), ("Oslo",), ("Bern",)])
 
 
+def test_the_alias_of_null_is_shown_and_filtered_by(shop: Database) -> None:
+    data = SOURCE.model_dump(exclude_unset=True)
+    [note] = [record for record in data["fields"] if record["fieldCaption"] == "Note"]
+    note["aliases"] = [{"member": "blue", "value": "Blue"}, {"member": None, "value": "No note"}]
+    source = DataSource.model_validate(data)
+
+    def asked(*filters: Any) -> list[tuple[Any, ...]]:
+        made = compiled(query({"fieldCaption": "Note"}, filters=list(filters)), source, shop.dialect)
+        return bag([*shop.run(made.sql).rows])
+
+    assert asked() == bag([("Red",), ("red sea",), ("No note",), ("Blue",)])
+    for values in ([None], ["No note"]):
+        assert asked(_about("Note", "SET", values=values)) == [("No note",)]
+
+
 def test_disaggregate_gives_every_row(shop: Database) -> None:
     request = query({"fieldCaption": "Note"}, {"fieldCaption": "Amount"}, disaggregate=True)
     assert bag(rows(shop, request)) == bag(
@@ -260,6 +275,11 @@ def test_rows_are_sorted_by_priority_with_nulls_last_and_limited(shop: Database)
     assert rows(shop, query(note, amount, rowLimit=2)) == [("Red", 2), ("blue", 1)]
 
 
+def test_the_columns_from_the_left_decide_among_equals(shop: Database) -> None:
+    found = rows(shop, query({"fieldCaption": "N"}, {"fieldCaption": "Note", "sortPriority": 1}, disaggregate=True))
+    assert found == [(-5, "Red"), (1, "Red"), (4, "blue"), (2, "red sea"), (3, None)]
+
+
 def test_columns_have_the_service_s_captions(shop: Database) -> None:
     average = {"fieldCaption": "Amount", "function": "AVG", "fieldAlias": "Mean"}
     made = compiled(query(AMOUNT, average, {"fieldCaption": "City", "fieldAlias": "Mean"}), SOURCE, shop.dialect)
@@ -273,6 +293,10 @@ def test_halves_are_rounded_away_from_zero_and_whole_numbers_stay(shop: Database
     spread = {"fieldCaption": "Amount", "function": "VAR", "maxDecimalPlaces": 2}  # 54.1666...
     whole = {"fieldCaption": "N", "function": "SUM", "maxDecimalPlaces": 0}
     assert rows(shop, query(median, minus, spread, whole)) == [(8.8, -8.8, 54.17, 5)]
+
+
+def test_more_decimals_than_an_engine_has_round_nothing(shop: Database) -> None:
+    assert rows(shop, query(AMOUNT | {"function": "MEDIAN", "maxDecimalPlaces": 2147483648})) == [(8.75,)]
 
 
 def test_rows_are_sorted_by_what_is_not_rounded_whatever_columns_are_called(shop: Database) -> None:
@@ -315,6 +339,7 @@ CALCULATIONS = [
     ("SUM(IIF([Note] = 'Red', 1, 100))", 202),
     ("SUM(IF [Note] = 'Red' THEN 1 ELSE 100 END)", 302),
     ("SUM([N]) * [Parameters].[Factor]", 15),
+    ("SUM([N]) * [Parameters].[FACTOR]", 15),
     ("SUM(IIF(CONTAINS([Note], 'ed') AND NOT ENDSWITH([Note], 'sea'), 1, 0))", 2),
     ("SUM(ZN([Amount])) - IFNULL(MAX([Amount]), 0)", 20.0),
     ("COUNT(IF [Day] >= #2024-01-01# THEN 1 END)", 3),
@@ -391,6 +416,27 @@ def test_calculations_that_name_others_many_times_over_are_refused_soon() -> Non
 def test_a_formula_of_as_many_operations_as_may_be_is_compiled() -> None:
     own = {"fieldCaption": "Own", "calculation": "SUM([N])" + " + 1" * MOST_CHAINED}
     assert compiled(query(own), SOURCE, "sqlite").sql.count("1") == MOST_CHAINED
+
+
+def test_texts_of_other_types_match_and_moments_are_compared_to_the_second(tmp_path: Path) -> None:
+    connection = duckdb.connect(str(tmp_path / "calls.duckdb"))
+    connection.execute("CREATE TABLE call (id UUID, began TIME, made TIMESTAMP)")
+    connection.execute("INSERT INTO call VALUES (repeat('a', 32)::UUID, '10:30:00', '2024-01-31 10:30:00.25')")
+    connection.close()
+    kinds = {"id": "STRING", "began": "STRING", "made": "DATETIME"}
+    fields = [_field(name, kind, "call") for name, kind in kinds.items()]
+    tables = [{"logicalTableId": "call", "caption": "call"}]
+    source = DataSource.model_validate({"fields": fields, "logicalTables": tables})
+    parts = [
+        _about("id", "MATCH", startsWith="AAAA"),
+        _about("began", "MATCH", contains="30"),
+        _about("made", "SET", values=["2024-01-31T10:30:00"]),
+    ]
+    with open_database(f"duckdb:{tmp_path / 'calls.duckdb'}") as database:
+        for part in parts:
+            made = compiled(query({"fieldCaption": "began"}, filters=[part]), source, "duckdb")
+            result = database.run(made.sql)
+            assert result.success and len(result.rows) == 1, (result.error, made)
 
 
 def test_a_table_calculation_is_not_executed() -> None:

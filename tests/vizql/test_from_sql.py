@@ -96,6 +96,43 @@ def test_a_table_that_is_read_all_the_same_is_not_named_by_a_filter(tmp_path: Pa
         assert last == {"fields": [{"fieldCaption": "Row"}, {"fieldCaption": "Subject"}]}
 
 
+@pytest.mark.parametrize(
+    ("sql", "groups"),
+    [
+        ("SELECT town, COUNT(*) FROM shops GROUP BY town", None),
+        ("SELECT town AS t, COUNT(*) FROM shops GROUP BY t", None),
+        ("SELECT town, COUNT(*) FROM shops GROUP BY 1", None),
+        ("SELECT town FROM shops", None),
+        ("SELECT MAX(floors) FROM shops", None),
+        ("SELECT town, COUNT(*) FROM shops WHERE floors > 1 GROUP BY shop_id HAVING COUNT(*) > 0 LIMIT 1", (2, 1, 2)),
+        ("SELECT street, COUNT(*) FROM shops GROUP BY shop_id", (3, 3, 3)),
+        ("SELECT town, MAX(floors) FROM shops", (1, 2, 2)),
+        ("SELECT COUNT(*) FROM shops GROUP BY town", (2, 1, 2)),
+        ("SELECT town, street, COUNT(*) FROM shops GROUP BY town", (2, 3, 3)),
+    ],
+)
+def test_groups_by_what_is_not_shown_are_counted_in_the_rows(tmp_path: Path, sql: str, groups: Any) -> None:
+    shops = """CREATE TABLE shops (shop_id INTEGER PRIMARY KEY, town TEXT, street TEXT, floors INTEGER);
+    INSERT INTO shops VALUES (1, 'Bern', 'A', 2), (2, 'Bern', 'B', 3), (3, 'Oslo', 'C', 1);"""
+    with SqliteDatabase(make_database(tmp_path / "towns.sqlite", shops)) as database:
+        translation = structured(sql, infer(database))
+        assert translation.candidates
+        assert (database.run(translation.groups).rows if translation.groups else None) == (groups and (groups,))
+
+
+def test_a_name_with_a_bracket_is_written_as_a_formula_has_it(tmp_path: Path) -> None:
+    crates = 'CREATE TABLE crates (id INTEGER PRIMARY KEY, "weight [kg]" REAL); INSERT INTO crates VALUES (1, 2.5);'
+    with SqliteDatabase(make_database(tmp_path / "crates.sqlite", crates)) as database:
+        source = infer(database)
+        data = source.model_dump(mode="json")
+        data["fields"][1]["fieldCaption"] = "Weight [kg]"
+        source = DataSource.model_validate(data)
+        [draft] = structured('SELECT SUM("weight [kg]" * 2) FROM crates', source).candidates
+        assert draft["fields"][0]["calculation"] == "SUM([Weight [kg]]] * 2)"
+        query = compiled(Query.model_validate(draft), source, "sqlite")
+        assert database.run(query.sql).rows == ((5.0,),)
+
+
 def test_whole_numbers_keep_all_their_digits(source: DataSource) -> None:
     [draft] = structured("SELECT COUNT(*) FROM sales WHERE pieces > 9007199254740992", source).candidates
     assert ">= 9007199254740993)" in compiled(Query.model_validate(draft), source, "sqlite").sql

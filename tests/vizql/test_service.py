@@ -232,8 +232,15 @@ def test_the_server_s_own_errors_arrive_with_their_code(service: VizqlService) -
     unknown = service.run({"fields": [{"fieldCaption": "Ctiy"}]})
     assert unknown.error_kind == "404934" and "'Ctiy'" in (unknown.error or "")
     assert service.run({"fields": [CITY | {"function": "SUM"}]}).error_kind == "400803"
+
+
+def test_another_data_source_is_not_asked_in_place_of_this_one(service: VizqlService, server: VdsServer) -> None:
     elsewhere = {"datasource": {"datasourceLuid": "other"}, "query": {"fields": [CITY]}}
-    assert service.run(elsewhere).error_kind == "404950"
+    result = service.run(elsewhere)
+    assert result.error_kind == "invalid" and "asks data source 'other'" in (result.error or "")
+    assert server.bodies == []
+    with open_service(server.url, datasource_luid="other", timeout_s=20) as other:
+        assert other.run(elsewhere).error_kind == "404950"
 
 
 @pytest.mark.parametrize("code", ["408000", "500000", "503800"])

@@ -14,9 +14,10 @@ from strategies import FIXTURES, SUPERSTORE
 
 from nl2sql.databases.engines import open_database
 from nl2sql.errors import UsageError
-from nl2sql.vizql.infer import default_aggregation, infer, is_measure
+from nl2sql.vizql.infer import data_type_of, default_aggregation, infer, is_measure
 from nl2sql.vizql.metadata import from_metadata, to_datasource_model, to_metadata
-from nl2sql.vizql.source import DataSource, read_source, to_yaml
+from nl2sql.vizql.source import DataSource, read_source, source_from, to_yaml
+from nl2sql.vizql.validator import validate
 
 METADATA = {
     "data": [
@@ -91,10 +92,9 @@ FIELDS = st.fixed_dictionaries(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(FIELDS, min_size=1, max_size=4))
+@given(st.lists(FIELDS, min_size=1, max_size=4, unique_by=(lambda f: f["fieldCaption"], lambda f: f.get("fieldName"))))
 def test_any_metadata_round_trips_through_yaml(fields: list[dict[str, Any]]) -> None:
     from nl2sql.machine import from_yaml
-    from nl2sql.vizql.source import source_from
 
     source = from_metadata({"data": fields})
     assert to_metadata(source_from(from_yaml(to_yaml(source)), "here")) == {"data": fields}
@@ -111,6 +111,33 @@ def test_a_key_in_another_case_is_refused(tmp_path: Path) -> None:
     path.write_text("fields: [{fieldCaption: Sales, datatype: REAL}]")
     with pytest.raises(UsageError, match="did you mean 'dataType'"):
         read_source(path)
+
+
+def _named(caption: str, name: str, table: str) -> dict[str, Any]:
+    return {"fieldCaption": caption, "fieldName": name, "logicalTableId": table, "fieldRole": "DIMENSION"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "ids", "said"),
+    [
+        (
+            [_named("W", "a", "s"), _named("W", "b", "t")],
+            "st",
+            "fieldCaption 'W' is given twice (in tables 'S' and 'T')",
+        ),
+        ([_named("A", "w", "s"), _named("B", "w", "t")], "st", "fieldName 'w' is given twice (in tables 'S' and 'T')"),
+        ([_named("A", "a", "s"), _named("B", "b", "s")], "ss", "logicalTableId 's' is given twice"),
+    ],
+)
+def test_a_name_that_is_given_twice_is_refused_by_hand_and_warned_of_from_a_service(
+    fields: list[dict[str, Any]], ids: str, said: str
+) -> None:
+    tables = {"logicalTables": [{"logicalTableId": i, "caption": i.upper()} for i in ids]}
+    with pytest.raises(UsageError) as refused:
+        source_from({"fields": fields, **tables}, "own.yaml")
+    assert said in str(refused.value)
+    warnings = validate({"fields": [{"fieldCaption": "W"}]}, from_metadata({"data": fields}, tables)).warnings
+    assert warnings == (("'W' is the name of 2 fields; that of table 'S' is meant",) if "fieldCaption" in said else ())
 
 
 SHOP = """
@@ -160,6 +187,39 @@ def test_keys_and_codes_are_dimensions_and_amounts_measures(tmp_path: Path) -> N
     assert [source.field_named(n).column for n in (own, theirs)] == ["customer_id"] * 2  # type: ignore[union-attr]
     assert source.logicalTables[0].key == ("customer_id",)
     assert read_again(source, tmp_path) == source
+
+
+def test_a_date_of_sqlite_is_one_by_its_values(tmp_path: Path) -> None:
+    days = """CREATE TABLE hire (born DATE, hired DATETIME, seen TIMESTAMP, left_on DATE, founded DATE, never DATE);
+    INSERT INTO hire VALUES ('1978-12-23', '2024-01-31', '2024-01-31 10:00:00', '17-MAR-2002', 2004, NULL);
+    INSERT INTO hire SELECT * FROM hire; INSERT INTO hire SELECT * FROM hire;
+    INSERT INTO hire VALUES ('1978-2-23', '2024-02-29 08:00', NULL, NULL, 2005, NULL);"""
+    with open_database(str(make_database(tmp_path / "hire.sqlite", days))) as database:
+        found = {field.fieldCaption: (field.dataType, field.fieldRole) for field in infer(database).fields}
+    kinds = {"Born": "STRING", "Hired": "DATETIME", "Seen": "DATETIME", "Left On": "STRING", "Founded": "INTEGER"}
+    assert found == {name: (kind, "DIMENSION") for name, kind in {**kinds, "Never": "DATE"}.items()}
+    assert data_type_of("DATE", [2004]) == "DATE"  # other engines hold what is declared
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [
+        ("INTEGER[]", "UNKNOWN"),
+        ("INTEGER[3]", "UNKNOWN"),
+        ("STRUCT(a INTEGER)", "UNKNOWN"),
+        ("MAP(VARCHAR, INTEGER)", "UNKNOWN"),
+        ("UNION(a INTEGER)", "UNKNOWN"),
+        ("INTERVAL", "UNKNOWN"),
+        ("POINT", "UNKNOWN"),
+        ("ENUM('POINT', 'DATE')", "STRING"),
+        ("FLOATING POINT", "REAL"),
+        ("HUGEINT", "INTEGER"),
+        ("DECIMAL(10,2)", "REAL"),
+        ("UUID", "STRING"),
+    ],
+)
+def test_a_type_that_holds_others_is_no_number(declared: str, kind: str) -> None:
+    assert data_type_of(declared, []) == kind
 
 
 @pytest.mark.parametrize(

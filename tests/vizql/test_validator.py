@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from people import make_database
 from strategies import FIXTURES, SUPERSTORE, queries
 
 from nl2sql.config import VizqlConfig
@@ -100,6 +101,7 @@ WARNED = {
             {"field": {"fieldCaption": "Category"}, "filterType": "SET", "values": ["Furniture"]},
         ],
     },
+    "asks data source 'other'": {"datasource": {"datasourceLuid": "other"}, "query": {"fields": [REGION]}},
     "disaggregate": {
         "query": {"fields": [{"fieldCaption": "Sales", "function": "SUM"}]},
         "options": {"disaggregate": True},
@@ -176,6 +178,27 @@ def test_values_of_filters_are_looked_for(shop_source: Any) -> None:
     assert len(statements) == 1
     assert validate(query, source, VizqlConfig(check_values=False), database).is_valid
     assert validate(query, source).is_valid
+
+
+def test_a_column_of_texts_may_hold_numbers(tmp_path: Path) -> None:
+    from nl2sql.vizql.infer import infer
+    from nl2sql.vizql.querying import run_query
+
+    codes = "CREATE TABLE item (code STRING, label TEXT); INSERT INTO item VALUES ('123', 'a'), ('x9', 'b');"
+    with open_database(str(make_database(tmp_path / "items.sqlite", codes))) as database:
+        source = infer(database)
+        for part in ({"filterType": "SET", "values": ["123"]}, {"filterType": "MATCH", "startsWith": "12"}):
+            asked = {"fields": [{"fieldCaption": "Label"}], "filters": [{"field": {"fieldCaption": "Code"}, **part}]}
+            reply = run_query(asked, source, database)
+            assert reply.result is not None and reply.result.rows == (("a",),), reply.validation.validation_errors
+
+
+def test_a_name_with_a_bracket_is_suggested_as_a_formula_writes_it() -> None:
+    source = DataSource.model_validate({"fields": [{"fieldCaption": "Weight [kg]", "fieldRole": "MEASURE"}]})
+    query = {"fields": [{"fieldCaption": "Own", "calculation": "SUM([Weigth])"}]}
+    [way] = validate(query, source).suggestions
+    mended = apply(query, way)
+    assert mended["fields"][0]["calculation"] == "SUM([Weight [kg]]])" and validate(mended, source).is_valid
 
 
 def test_a_database_that_is_away_is_no_error_of_the_query(shop_source: Any) -> None:
@@ -344,10 +367,12 @@ def test_the_command_prints_the_specification_s_two_lines() -> None:
 def test_bad_input_of_the_command_is_one_line(tmp_path: Path) -> None:
     source = str(FIXTURES / "superstore.yaml")
     (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "twice.json").write_text('{"fields": [{"fieldCaption": "Sales"}], "fields": []}')
     (tmp_path / "no.yaml").write_text("fields: []")
     (tmp_path / "query.json").write_text('{"fields": [{"fieldCaption": "Sales", "function": "SUM"}]}')
     for arguments, words in (
         (["validate", str(tmp_path / "broken.json"), "--source", source], "is not JSON"),
+        (["validate", str(tmp_path / "twice.json"), "--source", source], "'fields' is given twice"),
         (["validate", str(tmp_path / "away.json"), "--source", source], "cannot read the query"),
         (["validate", "-", "--source", str(tmp_path / "away.yaml")], "nl2sql vizql infer"),
         (["validate", "-", "--source", str(tmp_path / "no.yaml")], "is no data source: fields"),
@@ -356,6 +381,22 @@ def test_bad_input_of_the_command_is_one_line(tmp_path: Path) -> None:
         done = command(*arguments, stdin="{}")
         assert done.returncode in (1, 2) and len(done.stderr.splitlines()) == 1, done.stderr
         assert words in done.stderr, done.stderr
+
+
+def test_a_query_is_read_behind_the_mark_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "marked.json").write_text(json.dumps({"fields": [REGION]}), encoding="utf-8-sig")
+    done = command("validate", str(tmp_path / "marked.json"), "--source", str(FIXTURES / "superstore.yaml"))
+    assert (done.returncode, done.stdout) == (0, "valid\n"), done.stderr
+
+
+def test_warnings_stand_beside_the_statement_and_the_rows() -> None:
+    asked = json.dumps(WARNED["sortPriority"])
+    compile_ = command("compile", "-", "--source", str(FIXTURES / "superstore.yaml"), stdin=asked)
+    town = asked.replace("Region", "Town")
+    run = command("run", "-", "--db", "packaged:scale_models", stdin=town)
+    for done in (compile_, run):
+        assert done.returncode == 0 and done.stdout.startswith("SELECT "), done.stderr
+        assert done.stderr.startswith("warning: Field '") and "sortPriority" in done.stderr
 
 
 def test_places_are_paths_into_the_document() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nl2sql.sql.bounds import decode_json
+from nl2sql.vizql.likeness import LEAST
 from nl2sql.vizql.mending import Place, apply, as_json
 from nl2sql.vizql.query import is_request
 from nl2sql.vizql.validator import Validation
@@ -97,10 +98,13 @@ def _of(part: Any) -> Any:
 
 
 def mended(draft: Any, validation: Validation, check: Callable[[Any], Validation]) -> Any | None:
-    """The draft after its likeliest suggestions, one error at a time; None where they do not lead to a valid one."""
+    """The draft after its likeliest suggestions, one error at a time; None where they do not lead to a valid one.
+
+    What is hardly alike (``likeness.LEAST``) is suggested, and not carried out: it answers another question.
+    """
     for _ in range(MOST_STEPS):
         error = next((error for error in validation.errors if error.suggestions), None)
-        if error is None:
+        if error is None or error.suggestions[0].likelihood < LEAST:
             return None
         draft = apply(draft, error.suggestions[0])
         validation = check(draft)

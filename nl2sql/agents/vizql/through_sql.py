@@ -3,7 +3,8 @@
 A small model has seen far more SQL than structured queries. The prompt, its schema and its grammar are those of the
 control (``single_shot``), so that both write the same SQL. Of the translations that are valid and executable, the draft
 is the most literal one: rows instead of groups where the SQL does not group, its LIMIT instead of a TOP filter. Without
-such a translation it is the plainest. Not covered: databases that take no SQL, for which there is no such draft.
+such a translation it is the plainest. SQL that groups by what it does not show is used where the database says that its
+groups are those of what it shows. Not covered: databases that take no SQL, for which there is no such draft.
 """
 
 from __future__ import annotations
@@ -47,8 +48,16 @@ def sql_draft(work: Work) -> SqlDraft:
     translation = structured(sql, here.source, task.resources.database.dialect, nullable)
     if not translation.candidates:
         return SqlDraft(sql, reason=f"no structured form: {translation.reason}")
+    if not _grouped_alike(here, translation.groups):
+        return SqlDraft(sql, reason="no structured form: grouped by something else than what is asked for")
     usable = (candidate for candidate in reversed(translation.candidates) if _is_executable(here, candidate))
     return SqlDraft(sql, next(usable, translation.candidates[0]))
+
+
+def _grouped_alike(here: Context, groups: str) -> bool:
+    """Do the rows say that the SQL's groups are the query's? Where nobody can tell, they are not."""
+    result = here.task.result_of(groups) if groups else None
+    return result is None or (result.success and len(set(result.rows[0])) == 1)
 
 
 def _is_executable(here: Context, draft: dict[str, Any]) -> bool:

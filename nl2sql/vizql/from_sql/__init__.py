@@ -7,10 +7,11 @@
 >>> structured("SELECT DISTINCT region FROM sales WHERE region <> 'West'", source).candidates[0]["fields"]
 [{'fieldCaption': 'Region'}]
 >>> structured("SELECT 1 UNION SELECT 2", source)
-Translation(candidates=(), reason='set operation')
+Translation(candidates=(), reason='set operation', groups='')
 
 A candidate says in its language what the SQL says; its rows may differ where the data source joins or groups in another
-way (``documents`` in ``writing`` names them). Who needs the same rows compares them (``scripts/derive_vizql.py``).
+way (``documents`` in ``writing`` names them; ``Translation.groups`` asks). Who needs the same rows compares them
+(``scripts/derive_vizql.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nl2sql.sql.parse import SLIPS
+from nl2sql.vizql.from_sql.grouping import groups_alike
 from nl2sql.vizql.from_sql.reading import NotStructured, nullable_captions, read_select
 from nl2sql.vizql.from_sql.writing import documents
 from nl2sql.vizql.source import DataSource
@@ -28,10 +30,14 @@ __all__ = ["Translation", "nullable_captions", "structured"]
 
 @dataclass(frozen=True)
 class Translation:
-    """The structured queries for a SELECT, the plainest first, and why there is none, or no further one."""
+    """The structured queries for a SELECT, the plainest first, and why there is none, or no further one.
+
+    groups: SQL of one row, whose numbers are equal where the queries have the SELECT's groups; "" where they have.
+    """
 
     candidates: tuple[dict[str, Any], ...] = ()
     reason: str = ""
+    groups: str = ""
 
 
 def structured(
@@ -43,11 +49,14 @@ def structured(
     keys. It decides what NOT IN and an inner join leave out. Not covered: what ``reading`` and ``writing`` name.
     """
     candidates: list[dict[str, Any]] = []
+    groups = reason = ""
     try:
-        for document in documents(read_select(sql, source, dialect, nullable)):
+        select = read_select(sql, source, dialect, nullable)
+        groups = groups_alike(select)
+        for document in documents(select):
             candidates.append(document)
     except NotStructured as left_out:
-        return Translation(tuple(candidates), str(left_out))
+        reason = str(left_out)
     except (*SLIPS, ArithmeticError) as slip:  # of sqlglot, on a tree that no sound text has
-        return Translation(tuple(candidates), f"not read: {type(slip).__name__}")
-    return Translation(tuple(candidates))
+        reason = f"not read: {type(slip).__name__}"
+    return Translation(tuple(candidates), reason, groups if candidates else "")

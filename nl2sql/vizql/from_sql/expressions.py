@@ -21,6 +21,7 @@ from sqlglot import exp
 from nl2sql.vizql.conditions import lowered
 from nl2sql.vizql.fields import DATE_PARTS
 from nl2sql.vizql.filters import is_full_date
+from nl2sql.vizql.formulas import bracketed
 from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
 from nl2sql.vizql.source import FieldMetadata
 
@@ -65,10 +66,10 @@ _PARTS_OF_DATES = {  # how SQL for SQLite takes parts of a date d, as whole numb
 def formula(node: exp.Expr, select: SourceSelect) -> str:
     """The formula of an expression. Raises NotStructured for what formulas do not have, or have otherwise."""
     if (part := date_part(node, select)) is not None:
-        return f"{part[0]}([{part[1].fieldCaption}])"
+        return f"{part[0]}({bracketed(part[1].fieldCaption)})"
     match node:
         case exp.Column():
-            return f"[{select.field(node).fieldCaption}]"
+            return bracketed(select.field(node).fieldCaption)
         case exp.Literal():
             return _text(node.this) if node.is_string else node.this
         case exp.Paren():
@@ -131,7 +132,7 @@ def _call(node: exp.Expr, select: SourceSelect) -> str:
     if node.args.get("expressions"):
         raise NotStructured(f"function {_name(node)}")
     if isinstance(argument, exp.Star):
-        return f"COUNT([{select.counted.fieldCaption}])"
+        return f"COUNT({bracketed(select.counted.fieldCaption)})"
     if isinstance(argument, exp.Distinct):
         if not isinstance(node, exp.Count) or len(argument.expressions) > 1:
             raise NotStructured("DISTINCT inside another function than COUNT")

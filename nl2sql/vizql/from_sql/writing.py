@@ -7,8 +7,8 @@ SQL's rows is not known here.
 >>> _top([{"fieldCaption": "Region"}, field], 3)["fieldToMeasure"]
 {'fieldCaption': 'Sales', 'function': 'SUM'}
 
-Not covered: ORDER BY and GROUP BY of what is not asked for (a GROUP BY is not looked at: a query is grouped by its
-dimensions); table calculations; bins wider than one whole number.
+Not covered: ORDER BY of what is not asked for; GROUP BY, since a query is grouped by its dimensions (``grouping``);
+table calculations; bins wider than one whole number.
 """
 
 from __future__ import annotations

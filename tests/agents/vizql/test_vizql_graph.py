@@ -276,6 +276,14 @@ def test_suggestions_can_be_carried_out_without_the_model(orders: SqliteDatabase
     assert [r["args"]["by"] for r in episode.trace if r["action"] == "refine_query"] == ["suggestions"]
 
 
+def test_a_suggestion_that_is_hardly_alike_is_left_to_the_model(orders: SqliteDatabase) -> None:
+    part = {"field": REGION, "filterType": "SET", "values": ["Zzyx"]}
+    meant = query(REGION, TOTAL, filters=[part | {"values": ["West"]}])
+    episode, shown = asked(orders, query(REGION, TOTAL, filters=[part]), meant, apply_suggestions=True)
+    assert len(shown) == 2 and "Did you mean: " in shown[1]
+    assert [r["args"]["by"] for r in episode.trace if r["action"] == "refine_query"] == ["model"]
+
+
 def test_suggestions_can_be_kept_from_the_refiner(orders: SqliteDatabase) -> None:
     _, shown = asked(orders, query(SALES), query(TOTAL), suggestions=False)
     assert "Suggestions:" not in shown[1] and f"- {NO_FUNCTION}" in shown[1]

@@ -106,6 +106,27 @@ def test_what_has_no_structured_form_is_asked_for_as_json(orders: SqliteDatabase
     assert [item["by"] for item in episode.flags["rejected"]] == ["guardrails"] * reason.startswith("clean")
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT region, SUM(sales) FROM orders GROUP BY order_id",
+        "SELECT region, MAX(sales) FROM orders",
+        "SELECT COUNT(*) FROM orders GROUP BY region",
+    ],
+)
+def test_sql_with_other_groups_than_the_query_is_no_draft(orders: SqliteDatabase, sql: str) -> None:
+    episode = asked(orders, sql, TOTAL)
+    first, _ = built(episode)
+    assert first["error"] == "no structured form: grouped by something else than what is asked for"
+    assert episode.rows == ((17.5,),)
+
+
+def test_sql_that_groups_by_the_key_of_a_name_is_a_draft_where_names_differ(orders: SqliteDatabase) -> None:
+    joined = "FROM orders AS o JOIN customers AS c ON o.customer_id = c.customer_id GROUP BY c.customer_id"
+    episode = asked(orders, f"SELECT c.name, SUM(o.sales) {joined}")
+    assert sorted(episode.rows) == [("Ann", 12.5), ("Bob", 5.0)] and [b["by"] for b in built(episode)] == ["sql"]
+
+
 def test_a_translation_that_is_not_valid_goes_to_the_refiner(orders: SqliteDatabase) -> None:
     episode = asked(orders, "SELECT SUM(sales) FROM orders WHERE region = 'Wset'", TOTAL)
     assert built(episode)[0]["by"] == "sql" and episode.flags["vizql"]["stages"] == ["validation", "answered"]
