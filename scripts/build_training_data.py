@@ -57,6 +57,8 @@ def main() -> int:
 
 
 def build(options: argparse.Namespace) -> int:
+    if options.out.is_file():
+        raise UsageError(f"--out {options.out} is a file; expected a folder")
     benchmark = load_benchmark(options.benchmark, split=options.split)
     questions = list(benchmark.questions)
     if options.limit:

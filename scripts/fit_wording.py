@@ -57,10 +57,10 @@ class Case:
 def written(path: Path = TURNS) -> list[Case]:
     """The later turns of the conversations in ``path``."""
     cases = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        one = json.loads(line)
-        schema = Schema(tuple(Table(name, tuple(map(Column, names))) for name, names in one["tables"].items()))
-        cases += [Case(one["author"], one["db"], turn["q"], schema, turn["follows"]) for turn in one["turns"][1:]]
+    with path.open(encoding="utf-8") as file:
+        for one in map(json.loads, file):
+            schema = Schema(tuple(Table(name, tuple(map(Column, names))) for name, names in one["tables"].items()))
+            cases += [Case(one["author"], one["db"], turn["q"], schema, turn["follows"]) for turn in one["turns"][1:]]
     return cases
 
 

@@ -83,6 +83,8 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     for name in ("release_rank", "evaluate_every", "held_out_packs", "pack_tokens", "tokens"):
         if (given := getattr(options, name)) is not None and given < 1:
             raise UsageError(f"--{name.replace('_', '-')} {given}: give 1 or more")
+    if options.out.is_file():
+        raise UsageError(f"--out {options.out} is a file; expected a folder")
     if not 0 < options.fraction <= 1:
         raise UsageError(f"--fraction {options.fraction}: give a share above 0 and at most 1")
     known = embedded_models().get(options.model)
@@ -176,12 +178,17 @@ def read_groups(folder: Path, fraction: float) -> tuple[list[list[list[Example]]
         raise UsageError(f"{path} does not exist; make it with scripts/build_training_data.py --out {folder}")
     rounds: dict[int, list[list[Example]]] = {}
     held_out: list[list[Example]] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        group = json.loads(line)
-        examples = [Example.from_dict(data) for data in group["examples"]]
-        (held_out if group["part"] == "held_out" else rounds.setdefault(group["round"], [])).append(examples)
-    kept = [rounds[n][:: max(1, round(1 / fraction))] for n in sorted(rounds)]
-    return kept, held_out
+    with path.open(encoding="utf-8") as file:  # str.splitlines would also break at U+0085 and U+2028
+        for line in file:
+            group = json.loads(line)
+            examples = [Example.from_dict(data) for data in group["examples"]]
+            (held_out if group["part"] == "held_out" else rounds.setdefault(group["round"], [])).append(examples)
+    return [share_of(rounds[n], fraction) for n in sorted(rounds)], held_out
+
+
+def share_of(groups: list[list[Example]], fraction: float) -> list[list[Example]]:
+    """``fraction`` of the groups, evenly drawn, the first among them."""
+    return [group for at, group in enumerate(groups) if math.ceil((at + 1) * fraction) > math.ceil(at * fraction)]
 
 
 def plot(records: list[dict[str, Any]], file: Path) -> None:

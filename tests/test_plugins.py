@@ -61,6 +61,9 @@ def test_a_benchmark_a_controller_and_a_rule_of_a_package_score_by_name(installe
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["metrics"]["VA"]["value"] == 1.0 and "EX[same_size]" in report["metrics"]
+    assert "empty_result" not in report["suspicions"]  # the controller gave no rows along
+    [trace, *_] = (tmp_path / "run" / "traces.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(trace)["rows"] and json.loads(trace)["columns"] == ["count(*)"]
     again = nl2sql(installed, tmp_path, "eval", "--resume", "run", "--json", "--quiet")
     assert again.returncode == 0 and json.loads(again.stdout)["metrics"] == report["metrics"]
 
@@ -88,6 +91,69 @@ def test_a_database_of_a_package_is_opened_by_its_address(installed: Path, shop:
     options = ["--db", f"file:{shop}", "--controller", "count_all", "--model", "parrot:nothing", "--json"]
     done = nl2sql(installed, tmp_path, "ask", "How many customers are there?", *options)
     assert json.loads(done.stdout)["sql"].startswith("SELECT count(*) FROM "), done.stderr
+
+
+BROKEN = """
+NOTFUN = 3
+from nl2sql.eval.rules import Rule
+RULE = Rule("mine", lambda *results, **texts: True)
+def nothing(*given): return None
+def fails(*given): raise ValueError("no luck")
+"""
+
+
+@pytest.fixture(scope="module")
+def broken(installed: Path) -> Path:
+    """The same folder with a package whose plug-ins are no function, give nothing, or raise."""
+    about = installed / "broken_parts-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-parts\nVersion: 0.1\n", encoding="utf-8")
+    points = [
+        f"[nl2sql.{kind}]\nnotfun = broken_parts:NOTFUN\nnothing = broken_parts:nothing\nfails = broken_parts:fails"
+        for kind in ("benchmarks", "models", "engines")
+    ]
+    points.append("[nl2sql.rules]\nmine = broken_parts:RULE\nnotfun = broken_parts:NOTFUN")
+    (about / "entry_points.txt").write_text("\n".join(points), encoding="utf-8")
+    (installed / "broken_parts.py").write_text(BROKEN, encoding="utf-8")
+    return installed
+
+
+def test_the_check_finds_what_is_no_function(broken: Path, tmp_path: Path) -> None:
+    done = nl2sql(broken, tmp_path, "plugins", "--check", "--json")
+    rows = [row for row in json.loads(done.stdout) if row["package"] == "broken-parts 0.1"]
+    assert {row["name"] for row in rows if "error" in row} == {"notfun"} and len(rows) == 11
+    assert "plugin 'notfun' of broken-parts (broken_parts:NOTFUN) is no function: 3" in {
+        row.get("error") for row in rows
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"), [("Benchmark", "--benchmark={}"), ("Model", "--model={}:x"), ("Database", "--db={}:x")]
+)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("notfun", "(broken_parts:NOTFUN) is no function: 3"),
+        ("nothing", "(broken_parts:nothing) gave no {}: NoneType has no"),
+        ("fails", "(broken_parts:fails) failed: ValueError: no luck"),
+    ],
+)
+def test_a_plugin_that_does_not_work_is_named(
+    kind: str, option: str, name: str, said: str, broken: Path, tmp_path: Path
+) -> None:
+    given = option.format(name)
+    command = ["eval", "--limit", "1"] if kind == "Benchmark" else ["ask", "How many?", "--controller", "count_all"]
+    command += [] if kind == "Model" else ["--model", "parrot:nothing"]
+    command += ["--db", "packaged:scale_models"] if kind == "Model" else []
+    done = nl2sql(broken, tmp_path, *command, given)
+    wanted = f"error: plugin {name!r} of broken-parts {said.format(kind)}"
+    assert done.returncode == 2 and wanted in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_rule_may_be_a_record(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(broken)
+    own = own_function("rules", "broken_parts:RULE")
+    assert own is not None and own.function.name == "mine"
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,7 @@ def run_episode(
         episode.usage = meter.usage
         episode.seconds = episode.seconds or time.perf_counter() - started
         episode.finish = episode.finish or ("answered" if episode.sql else "empty")
+        execute(episode, opened.database, config)
         suspect(episode, opened.database, config)
         return episode
     except EpisodeFailed as broken:
@@ -254,6 +255,20 @@ def fitted(config: Config, resources: Resources) -> Config:
         return config
     level = "plain" if dialect == "sqlite" and takes_grammars(resources.model) else "none"
     return config.model_copy(update={"constrain": level})
+
+
+def execute(episode: Episode, database: Database, config: Config) -> None:
+    """Execute the SQL of a controller that gave no result along, as a packaged one does with its answer."""
+    if episode.error or not episode.sql or episode.columns:
+        return
+    limits = config.execution
+    try:
+        result = database.run(episode.sql, timeout_s=limits.timeout_s, max_rows=limits.max_rows)
+    except DatabaseError as error:
+        result = RunResult(False, error=str(error), error_kind="other")
+    episode.columns, episode.rows = result.columns, result.rows
+    if not result.success:
+        episode.error = f"database: {result.error}"
 
 
 def suspect(episode: Episode, database: Database, config: Config) -> None:

@@ -53,15 +53,13 @@ def load_benchmark(
 
         benchmark = load_hub(name, databases=databases)
     else:
-        from nl2sql.config.plugins import plugin  # here, since the room imports pydantic
+        from nl2sql.config.plugins import made_by_plugin  # here, since the room imports pydantic
 
-        opener = plugin("benchmarks", name)
-        if opener is None:
+        benchmark = made_by_plugin("benchmarks", name)
+        if benchmark is None:
             from nl2sql.benchmarks.layouts import read_folder
 
             benchmark = read_folder(_find(name, root))
-        else:
-            benchmark = opener()
     narrowed = _narrow(benchmark, split)
     if not engine_url:
         return narrowed

@@ -54,10 +54,12 @@ def runs_command(
 
 
 def _going_on(folder: Path) -> str:
-    """The command that goes on with an unfinished run: of a cell, its ablation's."""
+    """The command that goes on with an unfinished run: of a seed, its run's; of a cell, its ablation's."""
     from nl2sql.errors import typed
     from nl2sql.machine import from_json
+    from nl2sql.runs.folder import top_of
 
+    folder = top_of(folder)
     with suppress(OSError, ValueError, KeyError, TypeError):  # no ablation, or a torn file
         ablation = from_json((folder.parent / "ablation.json").read_text(encoding="utf-8"))
         if command := ablation["command"]:  # none where it was started from Python

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.errors import UsageError, one_line
+from nl2sql.errors import Nl2SqlError, UsageError, one_line
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,6 +35,11 @@ KINDS = {  # what a plugin may be, and what its object is
     "benchmarks": "() -> Benchmark",
     "models": "(text after 'NAME:') -> Model",
     "engines": "(address 'NAME:...') -> Database",
+}
+MADE = {  # what the function of a plugin gives, and what that must have
+    "benchmarks": ("Benchmark", ("name", "questions", "splits", "database")),
+    "models": ("Model", ("generate", "context_window")),
+    "engines": ("Database", ("dialect", "run", "schema")),
 }
 FORMS = "FILE.py:function, package.module:function, or a plugin's name"
 _IN_MODULE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
@@ -58,10 +63,10 @@ def own_function(kind: str, spec: str) -> Own | None:
     head, _, function = spec.rpartition(":")
     if head.endswith(".py"):
         path = Path(head).expanduser().resolve()
-        return Own(function, _callable(_module_of_file(path, what), function, f"{what} file {path}"), path)
+        return Own(function, _member(kind, _module_of_file(path, what), function, f"{what} file {path}"), path)
     if match := _IN_MODULE.fullmatch(spec):
         module = _imported(match[1], what)
-        return Own(match[2], _callable(module, match[2], f"{what} module {match[1]!r}"), _file_of(module))
+        return Own(match[2], _member(kind, module, match[2], f"{what} module {match[1]!r}"), _file_of(module))
     return _of_plugin(kind, spec)
 
 
@@ -84,6 +89,27 @@ def plugin(kind: str, name: str) -> Any:
     return own.function if own else None
 
 
+def made_by_plugin(kind: str, name: str, *given: str) -> Any:
+    """What the function of the plugin of that name gives for ``given``; None where there is no such plugin.
+
+    kind: of ``MADE``. Raises UsageError where the plugin cannot be loaded, raises another error than ours, or gives
+    something else.
+    """
+    function = plugin(kind, name)
+    if function is None:
+        return None
+    what, members = MADE[kind]
+    try:
+        made = function(*given)
+    except Nl2SqlError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{_called(kind, name)} failed: {one_line(f'{type(error).__name__}: {error}')}") from error
+    if missing := [member for member in members if not hasattr(made, member)]:
+        raise UsageError(f"{_called(kind, name)} gave no {what}: {type(made).__name__} has no {missing[0]!r}")
+    return made
+
+
 @cache
 def plugins(kind: str) -> dict[str, EntryPoint]:
     """The plugins of a kind, by name. Of two with one name the first that Python finds is taken. Imports none."""
@@ -99,13 +125,21 @@ def _of_plugin(kind: str, name: str) -> Own | None:
     entry = plugins(kind).get(name)
     if entry is None:
         return None
-    package = entry.dist.name if entry.dist else "an installed package"
     try:
         loaded = entry.load()
     except (Exception, SystemExit) as error:
         text = one_line(f"{type(error).__name__}: {error}")
-        raise UsageError(f"plugin {name!r} of {package} ({entry.value}) cannot be loaded: {text}") from error
+        raise UsageError(f"{_called(kind, name)} cannot be loaded: {text}") from error
+    if not _usable(kind, loaded):
+        raise UsageError(f"{_called(kind, name)} is no function: {one_line(repr(loaded), 100)}")
     return Own(name, loaded, _file_of(sys.modules.get(entry.module)))
+
+
+def _called(kind: str, name: str) -> str:
+    """A plugin as a message names it."""
+    entry = plugins(kind)[name]
+    package = entry.dist.name if entry.dist else "an installed package"
+    return f"plugin {name!r} of {package} ({entry.value})"
 
 
 def _module_of_file(path: Path, what: str) -> Any:
@@ -135,11 +169,16 @@ def _imported(name: str, what: str) -> Any:
         raise UsageError(f"{what} module {name!r} failed on import: {text}") from error
 
 
-def _callable(module: Any, name: str, where: str) -> Any:
+def _member(kind: str, module: Any, name: str, where: str) -> Any:
     own = getattr(module, name, None)
-    if not callable(own):
+    if not _usable(kind, own):
         raise UsageError(f"{where} has no function {name!r}")
     return own
+
+
+def _usable(kind: str, own: Any) -> bool:
+    """Whether it is a function, or a ``Rule``."""
+    return callable(own) or (kind == "rules" and callable(getattr(own, "compare", None)))
 
 
 def _file_of(module: Any) -> Path | None:

@@ -69,10 +69,10 @@ def _open(
 
         return ScriptedModel.from_file(source.value)
     if source.kind == "plugin":
-        from nl2sql.config.plugins import plugin
+        from nl2sql.config.plugins import made_by_plugin
 
         name, _, text = source.value.partition(":")
-        model: Model = plugin("models", name)(text)
+        model: Model = made_by_plugin("models", name, text)
         return model
     from nl2sql.models.local import LocalModel
 

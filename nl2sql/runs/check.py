@@ -64,7 +64,7 @@ def _check(folder: Path, top: Path) -> Iterator[Finding]:
     listed = ", ".join(f"{count} ({name})" for name, count in owed.items())
     done = f"all {len(manifest['questions'])} questions done"
     yield Finding("owed", "warn" if owed else "ok", f"{listed}; nl2sql eval --resume {typed(top)}" if owed else done)
-    yield _report(folder, main)
+    yield _report(folder, main, top)
     yield _benchmark(folder)
 
 
@@ -108,18 +108,18 @@ def _episodes(name: str, store: RunFolder, wanted: set[str]) -> Iterator[Finding
         yield Finding(name, "ok", f"{len(counts)} predictions, each with its trace")
 
 
-def _report(folder: Path, main: RunFolder) -> Finding:
+def _report(folder: Path, main: RunFolder, top: Path) -> Finding:
     """``report.json`` scores the predictions that are there."""
     path = folder / "report.json"
     if not path.exists():
-        return Finding("report", "warn", f"none yet; nl2sql eval --resume {typed(folder)}")
+        return Finding("report", "warn", f"none yet; nl2sql eval --resume {typed(top)}")
     try:
         items = {item["id"]: item["sql"] for item in from_json(path.read_text(encoding="utf-8"))["items"]}
     except (ValueError, KeyError, TypeError):
         return Finding("report", "fail", f"not a report; write it anew with: nl2sql replay {typed(folder)}")
     predictions = main.predictions()
     if gone := items.keys() - {row["id"] for row in predictions}:
-        again = f"answer them again: nl2sql eval --resume {typed(folder)}"
+        again = f"answer them again: nl2sql eval --resume {typed(top)}"
         return Finding("report", "fail", f"{len(gone)} of the predictions that it scored are gone; {again}")
     stale = [row["id"] for row in predictions if items.get(row["id"]) != row["sql"]]
     detail = (

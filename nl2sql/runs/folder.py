@@ -83,6 +83,14 @@ def parts_of(folder: Path, seeds: Sequence[int]) -> dict[str, Path]:
     return {name: folder / name for name in map(seed_folder, seeds)} or {"": folder}
 
 
+def top_of(folder: Path) -> Path:
+    """The folder that ``nl2sql eval --resume`` takes: of a seed's, its run's; of any other, itself."""
+    with suppress(Nl2SqlError):
+        if folder.name in parts_of(folder.parent, read_manifest(folder.parent)["plan"].get("seeds") or ()):
+            return folder.parent
+    return folder
+
+
 def write_json(path: Path, data: Any) -> None:
     """Write JSON by way of a temporary file, so that a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -118,6 +126,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"format {FORMAT}: use that version, or start a new run with another --out"
         )
     return manifest
+
+
+def began(folder: Path) -> datetime:
+    """When a run began: as its manifest says, else the time of that file. Raises UsageError where there is no run."""
+    manifest = read_manifest(folder)
+    said = manifest.get("environment", {}).get("began")
+    if said:
+        return datetime.fromisoformat(said).astimezone(UTC)
+    return datetime.fromtimestamp((folder / "manifest.json").stat().st_mtime, UTC)
 
 
 def environment() -> dict[str, Any]:

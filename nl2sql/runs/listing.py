@@ -17,13 +17,14 @@ from typing import Any
 
 from nl2sql.errors import Nl2SqlError
 from nl2sql.machine import from_json
-from nl2sql.runs.folder import is_running, iter_jsonl, parts_of, read_manifest
+from nl2sql.runs.folder import began, is_running, iter_jsonl, parts_of, read_manifest
 
 
 @dataclass(frozen=True)
 class RunEntry:
     """One run. ``ex``: execution accuracy between 0 and 1, ``metric`` its name with its rule; None where nothing was
-    scored. ``began``: as its manifest says. ``running``: a process is at it. ``problem``: why it cannot be read."""
+    scored. ``began``: as its manifest says, else when that was written. ``running``: a process is at it. ``problem``:
+    why it cannot be read."""
 
     path: str
     began: datetime
@@ -50,21 +51,19 @@ class RunEntry:
 def entries(folder: Path) -> Iterator[RunEntry]:
     """The runs in a folder and in its folders, and the cells of ablations, the latest first."""
     found = [path for depth in ("", "*/", "*/*/") for path in folder.glob(f"{depth}manifest.json")]
-    for manifest in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True):
-        yield _entry(manifest.parent)
+    latest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)  # of those of one second
+    yield from sorted((_entry(path.parent) for path in latest), key=lambda entry: entry.began, reverse=True)
 
 
 def _entry(folder: Path) -> RunEntry:
-    began = datetime.fromtimestamp((folder / "manifest.json").stat().st_mtime, UTC)
     try:
         manifest = read_manifest(folder)
         plan, report = manifest["plan"], _report(folder / "report.json")
-        said = manifest.get("environment", {}).get("began")
         parts = parts_of(folder, plan.get("seeds") or ()).values()
         metric = next((name for name in report.get("metrics", {}) if name.startswith("EX")), "")
         return RunEntry(
             path=str(folder),
-            began=datetime.fromisoformat(said).astimezone(UTC) if said else began,
+            began=began(folder),
             controller=str(plan["controller"]),
             model=str(manifest["model"].get("name", plan["model"])),
             benchmark="/".join(str(plan[key]) for key in ("benchmark", "split") if plan.get(key)),
@@ -75,7 +74,8 @@ def _entry(folder: Path) -> RunEntry:
             running=any(map(is_running, {folder, *parts})),
         )
     except (Nl2SqlError, KeyError, TypeError, ValueError, AttributeError) as error:
-        return RunEntry(str(folder), began, problem=" ".join(str(error).split()))
+        written = datetime.fromtimestamp((folder / "manifest.json").stat().st_mtime, UTC)
+        return RunEntry(str(folder), written, problem=" ".join(str(error).split()))
 
 
 def _report(path: Path) -> dict[str, Any]:

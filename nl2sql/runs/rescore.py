@@ -15,7 +15,7 @@ from nl2sql.errors import UsageError, interruptible, typed
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question, content_key
 from nl2sql.runs.controls import FOLDERS
-from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest, write_json
+from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest, top_of, write_json
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
 from nl2sql.runs.plan import UNREADABLE, fingerprints, open_benchmark, read_plan
@@ -39,7 +39,8 @@ def replay(
     With other settings than the run's own it is a file beside that (``report_name``), which ``report["file"]`` names.
     benchmark: for a run that was given one as an object. overrides: ``eval.KEY=VALUE``, in place of the run's own
     scoring. replace: make another scoring the run's ``report.json`` all the same. partial: score the questions that are
-    finished, in a run that owes others; nothing is written. executor: scores.
+    finished, in a run that owes others, and of a run with seeds those that are begun; nothing is written. executor:
+    scores.
     Raises UsageError when questions are owed, or when the benchmark no longer has them.
     """
     path = Path(folder)
@@ -52,6 +53,13 @@ def replay(
     opened = open_benchmark(plan, {"benchmark": benchmark})
     with interruptible(f"interrupted; score it again with: nl2sql replay {typed(path)}"):
         parts = parts_of(path, plan.seeds)
+        if partial:
+            parts = {part_name: part for part_name, part in parts.items() if has_answers(part)}
+            if not parts:
+                raise UsageError(f"{path} holds no finished question yet")
+        else:
+            for part in parts.values():
+                _check_finished(part)
         runs = {part_name: _score(part, opened, settings, "" if partial else name) for part_name, part in parts.items()}
     run = pooled(path, plan, config, runs)
     if plan.seeds and not partial:
@@ -81,13 +89,23 @@ def stores_of(folder: Path) -> tuple[RunFolder, dict[str, RunFolder]]:
 
 
 def owed_of(folder: Path) -> dict[str, int]:
-    """What a run folder still owes: "run" and the controls' names, with the number of questions."""
+    """What a run folder still owes: "run" and the controls' names, with the number of questions.
+
+    A seed that is not begun owes all questions of its run.
+    """
+    if not (folder / "manifest.json").exists() and (top := top_of(folder)) != folder:
+        return {"run": len(read_manifest(top)["questions"])}
     manifest = read_manifest(folder)
     main, controls = stores_of(folder)
     wanted = set(manifest["questions"])
     stores = {"run": main, **{name: controls.get(name) for name in manifest.get("controls", ())}}
     counts = {name: len(wanted - (store.done() if store else set())) for name, store in stores.items()}
     return {name: count for name, count in counts.items() if count}
+
+
+def has_answers(folder: Path) -> bool:
+    """Whether a run (a seed of one) is begun and has answered a question."""
+    return (folder / "manifest.json").exists() and bool(stores_of(folder)[0].predictions())
 
 
 def questions_of(folder: Path, benchmark: Benchmark) -> list[Question]:
@@ -106,6 +124,18 @@ def changed_since(folder: Path, now: Mapping[str, str]) -> list[str]:
     """What differs from the fingerprints of the manifest: "questions", and databases by name."""
     then = read_manifest(folder)["fingerprints"]
     return [name for name in {**then, **now} if then.get(name) != now.get(name)]
+
+
+def _check_finished(folder: Path) -> None:
+    """Raises UsageError where questions are owed."""
+    if owed := owed_of(folder):
+        top = top_of(folder)
+        total = len(read_manifest(top)["questions"])
+        what = ", ".join(f"{count} of {total} questions ({name})" for name, count in owed.items())
+        raise UsageError(
+            f"{folder} owes {what}; finish it with: nl2sql eval --resume {typed(top)}, or score those that are done "
+            "with --partial"
+        )
 
 
 def _check_readable(folder: Path, prints: Mapping[str, str]) -> None:
@@ -131,14 +161,6 @@ def _score(folder: Path, benchmark: Benchmark, settings: Settings, name: str) ->
         controls = {
             name: store for name, store in controls.items() if covered <= {row["id"] for row in store.predictions()}
         }
-        if not questions:
-            raise UsageError(f"{folder} holds no finished question yet")
-    elif owed := owed_of(folder):
-        what = ", ".join(f"{count} of {len(questions)} questions ({name})" for name, count in owed.items())
-        raise UsageError(
-            f"{folder} owes {what}; finish it with: nl2sql eval --resume {typed(folder)}, or score those that are done "
-            "with --partial"
-        )
     prints = fingerprints(benchmark, questions) if not partial else {}
     _check_readable(folder, prints)
     changed = changed_since(folder, prints) if not partial else []

@@ -36,10 +36,10 @@ def cells_of(plan: Plan, config: Config) -> list[Cell]:
 
 
 def pooled(folder: Path, plan: Plan, config: Config, runs: Mapping[str, Run]) -> Run:
-    """The finished cells of a plan as one Run: the run itself, or the seeds' reports as one report."""
+    """The finished cells of a plan as one Run: the run itself, or the reports of those seeds as one report."""
     if not plan.seeds:
         return runs[""]
-    report = _pooled_report({seed: runs[seed_folder(seed)].report for seed in plan.seeds})
+    report = _pooled_report({seed: runs[name].report for seed in plan.seeds if (name := seed_folder(seed)) in runs})
     if not config.react.do_sample and plan.controller not in SAMPLERS:
         report["warnings"].append(GREEDY)
     return Run(folder, read_manifest(folder), report | {"run": str(folder)})

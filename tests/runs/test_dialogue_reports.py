@@ -93,7 +93,7 @@ def test_an_episode_of_the_page_shows_what_was_understood(benchmark: FolderBench
 
     done, _ = run(benchmark, tmp_path / "run")
     items = {item["id"]: item for item in done.report["items"]}
-    shown = {t["id"]: _episode(t, items[t["id"]], None, None, None, 2_000) for t in done.traces()}
+    shown = {t["id"]: _episode(t, items[t["id"]], None, None, None, 2_000, 10_000) for t in done.traces()}
     session = shown["ships.2"]["session"]
     assert shown["ships.2"]["question"] == "Only those shipped?" and session["is_followup"]
     assert session["resolved_query"] == "How many orders are there? Only those shipped?" and session["evidence"]

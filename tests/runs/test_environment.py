@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from people import make_database
@@ -96,6 +97,27 @@ def test_an_unknown_split_names_those_that_there_are() -> None:
         load_environment("packaged", split="trian")
 
 
+def test_a_benchmark_without_splits_is_taken_whole_and_says_how(tmp_path: Path) -> None:
+    whole = benchmark_of(tmp_path, [asked(1, "SELECT sum(total) FROM orders", "")], {})
+    for split in (None, "test"):
+        with pytest.raises(UsageError, match="benchmark 'mine' has no splits: split='all' takes every question"):
+            load_environment(whole, split=split)
+    assert list(load_environment(whole, split="all").questions) == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"limit": -1}, "limit is -1; give a number of questions"),
+        ({"limit": "3"}, "limit is '3'; give"),
+        ({"config": {"eval": {"replicas": 0}}}, "config is a dict; pass nl2sql.Config"),
+    ],
+)
+def test_a_wrong_argument_is_named(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        load_environment("packaged", **given)
+
+
 def test_a_gold_that_any_empty_query_would_match_is_left_out(tmp_path: Path) -> None:
     golds = {
         "kept": "SELECT sum(total) FROM orders WHERE status = 'shipped'",
@@ -117,6 +139,15 @@ def test_a_gold_that_no_replica_can_hold_up_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "replicas").mkdir()
     with pytest.raises(UsageError, match=r"\(gold_fails_ts: 1\)"):
         load_environment(shop, config=build_config({"eval": {"replicas": str(tmp_path / "replicas")}}))
+
+
+def test_a_question_whose_answer_earns_ts_when_it_is_written_down_is_left_out(tmp_path: Path) -> None:
+    """Perturbed copies keep the largest value of a column, so its constant would earn the whole reward."""
+    environment = load_environment("packaged")
+    assert environment.left_out == {"constant": 1} and "chess_league-003" not in environment.questions
+    text = asked(1, "SELECT 'it''s', 0.5, NULL, x'00ff', 9e999")  # every type of value
+    with pytest.raises(UsageError, match=r"\(constant: 1\)"):
+        load_environment(benchmark_of(tmp_path, [text], {"train": ["1"]}))
 
 
 # ------------------------------------------------------------------------------------------ what a model is shown

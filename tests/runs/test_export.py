@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.cli import app
 from nl2sql.config import build_config
+from nl2sql.errors import UsageError
 from nl2sql.runs.evaluate import resume, start
 from nl2sql.runs.export.contents import Contents
 from nl2sql.runs.listing import entries
 from nl2sql.runs.plan import Plan, read_plan
+from nl2sql.runs.rescore import replay
 
 SECRET = "sk-a-key-that-stands-in-a-reply"
 BEGIN = ["Action: link_schema[{}]", "Action: generate_sql[{}]"]  # the first is overridden
@@ -98,6 +102,31 @@ def test_a_run_with_seeds_is_listed_and_its_seeds_are_epochs(folder: Path, tmp_p
     before = (tmp_path / "run" / "manifest.json").read_bytes()
     assert resume(tmp_path / "run", progress=False).report["n"] == 3
     assert (tmp_path / "run" / "manifest.json").read_bytes() == before
+
+
+def test_seeds_in_progress_are_scored_as_far_as_they_are_and_the_rest_is_owed(folder: Path, tmp_path: Path) -> None:
+    """Seed 1 is done, seed 2 begun, seed 3 not."""
+    plan, config = read_plan(folder)
+    run = tmp_path / "run"
+    start(replace(plan, seeds=(1, 2, 3), limit=3, control=False), config, out=run, progress=False)
+    shutil.rmtree(run / "seed-3")
+    for path in (run / "report.json", run / "seed-2" / "report.json"):
+        path.unlink()
+    for name in ("predictions.jsonl", "traces.jsonl"):
+        (run / "seed-2" / name).write_text("", encoding="utf-8")
+    assert replay(run, partial=True, progress=False).report["seeds"].keys() == {"1"}
+    contents = Contents.of(run, content=True)
+    assert contents.owed == {"seed-2 run": 3, "seed-3 run": 3}
+    assert [(episode.epoch, episode.seed) for episode in contents.episodes()] == [(1, 1)] * 3
+    assert export(run, "--to", "inspect", "--out", tmp_path / "log.eval")
+    with pytest.raises(UsageError, match=rf"seed-2 owes 3 of 3 .* nl2sql eval --resume {run},"):
+        replay(run, progress=False)
+    listed = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    assert listed.stdout.endswith(f"next: nl2sql eval --resume {run}\n")
+    for name in ("predictions.jsonl", "traces.jsonl"):
+        (run / "seed-1" / name).write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match="run holds no finished question yet"):
+        replay(run, partial=True, progress=False)
 
 
 def test_texts_and_golds_leave_only_when_they_may(folder: Path) -> None:

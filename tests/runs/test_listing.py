@@ -17,6 +17,7 @@ from nl2sql.cli import app
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runs.export.contents import Contents
 from nl2sql.runs.folder import is_running, locked
 from nl2sql.runs.listing import entries
 
@@ -81,6 +82,14 @@ def test_a_run_began_when_its_manifest_says(runs: Path, tmp_path: Path) -> None:
     os.utime(tmp_path / "copy" / "manifest.json", (0, 0))
     [entry] = entries(tmp_path)
     assert abs((datetime.now(UTC) - entry.began).total_seconds()) < 3600
+    assert Contents.of(tmp_path / "copy", content=False).began == entry.began
+    later = tmp_path / "later"
+    shutil.copytree(runs / "begun", later)
+    manifest = json.loads((later / "manifest.json").read_text(encoding="utf-8"))
+    manifest["environment"]["began"] = "2099-01-01T00:00:00+00:00"
+    (later / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    os.utime(tmp_path / "later" / "manifest.json", (-1, -1))
+    assert [Path(entry.path).name for entry in entries(tmp_path)] == ["later", "copy"]
 
 
 def test_a_cell_goes_on_with_its_ablation(runs: Path, tmp_path: Path) -> None:

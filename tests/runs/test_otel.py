@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,21 @@ def test_texts_are_exported_only_when_asked_for(run: Run) -> None:
     assert "SELECT" not in texts() and "SELECT" in texts(content=True)
 
 
+def test_a_lone_surrogate_goes_along_as_its_escape(run: Run) -> None:
+    line = next(line for line in run.traces() if line["finish"] == "finish")
+    odd = json.loads(json.dumps(line).replace("SELECT", "\\ud83d SELECT").replace("blocked: ", "blocked: \\ud83d "))
+    odd |= {"error": "database: \ud83d", "question": "\ud83d?"}
+    spans = trace_of(odd, run.manifest["model"], content=True).spans
+    written = repr([(span.name, span.message, span.attributes, span.events) for span in spans])
+    assert "\\ud83d" in written and "\ud83d" not in "".join(_texts(spans))
+
+
+def _texts(spans: Sequence[Span]) -> Iterator[str]:
+    for span in spans:
+        facts = [span.attributes, *(facts for _, _, facts in span.events)]
+        yield from (span.message, *(str(value) for each in facts for value in each.values()))
+
+
 def test_the_same_episode_is_the_same_trace_every_time(run: Run) -> None:
     lines = run.traces()
     ids = [trace_of(line, {}).id for line in lines]
@@ -145,8 +161,8 @@ def test_a_collector_gets_every_span_of_every_episode(run: Run, collector: tuple
     assert [parents[span.id] for span in wanted] == [span.parent.id if span.parent else b"" for span in wanted]
     failed = [span for span in spans if span.status.code == 2]
     assert failed and "error.type" in {attribute.key for span in failed for attribute in span.attributes}
-    started = int((run.folder / "manifest.json").stat().st_mtime * 1e9)
-    assert abs(min(span.start_time_unix_nano for span in spans) - started) < 1000  # a datetime holds microseconds
+    began = datetime.fromisoformat(run.manifest["environment"]["began"])
+    assert min(span.start_time_unix_nano for span in spans) == began.timestamp() * 1e9
 
 
 def test_a_file_holds_the_same_spans_as_otlp_json(run: Run, tmp_path: Path) -> None:

@@ -382,6 +382,12 @@ def test_failures_are_the_wrong_items_with_their_golds(finished: Path) -> None:
     assert all(row["gold"] == golds[row["id"]] and row["cause"] and row["label"] == "" for row in rows)
 
 
+def test_wrong_items_without_their_predictions_are_not_exported(folder: Path) -> None:
+    (folder / "predictions.jsonl").unlink()
+    with pytest.raises(UsageError, match=r"holds no prediction of 12 of the 12 .* again: nl2sql eval --resume"):
+        failures(Run.load(folder))
+
+
 def test_a_spreadsheet_takes_no_cell_for_a_formula(tmp_path: Path) -> None:
     hostile = ["=HYPERLINK(1)", "+1", "-1", "@x", "\tx", 'say "=1"', "a\nb", "\x00", "\ud800"]
     rows = [dict.fromkeys(FIELDS) | {"id": str(n), "question": text} for n, text in enumerate(hostile)]

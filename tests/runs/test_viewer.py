@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,8 +79,11 @@ def test_the_list_shows_each_run_with_its_state(server: ViewServer) -> None:
 
 def test_a_report_and_a_comparison(server: ViewServer) -> None:
     status, one = get(server, "report?run=first")
-    assert status == 200 and "nl2sql report" in one and 'data-sql="sql?run=first"' in one and "All runs" in one
+    assert (
+        status == 200 and "nl2sql report" in one and 'data-sql="[&#34;sql?run=first&#34;]"' in one and "All runs" in one
+    )
     status, both = get(server, "report?run=first&run=second")
+    assert "&#34;sql?run=first&#34;, &#34;sql?run=second&#34;" in both, "each run asks its own databases"
     assert status == 200 and "EX against first" in both and "p, Holm" in both, "the one that began first"
     status, page = get(server, "report?run=begun")
     assert status == 400 and "begun is not finished" in page
@@ -116,13 +121,29 @@ def test_a_run_in_progress_shows_its_scores_so_far_and_goes_on(server: ViewServe
 def test_sql_is_executed_in_the_sandbox(server: ViewServer) -> None:
     form = {"run": "first", "db": "scale_models", "sql": "SELECT count(*) AS many, NULL AS none FROM customers"}
     status, page = get(server, "sql", form)
-    assert status == 200 and "<th>many</th>" in page and "<td>NULL</td>" in page and "1 row<" in page
+    assert status == 200 and "<th>many</th>" in page and '<td class="null">NULL</td>' in page and "1 row<" in page
+    values = "SELECT 'NULL' AS a, x'00ff' AS b, replace(hex(zeroblob(5000)), '0', 'z') AS c"
+    shown = get(server, "sql", {**form, "sql": values})[1]
+    assert "<td>NULL</td><td>x&#39;00ff&#39;</td>" in shown and "9,700 more characters]" in shown
     for forbidden in ("DELETE FROM customers", "ATTACH 'x.db' AS x", "SELECT * FROM nowhere"):
         status, page = get(server, "sql", {**form, "sql": forbidden})
         assert status == 200 and 'id="error"' in page and 'id="result"' not in page, forbidden
     assert "no database" in get(server, "sql", {**form, "db": "../x"})[1]
     status, shown = get(server, "sql?" + urllib.parse.urlencode({**form, "sql": "SELECT '<b>'"}))
     assert "SELECT &#39;&lt;b&gt;&#39;</textarea>" in shown and 'id="result"' not in shown, "a link executes nothing"
+
+
+def test_a_report_that_is_damaged_is_a_page_with_its_reason(folder: Path) -> None:
+    shutil.copytree(folder / "first", folder / "spoiled")
+    report = folder / "spoiled" / "report.json"
+    told = json.loads(report.read_text(encoding="utf-8"))
+    del told["items"]
+    report.write_text(json.dumps(told), encoding="utf-8")
+    try:
+        page = Pages(folder).answer("report", {"run": ["spoiled"]}, {})
+    finally:
+        shutil.rmtree(folder / "spoiled")
+    assert page.status == 400 and "KeyError: &#39;items&#39;" in page.text and "nl2sql check-run" in page.text
 
 
 def test_a_note_is_written_into_the_runs_folder_and_shown(server: ViewServer, folder: Path) -> None:
@@ -212,6 +233,9 @@ def test_the_pages_in_a_browser(server: ViewServer) -> None:
         )
         browser.wait("document.querySelector('#episode .note').textContent.includes('saved in the run')")
         address = browser.run("document.querySelector('a.run').href")
+        assert "sql?run=first&db=" in address
+        browser.click("#episode .tabs button:last-child")
+        browser.wait("document.querySelector('a.run').href.includes('sql?run=second&db=')")
         browser.visit(address)
         browser.click("button[type=submit]")
         browser.wait("document.querySelector('#result') !== null || document.querySelector('#error') !== null")

@@ -10,6 +10,7 @@ from pathlib import Path
 import programs
 import pytest
 import torch
+import train_adapter
 from models.tiny import saved_tiny, tiny_model
 from safetensors.torch import load_file, save_file
 from training import lora
@@ -445,3 +446,29 @@ def test_training_without_data_says_how_to_make_it(tmp_path):
     for option, said in (("--evaluate-every", "give 1 or more"), ("--fraction", "a share above 0")):
         found = programs.script(*train, base, option, "0")
         assert (found.returncode, found.stderr.count("\n")) == (2, 1) and said in found.stderr
+    (tmp_path / "file").touch()
+    for script, *rest in (
+        ["train_adapter.py", "--data", tmp_path, "--model", base],
+        ["build_training_data.py", "--benchmark", "packaged"],
+    ):
+        found = programs.script(script, *rest, "--out", tmp_path / "file")
+        assert (found.returncode, found.stderr.count("\n")) == (2, 1) and "is a file" in found.stderr
+
+
+def test_training_data_are_read_line_by_line_and_in_the_share_asked_for(tmp_path):
+    """U+0085 and U+2028 end lines for ``str.splitlines``, not in this file."""
+    asked = {"role": "user", "content": "caf\x85 \u2028"}
+    example = {
+        "messages": [asked],
+        "pieces": [["SELECT 1", True]],
+        "id": "1",
+        "db_id": "shop",
+        "task": "write",
+        "closed": True,
+    }
+    group = {"part": "train", "round": 0, "examples": [example]}
+    (tmp_path / "groups.jsonl").write_text((json.dumps(group, ensure_ascii=False) + "\n") * 100, encoding="utf-8")
+    for fraction in (1.0, 0.9, 0.6, 0.5, 0.25, 0.01):
+        [groups], held_out = train_adapter.read_groups(tmp_path, fraction)
+        assert (len(groups), held_out) == (100 * fraction, [])
+    assert groups[0][0].messages[0]["content"] == asked["content"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nl2sql.config.plugins import plugin, plugins
+from nl2sql.config.plugins import made_by_plugin, plugins
 from nl2sql.errors import UsageError
 from nl2sql.machine import server_parts
 
@@ -54,8 +54,8 @@ def open_database(spec: str | Path) -> Database:
         from nl2sql.databases.packaged import database_path
 
         return SqliteDatabase(database_path(rest))
-    if colon and (opener := plugin("engines", form)):
-        database: Database = opener(text)
+    if colon and form in plugins("engines"):
+        database: Database = made_by_plugin("engines", form, text)
         return database
     if "://" in text:
         known = ", ".join([FORMS, *(f"{name}:..." for name in plugins("engines"))])

@@ -109,7 +109,8 @@ class Rule:
         predicted_sql: str = "",
         question: str = "",
     ) -> float:
-        """The prediction's points, 0.0 to 1.0: more than a verdict only for ``bird-soft-f1`` (mean of databases)."""
+        """The prediction's points, 0.0 to 1.0; only 1 is right. Between lie ``bird-soft-f1`` (mean of databases) and
+        rules of a user's own."""
         if len(gold) != len(predicted):
             raise ValueError(f"{len(gold)} gold results but {len(predicted)} predicted ones")
         if not all(map(self.usable, (*gold, *predicted))):

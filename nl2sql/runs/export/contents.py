@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from nl2sql.agents.record import json_text
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Question, content_key
 from nl2sql.machine import from_json
-from nl2sql.runs.folder import iter_jsonl, parts_of
+from nl2sql.runs.folder import began, iter_jsonl, parts_of, seed_folder
 from nl2sql.runs.plan import open_benchmark, read_plan
-from nl2sql.runs.rescore import owed_of, questions_of, replay
+from nl2sql.runs.rescore import has_answers, owed_of, questions_of, replay
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import systems_of
 
@@ -63,7 +63,8 @@ class Exported:
 
 @dataclass(frozen=True)
 class Contents:
-    """A run as it is exported. ``parts``: the runs of its seeds, or itself under "". ``owed``: see ``owed_of``."""
+    """A run as it is exported. ``parts``: the runs of its seeds, as far as they have answers, or itself under "".
+    ``owed``: see ``owed_of``."""
 
     run: Run
     parts: Mapping[str, Run]
@@ -89,7 +90,7 @@ class Contents:
         if owed or not (folder / "report.json").exists():
             run = replay(folder, partial=True, progress=progress)
             parts = (
-                {n: replay(at, partial=True, progress=progress) for n, at in places.items()}
+                {n: replay(at, partial=True, progress=progress) for n, at in places.items() if has_answers(at)}
                 if plan.seeds
                 else {"": run}
             )
@@ -102,7 +103,7 @@ class Contents:
             try:
                 if "benchmark" in plan.objects:
                     raise Nl2SqlError(f"{plan.benchmark} was given as an object")
-                asked = questions_of(next(iter(places.values())), open_benchmark(plan, {}))
+                asked = questions_of(folder, open_benchmark(plan, {}))
                 questions = {question.id: question for question in asked}
             except Nl2SqlError as error:
                 note = f"no golds, because the benchmark is not at hand: {error}"
@@ -122,8 +123,13 @@ class Contents:
 
     @property
     def began(self) -> datetime:
-        """When the run's folder was made; a run keeps no other wall clock."""
-        return datetime.fromtimestamp((self.run.folder / "manifest.json").stat().st_mtime, UTC)
+        """When the run began; it keeps no other time of day."""
+        return began(self.run.folder)
+
+    @property
+    def seeds(self) -> dict[str, int | None]:
+        """The seeds of the run by the names of their parts; of a run without, None under ""."""
+        return {seed_folder(seed): seed for seed in self.run.manifest["plan"].get("seeds") or ()} or {"": None}
 
     @property
     def identity(self) -> str:
@@ -177,9 +183,11 @@ class Contents:
 
     def episodes(self) -> Iterator[Exported]:
         """Each scored episode once, one at a time (a large run's do not fit in memory), in the order they finished."""
-        seeds = list(self.run.manifest["plan"].get("seeds") or [None])
         number = 0
-        for epoch, (part, seed) in enumerate(zip(self.parts.values(), seeds, strict=False), 1):
+        for epoch, (name, seed) in enumerate(self.seeds.items(), 1):
+            if name not in self.parts:
+                continue
+            part = self.parts[name]
             items = {item["id"]: item for item in part.report["items"]}
             for line in latest_traces(part):
                 if line["id"] not in items:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.record import json_text
-from nl2sql.errors import UsageError
+from nl2sql.errors import UsageError, typed
 from nl2sql.eval.scores import item_field, one_metric
 from nl2sql.interfaces import Benchmark
 from nl2sql.machine import write_whole
+from nl2sql.runs.folder import top_of
 from nl2sql.runs.notes import notes_of
 from nl2sql.runs.plan import open_benchmark, read_plan
 from nl2sql.runs.rescore import questions_of
@@ -44,6 +45,11 @@ def failures(
     asked = {question.id: question for question in questions_of(part.folder, benchmark)} if benchmark else {}
     predictions = {row["id"]: row for row in part.predictions()}
     noted = notes_of(part, notes)
+    if gone := [item["id"] for item in part.report["items"] if item["id"] not in predictions]:
+        raise UsageError(
+            f"{part.folder} holds no prediction of {len(gone)} of the {len(part.report['items'])} questions that its "
+            f"report scored (first: {gone[0]}); answer them again: nl2sql eval --resume {typed(top_of(part.folder))}"
+        )
     table = []
     for item in part.report["items"]:
         if item[item_field(chosen)]:

@@ -77,7 +77,7 @@ def _spec(contents: Contents) -> dict[str, Any]:
         "dataset": {"name": run.report["benchmark"], "samples": len(ids), "sample_ids": ids, "shuffled": False},
         "model": run.report["model"] or "unknown",
         "model_args": {name: value for name, value in facts.items() if name.startswith("model.")},
-        "config": {"epochs": len(contents.parts)},
+        "config": {"epochs": len(contents.seeds)},
         "packages": {"nl2sql-harness": __version__},
         "metadata": facts,
     }
@@ -101,7 +101,7 @@ def _header(contents: Contents, samples: int) -> dict[str, Any]:
             scores.append({"name": name, "scorer": name, "scored_samples": found["n"], "metrics": kept})
     usages = [part.report["usage"] for part in contents.parts.values()]  # a report of seeds has their mean
     spent = {name: sum(usage.get(name, 0) for usage in usages) for name in usages[0]}
-    began, total = contents.began.isoformat(), len(run.manifest["questions"]) * len(contents.parts)
+    began, total = contents.began.isoformat(), len(run.manifest["questions"]) * len(contents.seeds)
     return {
         "version": SCHEMA,
         "status": "started" if contents.owed else "success",

@@ -1,7 +1,7 @@
 """Export of a run's traces as OpenTelemetry spans: to a collector over OTLP/HTTP, or to a file of OTLP JSON lines.
 
-Needs the extra ``otel``. ``spans`` says what the spans are. An episode keeps no wall clock, so every trace begins when
-its run did (the time of ``manifest.json``).
+Needs the extra ``otel``. ``spans`` says what the spans are. An episode keeps no time of day, so every trace begins when
+its run did.
 """
 
 from __future__ import annotations

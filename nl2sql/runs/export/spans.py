@@ -4,7 +4,7 @@
 are events of the episode. Plain data: ``otel`` sends them. Identifiers come from the run's key and the question, so an
 episode that is exported twice is the same trace.
 
-What a trace does not keep: wall-clock times (an episode's clock starts at 0) and the times of tools. A tool begins
+What a trace does not keep: times of day (an episode's clock starts at 0) and the times of tools. A tool begins
 where what came before it ended; it ends with its own model calls, or else where the next model call begins.
 """
 
@@ -54,6 +54,9 @@ def trace_of(episode: Mapping[str, Any], model: Mapping[str, Any], *, content: b
     spans = list(_Deriver(episode, model, content).spans())
     seed = hashlib.sha256(f"{episode['key']} {episode['db_id']} {episode['id']}".encode())
     for number, span in enumerate(spans):
+        span.name, span.message, span.error = map(_encodable, (span.name, span.message, span.error))
+        span.attributes = _encodable(span.attributes)
+        span.events = [(name, at, _encodable(facts)) for name, at, facts in span.events]
         span.id = hashlib.sha256(seed.digest() + number.to_bytes(4, "big")).digest()[:8]
     return Trace(seed.digest()[:16], spans)
 
@@ -164,6 +167,15 @@ class _Deriver:
             self.clock = max(self.clock, float(self.calls[self.next_call]["started"]))
         span.end = self.clock
         yield from own
+
+
+def _encodable(value: Any) -> Any:
+    """Texts as UTF-8 takes them: a lone surrogate, which a model can write, as its escape."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    return {name: _encodable(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _was_blocked(record: Mapping[str, Any]) -> bool:

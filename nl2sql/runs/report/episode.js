@@ -67,11 +67,11 @@ function drawSession(session) {
   return parts;
 }
 
-// Where nl2sql view serves the page: a link to its page that executes SQL.
+// Where nl2sql view serves the page: a link to its page that executes SQL on the databases of the open run.
 function runLink(sql, database) {
   if (!document.body.dataset.sql) return null;
   const link = make("a", "run", "run this SQL");
-  link.href = `${document.body.dataset.sql}&${new URLSearchParams({ db: database, sql })}`;
+  link.href = `${JSON.parse(document.body.dataset.sql)[openRun]}&${new URLSearchParams({ db: database, sql })}`;
   link.target = "_blank";
   return link;
 }
@@ -137,7 +137,7 @@ function drawRows(episode) {
   return gold || episode.gold_error ? make("div", "sides", goldSide, side) : side;
 }
 
-const rowCount = (result) => `${result.more ? "more than " : ""}${result.count.toLocaleString("en")} ${result.count === 1 ? "row" : "rows"}`;
+const rowCount = (result) => `${result.more ? "at least " : ""}${result.count.toLocaleString("en")} ${result.count === 1 ? "row" : "rows"}`;
 
 function drawTable(result, only) {
   const body = result.rows.map((row, at) => make("tr", only[at] ? "only" : "", ...row.map((value) =>

@@ -33,6 +33,7 @@ CHUNK = 24  # episodes: opening one takes milliseconds, and its neighbours share
 SHORT = 300  # characters of a value, a reason, a question in the list
 ROWS, COLUMNS = 20, 30  # shown of a result
 LONG = (2_000, 800, 300)  # characters of a model's text or an observation; the first by which the page stays in size
+EXACT = 2**53 - 1  # a larger whole number loses digits in a browser
 MOST_BYTES, MOST_PER_EPISODE = 39_000_000, 3_900  # of the traces in a page; whichever is more
 CALLS, KINDS = 60, 3  # model calls listed of an episode; kinds of them whose messages are shown
 GOLD_ROWS, GOLD_TIMEOUT_S = 1_000, 10.0
@@ -57,9 +58,10 @@ def pack(collected: Collected, *, golds: bool = True, progress: bool = True) -> 
     gold_rows = _run_golds(asked, progress) if golds else {}
     room = max(MOST_BYTES, MOST_PER_EPISODE * sum(len(run.report["items"]) for run in collected.runs.values()))
     for long in LONG:
-        index, chunks = _pack(collected, asked, gold_rows, long, progress)
+        index, chunks, lost = _pack(collected, asked, gold_rows, long, progress)
         if len(index) + sum(map(len, chunks)) <= room:
             break
+    notes += lost
     if long < LONG[0]:
         notes.append(f"texts are cut at {long} characters, so that the page stays under {room / 1e6:.0f} MB")
     return Packed(index, chunks, notes)
@@ -71,23 +73,34 @@ def _pack(
     gold_rows: Mapping[QuestionKey, RunResult],
     long: int,
     progress: bool,
-) -> tuple[str, list[str]]:
-    """The index and the chunks, with texts of at most ``long`` characters."""
+) -> tuple[str, list[str], list[str]]:
+    """The index and the chunks, with texts of at most ``long`` characters, and what is lost."""
     episodes: dict[tuple[QuestionKey, int], bytes] = {}
     rows: dict[QuestionKey, dict[str, Any]] = {}
-    for number, run in enumerate(collected.runs.values()):
+    lost: list[str] = []
+    for number, (label, run) in enumerate(collected.runs.items()):
         items = {item["id"]: item for item in run.report["items"]}
         controls, noted = _control_sql(run, long), notes_of(run)
+        most = run.manifest["config"]["execution"]["max_rows"]
         for trace in tqdm(_traces(run, items), total=len(items), desc="traces", unit="trace", disable=not progress):
             item = items[trace["id"]]
             key = run.key_of(item)
             question, _ = asked.get(key, (None, None))
-            episode = _episode(trace, item, question, gold_rows.get(key), controls.get(item["id"]), long)
+            episode = _episode(trace, item, question, gold_rows.get(key), controls.get(item["id"]), long, most)
             episodes[(key, number)] = json_text(episode).encode()  # a repeated line replaces the one before it
-            row = rows.setdefault(key, _row(trace, item, question, len(collected.runs)))
+            row = rows.setdefault(key, _row(trace["question"], item, question, len(collected.runs)))
             row["r"][number] = _verdict(trace, item)
+        without = [item for item in items.values() if (run.key_of(item), number) not in episodes]
+        for item in without:
+            key = run.key_of(item)
+            question, _ = asked.get(key, (None, None))
+            text = question.text if question else ""
+            rows.setdefault(key, _row(text, item, question, len(collected.runs)))["r"][number] = _verdict({}, item)
+        if without:
+            lost.append(f"{label}: {len(without)} of {len(items)} traces are missing")
+        for item in items.values():
             if note := noted.get((item["db_id"], item["id"])):
-                row["r"][number]["note"] = note
+                rows[run.key_of(item)]["r"][number]["note"] = note
     order = sorted(episodes)
     chunks: list[str] = []
     for start in range(0, len(order), CHUNK):
@@ -100,7 +113,7 @@ def _pack(
         "keys": [run.manifest["key"] for run in collected.runs.values()],
         "questions": [rows[key] for key in sorted(rows)],
     }
-    return _squeeze(json_text(index).encode()), chunks
+    return _squeeze(json_text(index).encode()), chunks, lost
 
 
 def _squeeze(data: bytes) -> str:
@@ -171,12 +184,12 @@ def _control_sql(run: Run, long: int) -> dict[str, dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------- one episode
 
 
-def _row(trace: Mapping[str, Any], item: Mapping[str, Any], question: Question | None, runs: int) -> dict[str, Any]:
+def _row(text: str, item: Mapping[str, Any], question: Question | None, runs: int) -> dict[str, Any]:
     """A question's row of the index; ``r`` has a place for each run, ``g`` the features of the gold for the slices."""
     row = {
         "id": item["id"],
         "db": item["db_id"],
-        "q": _cut(trace["question"], SHORT),
+        "q": _cut(text, SHORT),
         "h": item.get("hardness") or "unknown",
         "r": [None] * runs,
     }
@@ -184,17 +197,17 @@ def _row(trace: Mapping[str, Any], item: Mapping[str, Any], question: Question |
 
 
 def _verdict(trace: Mapping[str, Any], item: Mapping[str, Any]) -> dict[str, Any]:
-    """What the list of questions filters by."""
-    usage = trace["usage"]
+    """What the list of questions filters by. trace: empty where it is missing."""
+    usage = trace.get("usage", {})
     return {
         "ex": int(item["ex"]),
         "va": int(item["va"]),
         "s": int(item["ex_single_shot"]) if "ex_single_shot" in item else None,
         "c": None if item["ex"] else item.get("cause") or "unknown",
-        "f": trace["finish"],
-        "n": trace["steps"],
-        "t": usage["prompt_tokens"] + usage["completion_tokens"],
-        "o": int(any("forced_action" in record for record in trace["trace"])),
+        "f": trace.get("finish"),
+        "n": trace.get("steps", 0),
+        "t": usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0),
+        "o": int(any("forced_action" in record for record in trace.get("trace", ()))),
     }
 
 
@@ -205,7 +218,9 @@ def _episode(
     gold: RunResult | None,
     control: Mapping[str, Any] | None,
     long: int,
+    most: int,
 ) -> dict[str, Any]:
+    """What the page shows of an episode. most: rows at which its result was cut."""
     usage, blocked = trace["usage"], blocked_steps(trace["decision_log"])
     episode: dict[str, Any] = {
         "question": _cut(trace["question"], long),
@@ -215,7 +230,7 @@ def _episode(
         "error": _cut(item["error"] or trace["error"] or "", long),
         "verdicts": {name: item[name] for name in ("va", "em", "ex", "ts") if item.get(name) is not None},
         "cause": item.get("cause"),
-        "result": _result(trace["columns"], trace["rows"], trace["row_count"]),
+        "result": _result(trace["columns"], trace["rows"], trace["row_count"], more=trace["row_count"] >= most),
         "golds": [_cut(in_lines(sql), long) for sql in question.gold[:3]] if question else [],
         "gold_error": item.get("gold_error"),
         "control": control,
@@ -238,8 +253,7 @@ def _episode(
     if isinstance(session, Mapping) and "resolved_query" in session:
         episode["session"] = _session(session, long)
     if gold is not None:
-        rows = [[json_value(value) for value in row] for row in gold.rows]
-        episode["gold_result"] = _result(gold.columns, rows, len(rows), more=gold.truncated)
+        episode["gold_result"] = _result(gold.columns, gold.rows, len(gold.rows), more=gold.truncated)
         episode["gold_error"] = episode["gold_error"] or (None if gold.success else gold.error)
     return episode
 
@@ -294,17 +308,29 @@ def _record(record: Mapping[str, Any], blocked: Collection[int], long: int) -> d
     text = json_text(seen)
     arguments = record.get("args")
     short = arguments if len(json_text(arguments)) <= SHORT else {"": _cut(json_text(arguments), SHORT)}
-    observation = seen if len(text) <= long else _cut(seen if isinstance(seen, str) else text, long)
+    if len(text) <= long:
+        observation: Any = seen
+    elif isinstance(seen, Mapping) and isinstance(seen.get("sql"), str):  # an attempt, which the page compares
+        kept = {name: seen[name] for name in ("sql", "raw_sql", "error") if name in seen}
+        observation = {name: _cut(value, long) if isinstance(value, str) else value for name, value in kept.items()}
+    else:
+        observation = _cut(seen if isinstance(seen, str) else text, long)
     facts = {"step": record["step"], "action": record["action"], "mark": mark(record, blocked)}
     return {**facts, "args": short, "observation": observation}
 
 
 def _result(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: int, more: bool = False) -> dict[str, Any]:
-    shown = [
-        [_cut(value, SHORT) if isinstance(value, str) else value for value in row[:COLUMNS]] for row in rows[:ROWS]
-    ]
+    shown = [list(map(shown_cell, row[:COLUMNS])) for row in rows[:ROWS]]
     names = [_cut(str(name), SHORT) for name in columns[:COLUMNS]]
     return {"columns": names, "width": len(columns), "rows": shown, "count": count, "more": more}
+
+
+def shown_cell(value: Any) -> Any:
+    """A value of a result as a page shows it, for JSON: blobs as hexadecimal text, what is long cut."""
+    value = json_value(value)
+    if isinstance(value, int) and abs(value) > EXACT:
+        return str(value)
+    return _cut(value, SHORT) if isinstance(value, str) else value
 
 
 def _cut(text: str, limit: int) -> str:

@@ -240,6 +240,10 @@ async function show(question, run) {
   draw();
   writeAddress();
   const verdict = question.r[run];
+  if (!verdict.at) {
+    $("episode").replaceChildren(make("div", "question", question.q), make("p", "alarm", "The trace of this answer is missing."));
+    return;
+  }
   const [chunk, place] = verdict.at;
   const episode = (await unpack(`chunk-${chunk}`))[place];
   if (open !== question || openRun !== run) return; // another was clicked meanwhile

@@ -39,8 +39,8 @@ def report_html(
 
     runs: run folders; the first is what the others are compared with. golds: run the benchmark's golds (in the
     sandbox) to show their rows beside the predicted ones. live: where ``nl2sql view`` serves the page, its addresses of
-    the list of ``runs``, of the page for ``sql``, and of the one that takes ``notes``. Raises UsageError for a folder
-    without a finished run.
+    the list of ``runs``, of the page for ``sql`` (a JSON list, one of each run), and of the one that takes ``notes``.
+    Raises UsageError for a folder without a finished run.
     """
     import jinja2
 

@@ -65,14 +65,17 @@ def load_environment(
     controller's preset; ``config.reward`` holds the weights, ``config.eval`` rule and replicas of EX and TS. limit: the
     first so many questions.
 
-    Each gold is scored first: one that fails, gives no rows or nothing but NULL, or fails TS is left out, and counted
-    in ``left_out``. Raises UsageError for an unknown split, where no split is for training, and where nothing is left.
+    Each gold is scored first: one that fails, gives no rows or nothing but NULL, fails TS, or whose rows earn TS when
+    they are written down as constants, is left out and counted in ``left_out``. Raises UsageError for an unknown split,
+    where no split is for training, where nothing is left, and for a wrong limit or config.
     """
+    if config is not None and not isinstance(config, Config):
+        raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(reward=...)")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise UsageError(f"limit is {limit!r}; give a number of questions, 1 or more")
     settings = config or Config()
     loaded = load_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     chosen = admissible_split(loaded.name, loaded.splits, split)
-    if chosen not in loaded.splits and chosen != "all":
-        raise UsageError(f"benchmark {loaded.name!r} has no split {chosen!r}; it has: {', '.join(loaded.splits)}")
     ids = set(loaded.splits.get(chosen, [question.id for question in loaded.questions]))
     asked = [question for question in loaded.questions if question.id in ids][:limit]
     questions, left_out = admitted(loaded, asked, settings)

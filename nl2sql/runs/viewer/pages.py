@@ -12,6 +12,7 @@ A run is named by its path below the folder, and only a run that the list shows 
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ from nl2sql.runs.listing import RunEntry, entries
 from nl2sql.runs.notes import FILE as NOTES_FILE
 from nl2sql.runs.notes import add_note
 from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.report.episodes import shown_cell
 from nl2sql.runs.report.page import report_html, style
 from nl2sql.runs.rescore import replay
 from nl2sql.runs.run import Run
@@ -76,6 +78,9 @@ class Pages:
             return make(query) if make else _page("message.html", 404, message=f"there is no page {name!r}")
         except (Nl2SqlError, OSError) as error:
             return _page("message.html", 400, message=one_line(error))
+        except (KeyError, TypeError, ValueError) as error:  # a file that is not what a run leaves
+            what = one_line(f"{type(error).__name__}: {error}")
+            return _page("message.html", 400, message=f"this cannot be shown ({what}); nl2sql check-run RUN looks why")
 
     def _listed(self) -> dict[str, RunEntry]:
         return {_name(self.folder, entry): entry for entry in entries(self.folder)}
@@ -104,7 +109,12 @@ class Pages:
         with self._lock:
             if stamps not in self._reports:
                 runs = urlencode({"run": list(chosen)}, doseq=True)
-                live = {"runs": "./", "sql": f"sql?{urlencode({'run': next(iter(chosen))})}", "notes": f"note?{runs}"}
+                sql = [
+                    f"sql?{urlencode({'run': name})}"
+                    for name, entry in chosen.items()
+                    for _ in Run.load(entry.path).parts()  # each seed is a run of the page
+                ]
+                live = {"runs": "./", "sql": json.dumps(sql), "notes": f"note?{runs}"}
                 self._reports[stamps] = report_html(folders, progress=False, live=live)
                 while len(self._reports) > KEPT_REPORTS:
                     self._reports.popitem(last=False)
@@ -144,7 +154,9 @@ class Pages:
             result = RunResult(False, error=f"the benchmark has no database {asked!r}")
         elif execute:
             result = benchmark.database(asked).run(sql, timeout_s=TIMEOUT_S, max_rows=MAX_ROWS)
-        return _page("sql.html", name=name, databases=names, db=asked, sql=sql, result=result, most=MAX_ROWS)
+        return _page(
+            "sql.html", name=name, databases=names, db=asked, sql=sql, result=result, most=MAX_ROWS, cell=shown_cell
+        )
 
     def _benchmark(self, name: str, folder: Path) -> Benchmark:
         with self._lock:

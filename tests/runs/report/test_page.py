@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import chromium
 import pytest
@@ -243,3 +244,33 @@ def test_an_episode_shows_what_the_model_saw_and_each_calls_cost(browser: Browse
     assert seen[0].startswith("The loop's first call") and "generate_sql" in seen[0]
     assert seen[1].startswith("The first call for SQL") and "You write SQLite queries" in seen[1]
     assert seen[-1].startswith("Tokens and seconds of") and "computed" in seen[-1]
+
+
+def test_a_missing_trace_is_told_and_cut_attempts_are_compared(browser: Browser, tmp_path: Path) -> None:
+    """Two attempts of which the page has only the beginnings."""
+
+    def repairing(question: Any, resources: Any, config: Any) -> Any:
+        from nl2sql.agents.record import Episode
+
+        trace = [
+            {"step": step, "action": action, "args": {}, "observation": {"sql": sql, "raw_sql": sql}}
+            for step, (action, sql) in enumerate(
+                {"generate_sql": "SELECT 1" + ", 1" * 9000, "repair_sql": "SELECT 2" + ", 1" * 9000}.items()
+            )
+        ]
+        return Episode(question, "repairing", sql="SELECT 1", trace=trace)
+
+    options = {"limit": 2, "control": False, "progress": False, "config": build_config({"eval": {"replicas": 0}})}
+    run = evaluate("packaged", ScriptedModel([]), repairing, out=tmp_path / "run", **options)
+    traces = run.folder / "traces.jsonl"
+    traces.write_text(traces.read_text(encoding="utf-8").splitlines(keepends=True)[0], encoding="utf-8")
+    browser.open(report.write_report([run.folder], tmp_path / "report.html", progress=False).as_uri())
+    shown = []
+    for number in (1, 2):
+        browser.run(f"document.querySelectorAll('.row')[{number - 1}].click()")
+        browser.wait("document.querySelector('#episode .question')")
+        shown.append(browser.run("document.querySelector('#episode').textContent"))
+        browser.run("document.querySelector('#episode').replaceChildren()")
+    [missing] = [text for text in shown if text.endswith("The trace of this answer is missing.")]
+    [compared] = [text for text in shown if text != missing]
+    assert "Attempts (2)" in compared

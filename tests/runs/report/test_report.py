@@ -217,6 +217,55 @@ def test_long_texts_and_results_are_cut_and_say_so(tmp_path: Path) -> None:
     assert episode["sql"].endswith("more characters]") and episode["trace"][0]["llm"].endswith("more characters]")
 
 
+def test_an_attempt_keeps_its_query_apart_where_its_texts_are_cut(tmp_path: Path) -> None:
+    """The page compares attempts by their SQL."""
+
+    def repairing(question: Any, resources: Any, config: Any) -> Any:
+        from nl2sql.agents.record import Episode
+
+        seen = {"sql": "SELECT " + "1, " * 900, "raw_sql": "SELECT " + "2, " * 900, "error": "no", "other": "x" * 9000}
+        record = {"step": 0, "action": "repair_sql", "args": {}, "observation": seen}
+        return Episode(question, "repairing", sql="SELECT 1", trace=[record])
+
+    out = tmp_path / "run"
+    evaluate("packaged", ScriptedModel([]), repairing, limit=1, config=NO_TS, control=False, out=out, progress=False)
+    (episode,) = episodes(report.report_html([out], progress=False)).values()
+    seen = episode["trace"][0]["observation"]
+    assert list(seen) == ["sql", "raw_sql", "error"] and seen["error"] == "no"
+    assert seen["sql"].startswith("SELECT") and seen["raw_sql"].endswith("more characters]")
+
+
+def test_whole_numbers_keep_their_digits_in_a_browser_and_a_cut_result_says_so(tmp_path: Path) -> None:
+    big = 2**53 + 1
+
+    def counting(question: Any, resources: Any, config: Any) -> Any:
+        from nl2sql.agents.record import Episode
+
+        return Episode(question, "counting", sql="SELECT 1", columns=("a", "b", "c"), rows=((big, -big, 2**53 - 1),))
+
+    config = build_config({"eval": {"replicas": 0}, "execution": {"max_rows": 1}})
+    out, options = tmp_path / "run", {"limit": 1, "control": False, "progress": False}
+    evaluate("packaged", ScriptedModel([]), counting, config=config, out=out, **options)
+    (episode,) = episodes(report.report_html([out], progress=False)).values()
+    assert episode["result"]["rows"] == [[str(big), str(-big), 2**53 - 1]]
+    assert episode["result"]["count"] == 1 and episode["result"]["more"]
+
+
+def test_a_run_without_its_traces_shows_its_verdicts_and_says_what_is_missing(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(runs[0], tmp_path / "run")
+    traces = tmp_path / "run" / "traces.jsonl"
+    [first, *_] = traces.read_text(encoding="utf-8").splitlines(keepends=True)
+    traces.write_text(first, encoding="utf-8")
+    page = report.report_html([tmp_path / "run"], progress=False)
+    assert "run: 11 of 12 traces are missing" in page
+    questions = unpack(page, "index")["questions"]
+    items = {item["id"]: item for item in Run.load(runs[0]).report["items"]}
+    assert {row["id"]: row["r"][0]["ex"] for row in questions} == {id_: item["ex"] for id_, item in items.items()}
+    assert sum("at" in row["r"][0] for row in questions) == 1 and all(row["q"] for row in questions)
+
+
 def test_a_page_that_would_grow_too_large_has_shorter_texts_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
