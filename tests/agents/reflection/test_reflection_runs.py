@@ -76,7 +76,7 @@ def test_it_is_a_cell_of_a_grid_and_its_switches_are_axes(tmp_path: Path) -> Non
 def test_the_report_keeps_the_reflections_of_an_episode(tmp_path: Path) -> None:
     run = start(plan(script(tmp_path / "script.json", "fails_once")), NO_TS, out=tmp_path / "run", progress=False)
     trace, item = next(iter(run.traces())), run.report["items"][0]
-    shown = _episode(trace, item, None, None, None, LONG[0])
+    shown = _episode(trace, item, None, None, None, LONG[0], 10_000)
     judged = [record["observation"] for record in shown["trace"] if record["action"] == "reflect"]
     assert judged[0]["quality_score"] == 0 and judged[-1]["quality_score"] > 50
     assert judged[0]["reflection_result"]["should_refine"] is True
