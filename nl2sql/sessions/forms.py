@@ -46,3 +46,7 @@ HAS_THE_MOST = re.compile(
     r"(?:and )?(?:which|what) [a-z]+(?: [a-z]+)? (?:has|have|had) (?:the )?(?:most|fewest|least|highest|lowest)"
     r"(?: of (?:them|these|those))? ?[?.!]*$"
 )
+BARE_FIGURE = re.compile(
+    r"(?:and )?(?:the )?(?:average|mean|total|maximum|minimum|max|min) [a-z]+(?: [a-z]+)?"
+    r"(?: (?:by|per) [a-z]+(?: [a-z]+)?)? ?[?.!]*$"
+)

@@ -148,8 +148,12 @@ def test_what_the_words_do_not_say_is_left_to_the_model(
     assert edit(databases, name, before, question) == ""
 
 
-@pytest.mark.parametrize("question", ["how many per country", "group by product line", "Which customers placed them?"])
+@pytest.mark.parametrize(
+    "question",
+    ["how many per country", "group by product line", "Which customers placed them?", "average price by scale"],
+)
 def test_what_is_asked_of_nothing_is_a_follow_up(question: str, databases: dict[str, Database]) -> None:
     database = databases.setdefault("scale_models", open_database("packaged:scale_models"))
     assert evidence_of(question, [Turn("", sql=DEAR)], database)
-    assert not evidence_of("How many customers are there per country?", [Turn("", sql=DEAR)], database)
+    for whole in ("How many customers are there per country?", "Average price of products"):
+        assert not evidence_of(whole, [Turn("", sql=DEAR)], database)
