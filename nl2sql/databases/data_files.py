@@ -154,8 +154,7 @@ def _in_json(value: Any) -> Any:
 def _csv(file: Path) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
-    raw = file.read_bytes()
-    text = raw.decode(_encoding(raw))
+    text = _text(file)
     said = SEPARATOR.match(text)
     text = text[said.end() :] if said else text
     delimiter = said["mark"] if said else _delimiter(text)
@@ -222,17 +221,17 @@ def _codes(texts: pd.DataFrame, pattern: str) -> dict[Any, Any]:
     return {name: "string" for name in texts if texts[name].str.match(pattern).any()}
 
 
-def _encoding(raw: bytes) -> str:
+def _text(file: Path) -> str:
     """UTF-16 where the bytes begin so, else UTF-8, else Windows-1252. Raises ValueError for what is no text."""
+    raw = file.read_bytes()
     if raw.startswith(WIDE):
-        return "utf-16"
+        return raw.decode("utf-16")
     if b"\0" in raw:
         raise ValueError("it holds NUL bytes, so it is no text in UTF-8 or Windows-1252; save it as UTF-8")
     try:
-        raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return "cp1252"
-    return "utf-8-sig"
+        return raw.decode("cp1252")
 
 
 def _parquet(file: Path) -> dict[str, pd.DataFrame]:
@@ -244,14 +243,13 @@ def _parquet(file: Path) -> dict[str, pd.DataFrame]:
 def _json(file: Path) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
-    raw = file.read_bytes()
-    text = raw.decode(_encoding(raw))
+    text = _text(file)
     if file.suffix.lower() == ".json":
         records = json.loads(text)
         if not isinstance(records, list):  # columns or rows by their names
             return {"": pd.read_json(io.StringIO(text), convert_dates=False, dtype_backend="numpy_nullable")}
     else:
-        records = [json.loads(line) for line in text.splitlines() if line.strip()]
+        records = [json.loads(line) for line in text.split("\n") if line.strip()]
     if not all(isinstance(record, dict) for record in records):
         raise ValueError("expected objects, {...}, one for each row")
     names = dict.fromkeys(name for record in records for name in record)

@@ -145,6 +145,11 @@ def test_json_keeps_what_is_written(tmp_path: Path) -> None:
     assert rows(tmp_path) == {"more": expected, "posts": expected}
 
 
+def test_a_line_of_json_ends_only_where_the_line_does(tmp_path: Path) -> None:
+    (tmp_path / "notes.jsonl").write_text('{"note": "a\u2028b"}\r\n{"note": "c\x85d"}\r\n', encoding="utf-8")
+    assert rows(tmp_path) == {"notes": (("a\u2028b",), ("c\x85d",))}
+
+
 def test_parts_of_a_second_are_kept(tmp_path: Path) -> None:
     times = pd.to_datetime(["2024-01-02 03:04:05.100", "2024-01-02 03:04:05.900", None])
     pd.DataFrame({"at": times}).to_parquet(tmp_path / "log.parquet")
