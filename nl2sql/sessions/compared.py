@@ -51,13 +51,13 @@ def is_of_a_price(before: str) -> bool:
     return bool(_CHEAPER.search(before))
 
 
-def price_of(statement: Statement, kinds: Kinds) -> Named:
-    """The first number of the tables that are read which is called a price. Raises LookupError."""
+def price_of(statement: Statement, kinds: Kinds) -> Named | None:
+    """The first number of the tables that are read which is called a price."""
     for table in statement.sources().values():
         for column in table.columns:
             if kinds[table.name.lower(), column.name.lower()] == "number" and PRICE & set(words(column.name)):
                 return Named(table.name, column.name)
-    raise LookupError("a price")
+    return None
 
 
 def bound_groups(statement: Statement, comparison: Comparison) -> bool:

@@ -40,9 +40,6 @@ from nl2sql.sql.words import words
 
 _CODE = re.compile(r"(?<![\w'])(?:\d+(?:[:/-]\d+)+|[A-Za-z]\d+)(?![\w'])")
 _REPLACED = re.compile(r"\b(?:instead of|rather than|in place of) (?:the |those (?:in|from) )?$")
-_IN = re.compile(
-    r"\b(?:in|during|before|after|since|until|till|prior to|(?:later|earlier|newer) than)\s+(?:the year\s+)?$"
-)
 _COSTS = re.compile(r"\b(?:that|which|who|they|these|those|ones?|it) costs?\b")
 _ONE = re.compile(r"\b(?P<verb>have|has|had|with|without|lack) (?:one|any)\b(?! (?:of|[a-z]+s)\b)")
 MOST_LOOKED = 40  # columns that a code is looked for in
@@ -207,7 +204,7 @@ class Conditions(Where):
 
     def _compare(self, comparison: Comparison) -> None:
         kinds, bound, in_time = kinds_for(comparison), comparison.operator not in ("", "="), False
-        if comparison.kind == "year" and _IN.search(self.reading.text[: comparison.start]):
+        if comparison.kind == "year" and _in_time().search(self.reading.text[: comparison.start]):
             kinds, in_time = kinds[:1], True  # "in 2004" is no amount of 2004
         elif comparison.kind == "year" and comparison.operator == "between":
             in_time = bool(self.compared_before(kinds[0]) or self.only_one(kinds[0]))
@@ -238,16 +235,15 @@ class Conditions(Where):
         start, _ = self._clause_of(comparison)
         said = self.reading.text[start : comparison.start]
         cheaper = is_of_a_price(said)
-        if cheaper or _COSTS.search(said):
-            compared = self.compared_before(("number",))
-            if compared and PRICE & set(words(compared.column)):
-                return compared
-        try:
-            return price_of(self.statement, self.kinds) if cheaper or _COSTS.search(said) else None
-        except LookupError:
-            if cheaper:
-                raise
+        if not cheaper and not _COSTS.search(said):
             return None
+        compared = self.compared_before(("number",))
+        if compared and PRICE & set(words(compared.column)):
+            return compared
+        price = price_of(self.statement, self.kinds)
+        if price is None and cheaper:
+            raise LookupError("a price")
+        return price
 
     def _of_something_else(self, comparison: Comparison) -> bool:
         """ "more than 32 GB" behind prices: is there a word behind the number that no column and no unit explains?"""
@@ -378,6 +374,12 @@ def _signs() -> frozenset[str]:
     listed = edit_words()
     phrases = [phrase for those in (*listed["comparisons"].values(), *listed["behind"].values()) for phrase in those]
     return frozenset(word for phrase in phrases for word in phrase.split() if word not in ("level", "start"))
+
+
+@cache
+def _in_time() -> re.Pattern[str]:
+    """What before a number says that it is a year."""
+    return re.compile(rf"\b(?:{'|'.join(edit_words()['time_words'])})\s+(?:the year\s+)?$")
 
 
 def _cue_places(text: str) -> list[tuple[int, int]]:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from functools import cache
 
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.databases.schema import Table
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Kinds, label_of, named_table
 from nl2sql.sessions.reading import Reading
@@ -52,7 +54,7 @@ def count_of_others(text: str, statement: Statement) -> bool:
     if not match:
         return False
     table = named_table(words(match["what"]), statement.schema)
-    if table is None or table.name in {t.name for t in statement.sources().values()}:
+    if table is None or table.name in statement.tables():
         return False
     label = label_of(statement.main, statement)
     away = statement.distance(table.name)
@@ -81,23 +83,25 @@ def counts_something_else(text: str, statement: Statement, kinds: Kinds) -> bool
     """
     counted = _COUNTED.search(text)
     said = list(itertools.takewhile(lambda word: word not in _auxiliaries(), words(counted["what"]))) if counted else []
-    read = {table.name for table in statement.sources().values()}
-    names = {table.name: {stem(word) for word in words(table.name)} for table in statement.schema.tables}
-    own = {stem(word) for name in read for word in names[name]}
-    own |= {stem(word) for table in statement.sources().values() for c in table.columns for word in words(c.name)}
-    others = {word for name, parts in names.items() if name not in read for word in parts}
-    away = [table for table in statement.schema.tables if table.name not in read]
-    others |= {stem(word) for table in away for column in table.columns for word in words(column.name)}
+    read = list(statement.sources().values())
+    names = {stem(word) for table in read for word in words(table.name)}
+    own, others = _stems_in(read), _stems_in(statement.others())
     content = [stem(word) for word in said if word not in STOP_WORDS]
     asked = set(content)
     numbers = {
         stem(word)
-        for table in statement.sources().values()
-        for c in table.columns
-        if kinds[table.name.lower(), c.name.lower()] == "number"
-        for word in words(c.name)
-    } - {word for name in read for word in names[name]}
+        for table in read
+        for column in table.columns
+        if kinds[table.name.lower(), column.name.lower()] == "number"
+        for word in words(column.name)
+    } - names
     return (bool(asked & others) and not asked & own) or bool(set(content[:1]) & numbers)
+
+
+def _stems_in(tables: Iterable[Table]) -> set[str]:
+    """Of the words in the names of tables and of their columns."""
+    names = [name for table in tables for name in (table.name, *(column.name for column in table.columns))]
+    return {stem(word) for name in names for word in words(name)}
 
 
 @cache

@@ -122,7 +122,7 @@ class Sentence:
         """ "Group by line", "average price", "How many are there in each?": whatever else is said."""
         if forms.HOW_MANY_EACH.match(self.text) or forms.HAS_THE_MOST.match(self.text):
             return True
-        if forms.BARE_FIGURE.match(self.text) and not self.tables & {stem(word) for word in self.words}:
+        if forms.BARE_FIGURE.match(self.text) and not any(map(self._names_table, self.words)):
             return True
         bare = self.words[1:2] == ["by"] and self.words[0] in cue_words()["edit_verbs"]
         return bare or (self.opening.endswith(("what about", "how about")) and not self._is_whole(self.rest))

@@ -95,7 +95,7 @@ class Editor:
         self._shape(shown, asked_before)
         if not filtered and set(self.operations) <= _PLAIN and says_what_they_are(self.reading):
             raise LookupError("what they are")
-        joined = _tables(self.statement) - _tables(asked_before) if "count" not in self.operations else set()
+        joined = self.statement.tables() - asked_before.tables() if "count" not in self.operations else set()
         self.conditions.settle(joined)
 
     def _shape(self, shown: Shown, before: Statement) -> None:
@@ -262,14 +262,17 @@ class Editor:
 
     def _count_each(self) -> None:
         """ "how many payments did each make?" behind a figure of each customer."""
-        statement = self.statement
-        if not statement.grouped:
+        if not self.statement.grouped:
             raise LookupError("what each is")
-        measures = statement.aggregates()
-        kept = [e for e in statement.tree.expressions if not any(e is measure for measure in measures)]
-        statement.clear("having", "order", "limit")
-        statement.select([*kept, _count()])
+        self.statement.clear("having", "order", "limit")
+        self._of_each(_count())
         self.operations.append("count")
+
+    def _of_each(self, figure: exp.Expr) -> None:
+        """``figure`` in the place of those that are shown of each group."""
+        aggregates = self.statement.aggregates()
+        kept = [e for e in self.statement.tree.expressions if not any(e is a for a in aggregates)]
+        self.statement.select([*kept, figure])
 
     def _aggregate(self, before: Statement) -> bool:
         column = self._aggregated_column()
@@ -278,9 +281,7 @@ class Editor:
         grouped, kind = self.statement.grouped, self.reading.aggregate
         made = _aggregated(kind, column)
         if grouped:
-            aggregates = self.statement.aggregates()
-            kept = [e for e in self.statement.tree.expressions if not any(e is a for a in aggregates)]
-            self.statement.select([*kept, made])
+            self._of_each(made)
         elif (
             measures_what_is_shown(self.reading.text, before)
             and (tree := figure_of_shown(before, self.statement, made)) is not None
@@ -334,9 +335,7 @@ class Editor:
 
     def _says_more(self) -> bool:
         """ "how much have they paid in total?": is there a verb of what a table is that is not read?"""
-        read = {table.name for table in self.statement.sources().values()}
-        others = [table for table in self.statement.schema.tables if table.name not in read]
-        names = [word for table in others for word in words(table.name)]
+        names = [word for table in self.statement.others() for word in words(table.name)]
         said = [word for word in words(self.reading.text) if word not in STOP_WORDS and len(word) > 3]
         return any(alike(word, name) for word in said for name in names)
 
@@ -378,10 +377,6 @@ class Editor:
             inner = before.tree.copy()
             self.statement.add_condition(exp.EQ(this=aggregate.this.copy(), expression=exp.Subquery(this=inner)))
             self.operations.append("filter extreme")
-
-
-def _tables(statement: Statement) -> set[str]:
-    return {table.name for table in statement.sources().values()}
 
 
 def _count() -> exp.Expr:

@@ -85,11 +85,11 @@ def join_instead(statement: Statement, tables: Collection[str], left_out: Collec
     """
     kept: list[exp.Expr] = []
     within = {id(condition): (inner, negated) for condition, inner, negated in statement.selects_within()}
-    sources = {table.name for table in statement.sources().values()}
+    sources = statement.tables()
     for condition in statement.conditions():
         inner, negated = within.get(id(condition), (None, False))
         ours = left_out if negated else tables
-        if inner and inner.main.name in ours and {table.name for table in inner.sources().values()} <= sources:
+        if inner and inner.main.name in ours and inner.tables() <= sources:
             moved = [_moved(part, inner, statement) for part in _asked_of_rows(inner)]
             kept += [excluding(exp.and_(*moved))] if negated and moved else moved or [condition]
         else:

@@ -72,6 +72,15 @@ class Statement:
     def main(self) -> Table:
         return next(iter(self.sources().values()))
 
+    def tables(self) -> set[str]:
+        """The names of the tables that are read."""
+        return {table.name for table in self.sources().values()}
+
+    def others(self) -> list[Table]:
+        """The tables that are not read."""
+        read = self.tables()
+        return [table for table in self.schema.tables if table.name not in read]
+
     def table_of(self, column: exp.Column) -> Table | None:
         """The table of a column of this SELECT; None where it cannot be told."""
         return self.sources().get(self._alias_of(column))
