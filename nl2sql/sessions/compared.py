@@ -31,6 +31,10 @@ _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.
 _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ](?P<time>.+))?")
 _CHEAPER = re.compile(r"\b(?:cheaper|dearer|pricier|more expensive|less expensive) than\s*(?:\S{1,3}\s*)?$")
 PRICE = frozenset(["price", "cost", "amount", "value"])
+_MONEY = re.compile(r"\s*(?:[$€£]|(?:(?:dollar|euro|pound|buck)s?|usd|eur|gbp)\b)")
+_PAID = PRICE | {"salary", "wage", "income", "budget", "balance", "revenue", "fee", "msrp"}
+_SCALES = {"thousand": 10**3, "k": 10**3, "million": 10**6, "billion": 10**9}
+_SCALE = re.compile(rf"\s*(?P<word>{'|'.join(_SCALES)})\b")
 _ONE_DAY = timedelta(days=1)
 
 
@@ -58,6 +62,27 @@ def price_of(statement: Statement, kinds: Kinds) -> Named | None:
             if kinds[table.name.lower(), column.name.lower()] == "number" and PRICE & set(words(column.name)):
                 return Named(table.name, column.name)
     return None
+
+
+def money(text: str, comparison: Comparison, statement: Statement, kinds: Kinds) -> list[Named]:
+    """The numbers of the tables that are read which may be money, where "500 dollars" is said; else none."""
+    if not (_MONEY.match(text, comparison.end) or text[: comparison.start].rstrip().endswith(("$", "€", "£"))):
+        return []
+    every = [(table.name, column.name) for table in statement.sources().values() for column in table.columns]
+    return [Named(t, c) for t, c in every if kinds[t.lower(), c.lower()] == "number" and _PAID & set(words(c))]
+
+
+def scaled(comparison: Comparison, text: str, column: str = "") -> Comparison:
+    """ "under 20 million" as a number; as it stands where the column is in millions itself.
+
+    >>> scaled(Comparison("<", "20", 6, 8, "number"), "under 20 million", "passengers").text
+    '20000000'
+    """
+    said = _SCALE.match(text, comparison.end)
+    if not said or comparison.kind not in ("number", "year") or said["word"] in {w.rstrip("s") for w in words(column)}:
+        return comparison
+    low, high = (f"{float(n) * _SCALES[said['word']]:.15g}" if n else n for n in (comparison.text, comparison.high))
+    return replace(comparison, text=low, high=high)
 
 
 def bound_groups(statement: Statement, comparison: Comparison) -> bool:

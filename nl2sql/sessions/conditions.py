@@ -6,11 +6,9 @@ condition. A date keeps the parts that are not said again: "And in June?" behind
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 
 from sqlglot import exp
 
@@ -18,34 +16,24 @@ from nl2sql.agents.context.grounding import Match, ground
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.errors import DatabaseError
 from nl2sql.sessions import members
-from nl2sql.sessions.compared import (
-    PRICE,
-    SIGNS,
-    bound_groups,
-    comparison_condition,
-    contradict,
-    is_of_a_price,
-    kinds_for,
-    price_of,
-)
+from nl2sql.sessions.cells import column_of_cell, has_nulls, has_zeros, yes_or_no
+from nl2sql.sessions.comparing import Comparisons
 from nl2sql.sessions.detection import cue_words
-from nl2sql.sessions.naming import Named, edit_words, named_column, named_group
-from nl2sql.sessions.people import age_compared, sexes_said, yes_or_no
-from nl2sql.sessions.reading import Comparison, Phrase, adjectives, are_left_out, is_left_out, is_negated
+from nl2sql.sessions.naming import Named, edit_words, named_column, named_group, named_table
+from nl2sql.sessions.people import sexes_said
+from nl2sql.sessions.reading import Phrase, adjectives, are_left_out, is_left_out, is_negated
 from nl2sql.sessions.related import related
 from nl2sql.sessions.statement import identifier
 from nl2sql.sessions.tables import label_column
-from nl2sql.sessions.where import NARROWS, Where
 from nl2sql.sql.words import words
 
 _CODE = re.compile(r"(?<![\w'])(?:\d+(?:[:/-]\d+)+|[A-Za-z]\d+)(?![\w'])")
 _REPLACED = re.compile(r"\b(?:instead of|rather than|in place of) (?:the |those (?:in|from) )?$")
-_COSTS = re.compile(r"\b(?:that|which|who|they|these|those|ones?|it) costs?\b")
 _ONE = re.compile(r"\b(?P<verb>have|has|had|with|without|lack) (?:one|any)\b(?! (?:of|[a-z]+s)\b)")
 MOST_LOOKED = 40  # columns that a code is looked for in
 
 
-class Conditions(Where):
+class Conditions(Comparisons):
     """What one follow-up asks of the rows, made of its reading, the values that it names and the words beside them."""
 
     def edit(self) -> None:
@@ -56,7 +44,7 @@ class Conditions(Where):
         self._codes()
         for comparison in self.reading.comparisons:
             if not self._is_used(comparison.start, comparison.end):
-                self._compare(comparison)
+                self.compare(comparison)
         self._related()
         self._absent()
         self._flags()
@@ -119,24 +107,14 @@ class Conditions(Where):
 
     def _exact_cell(self, code: str) -> bool:
         """One bounded query over the text columns of the tables that are read."""
-        looked: list[tuple[str, str]] = []
+        looked: list[Named] = []
         for table in self.statement.sources().values():
             kinds = ((c.name, self.kinds[table.name.lower(), c.name.lower()]) for c in table.columns)
-            looked += [(table.name, name) for name, kind in kinds if kind in ("text", "time")]
-        parts = [
-            exp.select(exp.Literal.number(at).as_("place"))
-            .from_(exp.table_(table, quoted=True))
-            .where(exp.EQ(this=exp.column(column, quoted=True), expression=exp.Literal.string(code)))
-            for at, (table, column) in enumerate(looked[:MOST_LOOKED])
-        ]
-        if not parts:
+            looked += [Named(table.name, name) for name, kind in kinds if kind in ("text", "time")]
+        named = column_of_cell(code, looked[:MOST_LOOKED], self.database)
+        if named is None:
             return False
-        query: exp.Query = exp.union(*parts, distinct=True) if len(parts) > 1 else parts[0]
-        result = self.database.run(query.sql(dialect=self.database.dialect), timeout_s=1.0, max_rows=MOST_LOOKED)
-        if not result.success or not result.rows:
-            return False
-        table_name, column_name = looked[int(result.rows[0][0])]
-        self._put(table_name, _is_one_of(column_name, [code]), self._compared(table_name, column_name))
+        self._put(named.table, _is_one_of(named.column, [code]), self._compared(named.table, named.column))
         return True
 
     def _chosen(self) -> Iterator[Match]:
@@ -200,93 +178,6 @@ class Conditions(Where):
             match.table
         ), 0.0
 
-    # --------------------------------------------------------------------------------------- numbers and dates
-
-    def _compare(self, comparison: Comparison) -> None:
-        kinds, bound, in_time = kinds_for(comparison), comparison.operator not in ("", "="), False
-        if comparison.kind == "year" and _in_time().search(self.reading.text[: comparison.start]):
-            kinds, in_time = kinds[:1], True  # "in 2004" is no amount of 2004
-        elif comparison.kind == "year" and comparison.operator == "between":
-            in_time = bool(self.compared_before(kinds[0]) or self.only_one(kinds[0]))
-        near = (self._column_near(comparison, wanted) for wanted in kinds)
-        before = (self.compared_before(wanted) for wanted in kinds)
-        numbered = bound or comparison.kind != "year"
-        alone = (self.only_one(wanted) if numbered or wanted != ("number",) else None for wanted in kinds)
-        known = (
-            itertools.chain(before, alone) if bound else itertools.chain.from_iterable(zip(before, alone, strict=True))
-        )
-        named = age_compared(self.reading.text[: comparison.start], self.statement, self.kinds)
-        named = named or self._price(comparison) or next(filter(None, near), None)
-        if named is None and bound and not in_time and bound_groups(self.statement, comparison):
-            self.made.append("filter groups")
-            self.used.append((comparison.start, comparison.end))
-        elif named := named or (
-            None if bound and self._of_something_else(comparison) else next(filter(None, known), None)
-        ):
-            self._compare_with(comparison, named)
-        elif bound or comparison.kind == "year":
-            raise LookupError(f"a column that is {comparison.operator} {comparison.text}")
-
-    def _price(self, comparison: Comparison) -> Named | None:
-        """ "Cheaper than 10" and "those that cost less than 20" are about the price that was compared, if one was.
-
-        "Cheaper" is about any price else, whatever else has numbers. Raises LookupError where there is none.
-        """
-        start, _ = self._clause_of(comparison)
-        said = self.reading.text[start : comparison.start]
-        cheaper = is_of_a_price(said)
-        if not cheaper and not _COSTS.search(said):
-            return None
-        compared = self.compared_before(("number",))
-        if compared and PRICE & set(words(compared.column)):
-            return compared
-        price = price_of(self.statement, self.kinds)
-        if price is None and cheaper:
-            raise LookupError("a price")
-        return price
-
-    def _of_something_else(self, comparison: Comparison) -> bool:
-        """ "more than 32 GB" behind prices: is there a word behind the number that no column and no unit explains?"""
-        _, end = self._clause_of(comparison)
-        behind = [word for word in words(self.reading.text[comparison.end : end])[:1] if word not in _signs()]
-        return bool(behind) and behind[0] not in STOP_WORDS and behind[0] not in edit_words()["units_of_numbers"]
-
-    def _clause_of(self, comparison: Comparison) -> tuple[int, int]:
-        return next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
-
-    def _compare_with(self, comparison: Comparison, named: Named) -> None:
-        replaced = self._compared(named.table, named.column)
-        left_out = comparison.operator in ("", "=") and is_left_out(self.reading.text, comparison.start, comparison.end)
-        if left_out or self._adds_to(replaced, comparison):
-            replaced = []
-        kind = self.kinds[named.table.lower(), named.column.lower()]
-        condition = comparison_condition(comparison, exp.column(identifier(named.column)), kind, replaced)
-        if condition is not None:
-            stays = not comparison.operator and self._stays_excluded(replaced, condition)
-            self._put(named.table, condition, replaced, left_out=left_out or stays)
-            self.used.append((comparison.start, comparison.end))
-
-    def _adds_to(self, existing: Sequence[exp.Expr], comparison: Comparison) -> bool:
-        """A bound of the other side, of those that are there: "only those before 2010" behind "after 2000"."""
-        narrowing = NARROWS.search(self.reading.text)
-        signs = {type(condition) for condition in existing}
-        new = SIGNS.get(comparison.operator)
-        opposite = {exp.GT: exp.LT, exp.GTE: exp.LT, exp.LT: exp.GT, exp.LTE: exp.GT}.get(new) if new else None
-        opposes = bool(narrowing and opposite and any(issubclass(sign, (opposite,)) for sign in signs))
-        return opposes and not any(contradict(condition, comparison) for condition in existing)
-
-    def _column_near(self, comparison: Comparison, wanted: Sequence[str]) -> Named | None:
-        """The column that the words beside the number mean: those behind it, then those before it."""
-        start, end = self._clause_of(comparison)
-        behind = [w for w in words(self.reading.text[comparison.end : end])[:3] if w not in _signs()]
-        before = [w for w in words(self.reading.text[start : comparison.start])[-7:] if w not in _signs()]
-        phrases = [behind[:2], behind[:1], *(before[n:] for n in range(len(before)))]
-        phrases += [[word] for word in reversed(before) if word not in STOP_WORDS]
-        fits = [named_column(phrase, self.statement, self.kinds, wanted) for phrase in phrases if phrase]
-        if comparison.operator not in ("", "="):
-            fits = [fit for fit in fits if fit and not self.is_key(fit)]  # "branches with more than 50", branch_id
-        return max(filter(None, fits), key=lambda named: named.score, default=None)
-
     # ------------------------------------------------------------------------------- missing, flags, dropped ones
 
     def _related(self) -> None:
@@ -316,12 +207,21 @@ class Conditions(Where):
             named = next((fit for fit in fits if fit and self.statement.away(fit.table) < 1), None)
             if named is None or named.column in self._hidden:
                 continue
-            mine = exp.column(identifier(named.column))
-            none = exp.Is(this=mine, expression=exp.Null())
-            known = yes_or_no(named, self.database)  # "with a scholarship", where that is 'Y'
-            said = exp.EQ(this=mine, expression=exp.Literal.string(known[absent])) if known else None
-            condition = said or (none if absent else exp.Not(this=none))
-            self._put(named.table, condition, self._compared(named.table, named.column))
+            table = named_table(phrase, self.statement.schema)
+            of_rows = self.is_key(named) or (table is not None and table.name == named.table)
+            if absent and of_rows and len(self.statement.sources()) > 1:
+                raise LookupError(f"rows without {' '.join(phrase)}")  # a join leaves them out
+            self._put(named.table, self._missing(named, absent), self._compared(named.table, named.column))
+
+    def _missing(self, named: Named, absent: bool) -> exp.Expr:
+        """ "with a scholarship": where it is 'Y'; of numbers that are never NULL, where it is no 0."""
+        mine, number = exp.column(identifier(named.column)), self.kind_of(named) == "number"
+        if known := yes_or_no(named, self.database):
+            return exp.EQ(this=mine, expression=exp.Literal.string(known[absent]))
+        if number and has_zeros(named, self.database) and not has_nulls(named, self.database):
+            return (exp.EQ if absent else exp.NEQ)(this=mine, expression=exp.Literal.number(0))
+        none = exp.Is(this=mine, expression=exp.Null())
+        return none if absent else exp.Not(this=none)
 
     def _flags(self) -> None:
         """0/1 columns whose words the question holds."""
@@ -366,20 +266,6 @@ class Conditions(Where):
         self.statement.select([each for each in shown if each not in gone])
         self._hidden.add(named.column)
         return True
-
-
-@cache
-def _signs() -> frozenset[str]:
-    """The words that compare, which may be the names of columns too ("since")."""
-    listed = edit_words()
-    phrases = [phrase for those in (*listed["comparisons"].values(), *listed["behind"].values()) for phrase in those]
-    return frozenset(word for phrase in phrases for word in phrase.split() if word not in ("level", "start"))
-
-
-@cache
-def _in_time() -> re.Pattern[str]:
-    """What before a number says that it is a year."""
-    return re.compile(rf"\b(?:{'|'.join(edit_words()['time_words'])})\s+(?:the year\s+)?$")
 
 
 def _cue_places(text: str) -> list[tuple[int, int]]:

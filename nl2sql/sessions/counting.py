@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Table
+from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.detection import cue_words
-from nl2sql.sessions.naming import Kinds, label_of, named_table
+from nl2sql.sessions.naming import Kinds, alike, edit_words, label_of, named_table
 from nl2sql.sessions.reading import Reading
 from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import key_columns
@@ -117,6 +118,24 @@ def says_what_they_are(reading: Reading) -> bool:
     if not match or reading.adjective or reading.groupings or reading.comparisons:
         return False
     return any(word not in STOP_WORDS and word not in _LIGHT for word in words(match["rest"]))
+
+
+def says_more(behind: Sequence[str], conditions: Conditions) -> bool:
+    """Says a figure of what is read more than that: "how much have they paid in total?", "total donations"?
+
+    behind: the words behind the one that asks for a figure. True where a word is like the name of a table that is not
+    read, or where nothing explains it.
+    """
+    reading, statement = conditions.reading, conditions.statement
+    others = [word for table in statement.others() for word in words(table.name)]
+    long = [word for word in words(reading.text) if word not in STOP_WORDS and len(word) > 3]
+    if any(alike(word, name) for word in long for name in others):
+        return True
+    grouped = {word for phrase in reading.groupings for word in phrase}
+    read = [word for name in statement.tables() for word in words(name)]
+    values = " ".join(conditions.question[start:end].lower() for start, end in conditions.used)
+    known = {*STOP_WORDS, *edit_words()["units_of_numbers"], *grouped, "number", "count", "figure", "per", "by"}
+    return any(w not in known and w not in values and not any(alike(w, part) for part in read) for w in behind)
 
 
 def counts_what_is_shown(text: str, before: Statement) -> bool:

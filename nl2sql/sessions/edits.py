@@ -27,11 +27,13 @@ from nl2sql.sessions.counting import (
     counts_what_is_shown,
     figure_of_shown,
     measures_what_is_shown,
+    says_more,
     says_what_they_are,
 )
 from nl2sql.sessions.grouping import busiest_group, grouped_by
-from nl2sql.sessions.naming import alike, edit_words, named_column, named_group, named_table
-from nl2sql.sessions.ordering import best_first, order, order_instead, superlative
+from nl2sql.sessions.naming import edit_words, named_column, named_group, named_table
+from nl2sql.sessions.ordering import best_first, extreme_of_each, figure_said, order, order_instead, superlative
+from nl2sql.sessions.people import figure_of_ages, people_words
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
 from nl2sql.sessions.shown import Shown, what_is_shown
 from nl2sql.sessions.statement import Statement, read_statement
@@ -187,6 +189,8 @@ class Editor:
             measures = [_count()]
         if reading.aggregate and (column_of_aggregate := self._aggregated_column()):
             measures = [_aggregated(reading.aggregate, column_of_aggregate)]
+        elif not (reading.count or reading.limit or reading.orders) and (extreme := extreme_of_each(self.conditions)):
+            measures = [extreme]
         statement.clear("group", "having", "order", "limit", "distinct")
         statement.select([*shown, *measures])
         statement.tree.set("group", exp.Group(expressions=[key.copy() for key in keys]))
@@ -213,7 +217,7 @@ class Editor:
         wanted = set(reading.adjective[2].split()) if reading.adjective else {"any"}
         if "date" in wanted and "any" not in wanted:
             raise LookupError("a date of each group")
-        key = measure[0].unalias().copy()
+        key = figure_said(measure[0], self.conditions).unalias().copy()
         statement.order_by([(key, direction == "desc")])
         self.operations.append("order")
         if limit and not (reading.orders and not reading.limit and "which" not in reading.text):
@@ -231,6 +235,8 @@ class Editor:
         distinct = statement.tree.args.get("distinct") is not None and not statement.aggregates()
         if named:
             count = exp.Count(this=exp.Distinct(expressions=[statement.column(named.table, named.column)]))
+        elif distinct and any(re.search(rf"\bhow many {word}\b", self.reading.text) for word in people_words()):
+            raise LookupError("people behind what they have")
         elif distinct:
             count = exp.Count(this=exp.Distinct(expressions=[selected[0].unalias().copy()]))
         several = distinct and not named and (len(selected) > 1 or selected[0].is_star)
@@ -278,7 +284,7 @@ class Editor:
         column = self._aggregated_column()
         if column is None:
             return False
-        grouped, kind = self.statement.grouped, self.reading.aggregate
+        grouped, kind = self.statement.grouped, figure_of_ages(self.reading.aggregate, column, self.reading.text)
         made = _aggregated(kind, column)
         if grouped:
             self._of_each(made)
@@ -302,11 +308,14 @@ class Editor:
         return named is not None and self.statement.away(named.table) < 1
 
     def _extreme_value(self) -> None:
-        """ "the largest one?" behind a sum or an average."""
+        """ "the largest one?" behind a sum or an average. Raises LookupError where a row is asked for."""
         column = self.statement.aggregates()[0].find(exp.Column)
+        if self.reading.limit or re.search(r"\bwho\b", self.reading.text):
+            raise LookupError("rows behind a figure")
         if column is not None and self.reading.adjective:
+            figure_said(column, self.conditions)
             kind = "MAX" if self.reading.adjective[1] == "desc" else "MIN"
-            self.statement.select([_aggregated(kind, column)])
+            self.statement.select([_aggregated(figure_of_ages(kind, column, self.reading.text), column)])
             self.operations.append("aggregate")
 
     def _aggregated_column(self) -> exp.Expr | None:
@@ -320,24 +329,19 @@ class Editor:
         if many := re.search(r"\bhow (?:many|much|long|old|high|large) (?P<what>[a-z_]+)", self.reading.text):
             behind = behind or words(many["what"])
         for phrase in (behind[:n] for n in range(len(behind), 0, -1)):
-            if named := named_column(phrase, self.statement, self.conditions.kinds, wanted):
+            named = named_column(phrase, self.statement, self.conditions.kinds, wanted)
+            if named and not self.conditions.is_key(named):  # "the oldest captain" is no captain_id
                 return self.statement.column(named.table, named.column)
         for aggregate in self.statement.aggregates():
             if (column := aggregate.find(exp.Column)) is not None:
-                return column.copy()
+                return figure_said(column, self.conditions).copy()
         rows = not self.statement.grouped and not self.statement.aggregates()
         if rows and self.reading.aggregate in ("MAX", "MIN"):
             return None  # "the youngest?" of a list is one of its rows
-        if self._says_more():
+        if says_more(behind, self.conditions):
             return None
         named = self.conditions.only_one(("number",))
-        return self.statement.column(named.table, named.column) if named else None
-
-    def _says_more(self) -> bool:
-        """ "how much have they paid in total?": is there a verb of what a table is that is not read?"""
-        names = [word for table in self.statement.others() for word in words(table.name)]
-        said = [word for word in words(self.reading.text) if word not in STOP_WORDS and len(word) > 3]
-        return any(alike(word, name) for word in said for name in names)
+        return figure_said(self.statement.column(named.table, named.column), self.conditions) if named else None
 
     # --------------------------------------------------------------------------------------------- columns, order
 
@@ -358,6 +362,8 @@ class Editor:
         statement = self.statement
         if statement.grouped or statement.aggregates():
             statement.clear("group", "having", "order", "limit", "distinct")
+        if statement.tree.args.get("limit") and any(statement.step_to_many(each.table) for each in shown.columns):
+            statement.among_few()  # "what loans do they have?" behind the richest
         columns = [statement.column(each.table, each.column) for each in shown.columns]
         limit = statement.tree.args.get("limit")  # each of the five that are shown, not five different ones
         distinct = self.reading.distinct or (shown.distinct and (limit is None or limit.expression.name == "1"))

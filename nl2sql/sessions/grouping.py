@@ -17,7 +17,7 @@ from nl2sql.sessions import members
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group
 from nl2sql.sessions.reading import Phrase
-from nl2sql.sessions.statement import Statement, identifier
+from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import key_columns
 from nl2sql.sql.words import words
 
@@ -98,10 +98,9 @@ def _put_first(grouped: Grouped, measure: exp.Expr, desc: bool, conditions: Cond
 
 def _several_each(statement: Statement) -> bool:
     """Are rows of another table counted, of which one of the main table may have several?"""
-    sources = [table.name for table in statement.sources().values()]
     counts = statement.counts_only and isinstance(statement.tree.expressions[0].unalias(), exp.Count)
-    alone = Statement(exp.select("1").from_(exp.Table(this=identifier(sources[0]))), statement.schema)
-    return counts and any(alone.step_to_many(table) for table in sources[1:])
+    others = list(statement.sources().values())[1:]
+    return counts and any(statement.alone().step_to_many(table.name) for table in others)
 
 
 def _rows_of_main(statement: Statement) -> Grouped:

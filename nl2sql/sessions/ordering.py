@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from nl2sql.agents.context.linking import STOP_WORDS
 from nl2sql.sessions import members
+from nl2sql.sessions.cells import has_nulls
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.naming import Named, named_column
 from nl2sql.sessions.people import oldest
@@ -25,6 +26,12 @@ _DIRECTIONS = frozenset(["ascending", "descending", "order", "first", "last", "h
 _NUMBERS = ("number", "year")
 _END = re.compile(r"\b(?P<end>top|best|bottom|worst) (?:\d{1,3}|[a-z]+)\b")
 _ONE = re.compile(r"\b(?:one|which|who|is|was|of (?:them|these|those))\b")
+_OFTEN = re.compile(r"\b(?:most|least) (?:often|frequently|commonly)\b")
+_KNOWN = r"(?:is|are|has|have|had|cost|got|get|earn|pay|paid|spen|weigh|scor|ma[dk]e)[a-z]*"
+_DOES_MOST = re.compile(  # "who trained the most?" is about no number of a person
+    rf"\b(?:who|which|that)\b.*\b(?!{_KNOWN} )[a-z]+ the (?:most|least)\s*[.?!]*$"
+)
+_GENERAL = frozenset(["number", "total", "count", "figure", "one", "average", "amount", "value", "sum", "rate"])
 _BIRTH = frozenset(["birth", "born", "dob"])
 
 
@@ -70,19 +77,19 @@ def superlative(conditions: Conditions) -> None:
     adjective = reading.adjective
     if adjective is None or statement.counts_only or reading.orders:
         return
-    behind = words(reading.text.partition(adjective[0])[2])[:3]
-    phrases = [behind[:n] for n in range(len(behind), 0, -1)]
-    kinds = (*_NUMBERS, "date", "datetime")
-    fits = [named_column(phrase, statement, conditions.kinds, kinds) for phrase in phrases]
+    if _OFTEN.search(reading.text):
+        raise LookupError("how often")
     aged = oldest(reading.text, statement)
     if aged:
-        fits, adjective = [aged[0]], (adjective[0], "desc" if aged[1] else "asc", adjective[2])
-    named = next(filter(None, fits), None) or _adjective_column(adjective[2], conditions)
+        adjective = (adjective[0], "desc" if aged[1] else "asc", adjective[2])
+    named = aged[0] if aged else _behind(adjective[0], conditions) or _adjective_column(adjective[2], conditions)
+    if named and adjective[0] in ("best", "worst") and conditions.kind_of(named) == "year":
+        raise LookupError(f"a column that {adjective[0]} is about")
     table = statement.schema.table(named.table) if named else None
     if named is None or table is None or not column_of(table, named.column):
         raise LookupError(f"a column that {adjective[0]} is about")
     column = statement.column(named.table, named.column)
-    if adjective[1] == "asc" and _has_nulls(named, conditions):
+    if adjective[1] == "asc" and has_nulls(named, conditions.database):
         statement.add_condition(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())))
     desc, before = adjective[1] == "desc", statement.tree.args.get("limit")
     turned = before is not None and _ordered_by(statement)[:1] == [(Named(named.table, named.column), not desc)]
@@ -90,6 +97,36 @@ def superlative(conditions: Conditions) -> None:
     if not turned or reading.limit or _ONE.search(reading.text):  # "and the cheapest?" behind the ten dearest: ten
         statement.limit(reading.limit or 1, reading.skipped)
     conditions.made += ["order", "limit"]
+
+
+def figure_said(measure: exp.Expr, conditions: Conditions) -> exp.Expr:
+    """The figure of each group that a superlative goes by: ``measure``, where it may be that.
+
+    Raises LookupError for "the cheapest" or "the lowest credit score" behind counts.
+    """
+    adjective = conditions.reading.adjective
+    columns = {column.name.lower() for column in measure.find_all(exp.Column)}
+    wanted = {*adjective[2].split(), *(["age"] if "birth" in adjective[2] else [])} if adjective else {"any"}
+    if adjective and "any" not in wanted and not wanted & {word for name in columns for word in words(name)}:
+        raise LookupError(f"a figure that {adjective[0]} is about")
+    named = _behind(adjective[0], conditions) if adjective else None
+    behind = words(conditions.reading.text.partition(adjective[0])[2])[:3] if adjective else []
+    said = [word for word in behind if word not in _DIRECTIONS]
+    if (named and named.score > 0.9 and named.column.lower() not in columns) or conditions.name_another_column(said):
+        raise LookupError(f"that figure of each group: {' '.join(said)}")
+    return measure
+
+
+def extreme_of_each(conditions: Conditions) -> exp.Expr | None:
+    """ "the cheapest per destination": the lowest price; None where an adjective says nothing of a column."""
+    adjective = conditions.reading.adjective
+    if adjective is None or "any" in adjective[2].split():
+        return None
+    named = _adjective_column(adjective[2], conditions)
+    if named is None:
+        raise LookupError(f"a column that {adjective[0]} is about")
+    column = conditions.statement.column(named.table, named.column)
+    return exp.Max(this=column) if adjective[1] == "desc" else exp.Min(this=column)
 
 
 def best_first(conditions: Conditions) -> None:
@@ -114,12 +151,13 @@ def _ordered_by(statement: Statement) -> list[tuple[Named, bool]]:
     return [(Named(table.name, name), desc) for table, name, desc in columns if table]
 
 
-def _has_nulls(named: Named, conditions: Conditions) -> bool:
-    """Would the lowest of the column be none at all?"""
-    column, database = exp.column(named.column, quoted=True), conditions.database
-    query = exp.select("1").from_(exp.table_(named.table, quoted=True)).where(column.is_(exp.null())).limit(1)
-    result = database.run(query.sql(dialect=database.dialect), timeout_s=1.0, max_rows=1)
-    return result.success and bool(result.rows)
+def _behind(adjective: str, conditions: Conditions) -> Named | None:
+    """The number or date that the words behind a superlative name: "the lowest credit score"."""
+    behind = [word for word in words(conditions.reading.text.partition(adjective)[2])[:3] if word not in _GENERAL]
+    phrases = [behind[:n] for n in range(len(behind), 0, -1)]
+    kinds = (*_NUMBERS, "date", "datetime")
+    fits = [named_column(phrase, conditions.statement, conditions.kinds, kinds) for phrase in phrases]
+    return next((fit for fit in fits if fit and not conditions.is_key(fit)), None)
 
 
 def _order_column(phrase: Phrase, conditions: Conditions) -> tuple[Named | None, str]:
@@ -155,5 +193,7 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
         births = [fit for fit in fits if _BIRTH & wanted & set(words(fit.column))]
         return max(births or fits, key=lambda fit: (fit.table.lower(), fit.column.lower()) in known)
     numbers = [named for named in conditions.selected() if conditions.kind_of(named) in _NUMBERS]
-    numbers += filter(None, [conditions.compared_before(_NUMBERS), conditions.only_one(_NUMBERS)])
+    if "any" in columns.split():  # "the costliest" is about no number of deaths
+        numbers += filter(None, [conditions.compared_before(_NUMBERS)])
+    numbers += filter(None, [] if _DOES_MOST.search(conditions.reading.text) else [conditions.only_one(_NUMBERS)])
     return next((named for named in numbers if not conditions.is_key(named)), None)

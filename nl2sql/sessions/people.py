@@ -12,13 +12,13 @@ import re
 from sqlglot import exp
 
 from nl2sql.interfaces import Database
+from nl2sql.sessions.cells import texts_of
 from nl2sql.sessions.naming import Kinds, Named, edit_words
 from nl2sql.sessions.statement import Statement
 from nl2sql.sql.words import words
 
 _AGED = re.compile(r"\b(?:older|younger|aged?)(?: than| over| under| above| below| of| at least)?\s*$")
 _OLDEST = re.compile(r"\b(?P<end>oldest|eldest|youngest)\b")
-MOST_VALUES = 12  # distinct cells that are looked at
 
 
 def sexes_said(text: str, statement: Statement, database: Database) -> tuple[tuple[int, int], Named, str] | None:
@@ -27,11 +27,16 @@ def sexes_said(text: str, statement: Statement, database: Database) -> tuple[tup
         said = re.search(rf"\b(?:{'|'.join(cells)})\b", text)
         column = said and _column(statement, {"sex", "gender"})
         if said and column:
-            values = _texts(column, database)
+            values = texts_of(column, database)
             known = next((value for value in values if value.casefold() in (*cells, cells[0][0])), None)
             if known:
                 return said.span(), column, known
     return None
+
+
+def people_words() -> list[str]:
+    """Words for men and women."""
+    return [word for cells in edit_words()["sexes"].values() for word in cells if len(word) > 1]
 
 
 def age_compared(before: str, statement: Statement, kinds: Kinds) -> Named | None:
@@ -47,22 +52,12 @@ def oldest(text: str, statement: Statement) -> tuple[Named, bool] | None:
     return (column, said["end"] != "youngest") if said and column else None
 
 
-def yes_or_no(named: Named, database: Database) -> tuple[str, str] | None:
-    """The cells for yes and for no, where the column holds nothing else."""
-    values = {value.casefold(): value for value in _texts(named, database)}
-    for yes, no in (("y", "n"), ("yes", "no"), ("t", "f"), ("true", "false")):
-        if values and values.keys() <= {yes, no}:
-            known = next(iter(values.values()))
-            return (yes.upper(), no.upper()) if known.isupper() else (values.get(yes, yes), values.get(no, no))
-    return None
-
-
-def _texts(column: Named, database: Database) -> list[str]:
-    """The different texts of a column, some of them."""
-    query = exp.select(exp.column(column.column, quoted=True)).distinct()
-    query = query.from_(exp.table_(column.table, quoted=True)).limit(MOST_VALUES)
-    result = database.run(query.sql(dialect=database.dialect), timeout_s=1.0, max_rows=MOST_VALUES)
-    return [value for (value,) in result.rows if isinstance(value, str)] if result.success else []
+def figure_of_ages(kind: str, column: exp.Expr, text: str) -> str:
+    """MAX or MIN as "the youngest" asks of ages: the lowest; of days of birth it is the latest."""
+    said = _OLDEST.search(text)
+    if not said or kind not in ("MAX", "MIN") or "age" not in words(column.name):
+        return kind
+    return "MIN" if said["end"] == "youngest" else "MAX"
 
 
 def _column(statement: Statement, wanted: set[str]) -> Named | None:

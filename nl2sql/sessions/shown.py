@@ -44,6 +44,7 @@ _WHO = re.compile(
     r"|\b(?:list|show|name|see|give) (?:me )?(?:them|those|these|all of them|the ones|(?:the )?(?:full )?list$)"
 )
 _WHO_DOES = re.compile(r"\bwho (?P<what>[a-z]+) (?:it|them|this|that|these|those)\b")
+_WHO_THERE = re.compile(r"\bwho (?:got |was |were |is |are )?(?P<what>[a-z]+) (?:there|here)\b")
 _WHEN = re.compile(
     r"\bwhen (?:is|are|was|were|did|do|does|has|have|had) (?:it|they|these|those|he|she|each) (?:get |been )?"
     r"(?P<what>[a-z]+)"
@@ -107,6 +108,8 @@ def what_is_shown(conditions: Conditions) -> Shown:
     asks = _WHO.search(reading.text) or known
     called = re.search(r"\bcalled\b|\bwhat are they\b", reading.text)
     who = re.search(r"\bwho\b", reading.text)
+    if (did := _WHO_THERE.search(reading.text)) and not named_column(words(did["what"]), statement):
+        raise LookupError(f"who {did['what']}")
     if asks and (called or who or not rows_before):
         table = named_table(words(first), statement.schema)
         target = table if table and statement.away(table.name) <= 1 and not rows_before else statement.main
@@ -229,7 +232,9 @@ def _one(phrase: Phrase, statement: Statement, kinds: Kinds) -> Named | None:
     table = named_table(phrase, statement.schema)
     if table and label_column(table) and all(_is_of(word, table) for word in phrase):
         return named_group(phrase, statement)
-    return named_column(phrase, statement)
+    named = named_column(phrase, statement)
+    figures = {*edit_words()["aggregates"]["AVG"], *edit_words()["aggregates"]["SUM"]}
+    return None if named and figures & set(phrase) - set(words(named.column)) else named  # "their average age"
 
 
 def _is_of(word: str, table: Table) -> bool:

@@ -24,7 +24,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from nl2sql.databases.schema import Schema, Table
-from nl2sql.sessions.tables import column_of, is_one, links
+from nl2sql.sessions.tables import column_of, is_one, key_columns, links
 from nl2sql.sql.canonical import is_aggregate
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import read_double_quoted_values
@@ -338,6 +338,29 @@ class Statement:
         """Drop clauses: group, having, order, limit, distinct."""
         for clause in (*clauses, *(["offset"] if "limit" in clauses else [])):
             self.tree.set(clause, None)
+
+    def among_few(self) -> None:
+        """The rows that LIMIT leaves as ``key IN (SELECT key ... LIMIT n)``, so that a join repeats none of them away.
+
+        Raises LookupError where no one key tells them, or the dialect has no LIMIT there.
+        """
+        keys, main = key_columns(self.main), self.main.name
+        repeated = any(self.alone().step_to_many(table.name) for table in list(self.sources().values())[1:])
+        if len(keys) != 1 or repeated or self.grouped or self.aggregates() or self.schema.dialect == "mysql":
+            raise LookupError(f"a key of the rows of {main}")
+        inner = self.copy()
+        inner.select([inner.column(main, keys[0])])
+        inner.clear("distinct")
+        self.tree.set("joins", None)
+        self.tree.set("from_", exp.From(this=exp.Table(this=identifier(main))))
+        self.clear("order", "limit", "distinct")
+        among = exp.In(this=exp.column(identifier(keys[0])), query=exp.Subquery(this=inner.tree))
+        self.set_conditions([among])
+        self.select([exp.column(identifier(keys[0]))])
+
+    def alone(self) -> Statement:
+        """The main table without the others."""
+        return Statement(exp.select("1").from_(exp.Table(this=identifier(self.main.name))), self.schema)
 
     def reroot(self, table: Table) -> None:
         """Read ``table`` alone: its conditions stay, all other tables and conditions go."""

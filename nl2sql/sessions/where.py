@@ -108,8 +108,9 @@ class Where:
     def only_one(self, wanted: Sequence[str]) -> Named | None:
         """The column of such a kind that is selected, or the one of the main table (none of its keys); a date also of
         the tables that are joined."""
-        if shown := next((named for named in self.selected() if self.kind_of(named) in wanted), None):
-            return shown
+        shown = [named for named in self.selected() if self.kind_of(named) in wanted]
+        if shown := [named for named in shown if "number" not in wanted or not self.is_key(named)]:
+            return shown[0]
         for table in self.statement.sources().values():
             own = [c for c in table.columns if not (refers(table, c.name) or ("number" in wanted and _is_mark(c)))]
             fits = [c.name for c in own if self.kinds[table.name.lower(), c.name.lower()] in wanted]

@@ -14,7 +14,7 @@ from nl2sql.sessions.edits import edited
 
 SHOP = """
 CREATE TABLE staff (staff_id INTEGER PRIMARY KEY, first_name TEXT, last_name TEXT, ssn INTEGER,
-    boss_id INTEGER REFERENCES staff(staff_id));
+    boss_id INTEGER REFERENCES staff(staff_id), bonus INTEGER);
 CREATE TABLE customers (customer_id INTEGER PRIMARY KEY, first_name TEXT, last_name TEXT, city TEXT, country TEXT,
     credit_limit REAL, staff_id INTEGER REFERENCES staff(staff_id));
 CREATE TABLE products (product_id INTEGER PRIMARY KEY, title TEXT, line TEXT, year INTEGER, buy_price REAL,
@@ -24,14 +24,15 @@ CREATE TABLE sales (sale_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES 
     amount REAL);
 CREATE TABLE pupils (pupil_id INTEGER PRIMARY KEY, lname TEXT, fname TEXT, sex TEXT, age INTEGER, rating INTEGER,
     on_grant TEXT);
-CREATE TABLE card_payments_daily (payment_id INTEGER PRIMARY KEY, paid REAL);
-INSERT INTO staff VALUES (1, 'Ada', 'Berg', 111, NULL), (2, 'Cem', 'Dogan', 222, 1), (3, 'Eva', 'Falk', 333, 2);
+CREATE TABLE card_payments_daily (payment_id INTEGER PRIMARY KEY, paid REAL, total REAL);
+INSERT INTO staff VALUES (1, 'Ada', 'Berg', 111, NULL, 0), (2, 'Cem', 'Dogan', 222, 1, 50),
+    (3, 'Eva', 'Falk', 333, 2, 80);
 INSERT INTO customers VALUES (1, 'Gil', 'Hart', 'Bonn', 'DE', 900.5, 2), (2, 'Ida', 'Juhl', 'Reno', 'US', 4000.5, 3);
 INSERT INTO products VALUES (1, 'Kite', 'Toys', 2001, 3.5, 9.5), (2, 'Lamp', 'Home', 2009, 8.5, 19.5),
     (3, 'Mug', 'Home', 2012, 1.5, 4.5);
 INSERT INTO sales VALUES (1, 1, 1, 2, '2004-03-05', 9.5), (2, 2, 2, 3, '2005-06-07', 19.5);
 INSERT INTO pupils VALUES (1, 'Kern', 'Lea', 'F', 12, 70, 'Y'), (2, 'Moser', 'Nils', 'M', 14, 80, 'N');
-INSERT INTO card_payments_daily VALUES (1, 5.5);
+INSERT INTO card_payments_daily VALUES (1, 5.5, 9.5);
 """
 RICH = "SELECT SUM(credit_limit) FROM customers WHERE country = 'DE' AND credit_limit > 500"
 EACH = "SELECT city, SUM(amount) FROM customers JOIN sales ON customers.customer_id = sales.customer_id GROUP BY city"
@@ -44,6 +45,9 @@ PEOPLE = "SELECT city FROM customers WHERE credit_limit > 500"
 NEW = "SELECT title FROM products WHERE year = 2009"
 PUPILS = "SELECT lname FROM pupils WHERE rating > 50"
 PRICES = "SELECT line, AVG(msrp) FROM products GROUP BY line"
+RICHEST = "SELECT first_name FROM customers ORDER BY credit_limit DESC LIMIT 1"
+PER_CITY = "SELECT city, COUNT(*) FROM customers GROUP BY city"
+BOUGHT = "SELECT city FROM customers JOIN sales ON customers.customer_id = sales.customer_id WHERE amount > 5"
 YEARS = "SELECT year, COUNT(*) FROM products GROUP BY year"
 
 
@@ -95,6 +99,22 @@ def edit(shop: Database, before: str, question: str) -> str:
         (NEW, "what do they cost?", NEW.replace("title", "buy_price")),
         (f"{DEAREST[:-1]}1", "how many products?", "SELECT COUNT(*) FROM products"),
         (PRICES, "the dearest", f"{PRICES} ORDER BY AVG(msrp) DESC LIMIT 1"),
+        (PUPILS.replace("lname", "AVG(age)"), "the youngest", PUPILS.replace("lname", "MIN(age)")),
+        (PUPILS.replace("lname", "AVG(age)"), "and the oldest?", PUPILS.replace("lname", "MAX(age)")),
+        (PUPILS, "their average age", PUPILS.replace("lname", "AVG(age)")),
+        (PEOPLE, "under 2 million", "SELECT city FROM customers WHERE credit_limit < 2000000"),
+        ("SELECT paid FROM card_payments_daily", "total above 350", "SELECT paid FROM card_payments_daily WHERE total"),
+        ("SELECT sale_id FROM sales", "over 50", "SELECT sale_id FROM sales WHERE amount > 50"),
+        (RICHEST.split(" ORDER")[0], "under 500 dollars", "FROM customers WHERE credit_limit < 500"),
+        ("SELECT year FROM products", "over $5", "SELECT year FROM products WHERE buy_price > 5"),
+        ("SELECT title FROM products", "the cheapest per line", "SELECT line, MIN(buy_price) FROM products GROUP BY"),
+        (
+            RICHEST,
+            "which products did they buy?",
+            f"(SELECT customer_id {RICHEST.partition(' ')[2].partition(' ')[2]})",
+        ),
+        ("SELECT first_name FROM staff", "only those with a bonus", "SELECT first_name FROM staff WHERE bonus <> 0"),
+        ("SELECT first_name FROM staff", "those without a bonus", "SELECT first_name FROM staff WHERE bonus = 0"),
     ],
 )
 def test_what_is_said_is_what_is_changed(before: str, question: str, after: str, shop: Database) -> None:
@@ -121,6 +141,22 @@ def test_what_is_said_is_what_is_changed(before: str, question: str, after: str,
         (PUPILS, "who was expelled?"),
         (EACH, "the latest 3"),  # a city has several dates
         (EACH, "with the credit limit"),
+        ("SELECT city FROM customers", "total refunds"),
+        (NEW.replace("title", "AVG(msrp)"), "top three"),
+        (NEW.replace("title", "AVG(msrp)"), "who got the most?"),
+        (NEW.replace("title", "AVG(msrp)"), "lowest buy price"),
+        (NEW.replace("title", "AVG(msrp)"), "the heaviest"),
+        (NEW, "line of at least 5"),
+        (PUPILS, "the costliest"),
+        (PUPILS.replace("lname", "DISTINCT on_grant"), "how many girls?"),
+        (NEW, "who shopped there?"),
+        (PER_CITY, "price over 2000"),
+        (PER_CITY, "lowest price"),
+        (YEARS, "the cheapest"),
+        (YEARS, "lowest buy price"),
+        ("SELECT year FROM products", "the best one"),
+        (PUPILS, "who reads most often?"),
+        (BOUGHT, "those without sales"),
         (SERVED.replace("COUNT(*)", "first_name"), "which was visited most often?"),
         ("SELECT first_name FROM staff WHERE boss_id = 1", "who trained the most?"),  # not by the number of a card
     ],
