@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.benchmarks.core import left_out_reason
-from nl2sql.errors import Nl2SqlError
+from nl2sql.errors import DatabaseError, Nl2SqlError
 from nl2sql.eval.rules import gold_order, results_match
 from nl2sql.interfaces import Benchmark, Question
 from nl2sql.sql.hardness import hardness
@@ -70,11 +70,16 @@ class _Checker:
 
     def prepare(self, db_id: str) -> None:
         """Find the database and build its reordered copies."""
+        from nl2sql.databases.sqlite.files import sqlite_file
         from nl2sql.eval.replicas import shuffled_copies
 
         try:
-            database: Any = self.benchmark.database(db_id)
-            path = Path(database.path)
+            database = self.benchmark.database(db_id)
+            path = sqlite_file(database)
+            if path is None:
+                raise DatabaseError(
+                    f"its database is one of {database.dialect}; golds are checked on SQLite files only"
+                )
             self.paths[db_id] = path, shuffled_copies(path, ORDERS)
         except Nl2SqlError as error:
             self.troubles[db_id] = str(error)

@@ -62,7 +62,10 @@ class FolderBenchmark:
 
         path = self.files.get(db_id)
         if path is None or not path.exists():
-            raise DatabaseError(f"benchmark {self.name!r} has no file for database {db_id!r} (read from {self.source})")
+            raise DatabaseError(
+                f"benchmark {self.name!r} has no file for database {db_id!r} (read from {self.source}); expected "
+                f"{db_id}/{db_id}.sqlite in its databases/, database/, dev_databases/ or train_databases/"
+            )
         with self._lock:
             if db_id not in self._open:
                 self._open[db_id] = SqliteDatabase(path, name=db_id)

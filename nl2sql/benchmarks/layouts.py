@@ -73,7 +73,9 @@ def read_folder(folder: Path) -> FolderBenchmark:
     layout = layout_of(folder)
     if layout is None:
         names = ", ".join(["questions.json", *SPLIT_FILES])
-        raise BenchmarkError(f"{folder} is not a benchmark folder: it has none of {names}")
+        inside = ", ".join(str(path) for path in sorted(folder.iterdir()) if path.is_dir() and layout_of(path))
+        hint = f"; name the one inside: {inside}" if inside else ""
+        raise BenchmarkError(f"{folder} is not a benchmark folder: it has none of {names}{hint}")
     name = folder.resolve().name
     if layout == "uniform":
         records = read_records(folder / "questions.json")
@@ -119,10 +121,10 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     """A JSON list of objects, or one object per line. Raises BenchmarkError that names the file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-        if path.suffix == ".jsonl":
-            records = [from_json(line) for line in text.split("\n") if line.strip()]
-        else:
-            records = from_json(text)
+        lines = [line for line in text.split("\n") if line.strip()]
+        several = len(lines) > 1 and all(line[0] == "{" and line.rstrip()[-1] == "}" for line in lines)
+        by_line = several or path.suffix == ".jsonl"
+        records = [from_json(line) for line in lines] if by_line else from_json(text)
     except (OSError, ValueError) as error:
         raise BenchmarkError(f"{path} cannot be read: {error}") from None
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):

@@ -13,6 +13,7 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class ForeignKey:
 @dataclass(frozen=True)
 class Column:
     name: str
-    type: str = ""  # as declared, upper case; "" when undeclared
+    type: str = ""  # as declared, upper case where case means nothing; "" when undeclared
     primary_key: bool = False
     not_null: bool = False
 
@@ -73,6 +74,31 @@ _RESERVED = """
     notnull nothing null offset on or order outer over partition primary raise references returning right rows select
     set table then to transaction trigger union unique update using values view when where window with"""
 RESERVED = frozenset(_RESERVED.split())
+_OF_POSTGRES_AND_DUCKDB = """
+    analyse analyze any array asymmetric authorization binary both collation column concurrently do false fetch freeze
+    ilike initially lateral leading like only overlaps placing similar some symmetric tablesample trailing true
+    variadic verbose"""
+_POSTGRES = """
+    current_catalog current_role current_schema current_user grant localtime localtimestamp session_user user"""
+_DUCKDB = """
+    anti asof at by describe glob lambda pivot pivot_longer pivot_wider positional qualify semi show summarize unpack
+    unpivot"""
+_MYSQL = """
+    accessible analyze before binary blob both by call cascade change char character column condition continue convert
+    cube current_role current_user cursor databases dec decimal declare delayed dense_rank describe div double dual each
+    elseif empty enclosed escaped exit explain false fetch float force fulltext function grant grouping groups ignore
+    infile inout int integer interval iterate json_table key keys kill lag lateral lead leading leave like linear lines
+    load localtime localtimestamp lock long loop match maxvalue mediumint mod modifies ntile numeric of optimize
+    optionally out outfile percent_rank precision procedure purge range rank read reads real recursive regexp release
+    rename repeat replace require restrict return revoke rlike row_number schemas separator show signal smallint spatial
+    specific sql sqlexception sqlstate sqlwarning ssl starting stored straight_join system terminated tinyint trailing
+    true undo unlock unsigned usage use utc_date utc_time utc_timestamp varchar varying virtual while write xor
+    year_month zerofill"""
+RESERVED_BY = {  # what their servers refuse, or take for something else (``user``), beside RESERVED
+    "postgres": RESERVED.union(_OF_POSTGRES_AND_DUCKDB.split(), _POSTGRES.split()),
+    "duckdb": RESERVED.union(_OF_POSTGRES_AND_DUCKDB.split(), _DUCKDB.split()),
+    "mysql": RESERVED.union(_MYSQL.split()),
+}
 PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -81,14 +107,20 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def quote_always(name: str) -> str:
-    """``name`` as a double-quoted SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
+def quote_always(name: str, dialect: str = "sqlite") -> str:
+    """``name`` as a quoted identifier of a dialect: in double quotes, or in backticks."""
+    sign = "`" if dialect in ("mysql", "clickhouse") else '"'
+    return sign + name.replace(sign, sign * 2) + sign
 
 
-def quote_name(name: str) -> str:
+def quote_name(name: str, dialect: str = "sqlite") -> str:
     """``name`` as it must be written in SQL: quoted only where it has to be."""
-    return name if PLAIN_NAME.fullmatch(name) and name.lower() not in RESERVED else quote_always(name)
+    plain = PLAIN_NAME.fullmatch(name) and name.lower() not in RESERVED_BY.get(dialect, RESERVED)
+    if dialect == "postgres":
+        plain = plain and name == name.lower()  # which folds what is not quoted
+    elif dialect == "clickhouse":
+        plain = plain and name.isascii()
+    return name if plain else quote_always(name, dialect)
 
 
 # ----------------------------------------------------------------------------------------------- introspection
@@ -196,44 +228,48 @@ def schema_to_text(schema: Schema, *, form: Form = "compact", samples: Samples |
     """
     samples = {table.lower(): values for table, values in (samples or {}).items()}
     if form == "ddl":
-        return "\n".join(_ddl(table, samples.get(table.name.lower(), {})) for table in schema.tables)
-    lines = [_compact(table, samples.get(table.name.lower(), {})) for table in schema.tables]
-    lines += [_arrow(table, key) for table in schema.tables for key in table.foreign_keys]
+        return "\n".join(_ddl(table, samples.get(table.name.lower(), {}), schema.dialect) for table in schema.tables)
+    lines = [_compact(table, samples.get(table.name.lower(), {}), schema.dialect) for table in schema.tables]
+    lines += [_arrow(table, key, schema.dialect) for table in schema.tables for key in table.foreign_keys]
     return "\n".join(lines)
 
 
-def _compact(table: Table, values: Mapping[str, Sequence[Any]]) -> str:
+def _compact(table: Table, values: Mapping[str, Sequence[Any]], dialect: str) -> str:
+    quote = partial(quote_name, dialect=dialect)
     columns = ", ".join(
-        " ".join(filter(None, (quote_name(c.name), c.type, "PK" if c.primary_key else ""))) for c in table.columns
+        " ".join(filter(None, (quote(c.name), c.type, "PK" if c.primary_key else ""))) for c in table.columns
     )
-    shown = "; ".join(f"{quote_name(c.name)}: {_literals(values[c.name])}" for c in table.columns if values.get(c.name))
+    shown = "; ".join(f"{quote(c.name)}: {_literals(values[c.name])}" for c in table.columns if values.get(c.name))
     notes = [note for note in ("view" if table.is_view else "", shown) if note]
-    return f"{quote_name(table.name)}({columns})" + (f" -- {'; '.join(notes)}" if notes else "")
+    return f"{quote(table.name)}({columns})" + (f" -- {'; '.join(notes)}" if notes else "")
 
 
-def _arrow(table: Table, key: ForeignKey) -> str:
+def _arrow(table: Table, key: ForeignKey, dialect: str) -> str:
+    quote = partial(quote_name, dialect=dialect)
+
     def side(name: str, columns: tuple[str, ...]) -> str:
-        listed = ", ".join(map(quote_name, columns))
-        return f"{quote_name(name)}.{listed if len(columns) == 1 else f'({listed})'}"
+        listed = ", ".join(map(quote, columns))
+        return f"{quote(name)}.{listed if len(columns) == 1 else f'({listed})'}"
 
     return f"{side(table.name, key.columns)} -> {side(key.ref_table, key.ref_columns)}"
 
 
-def _ddl(table: Table, values: Mapping[str, Sequence[Any]]) -> str:
+def _ddl(table: Table, values: Mapping[str, Sequence[Any]], dialect: str) -> str:
+    quote = partial(quote_name, dialect=dialect)
     keys = [c.name for c in table.columns if c.primary_key]
     entries: list[tuple[str, str]] = []
     for column in table.columns:
-        words = [quote_name(column.name), column.type]
+        words = [quote(column.name), column.type]
         words += ["PRIMARY KEY"] if keys == [column.name] else ["NOT NULL"] if column.not_null else []
         shown = values.get(column.name)
         entries.append((" ".join(filter(None, words)), f" -- {_literals(shown)}" if shown else ""))
     if len(keys) > 1:
-        entries.append((f"PRIMARY KEY ({', '.join(map(quote_name, keys))})", ""))
+        entries.append((f"PRIMARY KEY ({', '.join(map(quote, keys))})", ""))
     for key in table.foreign_keys:
-        own, theirs = (", ".join(map(quote_name, names)) for names in (key.columns, key.ref_columns))
-        entries.append((f"FOREIGN KEY ({own}) REFERENCES {quote_name(key.ref_table)} ({theirs})", ""))
+        own, theirs = (", ".join(map(quote, names)) for names in (key.columns, key.ref_columns))
+        entries.append((f"FOREIGN KEY ({own}) REFERENCES {quote(key.ref_table)} ({theirs})", ""))
     body = [f"  {text}{',' if i < len(entries) - 1 else ''}{note}" for i, (text, note) in enumerate(entries)]
-    head = f"CREATE TABLE {quote_name(table.name)} (" + (" -- a view" if table.is_view else "")
+    head = f"CREATE TABLE {quote(table.name)} (" + (" -- a view" if table.is_view else "")
     return "\n".join([head, *body, ");"])
 
 
@@ -283,7 +319,10 @@ def budget_schema(
     most = min(described or len(names), len(names))
 
     def text(tables: int, shown: Samples | None) -> str:
-        return _join(schema_to_text(focus(schema, names[:tables]), form=form, samples=shown), _rest(names[tables:]))
+        return _join(
+            schema_to_text(focus(schema, names[:tables]), form=form, samples=shown),
+            _rest(names[tables:], schema.dialect),
+        )
 
     for shown in (samples, None):
         whole = text(most, shown)
@@ -299,10 +338,10 @@ def _join(*parts: str) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _rest(names: Sequence[str], shown: int | None = None) -> str:
+def _rest(names: Sequence[str], dialect: str, shown: int | None = None) -> str:
     if not names:
         return ""
-    listed = ", ".join(map(quote_name, names[:shown]))
+    listed = ", ".join(quote_name(name, dialect) for name in names[:shown])
     cut = f" and {len(names) - shown} whose names are not shown" if shown is not None and shown < len(names) else ""
     return f"-- {len(names)} more table{'s' if len(names) > 1 else ''}, columns not shown: {listed}{cut}"
 
@@ -313,9 +352,9 @@ def _part_of_first_table(schema: Schema, count: Callable[[str], int], max_tokens
 
     def text(columns: int, names: int) -> str:
         missing = len(first.columns) - columns
-        note = f"-- {missing} more columns of {quote_name(first.name)} not shown" if missing else ""
-        part = Schema((replace(bare, columns=first.columns[:columns]),))
-        return _join(schema_to_text(part, form=form), note, _rest(others, names))
+        note = f"-- {missing} more columns of {quote_name(first.name, schema.dialect)} not shown" if missing else ""
+        part = replace(schema, tables=(replace(bare, columns=first.columns[:columns]),))
+        return _join(schema_to_text(part, form=form), note, _rest(others, schema.dialect, names))
 
     names = bisect_right(range(1, len(others) + 1), max_tokens, key=lambda n: count(text(1, n)))
     columns = bisect_right(range(2, len(first.columns) + 1), max_tokens, key=lambda n: count(text(n, names)))
@@ -325,21 +364,28 @@ def _part_of_first_table(schema: Schema, count: Callable[[str], int], max_tokens
 def column_samples(
     database: Database, schema: Schema, n: int, *, timeout_s: float = 2.0
 ) -> dict[str, dict[str, list[Any]]]:
-    """Up to ``n`` distinct values per column, as they come in the first 10,000 rows; strings cut to 40 characters.
+    """Up to ``n`` distinct values per column, out of the first 10,000 rows; strings cut to 40 characters.
 
-    NULLs, empty strings and blobs are no examples. Columns that cannot be read within ``timeout_s`` are left out.
+    They stand as they come in SQLite, elsewhere in an order of the engine's. NULLs, empty strings and blobs are no
+    examples. Columns that cannot be read within ``timeout_s`` are left out.
     """
     samples: dict[str, dict[str, list[Any]]] = {}
     for table in schema.tables if n > 0 else ():
         for column in table.columns:
-            name = quote_always(column.name)
-            sql = (
-                f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {quote_always(table.name)} LIMIT 10000) "
-                f"WHERE {name} IS NOT NULL AND typeof({name}) <> 'blob' AND {name} <> '' LIMIT {int(n)}"
-            )
-            result = database.run(sql, timeout_s=timeout_s, max_rows=n)
-            if result.success and result.rows:
-                values = [row[0] for row in result.rows]
+            sql = _distinct(table.name, column.name, n, schema.dialect)
+            result = database.run(sql, timeout_s=timeout_s, max_rows=n + 1)
+            if result.success:
+                values = [row[0] for row in result.rows if row[0] != "" and not isinstance(row[0], bytes)][:n]
                 shorter = [v[:MAX_VALUE_CHARS] if isinstance(v, str) else v for v in values]
-                samples.setdefault(table.name, {})[column.name] = shorter
+                if shorter:
+                    samples.setdefault(table.name, {})[column.name] = shorter
     return samples
+
+
+def _distinct(table: str, column: str, n: int, dialect: str) -> str:
+    """A query for distinct values; on other engines than SQLite one more, which may be empty."""
+    name = quote_always(column, dialect)
+    rows = f"SELECT DISTINCT {name} FROM (SELECT {name} FROM {quote_always(table, dialect)} LIMIT 10000)"
+    if dialect != "sqlite":
+        return f"{rows} AS first_rows WHERE {name} IS NOT NULL LIMIT {n + 1}"
+    return f"{rows} WHERE {name} IS NOT NULL AND typeof({name}) <> 'blob' AND {name} <> '' LIMIT {int(n)}"

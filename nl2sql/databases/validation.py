@@ -85,7 +85,9 @@ def validate_sql(sql: str, schema: Schema, database: Database | None = None) -> 
     if any(token.token_type == TokenType.SEMICOLON for token in stream):
         return _rejected("multi_statement")
     tree = parse(statement)
-    if stream[0].token_type not in _QUERY_STARTS or (tree is not None and not isinstance(tree, exp.Query)):
+    if stream[0].token_type not in _QUERY_STARTS or (
+        tree is not None and not isinstance(tree, (exp.Query, exp.Values))
+    ):
         return _rejected("not_select")
     problems = _problems(statement, tree, schema)
     explained = database.explain(statement) if database is not None else None

@@ -12,6 +12,7 @@ Not covered: names inside statements that sqlglot cannot parse, and columns of s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -252,7 +253,7 @@ class _Walk:
             if len(certain) > 1 and not _is_alias_of_order(node, level):
                 self._report("ambiguous_column", node.name, "", level)
                 return
-            if owners or name in level.aliases or any(source.columns is None for source in level.sources):
+            if owners or name in level.aliases or any(_may_have(source, name) for source in level.sources):
                 return
             if name in _ROWID and any(source.hidden_rowid for source in level.sources):
                 return
@@ -294,8 +295,13 @@ def _levels(scope: _Scope | None) -> Iterator[_Scope]:
         scope = scope.outer
 
 
+def _may_have(source: _Source, name: str) -> bool:
+    """Whether its columns are not known, or some are expressions, whose text is their name: "count(*)"."""
+    return source.columns is None or ("" in source.columns and re.search(r"[^\w\s]", name) is not None)
+
+
 def _has(source: _Source, name: str) -> bool:
-    return source.columns is None or name in source.columns or (name in _ROWID and source.hidden_rowid)
+    return name in (source.columns or ()) or _may_have(source, name) or (name in _ROWID and source.hidden_rowid)
 
 
 def _as_list(value: object) -> Iterable[Tree]:
@@ -320,14 +326,23 @@ def _first_branch_names(query: Tree) -> Columns:
         query = query.left if isinstance(query, exp.SetOperation) else query.this
     if not isinstance(query, exp.Select) or any(item.is_star for item in query.expressions):
         return None
-    return frozenset(item.alias_or_name.lower() for item in query.expressions)
+    return frozenset(map(_name_of, query.expressions))
+
+
+def _name_of(item: Tree) -> str:
+    """The name of a column of a result, in lower case; "" for an expression, which SQLite calls by its text."""
+    if item.alias:
+        return item.alias.lower()
+    while isinstance(item, (exp.Paren, exp.Collate)):
+        item = item.this
+    return item.name.lower() if isinstance(item, exp.Column) else ""
 
 
 def _output(node: exp.Select, scope: _Scope) -> Columns:
     names: set[str] = set()
     for item in node.expressions:
         if not item.is_star:
-            names.add(item.alias_or_name.lower())
+            names.add(_name_of(item))
             continue
         prefix = item.table.lower() if isinstance(item, exp.Column) else ""
         for source in scope.sources:

@@ -21,7 +21,9 @@ from nl2sql.benchmarks import (
 )
 from nl2sql.benchmarks.check import check_questions
 from nl2sql.benchmarks.layouts import read_records, with_unique_ids
+from nl2sql.benchmarks.on_engine import OnEngine
 from nl2sql.errors import BenchmarkError, DatabaseError, UsageError
+from nl2sql.eval.suites.check import check_strength
 from nl2sql.interfaces import Question
 
 SHARED = os.environ.get("NL2SQL_BENCHMARKS")  # read before the fixture below takes it away
@@ -187,6 +189,18 @@ def test_a_broken_folder_is_one_clear_line(tmp_path, content, message):
         load_benchmark(tmp_path)
 
 
+def test_a_folder_above_a_benchmark_names_it(tmp_path):
+    write(tmp_path / "dev_20240627" / "dev.json", [record(0)])
+    with pytest.raises(BenchmarkError, match=f"name the one inside: {tmp_path / 'dev_20240627'}$"):
+        load_benchmark(tmp_path)
+
+
+def test_a_missing_database_says_where_it_is_expected(tmp_path):
+    write(tmp_path / "dev.json", [record(0)])
+    with pytest.raises(DatabaseError, match=r"expected shop/shop\.sqlite in its databases/, database/, dev_databases/"):
+        load_benchmark(tmp_path).database("shop")
+
+
 def test_a_database_id_cannot_leave_the_folder(tmp_path, shop):
     write(tmp_path / "b" / "questions.json", [record(0, db_id="../shop")])
     assert load_benchmark(tmp_path / "b").left_out == {"db_missing": 1}
@@ -229,6 +243,14 @@ def test_a_record_of_json_lines_ends_at_a_line_feed_alone(tmp_path):
     text = json.dumps({"question": "Which are\u2028named\x85so?"}, ensure_ascii=False)
     (tmp_path / "questions.jsonl").write_text(f"{text}\r\n{text}\n", encoding="utf-8")
     assert read_records(tmp_path / "questions.jsonl") == [json.loads(text)] * 2
+
+
+def test_a_file_of_json_may_hold_json_lines(tmp_path, shop):
+    lines = "\r\n".join(json.dumps(record(n)) for n in range(3))
+    (tmp_path / "dev.json").write_text(f"\ufeff{lines}\r\n", encoding="utf-8")
+    assert [q.text for q in load_benchmark(tmp_path, split="dev").questions] == [
+        record(n)["question"] for n in range(3)
+    ]
 
 
 def test_a_data_set_says_what_it_lacks(data_set, tmp_path):
@@ -336,6 +358,16 @@ def test_a_gold_over_a_full_text_table_is_no_fault(tmp_path):
     first, second = (Question(text="?", id=gold[-4:], db_id="texts", gold=(gold,)) for gold in golds)
     (fault,) = check_questions(FolderBenchmark("toy", [first, second], {}, {"texts": path}), [first, second])
     assert "does not run: no such table: dox" in fault.reason
+
+
+def test_golds_over_another_engine_are_not_checked(tmp_path):
+    duckdb = pytest.importorskip("duckdb", reason="pip install duckdb")
+    duckdb.connect(str(tmp_path / "x.duckdb")).execute("CREATE TABLE t (n int)").close()
+    question = Question(text="?", id="q", db_id="x", gold=("SELECT n FROM t",))
+    elsewhere = OnEngine("toy", [question], {}, f"duckdb:{tmp_path}/x.duckdb")
+    (fault,) = check_questions(elsewhere, [question])
+    assert fault.reason == "its database is one of duckdb; golds are checked on SQLite files only"
+    assert check_strength(elsewhere, [question], method="perturb").left_out == {"the database is no SQLite file": 1}
 
 
 def test_a_declared_difficulty_is_checked(shop):

@@ -15,6 +15,7 @@ import servers
 
 from nl2sql.databases.engines import open_database
 from nl2sql.databases.engines.database import EngineDatabase, engine_error_kind, without_excerpt
+from nl2sql.databases.schema import column_samples
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.interfaces import Database
 
@@ -110,6 +111,15 @@ def test_a_text_may_hold_whatever_ends_a_line_somewhere(dialect: str, engine: Ca
     text = "a\x85b\u2028c\u2029d\x0be\x0cf\x1cg\nh\ri"
     found = engine(dialect).run(f"SELECT '{text}', name FROM customers ORDER BY name LIMIT 1")
     assert [row[0] for row in found.rows] == [text], found.error
+
+
+@pytest.mark.parametrize("dialect", OTHERS)
+def test_columns_have_samples_on_any_engine(dialect: str, engine: Callable[[str], Database]) -> None:
+    database = engine(dialect)
+    samples = column_samples(database, database.schema(), 2)
+    assert set(samples["orders"]) == set(COLUMNS["orders"])
+    assert all(len(values) == 2 for values in samples["orders"].values())
+    assert "Ada Moss" in samples["customers"]["name"]
 
 
 KINDS = [

@@ -199,6 +199,24 @@ def test_names_are_quoted_only_where_sql_needs_it(name: str, written: str) -> No
     assert quote_name(name) == written
 
 
+@pytest.mark.parametrize(
+    ("dialect", "written"),
+    [
+        ("postgres", '"Order Items"("Id", "user", größe, "rank.no", rank)'),
+        ("mysql", "`Order Items`(Id, user, größe, `rank.no`, `rank`)"),
+        ("duckdb", '"Order Items"(Id, user, größe, "rank.no", rank)'),
+        ("clickhouse", "`Order Items`(Id, user, `größe`, `rank.no`, rank)"),
+    ],
+)
+def test_names_are_quoted_as_the_engine_reads_them(dialect: str, written: str) -> None:
+    columns = tuple(map(Column, ("Id", "user", "größe", "rank.no", "rank")))
+    schema = Schema((Table("Order Items", columns), Table("Order", (Column("a"),))), dialect)
+    assert schema_to_text(focus(schema, ["order items"])) == written
+    sign = "`" if dialect in ("mysql", "clickhouse") else '"'
+    assert budget_schema(schema, len, 1000, described=1).endswith(f"columns not shown: {sign}Order{sign}")
+    assert schema_to_text(schema, form="ddl").startswith(f"CREATE TABLE {sign}Order Items{sign} (")
+
+
 def test_every_unquoted_name_is_one_that_sqlite_takes() -> None:
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         words = """abort action after analyze always attach before begin by cascade cast column conflict current

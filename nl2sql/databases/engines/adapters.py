@@ -6,6 +6,7 @@ a list of words; ``one_query`` merely refuses early what is none. ``Refused`` ca
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from nl2sql.databases.engines.statement import Refused, one_query
 
 MEMORY = "1GB"
 BATCH = 1000  # rows fetched at once
+AS_WRITTEN = ("date", "time", "timetz", "timestamp", "timestamptz", "interval", "json", "jsonb", "record")
 Rows = tuple[list[str], Iterator[tuple]]
 
 
@@ -57,15 +59,15 @@ class DuckDb:
             "SELECT table_name, column_name, data_type, is_nullable FROM duckdb_columns() "
             "WHERE NOT internal AND schema_name = 'main' ORDER BY table_oid, column_index"
         ).fetchall()
+        if not columns:
+            raise Refused("other", "schema main has no tables, and only those of main are read")
         keys = self.connection.execute(
             "SELECT table_name, constraint_type, constraint_column_names, referenced_table, referenced_column_names "
             "FROM duckdb_constraints() WHERE constraint_type IN ('PRIMARY KEY', 'FOREIGN KEY') "
-            "ORDER BY constraint_index"
+            "AND schema_name = 'main' ORDER BY constraint_index"
         ).fetchall()
-        views = {
-            row[0]
-            for row in self.connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
-        }
+        named = "SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'"
+        views = {row[0] for row in self.connection.execute(named).fetchall()}
         primary = {row[0]: list(row[2]) for row in keys if row[1] == "PRIMARY KEY"}
         foreign = [[row[0], list(row[2]), row[3], list(row[4])] for row in keys if row[1] == "FOREIGN KEY"]
         return described([[t, c, kind, not null] for t, c, kind, null in columns], primary, foreign, views)
@@ -74,6 +76,8 @@ class DuckDb:
 class Postgres:
     """A PostgreSQL server through an unprivileged role: a fresh READ ONLY transaction for each statement.
 
+    Values come as the server writes them where Python has none such: enums, 1 mon, infinity, 24:00, years BC. Tables
+    are those of the first schema of the search path, as far as the role may read them, partitions as one table.
     Raises Refused where the role could read the server's files or run its programs: a transaction cannot stop that.
     """
 
@@ -81,9 +85,12 @@ class Postgres:
 
     def __init__(self, target: str, scratch: str) -> None:
         import psycopg
+        from psycopg.types.string import TextLoader
 
-        self.connection = psycopg.connect(target, autocommit=True, connect_timeout=10)
+        self.connection = psycopg.connect(target, autocommit=True, connect_timeout=10, client_encoding="UTF8")
         self.connection.prepare_threshold = None
+        for kind in AS_WRITTEN:
+            self.connection.adapters.register_loader(kind, TextLoader)
         number = self.connection.info.server_version
         self.version = f"{number // 10000}.{number % 10000}"
         risky = self.connection.execute(
@@ -102,34 +109,68 @@ class Postgres:
         connection.execute("DISCARD ALL")
         connection.execute("BEGIN READ ONLY")
         connection.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout_s * 1000))}")
-        cursor = connection.cursor()
-        # Binary results make psycopg use the extended protocol, which takes exactly one statement.
-        cursor.execute(f"EXPLAIN {sql}" if explain else sql, binary=True)
-        if cursor.description is None:
-            raise Refused("denied", "not a SELECT: the statement returns no columns")
-        return [column.name for column in cursor.description], _fetched(cursor)
+        connection.execute("SET LOCAL datestyle = ISO; SET LOCAL intervalstyle = postgres")
+        return self._streamed(f"EXPLAIN {sql}" if explain else sql)
+
+    def _streamed(self, sql: str) -> Rows:
+        """Columns and rows, which come as they are asked for; the protocol of a stream takes exactly one statement."""
+        from psycopg import ProgrammingError, capabilities
+
+        cursor = self.connection.cursor()
+        rows = cursor.stream(sql, size=BATCH if capabilities.has_stream_chunked() else 1)
+        try:
+            first = next(rows, None)
+        except ProgrammingError as error:
+            if error.sqlstate is not None:
+                raise
+            raise Refused("denied", "not a SELECT: the statement returns no columns") from None
+        if first is not None:
+            return [column.name for column in cursor.description or ()], itertools.chain([first], rows)
+        server = self.connection.pgconn  # of no rows a stream tells nothing, so that the server is asked again
+        server.prepare(b"", sql.encode())
+        shape = server.describe_prepared(b"")
+        return [(shape.fname(place) or b"").decode() for place in range(shape.nfields)], iter(())
 
     def tables(self) -> list[dict[str, Any]]:
         run = self.connection.execute
         run("ROLLBACK")
         columns = run(
             "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, c.relkind IN ('v', 'm') "
-            "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') "
-            "AND c.relnamespace = current_schema()::regnamespace AND a.attnum > 0 AND NOT a.attisdropped "
+            "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition AND n.nspname = current_schema() "
+            "AND a.attnum > 0 AND NOT a.attisdropped AND has_column_privilege(c.oid, a.attnum, 'SELECT') "
             "ORDER BY c.oid, a.attnum"
         ).fetchall()
+        if not columns:
+            raise Refused("other", self._nothing_to_read())
         keys = run(
             "SELECT k.contype, t.relname, ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY u(n, i) "
             "JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n ORDER BY u.i), f.relname, "
             "ARRAY(SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY u(n, i) JOIN pg_attribute a ON "
             "a.attrelid = k.confrelid AND a.attnum = u.n ORDER BY u.i) FROM pg_constraint k JOIN pg_class t ON "
-            "t.oid = k.conrelid LEFT JOIN pg_class f ON f.oid = k.confrelid WHERE k.contype IN ('p', 'f') AND "
-            "k.connamespace = current_schema()::regnamespace ORDER BY k.oid"
+            "t.oid = k.conrelid LEFT JOIN pg_class f ON f.oid = k.confrelid JOIN pg_namespace n ON "
+            "n.oid = k.connamespace WHERE k.contype IN ('p', 'f') AND n.nspname = current_schema() AND "
+            "(f.oid IS NULL OR f.relnamespace = n.oid) ORDER BY k.oid"
         ).fetchall()
         primary = {row[1]: row[2] for row in keys if _text(row[0]) == "p"}
         foreign = [[row[1], row[2], row[3], row[4]] for row in keys if _text(row[0]) == "f"]
         views = {row[0] for row in columns if row[4]}
         return described([row[:4] for row in columns], primary, foreign, views)
+
+    def _nothing_to_read(self) -> str:
+        """Why there are no tables, with the schemas that have some."""
+        run = self.connection.execute
+        here = (run("SELECT current_schema()").fetchone() or (None,))[0]
+        others = run(
+            "SELECT DISTINCT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE "
+            "c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname !~ '^(pg_|information_schema$)' "
+            "AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') ORDER BY 1"
+        ).fetchall()
+        return (
+            f"schema {here or 'of the search path'} has no tables that this role may read; with such tables: "
+            f"{', '.join(name for (name,) in others) or 'none'}; "
+            "name another: postgresql://USER@HOST/NAME?options=-csearch_path%3DSCHEMA"
+        )
 
 
 class MySql:
@@ -144,6 +185,8 @@ class MySql:
         from urllib.parse import parse_qs, unquote, urlsplit
 
         import pymysql
+        from pymysql.constants import FIELD_TYPE
+        from pymysql.converters import conversions
 
         url = urlsplit(target)
         self.database = unquote(url.path.lstrip("/"))
@@ -159,6 +202,7 @@ class MySql:
             autocommit=True,
             connect_timeout=10,
             local_infile=False,
+            conv=conversions | {FIELD_TYPE.TIME: str},  # 25:05:00, no days and seconds
         )
         self.version = str(self._all("SELECT version()")[0][0]).partition("-")[0]
         self.mariadb = "mariadb" in str(self._all("SELECT version()")[0][0]).lower()
@@ -167,6 +211,8 @@ class MySql:
                 raise Refused("denied", f"the user has rights on all databases ({grant[:60]}...); {READ_ONLY_ROLE}")
 
     def _all(self, sql: str, *values: str) -> list[tuple]:
+        if not self.connection.open:
+            self.connection.connect()
         with self.connection.cursor() as cursor:
             cursor.execute(sql, values or None)
             return list(cursor.fetchall())
@@ -175,17 +221,26 @@ class MySql:
         from pymysql.cursors import SSCursor
 
         sql = one_query(sql, self.dialect)
-        self.connection.rollback()
         limit = (
             f"max_statement_time = {timeout_s:.3f}" if self.mariadb else f"max_execution_time = {timeout_s * 1000:.0f}"
         )
-        for statement in ("SET SESSION sql_mode = DEFAULT", f"SET SESSION {limit}", "START TRANSACTION READ ONLY"):
+        bounds = ("ROLLBACK", "SET SESSION sql_mode = DEFAULT", f"SET SESSION {limit}", "START TRANSACTION READ ONLY")
+        for statement in bounds:
             self._all(statement)
         cursor = self.connection.cursor(SSCursor)
         cursor.execute(f"EXPLAIN {sql}" if explain else sql)
         if cursor.description is None:
             raise Refused("denied", "not a SELECT: the statement returns no columns")
-        return [column[0] for column in cursor.description], _fetched(cursor)
+        return [column[0] for column in cursor.description], self._unbuffered(cursor)
+
+    def _unbuffered(self, cursor: Any) -> Iterator[tuple]:
+        """The rows as they come. Where not all are taken the connection ends: the server would send the rest first."""
+        try:
+            yield from _fetched(cursor)
+        finally:
+            if cursor._result is not None and cursor._result.unbuffered_active:
+                cursor._result.unbuffered_active = False
+                self.connection.close()
 
     def tables(self) -> list[dict[str, Any]]:
         columns = self._all(
@@ -197,7 +252,7 @@ class MySql:
         keys = self._all(
             "SELECT table_name, constraint_name, column_name, referenced_table_name, referenced_column_name FROM "
             "information_schema.key_column_usage WHERE table_schema = %s AND (constraint_name = 'PRIMARY' OR "
-            "referenced_table_name IS NOT NULL) ORDER BY table_name, constraint_name, ordinal_position",
+            "referenced_table_schema = table_schema) ORDER BY table_name, constraint_name, ordinal_position",
             self.database,
         )
         primary: dict[str, list[str]] = {}

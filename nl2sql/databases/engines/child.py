@@ -18,7 +18,7 @@ import os
 import resource
 import signal
 import sys
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -35,18 +35,44 @@ FILE_BYTES = 2**20  # ClickHouse writes a status file
 
 
 def plain(value: Any) -> Any:
-    """A value of a result as SQLite would hold it: number, text, None or blob; dates as ISO text."""
+    """A value of a result as SQLite would hold it: number, text, None or blob; dates as ISO text, lists as JSON."""
     if value is None or isinstance(value, (str, int)):
         return int(value) if isinstance(value, bool) else value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Decimal):
+        if not value.is_finite():
+            return str(float(value))
         return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"b": bytes(value).hex()}
     if isinstance(value, datetime):
         return value.isoformat(" ")
+    if isinstance(value, timedelta):
+        return _interval(value)
+    if isinstance(value, (list, tuple, dict)):
+        return json.dumps(_nested(value), ensure_ascii=False)
     return value.isoformat() if isinstance(value, (date, time)) else str(value)
+
+
+def _interval(value: timedelta) -> str:
+    """``-01:00:00``, ``32 days``, ``1 day 02:03:04.500000``: as DuckDB writes it; Python says -1 day, 23:00:00."""
+    sign, value = ("-", -value) if value < timedelta(0) else ("", value)
+    days = f"{sign}{value.days} day{'s' if value.days > 1 else ''}" if value.days else ""
+    rest = value - timedelta(value.days)
+    time_of_day = f"{sign}{(datetime.min + rest).time().isoformat()}" if rest or not days else ""
+    return " ".join(part for part in (days, time_of_day) if part)
+
+
+def _nested(value: Any) -> Any:
+    """A value inside a list or a struct as JSON has it; blobs as hex."""
+    if isinstance(value, dict):
+        return {str(_nested(key)): _nested(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_nested(part) for part in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    return value if isinstance(value, bool) else plain(value)
 
 
 def execute_request(adapter: Any, request: list[Any]) -> list[Any]:

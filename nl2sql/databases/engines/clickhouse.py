@@ -25,6 +25,7 @@ SETTINGS = {
     "max_threads": "1",
     "max_memory_usage": str(2**30),
     "max_result_bytes": str(64 * 2**20),
+    "output_format_json_quote_denormals": "1",  # else nan and inf come as null
 }
 
 
@@ -64,13 +65,15 @@ class ClickHouse:
     def tables(self) -> list[dict[str, Any]]:
         columns = self._rows(
             "SELECT table, name, type, 1, is_in_primary_key FROM system.columns WHERE database = 'default'"
-            " ORDER BY table, position"
+            " AND NOT startsWith(table, '.inner') ORDER BY table, position"
         )
         views = self._rows("SELECT name FROM system.tables WHERE database = 'default' AND engine LIKE '%View'")
         primary: dict[str, list[str]] = {}
         for table, name, *_, key in columns:
             primary.setdefault(table, []).extend([name] if key else [])
-        rows = [[t, c, kind, not kind.startswith("Nullable")] for t, c, kind, *_ in columns]
+        rows = [
+            [t, c, kind, not kind.startswith(("Nullable(", "LowCardinality(Nullable("))] for t, c, kind, *_ in columns
+        ]
         return described(rows, primary, [], {row[0] for row in views})
 
     def _rows(self, sql: str) -> list[list[Any]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
+from nl2sql.databases.schema import Column, ForeignKey, Schema, Table, quote_always
 from nl2sql.databases.sqlite.limits import check_bounds
 from nl2sql.databases.sqlite.process import Worker, WorkerGone, forgets_after_fork
 from nl2sql.errors import DatabaseError, UsageError, one_line
@@ -33,6 +33,7 @@ EXTRAS = {"clickhouse": "chdb", "duckdb": "duckdb", "postgres": "psycopg[binary]
 
 EXCERPT = re.compile(r"\n+LINE \d+:.*\n *\^+ *$", re.MULTILINE)
 CANDIDATES = re.compile(r"(Candidate functions:\n(?:[ \t]+\S.*\n){5})((?:[ \t]+\S.*(?:\n|$))+)")
+QUOTED_OR_NOT = re.compile(r"""'[^']*'|"[^"]*"|[^'"]+|.""")
 PROBES = {
     "postgres": ("pg_isready -h {host} -p {port}", 5432),
     "mysql": ("mariadb-admin -h {host} -P {port} ping", 3306),
@@ -130,7 +131,9 @@ class EngineDatabase:
         """SHA-256 of schema and rows; the order of the rows does not count. Reads every table."""
         digest = hashlib.sha256(repr(self.schema()).encode())
         for table in self.schema().tables:
-            result = self.run(f"SELECT * FROM {self._quoted(table.name)}", timeout_s=600.0, max_rows=10**9)
+            result = self.run(
+                f"SELECT * FROM {quote_always(table.name, self.dialect)}", timeout_s=600.0, max_rows=10**9
+            )
             if not result.success:
                 raise DatabaseError(f"table {table.name!r} of {self.name} cannot be read: {result.error}")
             for row in sorted(json.dumps(row, default=repr) for row in result.rows):
@@ -143,7 +146,7 @@ class EngineDatabase:
             reply = self._ask(["tables"], OPEN_S)
             if reply[0] != "ok":
                 raise DatabaseError(f"the schema of {self.name} cannot be read: {reply[2]}")
-            self._schema = Schema(tuple(map(_table, reply[1])), self.dialect)
+            self._schema = Schema(tuple(_table(entry, self.dialect) for entry in reply[1]), self.dialect)
         return self._schema
 
     def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
@@ -152,7 +155,9 @@ class EngineDatabase:
         if described is None:
             names = ", ".join(t.name for t in self.schema().tables[:20])
             raise UsageError(f"no table {table!r} in {self.name}; its tables: {names}")
-        result = self.run(f"SELECT * FROM {self._quoted(described.name)} LIMIT {int(n)}", timeout_s=10.0, max_rows=n)
+        result = self.run(
+            f"SELECT * FROM {quote_always(described.name, self.dialect)} LIMIT {int(n)}", timeout_s=10.0, max_rows=n
+        )
         if not result.success:
             raise DatabaseError(f"table {described.name!r} of {self.name} cannot be read: {result.error}")
         return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
@@ -169,10 +174,6 @@ class EngineDatabase:
         """End the process. Idempotent; a later call starts it anew."""
         with self._lock:
             self._drop()
-
-    def _quoted(self, name: str) -> str:
-        sign = "`" if self.dialect in ("mysql", "clickhouse") else '"'
-        return sign + name.replace(sign, sign * 2) + sign
 
     def _execute(self, mode: str, sql: str, timeout_s: float, max_rows: int) -> RunResult:
         check_bounds(timeout_s, max_rows)
@@ -253,10 +254,17 @@ class EngineDatabase:
             self._scratch = None
 
 
-def _table(entry: dict[str, Any]) -> Table:
+def _kind(declared: str, dialect: str) -> str:
+    """A type in capitals, but for what it quotes: the values of an ENUM. ClickHouse's types know case."""
+    if dialect == "clickhouse":
+        return declared
+    return QUOTED_OR_NOT.sub(lambda part: part[0] if part[0][0] in "'\"" else part[0].upper(), declared)
+
+
+def _table(entry: dict[str, Any], dialect: str) -> Table:
     return Table(
         entry["name"],
-        tuple(Column(name, kind.upper(), key, not_null) for name, kind, key, not_null in entry["columns"]),
+        tuple(Column(name, _kind(kind, dialect), key, not_null) for name, kind, key, not_null in entry["columns"]),
         tuple(ForeignKey(tuple(own), other, tuple(columns)) for own, other, columns in entry["foreign_keys"]),
         is_view=entry["view"],
     )

@@ -15,6 +15,6 @@ def described(
         entry = tables.setdefault(table, {"name": table, "columns": [], "foreign_keys": [], "view": table in views})
         entry["columns"].append([column, kind, column in primary.get(table, ()), bool(not_null)])
     for table, own, other, other_columns in foreign:
-        if table in tables:
+        if table in tables and other in tables:  # which may be one that this user does not see
             tables[table]["foreign_keys"].append([own, other, other_columns])
     return list(tables.values())

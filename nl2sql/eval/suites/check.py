@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from nl2sql.databases.sqlite.files import sqlite_file
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.suites import SuiteOrder, build_suites, source_data
 from nl2sql.eval.suites.workshop import SuiteTask, run_tasks
@@ -143,10 +144,14 @@ def _paths(benchmark: Benchmark, questions: Sequence[Question], strength: Streng
     paths: dict[str, Path] = {}
     for question in questions:
         try:
-            database: Any = benchmark.database(question.db_id)
-            paths[question.id] = Path(database.path)
+            path = sqlite_file(benchmark.database(question.db_id))
         except DatabaseError:
             _leave_out(strength, "the database cannot be read")
+            continue
+        if path is None:
+            _leave_out(strength, "the database is no SQLite file")
+        else:
+            paths[question.id] = path
     return paths
 
 
