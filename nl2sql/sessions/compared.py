@@ -20,7 +20,7 @@ from datetime import date, timedelta
 
 from sqlglot import exp
 
-from nl2sql.sessions.naming import Kinds, Named
+from nl2sql.sessions.naming import Kinds, Named, edit_words
 from nl2sql.sessions.reading import Comparison
 from nl2sql.sessions.statement import Statement, parts_of
 from nl2sql.sql.words import words
@@ -61,6 +61,17 @@ def price_of(statement: Statement, kinds: Kinds) -> Named | None:
         for column in table.columns:
             if kinds[table.name.lower(), column.name.lower()] == "number" and PRICE & set(words(column.name)):
                 return Named(table.name, column.name)
+    return None
+
+
+def dimension(text: str, comparison: Comparison, statement: Statement, kinds: Kinds) -> Named | None:
+    """The number that "and higher than 100?" is about: a height, whatever else was compared."""
+    before = text[: comparison.start].rstrip()
+    for said, names in edit_words()["comparatives"].items():
+        if re.search(rf"\b(?:{said})$", before):
+            every = [(table.name, column.name) for table in statement.sources().values() for column in table.columns]
+            fits = [Named(t, c) for t, c in every if kinds[t.lower(), c.lower()] == "number" and {*names} & {*words(c)}]
+            return fits[0] if len(fits) == 1 else None
     return None
 
 

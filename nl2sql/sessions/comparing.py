@@ -21,6 +21,7 @@ from nl2sql.sessions.compared import (
     bound_groups,
     comparison_condition,
     contradict,
+    dimension,
     is_of_a_price,
     kinds_for,
     money,
@@ -55,6 +56,7 @@ class Comparisons(Where):
             itertools.chain(before, alone) if bound else itertools.chain.from_iterable(zip(before, alone, strict=True))
         )
         named = age_compared(self.reading.text[: comparison.start], self.statement, self.kinds)
+        named = named or dimension(self.reading.text, comparison, self.statement, self.kinds)
         if not (named := named or self._price(comparison)) and (named := next(filter(None, near), None)):
             self._is_no_figure(named)
         named = named or self._money(comparison)

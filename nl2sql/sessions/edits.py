@@ -34,7 +34,7 @@ from nl2sql.sessions.grouping import busiest_group, grouped_by
 from nl2sql.sessions.naming import edit_words, named_column, named_group, named_table
 from nl2sql.sessions.ordering import best_first, extreme_of_each, figure_said, order, order_instead, superlative
 from nl2sql.sessions.people import figure_of_ages, people_words
-from nl2sql.sessions.reading import Phrase, Reading, read_followup
+from nl2sql.sessions.reading import SO_MANY, Phrase, Reading, read_followup
 from nl2sql.sessions.shown import Shown, what_is_shown
 from nl2sql.sessions.statement import Statement, read_statement
 from nl2sql.sql.same import same_sql
@@ -281,6 +281,8 @@ class Editor:
         self.statement.select([*kept, figure])
 
     def _aggregate(self, before: Statement) -> bool:
+        if re.search(rf"[a-z]{{3,}}est {SO_MANY}\b", self.reading.text):  # "the smallest two" are no figure
+            return False
         column = self._aggregated_column()
         if column is None:
             return False
@@ -310,7 +312,8 @@ class Editor:
     def _extreme_value(self) -> None:
         """ "the largest one?" behind a sum or an average. Raises LookupError where a row is asked for."""
         column = self.statement.aggregates()[0].find(exp.Column)
-        if self.reading.limit or re.search(r"\bwho\b", self.reading.text):
+        counted = self.statement.aggregates()[0].find(exp.Count) is not None
+        if self.reading.limit or counted or re.search(r"\bwho\b", self.reading.text):
             raise LookupError("rows behind a figure")
         if column is not None and self.reading.adjective:
             figure_said(column, self.conditions)
@@ -333,7 +336,7 @@ class Editor:
             if named and not self.conditions.is_key(named):  # "the oldest captain" is no captain_id
                 return self.statement.column(named.table, named.column)
         for aggregate in self.statement.aggregates():
-            if (column := aggregate.find(exp.Column)) is not None:
+            if (column := aggregate.find(exp.Column)) is not None and not aggregate.find(exp.Count):
                 return figure_said(column, self.conditions).copy()
         rows = not self.statement.grouped and not self.statement.aggregates()
         if rows and self.reading.aggregate in ("MAX", "MIN"):
@@ -360,9 +363,14 @@ class Editor:
 
     def _show(self, shown: Shown) -> None:
         statement = self.statement
-        if statement.grouped or statement.aggregates():
-            statement.clear("group", "having", "order", "limit", "distinct")
-        if statement.tree.args.get("limit") and any(statement.step_to_many(each.table) for each in shown.columns):
+        own = all(statement.one_per_group(each.table, each.column) for each in shown.columns)
+        few = own and any(statement.tree.args.get(part) for part in ("having", "limit"))
+        if statement.grouped and not own and "filter groups" in self.operations:
+            raise LookupError("one value of each group")
+        if (statement.grouped and not few) or (statement.aggregates() and not statement.grouped):
+            statement.clear("group", "having", "order", "limit", "distinct")  # else: "who has more than five?"
+        repeated = any(statement.step_to_many(each.table) for each in shown.columns)
+        if repeated and statement.tree.args.get("limit") and not statement.grouped:
             statement.among_few()  # "what loans do they have?" behind the richest
         columns = [statement.column(each.table, each.column) for each in shown.columns]
         limit = statement.tree.args.get("limit")  # each of the five that are shown, not five different ones

@@ -194,6 +194,6 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
         return max(births or fits, key=lambda fit: (fit.table.lower(), fit.column.lower()) in known)
     numbers = [named for named in conditions.selected() if conditions.kind_of(named) in _NUMBERS]
     if "any" in columns.split():  # "the costliest" is about no number of deaths
-        numbers += filter(None, [conditions.compared_before(_NUMBERS)])
-    numbers += filter(None, [] if _DOES_MOST.search(conditions.reading.text) else [conditions.only_one(_NUMBERS)])
+        only = None if _DOES_MOST.search(conditions.reading.text) else conditions.only_one(_NUMBERS)
+        numbers += filter(None, [conditions.compared_before(_NUMBERS), only])
     return next((named for named in numbers if not conditions.is_key(named)), None)

@@ -42,13 +42,13 @@ _TOP = re.compile(
     r"\b(?:top|first|bottom|last|best|only the|just the|the|limit(?: \w+)? to|no more than|just|only) "
     r"(?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b(?! (?:percent|%))"
 )
-_COUNTED = r"(?:\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)"
+SO_MANY = r"(?:\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)"
 _WORST = ("bottom", "worst", "lowest", "last")
 _RANKED = re.compile(
     r"\b(?P<end>top|bottom|best|worst|highest|lowest|first|last)(?: \w+){0,3}? by (?P<what>[^,.;:?!()]+)"
 )
 _WHICH_N = re.compile(r"\bwhich (?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b")
-_SO_MANY = re.compile(rf"\b(?:[a-z]{{3,}}est|most [a-z]+) (?P<count>{_COUNTED})\b")
+_SO_MANY = re.compile(rf"\b(?:[a-z]{{3,}}est|most [a-z]+) (?P<count>{SO_MANY})\b")
 _ORDINALS = ("second", "third", "fourth", "fifth")
 _ORDINAL = re.compile(rf"\b(?P<ordinal>{'|'.join(_ORDINALS)}) (?:most|least|fewest|best|worst|[a-z]{{3,}}est)\b")
 _ONCE = re.compile(
@@ -62,6 +62,10 @@ _COUNT = re.compile(
 _TIES = re.compile(r"\b(?:equal|same|ties?|tied|then)\b[^,.;?!]*? by (?P<what>[^,.;?!]+)")
 _NO_GROUP = re.compile(_TIES.pattern + r"|\bby the way\b|\bby far\b|\bby any chance\b")
 _NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\w:/]|[-.]\d)")
+_WORD_NUMBER = re.compile(  # "at least one order" is about orders
+    r"\b(?:more than|less than|fewer than|over|under|exactly|at most|at least (?!one\b)) ?"
+    r"(?P<number>one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\b(?! (?:of|hundred|thousand|million))"
+)
 _TIME = re.compile(r"(?<![\w:])(?P<time>\d{1,2}:\d{2})(?![\w:])")
 _DAY = re.compile(r"(?<![\w-])(?P<day>\d{4}-\d{2}-\d{2})(?![\w-])")
 _AT_ANY = re.compile(
@@ -277,7 +281,7 @@ def _aggregate(text: str) -> str:
     if re.search(r"\b(?:what|whats|and)\b.*\b(?:is|was|are|s|the)\b", text) or text.startswith("the "):
         for name in ("MAX", "MIN"):
             for word in edit_words()["aggregates"][name]:
-                row = rf"\bwhich\b|\bwho\b|\bones?\b|\bmost [a-z]+ed\b|\b{_COUNTED} (?:[a-z]+ )?with the\b"
+                row = rf"\bwhich\b|\bwho\b|\bones?\b|\bmost [a-z]+ed\b|\b{SO_MANY} (?:[a-z]+ )?with the\b"
                 if re.search(rf"\b(?:the|their|its|what) {word}\b", text) and not re.search(row, text):
                     return name
     return ""
@@ -319,6 +323,11 @@ def _comparisons(text: str) -> list[Comparison]:
                 number_text = match[0].replace(",", "")
                 kind = {_DAY: "day", _TIME: "time"}.get(pattern, _kind_of(number_text))
                 found.append(Comparison(_operator(text, *match.span()), number_text, *match.span(), kind))
+    for match in _WORD_NUMBER.finditer(text):
+        at = match.span("number")
+        if free(*at):
+            value = str(edit_words()["numbers"].index(match["number"]))
+            found.append(Comparison(_operator(text, *at), value, *at, "number"))
     return sorted(found, key=lambda comparison: comparison.start)
 
 

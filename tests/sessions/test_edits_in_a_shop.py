@@ -25,6 +25,8 @@ CREATE TABLE sales (sale_id INTEGER PRIMARY KEY, customer_id INTEGER REFERENCES 
 CREATE TABLE pupils (pupil_id INTEGER PRIMARY KEY, lname TEXT, fname TEXT, sex TEXT, age INTEGER, rating INTEGER,
     on_grant TEXT);
 CREATE TABLE card_payments_daily (payment_id INTEGER PRIMARY KEY, paid REAL, total REAL);
+CREATE TABLE towers (tower_id INTEGER PRIMARY KEY, name TEXT, width REAL, height REAL);
+INSERT INTO towers VALUES (1, 'Old', 12.5, 60.5);
 INSERT INTO staff VALUES (1, 'Ada', 'Berg', 111, NULL, 0), (2, 'Cem', 'Dogan', 222, 1, 50),
     (3, 'Eva', 'Falk', 333, 2, 80);
 INSERT INTO customers VALUES (1, 'Gil', 'Hart', 'Bonn', 'DE', 900.5, 2), (2, 'Ida', 'Juhl', 'Reno', 'US', 4000.5, 3);
@@ -46,6 +48,10 @@ NEW = "SELECT title FROM products WHERE year = 2009"
 PUPILS = "SELECT lname FROM pupils WHERE rating > 50"
 PRICES = "SELECT line, AVG(msrp) FROM products GROUP BY line"
 RICHEST = "SELECT first_name FROM customers ORDER BY credit_limit DESC LIMIT 1"
+PER_PERSON = (
+    "SELECT customers.customer_id, COUNT(*) FROM customers JOIN sales ON customers.customer_id = sales.customer_id"
+)
+PER_PERSON += " GROUP BY customers.customer_id"
 PER_CITY = "SELECT city, COUNT(*) FROM customers GROUP BY city"
 BOUGHT = "SELECT city FROM customers JOIN sales ON customers.customer_id = sales.customer_id WHERE amount > 5"
 YEARS = "SELECT year, COUNT(*) FROM products GROUP BY year"
@@ -101,6 +107,10 @@ def edit(shop: Database, before: str, question: str) -> str:
         (PRICES, "the dearest", f"{PRICES} ORDER BY AVG(msrp) DESC LIMIT 1"),
         (PUPILS.replace("lname", "AVG(age)"), "the youngest", PUPILS.replace("lname", "MIN(age)")),
         (PUPILS.replace("lname", "AVG(age)"), "and the oldest?", PUPILS.replace("lname", "MAX(age)")),
+        (PER_PERSON, "who has more than one?", "GROUP BY customers.customer_id HAVING COUNT(*) > 1"),
+        (f"{PER_PERSON} HAVING COUNT(*) > 5", "show their cities", "HAVING COUNT(*) > 5"),
+        ("SELECT buy_price FROM products WHERE msrp > 20", "longer than 3", "msrp > 3"),
+        ("SELECT name FROM towers WHERE width > 20", "and higher than 100?", "width > 20 AND height > 100"),
         (PUPILS, "their average age", PUPILS.replace("lname", "AVG(age)")),
         (PEOPLE, "under 2 million", "SELECT city FROM customers WHERE credit_limit < 2000000"),
         ("SELECT paid FROM card_payments_daily", "total above 350", "SELECT paid FROM card_payments_daily WHERE total"),
@@ -141,6 +151,9 @@ def test_what_is_said_is_what_is_changed(before: str, question: str, after: str,
         (PUPILS, "who was expelled?"),
         (EACH, "the latest 3"),  # a city has several dates
         (EACH, "with the credit limit"),
+        (PUPILS, "the longest"),
+        (PER_CITY.replace("city, COUNT(*)", "COUNT(DISTINCT country)").partition(" GROUP")[0], "the biggest stock"),
+        (NEW.replace("title", "AVG(msrp)"), "the smallest two"),
         ("SELECT city FROM customers", "total refunds"),
         (NEW.replace("title", "AVG(msrp)"), "top three"),
         (NEW.replace("title", "AVG(msrp)"), "who got the most?"),
