@@ -28,6 +28,7 @@ from nl2sql.agents.checks import constraints
 from nl2sql.agents.grammars import select
 from nl2sql.agents.opening import link
 from nl2sql.agents.prompt_texts import TOOL_TEXTS
+from nl2sql.agents.record import json_tree
 from nl2sql.agents.task import EpisodeFailed, State
 from nl2sql.config import RepairConfig
 from nl2sql.databases import validation
@@ -96,7 +97,7 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
     error = state.pending_repair_error or state.last_error or "the query may be wrong"
     if mended := repairing.mended(state, error):  # with repair.deterministic
         return mended
-    if task.config.react.repair_samples and (other := verifying.another(state)):  # react_verified
+    if verifying.chooses(task) and (other := verifying.another(state)):  # react_verified
         return other
     messages = prompts.repair_messages(
         task.nlq, state.last_sql or "(none)", error, task.schema_text_focus, task.config.prompts
@@ -209,7 +210,9 @@ def dispatch(state: State, action: str, args: Mapping[str, Any]) -> Any:
     """Run the tool. What it raises ends the episode, attributed to the tool, the database or the model."""
     tool = action_space(state.task.resources)[action]
     try:
-        observation = tool.function(state, args)
+        observation = tool.function(state, dict(args))  # a tool may take them out of its own copy
+        if tool.function is not TOOLS.get(action) and not (tool.gives or action == "extract_constraints"):
+            observation = json_tree(observation)  # a copy that JSON can hold: the tool may change its own later
     except DatabaseError as error:
         raise EpisodeFailed("database", str(error)) from error
     except ModelError as error:
@@ -218,6 +221,8 @@ def dispatch(state: State, action: str, args: Mapping[str, Any]) -> Any:
         raise
     except Exception as error:  # tools are users' code too: attribute, record, never crash the run
         raise EpisodeFailed("tool", f"{action}: {type(error).__name__}: {error}") from error
+    if action == "extract_constraints" and not isinstance(observation, Mapping):
+        raise EpisodeFailed("tool", f"{action}: its observation is no dict of constraints: {str(observation)[:100]}")
     missing = [key for key in tool.gives if not isinstance(observation, Mapping) or key not in observation]
     if missing:
         raise EpisodeFailed("tool", f"{action}: its observation lacks {', '.join(missing)}: {str(observation)[:100]}")

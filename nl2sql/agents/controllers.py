@@ -19,11 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nl2sql.agents.failures import EpisodeFailed, cut_rows, run_bounded
 from nl2sql.agents.identity import code_identity
-from nl2sql.agents.prompts import for_engine
-from nl2sql.agents.record import Episode
-from nl2sql.agents.resources import takes_grammars
-from nl2sql.agents.task import EpisodeFailed
+from nl2sql.agents.record import Episode, in_shape
+from nl2sql.agents.resources import fitted
 from nl2sql.config import PRESETS, Config, build_config, merge
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError, one_line
@@ -226,6 +225,7 @@ def run_episode(
         episode = controller.run(question, replace(opened, model=meter), fitted(config, opened))
         if not isinstance(episode, Episode):
             raise TypeError(f"a controller returns an Episode, not {type(episode).__name__}")
+        in_shape(episode)
         episode.question, episode.controller = question, controller.name  # whatever a loop made of the question's text
         episode.usage = meter.usage
         episode.seconds = episode.seconds or time.perf_counter() - started
@@ -246,27 +246,13 @@ def run_episode(
     return Episode(question, controller.name, error=text, finish="error", usage=usage, seconds=seconds)
 
 
-def fitted(config: Config, resources: Resources) -> Config:
-    """``config`` with what it leaves to the model and the database decided: ``constrain: auto``, the engine's name."""
-    dialect = resources.database.dialect
-    if dialect != "sqlite":
-        config = config.model_copy(update={"prompts": for_engine(config.prompts, dialect)})
-    if config.constrain != "auto":
-        return config
-    level = "plain" if dialect == "sqlite" and takes_grammars(resources.model) else "none"
-    return config.model_copy(update={"constrain": level})
-
-
 def execute(episode: Episode, database: Database, config: Config) -> None:
     """Execute the SQL of a controller that gave no result along, as a packaged one does with its answer."""
     if episode.error or not episode.sql or episode.columns:
         return
-    limits = config.execution
-    try:
-        result = database.run(episode.sql, timeout_s=limits.timeout_s, max_rows=limits.max_rows)
-    except DatabaseError as error:
-        result = RunResult(False, error=str(error), error_kind="other")
+    result = run_bounded(database, episode.sql, config.execution)
     episode.columns, episode.rows = result.columns, result.rows
+    episode.flags |= cut_rows(result)
     if not result.success:
         episode.error = f"database: {result.error}"
 
@@ -275,11 +261,12 @@ def suspect(episode: Episode, database: Database, config: Config) -> None:
     """Note what is suspicious about an answer that ran, as ``flags["suspicions"]``."""
     if episode.error or not episode.sql:
         return
-    from nl2sql.agents.checks.suspicions import low_confidence, suspicions
+    from nl2sql.agents.checks.suspicions import cut_result, low_confidence, suspicions
 
     result = RunResult(True, columns=episode.columns, rows=episode.rows)
     noted = suspicions(episode.question.text, episode.sql, database, result, config.suspicions)
-    if noted := [*noted, *low_confidence(episode.flags.get("confidence"), config.suspicions.low_confidence)]:
+    noted += low_confidence(episode.flags.get("confidence"), config.suspicions.low_confidence)
+    if noted := [*noted, *cut_result(episode.flags.get("rows_cut"))]:
         episode.flags["suspicions"] = [suspicion.to_dict() for suspicion in noted]
 
 

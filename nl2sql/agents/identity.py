@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
@@ -37,14 +38,43 @@ def _is_plain(value: Any) -> bool:
 
 
 def code_identity(function: Any) -> str:
-    """Source of a function (or of an object's class), with its defaults, closure values or attributes."""
-    target = function if hasattr(function, "__code__") else type(function)
+    """Source of a function (or of an object's class), with its defaults, closure values or attributes.
+
+    What a ``functools.partial`` fixes counts, the object that a method is of, and functions among these values.
+    """
+    return hashlib.sha256(f"{_content(function, ())}{reachable_code_hash()}".encode()).hexdigest()[:16]
+
+
+def _content(value: Any, around: tuple[Any, ...]) -> str:
+    """The text that tells a callable or object from others; ``around``: those that hold it."""
+    held: list[Any]
+    if isinstance(value, functools.partial):
+        source, held = "partial", [value.func, *value.args, *sorted(value.keywords), *value.keywords.values()]
+    else:
+        itself = hasattr(value, "__code__") or isinstance(value, type) or inspect.isbuiltin(value)
+        target = value if itself else type(value)
+        source, held = _source(target), [] if isinstance(value, type) else _held(value)
+    told = []
+    for part in held:
+        if _is_plain(part):
+            told.append(repr(part))
+        elif (callable(part) or part is getattr(value, "__self__", None)) and not any(part is one for one in around):
+            told.append(_content(part, (*around, value)))
+    return f"{source}[{', '.join(told)}]"
+
+
+def _source(target: Any) -> str:
     try:
-        source = inspect.getsource(target)
+        return inspect.getsource(target)
     except (OSError, TypeError):  # built in a REPL: no source to hash, name and code must do
         code = getattr(target, "__code__", None)
-        source = f"{target.__qualname__}{code.co_code + repr(code.co_consts).encode() if code else ''}"
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    held = [*cells, *(getattr(function, "__defaults__", None) or ()), *getattr(function, "__dict__", {}).values()]
-    plain = [value for value in held if _is_plain(value)]
-    return hashlib.sha256(f"{source}{plain!r}{reachable_code_hash()}".encode()).hexdigest()[:16]
+        return f"{target.__qualname__}{code.co_code + repr(code.co_consts).encode() if code else ''}"
+
+
+def _held(value: Any) -> list[Any]:
+    """A function's closure values, defaults and attributes, and the object that it is a method of."""
+    cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+    defaults = [*(getattr(value, "__defaults__", None) or ()), *(getattr(value, "__kwdefaults__", None) or {}).values()]
+    owner = getattr(value, "__self__", None)
+    owners = [] if owner is None or inspect.ismodule(owner) else [owner]
+    return [*cells, *defaults, *getattr(value, "__dict__", {}).values(), *owners]

@@ -7,6 +7,7 @@ link(task)  # task.schema_text_focus: the tables that matter to the question
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
@@ -14,13 +15,14 @@ from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.context import grounding, relevance
-from nl2sql.agents.resources import completed
+from nl2sql.agents.resources import completed, fitted
 from nl2sql.agents.task import Task, takes_no_sql
 from nl2sql.config import Config
 from nl2sql.databases import schema
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Question, Resources
 
+TOOL_NAME = re.compile(r"[A-Za-z_]\w*")  # as an action is written and read
 NO_SCHEMA = "(the schema is not shown)"
 
 
@@ -38,6 +40,7 @@ def open_task(
     Raises UsageError for an empty question or one that leaves no room for the schema, DatabaseError.
     """
     _check_arguments(question, resources, config)
+    config = fitted(config, resources)
     resources = completed(resources, config)
     nlq = prompts.question_text(question.text.strip(), question.evidence if config.schema_text.evidence else "")
     if not question.text.strip():
@@ -119,6 +122,9 @@ def _check_arguments(question: Question, resources: Resources, config: Config) -
         raise UsageError(f"database={resources.database!r} is no database; pass nl2sql.SqliteDatabase('FILE.sqlite')")
     if not hasattr(resources.model, "generate"):
         raise UsageError(f"model={resources.model!r} is no model; pass nl2sql.load_model('smollm2-135m')")
+    for name in resources.tools:
+        if not TOOL_NAME.fullmatch(name):
+            raise UsageError(f"the tool {name!r} cannot be called: give it a name of letters, digits and _")
     if not isinstance(config, Config):
         raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
     relevance.check_relevance(resources.model, config)

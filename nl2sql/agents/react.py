@@ -245,7 +245,7 @@ GATES: Mapping[str, Gate] = {  # asked in this order (2.3); one that ``ReactConf
 def blocked(state: State, action: str, args: Mapping[str, Any]) -> str | None:
     """Why a gate blocks the action, or None. What a user's gate raises ends the episode, attributed to it."""
     for name, gate in {**GATES, **state.task.resources.gates}.items():
-        if getattr(state.task.config.react, name, True) is False:
+        if name in GATES and getattr(state.task.config.react, name, True) is False:
             continue
         try:
             reason = gate(state, action, args)
@@ -306,6 +306,12 @@ def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[
     return {"error": reason, "raw_sql": own}
 
 
+def after_link(state: State, step: int, action: str, observation: Any) -> Any:
+    """The schema text that SQL is written from, here on."""
+    state.task.schema_text_focus = observation["schema_text"] or state.task.schema_text_full
+    return after_other(state, step, action, observation)
+
+
 def after_extract(state: State, step: int, action: str, observation: Any) -> Any:
     """The constraints of the question are known from here on."""
     state.constraints = observation
@@ -363,6 +369,7 @@ def after_other(state: State, step: int, action: str, observation: Any) -> Any:
 AFTER = {  # what an observation does to the state (7.3); it gives back what the model is shown
     "generate_sql": after_candidate,
     "repair_sql": after_candidate,
+    "link_schema": after_link,
     "extract_constraints": after_extract,
     "validate_sql": after_validation,
     "validate_constraints": after_validation,

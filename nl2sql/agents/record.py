@@ -71,6 +71,29 @@ class Episode:
         return episode_html(self.to_dict())
 
 
+def in_shape(episode: Episode) -> None:
+    """Give the records of somebody's own controller the keys that transcripts and reports read; nothing is lost.
+
+    A trace record of none of the three shapes becomes the observation of an action ``note``.
+    """
+    episode.sql, episode.raw_sql = episode.sql or "", episode.raw_sql or ""
+    episode.trace = [_trace_record(record) for record in episode.trace]
+    blank = {"step": 0, "decision": "", "reason": "", "status": "", "data": {}}
+    entries = [e if isinstance(e, Mapping) else {"reason": str(e)} for e in episode.decision_log]
+    episode.decision_log = [{**blank, **entry} for entry in entries]
+
+
+def _trace_record(record: Any) -> dict[str, Any]:
+    shaped = isinstance(record, Mapping) and record.keys() & {"llm", "action", "forced_action"}
+    told = dict(record) if shaped else {"action": "note", "observation": record}
+    wanted: dict[str, Any] = {"step": 0}
+    if "forced_action" in told:
+        wanted |= {"requested_action": "", "reason": ""}
+    elif "llm" not in told:
+        wanted |= {"args": {}, "observation": None}
+    return told | {key: value for key, value in wanted.items() if key not in told}
+
+
 def summarize_trace(trace: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
     """Ordering violations in a trace (specification 8.3).
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nl2sql.repair.corpus import Corpus
     from nl2sql.repair.transfer import Repair
 
+CHECKS = frozenset(("validate_sql", "validate_constraints", "run_sql"))  # whose observations judge a candidate
 MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
 MAX_ERROR = 300  # characters of an earlier failure's reason: engines quote whole statements
 
@@ -179,7 +180,7 @@ def refused_candidates(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, st
             continue
         if action in ("generate_sql", "repair_sql") and seen.get("sql"):
             sql = str(seen["sql"])
-        elif sql and (seen.get("valid") is False or seen.get("success") is False):
+        elif sql and action in CHECKS and (seen.get("valid") is False or seen.get("success") is False):
             reasons[sql] = str(seen.get("reason") or seen.get("error") or "")
     return list(reasons.items())
 

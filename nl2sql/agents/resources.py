@@ -16,6 +16,7 @@ from typing import Any
 
 from nl2sql.agents.context.relevance import relevance_print
 from nl2sql.agents.identity import code_identity
+from nl2sql.agents.prompts import for_engine
 from nl2sql.agents.question_model import question_model, question_model_print
 from nl2sql.agents.repairing import check_corpus, corpus_of, corpus_print
 from nl2sql.config import Config
@@ -56,6 +57,17 @@ def takes_grammars(model: Model, kind: str = "lark") -> bool:
     except ModelError:
         return False
     return True
+
+
+def fitted(config: Config, resources: Resources) -> Config:
+    """``config`` with what it leaves to the model and the database decided: ``constrain: auto``, the engine's name."""
+    dialect = resources.database.dialect
+    if dialect != "sqlite":
+        config = config.model_copy(update={"prompts": for_engine(config.prompts, dialect)})
+    if config.constrain != "auto":
+        return config
+    level = "plain" if dialect == "sqlite" and takes_grammars(resources.model) else "none"
+    return config.model_copy(update={"constrain": level})
 
 
 def check_members(config: Config) -> None:

@@ -41,8 +41,8 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
         state.record({"step": step, "llm": task.own_text(raw)})
     if reason is not None:
         state.refuse(0, "guardrails", raw_sql, reason)
-    status = "reject" if reason else "accept"
-    state.decide(0, "generate_sql", reason or "ok", status, {"candidates": len(candidates)})
+    status = "reject" if reason or error else "accept"
+    state.decide(0, "generate_sql", reason or error or "ok", status, {"candidates": len(candidates)})
     return task.episode(
         "single_shot",
         sql,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from nl2sql.agents.task import EpisodeFailed, State
-from nl2sql.errors import UsageError
+from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.machine import install_command
 
 W = TypeVar("W", bound=State)
@@ -38,6 +38,8 @@ def as_node(step: Callable[[Any, W], Mapping[str, Any]], work_of: Callable[[Any,
             update = step(state, work)
         except EpisodeFailed as failed:
             update = {"failure": str(failed)}
+        except DatabaseError as error:  # outside of a tool
+            update = {"failure": f"database: {error}"}
         return {
             **update,
             "trace": work.trace[len(state["trace"]) :],

@@ -20,13 +20,15 @@ from nl2sql.agents import prompts
 from nl2sql.agents.ahead import begun
 from nl2sql.agents.checks import constraints, guardrails, verifier
 from nl2sql.agents.context import grounding, linking
+from nl2sql.agents.failures import EpisodeFailed as EpisodeFailed
+from nl2sql.agents.failures import blaming_model, cut_rows, run_bounded
 from nl2sql.agents.grammars import select
 from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
 from nl2sql.agents.record import Episode, call_record, repair_counts, summarize_trace
 from nl2sql.config import Config
 from nl2sql.databases import schema
 from nl2sql.databases.schema import Schema
-from nl2sql.errors import DatabaseError, ModelError, UsageError
+from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Database, Message, Question, Resources, RunResult, Sampling, Usage
 from nl2sql.sql.bounds import REFUSED, bounded
 from nl2sql.vizql.query import DIALECT
@@ -40,14 +42,6 @@ LINK_MAX_TABLES = 6  # the specification's number
 THINKING_CHARS = 20_000  # of a call's thoughts that its record keeps
 BEGAN_CHARS = 500  # shown of a text past the limits
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
-
-
-class EpisodeFailed(Exception):
-    """An episode cannot go on. ``where`` is the boundary at which it failed: model, tool, database, controller."""
-
-    def __init__(self, where: str, what: str) -> None:
-        super().__init__(f"{where}: {what}")
-        self.where = where
 
 
 @dataclass
@@ -92,11 +86,7 @@ class Task:
             return RunResult(False, error="no SQL", error_kind="empty")
         if sql not in self.results:
             limits = self.config.execution
-            try:
-                result = self.resources.database.run(sql, timeout_s=limits.timeout_s, max_rows=limits.max_rows)
-            except DatabaseError as error:
-                result = RunResult(False, error=str(error), error_kind="other")
-            self.results[sql] = result
+            self.results[sql] = run_bounded(self.resources.database, sql, limits)
         return self.results[sql]
 
     @property
@@ -216,10 +206,10 @@ class Task:
         """Every text of a model comes in here. One past the limits (``sql.bounds``) is replaced by a line that says so,
         which is neither an action nor SQL, and counted in ``flags["past_limits"]``; its call shows how it ``began``.
         """
-        try:
+        with blaming_model():
             completions = wait()
-        except ModelError as error:
-            raise EpisodeFailed("model", str(error)) from error
+            if len(completions) != (wanted := options.get("n", 1)):
+                raise ModelError(f"it gave {len(completions)} completions where {wanted} were asked for")
         admitted = [replace(completion, text=bounded(completion.text)) for completion in completions]
         for written, completion in zip(completions, admitted, strict=True):
             refused = completion.text != written.text
@@ -239,10 +229,8 @@ class Task:
     def read_back(self, queries: Sequence[str]) -> list[float]:
         """log P(question | query) of each query, by the question model; counted. Raises EpisodeFailed("model", ...)."""
         assert self.resources.question_model is not None, "open_task completes the resources"
-        try:
+        with blaming_model():
             likely, usage = self.resources.question_model().logprobs(self.question.text, queries, self.config.prompts)
-        except ModelError as error:
-            raise EpisodeFailed("model", str(error)) from error
         self.usage = self.usage + usage
         self.resources.charge(usage)
         return list(likely)
@@ -343,7 +331,13 @@ class Task:
             calls=self.calls,
             usage=self.usage,
             seconds=time.perf_counter() - self.began,
-            flags={**self.flags, **repair_counts(trace), "rejected": self.rejected, **(flags or {})},
+            flags={
+                **self.flags,
+                **repair_counts(trace),
+                "rejected": self.rejected,
+                **cut_rows(result),
+                **(flags or {}),
+            },
         )
 
 

@@ -20,9 +20,10 @@ from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.agent_tools import action_space, own_tools
+from nl2sql.agents.failures import EpisodeFailed, blaming_model
 from nl2sql.agents.grammars import select
-from nl2sql.agents.task import EpisodeFailed, State, Task
-from nl2sql.errors import ModelError, one_line
+from nl2sql.agents.task import State, Task
+from nl2sql.errors import one_line
 from nl2sql.interfaces import Grammar
 from nl2sql.sql.bounds import decode_json, past_limits
 
@@ -142,29 +143,30 @@ def fit_window(state: State, form: Form) -> Prompt:
     first = task.bootstrap_lines
     while True:
         messages, options = form.prompt(state)
-        try:
+        with blaming_model():
             if task.resources.model.count_tokens(messages, **options) <= room:
                 return messages, options
-        except ModelError as error:
-            raise EpisodeFailed("model", str(error)) from error
         long = (i for i in range(first, len(state.history)) if state.history[i].startswith("Observation: "))
         at = next((i for i in long if not state.history[i].endswith("left out)")), None)
         if at is None:
-            raise EpisodeFailed("controller", f"window_exceeded: the transcript needs more than {room} tokens")
+            spent = f"react.max_new_tokens={task.config.react.max_new_tokens}"
+            left = f"the {max(room, 0)} tokens that {spent} leaves of {task.resources.model.context_window}"
+            advice = "lower it, or schema_text.max_tokens"
+            raise EpisodeFailed("controller", f"window_exceeded: the transcript needs more than {left}; {advice}")
         state.history[at] = f"Observation: ({len(state.history[at]) - 13} characters left out)"
         task.count("elided_observations")
 
 
 def failed(observation: Any) -> bool:
     """Is this the observation of a blocked, rejected or failed action?"""
-    return isinstance(observation, Mapping) and "error" in observation
+    return isinstance(observation, Mapping) and observation.get("error") is not None
 
 
 def shown_observation(state: State, action: str, observation: Any) -> str:
     """An observation as the transcript shows it: schema as text, a candidate as SQL, the first rows of a run."""
     if failed(observation):
         return prompts.observation_text(observation["error"])
-    if action == "get_schema":
+    if action == "get_schema" and action not in state.task.resources.tools:
         return state.task.schema_text_full
     if action == "link_schema":
         return state.task.schema_text_focus

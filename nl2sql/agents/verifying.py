@@ -30,7 +30,15 @@ def unlikely(state: State) -> str:
     sure = how_sure(task, [sql])[0]
     if sure >= react.verify:
         return ""
+    if not react.repair_samples:  # else they count themselves
+        task.count("repair_views")
     return f"P(right)={sure:.2f} is below {react.verify:g}"
+
+
+def chooses(task: Task) -> bool:
+    """Whether ``another`` makes the repair: with ``repair_samples``, or once ``verify`` alone has used up its views."""
+    react = task.config.react
+    return react.repair_samples > 0 or (react.verify > 0 and task.flags.get("repair_views", 0) >= react.repair_views)
 
 
 def another(state: State) -> str:

@@ -31,6 +31,7 @@ def explain(
       nl2sql explain "SELECT nam FROM customers" --db packaged:scale_models
       nl2sql explain "SELECT LAG(x) FROM t" --db duckdb:shop.duckdb --json
     """
+    from nl2sql.agents.record import json_text
     from nl2sql.databases.engines import open_database
     from nl2sql.repair.explanation import explanation
 
@@ -45,7 +46,8 @@ def explain(
             opened = stack.enter_context(Corpus(corpus))
         known = explanation(text, database, corpus=opened, threshold=threshold, mending=mend)
     if as_json:
-        print(known.response.model_dump_json(indent=2))
+        mended = {"mended": known.mended or None} if mend else {}
+        print(json_text(known.response.model_dump(mode="json") | mended, indent=2))
     else:
         print("\n".join(known.lines()))
         if mend and not known.response.valid:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nl2sql.repair.rewrites import UNIT
-from nl2sql.repair.schema_names import quoted_name, similar_columns, similar_names, with_derived
+from nl2sql.repair.schema_names import similar_columns, similar_names, with_derived
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
-    from nl2sql.databases.schema import Schema
+    from nl2sql.databases.schema import Schema, quote_name
 
 MOST = 3  # sentences
 
@@ -52,7 +52,7 @@ def _tables(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     sentences = []
     for name in names:
         if name.lower() not in known and (close := similar_names(name, (t.name for t in schema.tables), 1)):
-            sentences.append(f"There is no table {name}; the closest is {quoted_name(close[0], dialect)}.")
+            sentences.append(f"There is no table {name}; the closest is {quote_name(close[0], dialect)}.")
     return sentences
 
 
@@ -67,7 +67,7 @@ def _columns(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     sentences = []
     for name in names:
         if name.lower() not in known and (close := similar_columns(name, schema, None, used)):
-            full = ".".join(quoted_name(part, dialect) for part in close[0])
+            full = ".".join(quote_name(part, dialect) for part in close[0])
             sentences.append(f"No table has a column {name}; the closest is {full}.")
     return sentences
 
@@ -77,7 +77,7 @@ def _joins(tree: Expr, schema: Schema, dialect: str) -> list[str]:
     from sqlglot import exp
 
     def name(plain: str) -> str:
-        return quoted_name(plain, dialect)
+        return quote_name(plain, dialect)
 
     joined = {table.name.lower() for table in tree.find_all(exp.Table)}
     if not any(tree.find_all(exp.Join)):

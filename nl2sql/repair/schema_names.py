@@ -29,7 +29,6 @@ SURE = 0.75  # the same for a name from a table that the statement does not name
 SHORT, SURE_IF_SHORT = 4, 0.85  # letters of a short name, and the ratio above which it is a misspelling
 SWAPPED = 0.9  # the ratio that two letters in each other's place count for
 MAX_NAME = 200  # characters; engines take up to 128
-BACKTICKS = frozenset(("mysql", "clickhouse"))  # quote names with them; the others with double quotes
 WORD = re.compile(r"\w+")
 NOT_AN_ALIAS = """
     on join where inner left right cross full natural using group order limit set having union except intersect as
@@ -85,7 +84,7 @@ class SchemaNames:
 
     def written(self, name: str) -> str:
         """``name`` as it has to be written in the dialect: quoted where it is a keyword or no plain word."""
-        return quoted_name(name, self.dialect)
+        return quote_name(name, self.dialect)
 
     def _own(self, column: str) -> Table | None:
         """The table that stands before the dot of ``column``."""
@@ -222,12 +221,6 @@ def _columns_of(derived: Expr, schema: Schema) -> list[str]:
 def bare(name: str) -> str:
     """The last part of a possibly qualified and quoted name."""
     return name.rpartition(".")[2].strip("\"'`[] ")
-
-
-def quoted_name(name: str, dialect: str) -> str:
-    """``name`` as an identifier of ``dialect``: quoted only where it has to be."""
-    quoted = quote_name(name)
-    return "`" + name.replace("`", "``") + "`" if quoted != name and dialect in BACKTICKS else quoted
 
 
 def similar_names(

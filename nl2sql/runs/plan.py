@@ -83,8 +83,11 @@ def _absolute(spec: str) -> str:
     head, sep, path = spec.partition("scripted:")
     if sep and not head:
         return f"scripted:{Path(path).expanduser().absolute()}"
-    file = Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec).expanduser()
-    return str(Path(spec).expanduser().absolute()) if file.exists() else spec
+    try:
+        file = Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec).expanduser()
+        return str(Path(spec).expanduser().absolute()) if file.exists() else spec
+    except (OSError, RuntimeError):  # a plugin's text, longer than a path may be, or of no user ("~nobody")
+        return spec
 
 
 def _absolute_url(url: str) -> str:

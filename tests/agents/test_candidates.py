@@ -23,15 +23,16 @@ from hypothesis import strategies as st
 
 from nl2sql.agents.candidates.agent import ReactSqlAgent, Search, candidates
 from nl2sql.agents.candidates.ranking import PARTS, weighted_score
-from nl2sql.agents.controllers import answer, fitted, get_controller, with_preset
+from nl2sql.agents.controllers import answer, get_controller, with_preset
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
+from nl2sql.agents.resources import fitted
 from nl2sql.agents.task import State
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import ScoreWeights, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.errors import ModelError
-from nl2sql.interfaces import Completion, Message, Question, Resources
+from nl2sql.errors import DatabaseError, ModelError
+from nl2sql.interfaces import Completion, Message, Question, Resources, Usage
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand
@@ -436,3 +437,32 @@ def test_best_takes_a_grammar_where_there_is_one_and_runs_without(shop: Path) ->
     assert best.constrain == "auto" and best.candidates.views == 4
     for model, level in ((ScriptedModel([]), "plain"), (Plain([]), "none")):
         assert fitted(best, Resources(model, SqliteDatabase(shop))).constrain == level
+
+
+class NoPlans(SqliteDatabase):
+    def explain(self, sql: str, *, timeout_s: float = 5.0) -> Any:
+        raise DatabaseError("the database is gone")
+
+
+def test_a_check_that_fails_does_not_lose_the_query_that_it_was_about(shop: Path) -> None:
+    with NoPlans(shop) as database:
+        episode = candidates(
+            Question(QUESTION), Resources(ScriptedModel([RIGHT]), database), build_config({"react": {"explain": True}})
+        )
+    assert (episode.sql, episode.error, episode.finish) == (RIGHT, "database: the database is gone", "error")
+
+
+class Reads:
+    def logprobs(self, question: str, queries: Sequence[str], overrides: Any = None) -> tuple[list[float], Usage]:
+        return [-1.0 - len(query) for query in queries], Usage()
+
+
+def test_a_repair_by_samples_may_be_the_query_that_it_repairs(shop: Path) -> None:
+    asked, refused = "How many customers are there?", "SELECT name FROM customers;"
+    model = ScriptedModel([refused, "SELECT name, city FROM customers", "SELECT city, name FROM customers"])
+    react = {"repair_samples": 2, "repair_views": 1}
+    with SqliteDatabase(shop) as database:
+        resources = Resources(model, database, question_model=Reads)
+        config = build_config({"react": react, "candidates": {"n": 1, "reflection": True}})
+        episode = candidates(Question(asked), resources, config)
+    assert episode.error is None and episode.flags["repairs"] == 1

@@ -15,6 +15,7 @@ from nl2sql.agents.single_shot import single_shot
 from nl2sql.config import Config, SchemaConfig
 from nl2sql.databases.engines import open_database
 from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.errors import DatabaseError
 from nl2sql.interfaces import Question, Resources, RunResult
 from nl2sql.machine import cache_dir
 from nl2sql.models.scripted import ScriptedModel
@@ -119,3 +120,17 @@ def test_values_are_found_on_another_engine(tmp_path, monkeypatch):
     with closing(open_database(f"duckdb:{tmp_path / 'harbour.duckdb'}")) as database:
         nlq, (match,) = with_values("How many berths has New York?", database, 4)
     assert nlq.endswith("Values: port.city = 'New York'") and match.column == "city"
+
+
+def test_a_damaged_index_is_built_anew(harbour):
+    found = ground("Which ships sail under the flag of Norway?", harbour)
+    file = cache_dir("values") / f"{harbour.fingerprint}.sqlite"
+    file.write_text("rubbish " * 200)
+    assert ground("Which ships sail under the flag of Norway?", harbour) == found != []
+    assert file.read_bytes().startswith(b"SQLite format 3")
+
+
+def test_an_index_that_cannot_be_written_names_the_way_on(harbour):
+    (cache_dir("values") / f"{harbour.fingerprint}.sqlite").mkdir()
+    with pytest.raises(DatabaseError, match=r"set NL2SQL_CACHE to another folder, or schema_text.values=0"):
+        ground("Which ships sail under the flag of Norway?", harbour)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from nl2sql.agents.candidates.agent import ReactSqlAgent
 from nl2sql.agents.controllers import answer
+from nl2sql.agents.react import react_sql
 from nl2sql.interfaces import Database
 from nl2sql.models.scripted import ScriptedModel
 
@@ -40,3 +42,12 @@ def test_an_answer_is_suspicious_on_any_engine(dialect: str, engine: Callable[[s
     episode = answer("How many customers are called Ada Moss?", engine(dialect), model, "single_shot")
     assert [item["check"] for item in episode.flags["suspicions"]][:1] == ["unknown_literal"]
     assert "the closest is 'Ada Moss'" in episode.flags["suspicions"][0]["text"]
+
+
+def test_the_functions_of_a_notebook_speak_the_engine_s_dialect_too(engine: Callable[[str], Database]) -> None:
+    named, sql = ENGINES["duckdb"]
+    looped = react_sql("Which names begin with A?", engine("duckdb"), script(sql))
+    ranked = ReactSqlAgent(engine("duckdb"), ScriptedModel([sql] * 9)).answer("Which names begin with A?")
+    for episode in (looped, ranked):
+        asked = next(call for call in episode.calls if call["kind"] == "sql")
+        assert f"You write {named} queries" in asked["messages"][0]["content"]

@@ -193,3 +193,11 @@ def test_an_overridden_action_runs_without_the_arguments_that_were_meant_for_ano
     episode, model = play(shop, wanted, "finish", config={"max_steps": 2, "vanilla": False})
     assert [record["args"] for record in episode.trace if record.get("action") == "extract_constraints"] == [{}]
     assert f"{wanted}\nAction: extract_constraints[{{}}]\nObservation: " in model.asked[1]["prefill"]
+
+
+@pytest.mark.parametrize("name", ["explain", "keep_order", "native_tools"])  # switches that are off
+def test_a_user_s_gate_is_asked_whatever_its_name(shop: Path, name: str) -> None:
+    replies = [*FIRST, RIGHT, *CHECKS, "run_sql"]
+    gates = {name: lambda state, action, args: "not today" if action == "run_sql" else None}
+    episode, _ = play(shop, *replies, config={"max_steps": 5, "vanilla": False}, gates=gates)
+    assert observations(episode, "run_sql") == [{"error": "not today"}]

@@ -97,3 +97,9 @@ def test_of_several_samples_the_largest_group_with_the_same_rows_wins(shop: Path
     (call,) = model.asked
     assert (call["n"], call["sampling"]) == (3, Sampling(0.9, 0.5))
     assert [record["llm"] for record in episode.trace] == raws
+
+
+def test_a_call_that_fails_is_no_accepted_query(shop: Path) -> None:
+    episode, _ = ask(shop)
+    assert episode.finish == "error" and str(episode.error).startswith("model: ")
+    assert [(entry["reason"], entry["status"]) for entry in episode.decision_log] == [(episode.error, "reject")]

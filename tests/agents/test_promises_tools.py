@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from loop_steps import (
     FAILS_IN_ITS_RUN,
@@ -18,10 +21,12 @@ from loop_steps import (
 )
 from people import make_database
 
+from nl2sql.agents.identity import code_identity
 from nl2sql.agents.react import bootstrap, react_sql
-from nl2sql.agents.repairing import mended
+from nl2sql.agents.repairing import mended, refused_candidates
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question, Resources, Sampling
 
 FIRST = ("extract_constraints", "generate_sql")
@@ -212,3 +217,107 @@ def test_a_query_is_not_mended_into_one_that_has_failed_already(shop: Path) -> N
         refused = {"valid": False, "reason": "missing_agg:COUNT"}
         state.record({"step": 1, "action": "validate_constraints", "args": {}, "observation": refused})
         assert mended(state, "unknown_column:nam") is None
+
+
+class Frame:
+    """Like a table of pandas: what compares two of them is neither true nor false."""
+
+    def __eq__(self, other: object) -> Any:
+        return np.array([True, False])
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("given", [lambda: {(1, 2): "a key of two numbers"}, Frame])
+def test_what_json_cannot_hold_is_a_text_in_an_observation(shop: Path, given: Callable[[], Any]) -> None:
+    replies = ["extract_constraints", action("own"), action("own")]
+    config = SHORT | {"max_steps": 3, "repeat_hint": True}
+    episode, _ = play(shop, *replies, config=config, tools={"own": lambda state, args: given()})
+    assert episode.finish == "empty" and len(observations(episode, "own")) == 2
+
+
+def test_a_trace_keeps_what_a_tool_was_given_and_gave_whatever_it_does_to_it_later(shop: Path) -> None:
+    seen: list[str] = []
+
+    def own(state: Any, args: Any) -> Any:
+        seen.append(args.pop("word"))
+        return seen
+
+    replies = ["extract_constraints", action("own", word="a"), action("own", word="b")]
+    episode, _ = play(shop, *replies, config=SHORT | {"max_steps": 3}, tools={"own": own})
+    assert observations(episode, "own") == [["a"], ["a", "b"]]
+    assert [record["args"] for record in episode.trace if record.get("action") == "own"] == [
+        {"word": "a"},
+        {"word": "b"},
+    ]
+
+
+@pytest.mark.parametrize("given", [None, "COUNT", ["COUNT"]])
+def test_constraints_of_the_user_that_are_no_dict_end_the_episode(shop: Path, given: Any) -> None:
+    episode, _ = play(shop, "extract_constraints", tools={"extract_constraints": lambda state, args: given})
+    said = f"tool: extract_constraints: its observation is no dict of constraints: {given}"
+    assert (episode.error, episode.steps) == (said, 1)
+
+
+def test_an_observation_whose_error_is_none_is_shown_whole(shop: Path) -> None:
+    given = {"error": None, "rows": 4}
+    episode, _ = play(
+        shop,
+        "extract_constraints",
+        action("own"),
+        config=SHORT | {"max_steps": 2},
+        tools={"own": lambda state, args: given},
+    )
+    assert 'Observation: {"error": null, "rows": 4}' in episode.transcript
+
+
+def test_the_model_is_shown_what_a_user_s_schema_tools_give(shop: Path) -> None:
+    tools = {
+        "get_schema": lambda state, args: "my own words",
+        "link_schema": lambda state, args: {"schema_text": f"text {len(state.trace)}", "changed": True},
+    }
+    replies = ["extract_constraints", "get_schema", "link_schema", "generate_sql", RIGHT]
+    episode, model = play(shop, *replies, config=SHORT | {"max_steps": 4}, tools=tools)
+    assert "Observation: my own words" in episode.transcript and "Observation: text 5" in episode.transcript
+    assert "text 5" in model.sql_prompts()[0] and "text 0" not in model.sql_prompts()[0]
+
+
+def test_a_tool_that_no_action_can_name_is_refused(shop: Path) -> None:
+    with pytest.raises(UsageError, match="the tool 'count-rows' cannot be called"):
+        play(shop, tools={"count-rows": lambda state, args: 1})
+
+
+def test_a_user_s_tool_says_nothing_about_the_current_query(shop: Path) -> None:
+    replies = [*FIRST, RIGHT, action("own"), *CHECKS, "run_sql", "finish"]
+    episode, _ = play(shop, *replies, tools={"own": lambda state, args: {"success": False}})
+    assert episode.finish == "finish" and refused_candidates(episode.trace) == []
+
+
+class Loop:
+    def __init__(self, attempts: int) -> None:
+        self.attempts = attempts
+
+    def run(self, question: Question, resources: Resources, config: Any) -> Any:
+        raise NotImplementedError
+
+
+def with_helper(helper: Any) -> Any:
+    def loop(question: Question, resources: Resources, config: Any, *, limit: Any = helper) -> Any:
+        return helper
+
+    return loop
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda n: functools.partial(Loop.run, Loop(1), attempts=n),
+        lambda n: functools.partial(with_helper, n),
+        lambda n: Loop(n).run,
+        lambda n: with_helper(n),
+        lambda n: with_helper([len, max][n]),
+        lambda n: with_helper(Loop(n).run),
+    ],
+)
+def test_a_function_s_identity_holds_what_it_is_bound_to(made: Callable[[int], Any]) -> None:
+    assert code_identity(made(0)) == code_identity(made(0)) != code_identity(made(1))

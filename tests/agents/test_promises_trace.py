@@ -17,7 +17,13 @@ from loop_steps import (
     play,
 )
 
-from nl2sql.agents.record import summarize_trace
+from nl2sql.agents.controllers import answer
+from nl2sql.agents.record import Episode, summarize_trace
+from nl2sql.agents.transcript import episode_text
+from nl2sql.config import build_config
+from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.interfaces import Completion, Question
+from nl2sql.models.scripted import ScriptedModel
 
 FIRST = ("extract_constraints", "generate_sql")
 CHECKS = ("validate_sql", "validate_constraints")
@@ -212,3 +218,70 @@ def seen(name: str, **observation: Any) -> dict[str, Any]:
 )
 def test_the_compliance_summary_flags_each_violation_alone(trace: list[Any], flags: set[str]) -> None:
     assert {name for name, on in summarize_trace(trace).items() if on} == flags
+
+
+class Unwell(ScriptedModel):
+    """A user's own model: at its last reply it raises what no back end of ours does, or gives no completion."""
+
+    def __init__(self, replies: list[str], *, silent: bool = False) -> None:
+        super().__init__(replies)
+        self.left, self.silent = len(replies), silent
+
+    def for_episode(self, question_text: str, controller: str) -> ScriptedModel:
+        return self
+
+    def generate(self, messages: Any, **options: Any) -> list[Completion]:
+        self.left -= 1
+        if self.left:
+            return super().generate(messages, **options)
+        if self.silent:
+            return []
+        raise ConnectionError("hung up")
+
+
+@pytest.mark.parametrize("calls", [2, 3, 4])  # a turn, the query within one, the turn behind it
+@pytest.mark.parametrize("silent", [True, False])
+def test_whatever_a_user_s_model_does_is_data_of_the_episode(shop: Path, calls: int, silent: bool) -> None:
+    replies = [action("extract_constraints"), action("generate_sql"), RIGHT, action("finish")][:calls]
+    with SqliteDatabase(shop) as database:
+        episode = answer(QUESTION, database, Unwell(replies, silent=silent), "react")
+    said = "it gave 0 completions where 1 were asked for" if silent else "ConnectionError: hung up"
+    assert (episode.error, episode.finish) == (f"model: {said}", "error")
+    assert [r["action"] for r in episode.trace if "action" in r] == list(FIRST)[: 1 if calls < 4 else 2]
+    assert episode.sql.startswith("SELECT" if calls == 4 else "") and episode.usage.model_calls == calls - 1
+
+
+class Gone:
+    """A user's own database whose runs raise what no database of ours does."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self.database = database
+
+    def run(self, sql: str, **limits: Any) -> Any:
+        raise OSError("the disk is gone")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.database, name)
+
+
+@pytest.mark.parametrize("controller", ["react", "single_shot", "reflect", "candidates"])
+def test_whatever_a_user_s_database_raises_is_a_failed_run(shop: Path, controller: str) -> None:
+    turns = [action("extract_constraints"), action("generate_sql"), RIGHT, *map(action, CHECKS), action("run_sql")]
+    model = ScriptedModel(turns if controller == "react" else [RIGHT], on_exhausted="repeat")
+    with SqliteDatabase(shop) as database:
+        episode = answer(QUESTION, Gone(database), model, controller, build_config({"react": {"max_steps": 5}}))  # type: ignore[arg-type]
+    assert episode.error == "database: OSError: the disk is gone"
+    assert episode.sql.startswith("SELECT") and episode.trace and episode.decision_log
+
+
+def test_records_of_a_user_s_controller_are_shown_whatever_their_keys(shop: Path) -> None:
+    def own(question: Question, resources: Any, config: Any) -> Episode:
+        trace: list[Any] = [{"llm": "I think"}, {"action": "look"}, {"forced_action": "look"}, {"mine": 1}, "said"]
+        return Episode(question, "own", sql=None, trace=trace, decision_log=[{"why": "x"}, "y"])  # type: ignore[arg-type, list-item]
+
+    with SqliteDatabase(shop) as database:
+        episode = answer(QUESTION, database, ScriptedModel([]), own)
+    assert (episode.error, episode.sql, episode.finish) == (None, "", "empty")
+    text = episode_text(episode)
+    assert all(part in text for part in ("I think", "look", "note", '{"mine": 1}', "said", "y")), text
+    assert "mine" in episode._repr_html_()

@@ -208,6 +208,7 @@ def test_a_transcript_that_cannot_fit_is_an_error_of_the_episode(shop: Path) -> 
         episode = react_sql(QUESTION, database, model, build_config({"react": {"max_new_tokens": 290}}))
     assert episode.finish == "error"
     assert episode.error is not None and episode.error.startswith("controller: window_exceeded")
+    assert "than the 10 tokens that react.max_new_tokens=290 leaves of 300; lower it" in episode.error
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\n"])

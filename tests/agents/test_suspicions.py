@@ -170,3 +170,19 @@ def test_the_report_counts_suspicious_answers(tmp_path: Path) -> None:
     traces = [{"id": "1", "flags": flags}, {"id": "2", "flags": {}}, {"id": "3", "flags": flags}]
     counts = suspicions_of(traces, {"1": True, "2": False, "3": False})
     assert counts == {"empty_result": {"answers": 2, "wrong": 1}, "any": {"answers": 2, "wrong": 1}}
+
+
+@pytest.mark.parametrize("controller", ["single_shot", "own"])
+@pytest.mark.parametrize(
+    ("most", "said"), [(2, ["the query gives more than 2 rows, and the rest is left out"]), (3, [])]
+)
+def test_rows_past_the_limit_are_said_beside_the_answer(
+    shop: Path, controller: str, most: int, said: list[str]
+) -> None:
+    sql = "SELECT name FROM customers"
+    asked = (lambda question, *_: Episode(question, "own", sql=sql)) if controller == "own" else controller
+    config = build_config({"execution": {"max_rows": most}})
+    with SqliteDatabase(shop) as database:
+        episode = answer("Which names are there?", database, ScriptedModel([sql]), asked, config)
+    noted = [item["text"].partition(" (")[0] for item in episode.flags.get("suspicions", ())]
+    assert noted == said and len(episode.rows) == most and ("rows_cut" in episode.flags) == bool(said)

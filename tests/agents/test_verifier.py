@@ -178,3 +178,11 @@ def test_what_is_not_known_has_weights_of_its_own() -> None:
     unknown = seen(likely=None)
     assert probability_right(unknown) == probability_right(unknown, known["question"])
     assert probability_right({"rows": 1.0}, {"constant": 1e6}) == 1 - LEAST
+
+
+def test_verify_alone_takes_the_likeliest_after_its_repairs(database: SqliteDatabase) -> None:
+    repaired = [*CHECKS, SAME_ROWS, *CHECKS]  # a repair is forced: no turn is asked for
+    reader = Reader({WRONG: -40.0, SAME_ROWS: -15.0})
+    episode = ask(database, [*LOOP, WRONG, *repaired, *CHECKS], reader, verify=0.99, repair_samples=0, repair_views=2)
+    assert (episode.sql, episode.finish) == (SAME_ROWS, "finish")
+    assert refusals(episode) == [("verifier", WRONG), ("verifier", SAME_ROWS)] and episode.flags["repair_views"] == 2

@@ -411,6 +411,7 @@ EXPLAINED = [
     (["SELECT name FROM customers"], 0, ["valid"]),
     (["SELECT nam FROM customers"], 1, ["error: no such column: nam", "category: unknown_column", "customers.name"]),
     (["SELECT nam FROM customers", "--mend"], 1, ["mended: SELECT name FROM customers"]),
+    (["SELECT nam FROM customers", "--mend", "--json"], 1, ['"mended": "SELECT name FROM customers"']),
     (["SELECT nam FROM customers", "--json"], 1, ['"valid": false', '"repair_guidance": {']),
     (["SELECT nam FROM customers", "--corpus", "FIXES"], 1, ["similar fix (1.000): SELECT name FROM customers"]),
     (["DROP TABLE customers", "--mend"], 1, ["category: not_read_only", "no repair without a model"]),

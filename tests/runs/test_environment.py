@@ -346,6 +346,8 @@ def test_an_episode_takes_as_many_completions_as_it_asks_for(campus: Environment
         episode.answer(RIGHT)
         with pytest.raises(UsageError, match="the episode has ended"):
             episode.answer(RIGHT)
+    with pytest.raises(UsageError, match="2 counts of tokens for 1 completions"):
+        campus.rewards([ID], [RIGHT], [1, 2])
 
 
 def test_an_unknown_question_is_a_line(campus: Environment) -> None:

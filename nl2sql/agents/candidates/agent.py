@@ -195,9 +195,10 @@ class Search:
             twin.logprob = max((value for value in (logprob, twin.logprob) if value is not None), default=None)
             return
         made = Candidate(sql, raw_sql, origin, key, [self.step], reason, logprob=logprob)
+        self.candidates.append(made)  # before a check that may fail, so that the query is not lost
         if sql:
+            task.raw_sql[sql] = raw_sql
             self.examine(made, likely)
-        self.candidates.append(made)
 
     def examine(self, candidate: Candidate, likely: float | None) -> None:
         """Validate and execute a query, as the loop's gates do; a gate's refusal does not keep it from running."""
@@ -281,8 +282,8 @@ class Search:
         if ranking:
             recorded = [candidate.to_dict() for candidate in ranking]
             self.note("rank_candidates", {"choose": self.settings.choose, "ranking": recorded})
-            sure = self.confidence(recorded, ranking)
-            abstains = sure is not None and not error and sure < self.settings.min_confidence
+            sure = None if error else self.confidence(recorded, ranking)
+            abstains = sure is not None and sure < self.settings.min_confidence
             doing = "abstain" if abstains else "accept"
             state.decide(self.step, "rank_candidates", self.settings.choose, doing, {"sql": best.sql})
             if abstains:

@@ -26,6 +26,7 @@ from sqlglot import exp
 
 from nl2sql.agents.context.linking import NAME_WEIGHT, STOP_WORDS, question_stems, rank_tables, stem
 from nl2sql.databases.schema import Schema, quote_always, quote_name, quote_text
+from nl2sql.errors import DatabaseError, one_line
 from nl2sql.interfaces import Database, RunResult
 from nl2sql.machine import cache_dir
 from nl2sql.sql.words import words
@@ -58,11 +59,14 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
 
     Of matches that lie within a longer one only the longer counts ("York" in "New York"). A value that several
     columns hold is given with at most three of them, those in tables and of names that the question is about first.
-    Raises DatabaseError when the database cannot be read.
+    Raises DatabaseError when the database cannot be read, or the index not be kept.
     """
     schema = database.schema()
-    with _index(database, schema) as index:
-        matches = list(_matches(question, index, schema))
+    try:
+        matches = _looked_up(question, database, schema)
+    except (sqlite3.Error, OSError) as error:
+        told = f"the index of values in {cache_dir('values')} cannot be used: {one_line(error, 200)}"
+        raise DatabaseError(f"{told}; set NL2SQL_CACHE to another folder, or schema_text.values=0") from None
     kept = [m for m in matches if not any(_within(m, other) for other in matches)]
     tables, asked = dict(rank_tables(question, schema)), question_stems(question)
 
@@ -80,7 +84,7 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
 def with_values(nlq: str, database: Database, k: int) -> tuple[str, list[Match]]:
     """``nlq`` with a line of the values that it names, and these."""
     matches = ground(nlq, database, k)
-    return "\n".join(filter(None, (nlq, values_line(matches)))), matches
+    return "\n".join(filter(None, (nlq, values_line(matches, database.dialect)))), matches
 
 
 def share_used(sql: str, matches: Sequence[Match]) -> float | None:
@@ -92,12 +96,13 @@ def share_used(sql: str, matches: Sequence[Match]) -> float | None:
     return sum(named.values()) / len(named) if named else None
 
 
-def values_line(matches: Sequence[Match]) -> str:
+def values_line(matches: Sequence[Match], dialect: str = "sqlite") -> str:
     """``Values: city.name = 'Oslo', ...``, in the order of the question; empty without matches."""
     if not matches:
         return ""
     ordered = sorted(matches, key=lambda m: (m.start, -m.score, m.table, m.column))
-    shown = (f"{quote_name(m.table)}.{quote_name(m.column)} = {quote_text(m.value)}" for m in ordered)
+    named = ((quote_name(m.table, dialect), quote_name(m.column, dialect), m.value) for m in ordered)
+    shown = (f"{table}.{column} = {quote_text(value)}" for table, column, value in named)
     return "Values: " + ", ".join(shown)
 
 
@@ -107,6 +112,19 @@ def _within(match: Match, other: Match) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------ compare
+
+
+def _looked_up(question: str, database: Database, schema: Schema) -> list[Match]:
+    """All matches; an index that turns out to be damaged is built anew, once."""
+    for again in (True, False):
+        with _index(database, schema) as index:
+            try:
+                return list(_matches(question, index, schema))
+            except sqlite3.DatabaseError:
+                index.unlink(missing_ok=True)
+                if not again:
+                    raise
+    raise AssertionError("the second look has returned or raised")
 
 
 def _matches(question: str, index: Path, schema: Schema) -> Iterator[Match]:

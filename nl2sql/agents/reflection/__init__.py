@@ -94,6 +94,7 @@ def _saver(path: str | Path) -> Iterator[SqliteSaver | None]:
 
     try:
         connection = sqlite3.connect(path, check_same_thread=False)
+        connection.execute("SELECT 1 FROM sqlite_master")  # reads the file: not every one is a database
     except sqlite3.Error as error:
         raise UsageError(f"checkpoints={str(path)!r} cannot be opened: {error}; name a file in a folder") from None
     with closing(connection):

@@ -10,7 +10,9 @@ sampled candidates (``sample``). All of them ask the question afresh and list wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents import prompts
@@ -18,12 +20,15 @@ from nl2sql.agents.context import linking
 from nl2sql.agents.opening import focus_text
 from nl2sql.agents.task import State, guard
 from nl2sql.databases.schema import Schema, Table, quote_name
-from nl2sql.errors import one_line
+from nl2sql.errors import DatabaseError, one_line
 from nl2sql.interfaces import Sampling
 from nl2sql.sql.same import same_sql
 
 if TYPE_CHECKING:
     from nl2sql.agents.reflection.state import ReflectState
+
+
+log = logging.getLogger(__name__)
 
 
 def next_strategy(attempts: Sequence[dict[str, Any]], listed: Sequence[str]) -> str:
@@ -121,30 +126,34 @@ def _stored_fix(work: State) -> str:
     task, config = work.task, work.task.config.repair
     if config.guidance != "patterns+corpus":
         return ""
-    entries = task.resources.corpus.search(
-        work.last_error or "",
-        work.last_sql or "",
-        dialect=task.resources.database.dialect,
-        limit=1,
-        threshold=config.threshold,
-        exclude=source_of_question(task.question),
-    )
+    try:
+        entries = task.resources.corpus.search(
+            work.last_error or "",
+            work.last_sql or "",
+            dialect=task.resources.database.dialect,
+            limit=1,
+            threshold=config.threshold,
+            exclude=source_of_question(task.question),
+        )
+    except DatabaseError as error:  # of the corpus, which an answer can do without
+        log.warning("no similar fix: %s", error)
+        return ""
     return entries[0].sql if entries else ""
 
 
 def _sample_query(table: Table, schema: Schema) -> str:
-    name = quote_name(table.name)
-    columns = [f"{name}.{quote_name(column.name)}" for column in table.columns[:3]]
+    quote = partial(quote_name, dialect=schema.dialect)
+    name = quote(table.name)
+    columns = [f"{name}.{quote(column.name)}" for column in table.columns[:3]]
     joined = ""
     for key in table.foreign_keys[:1]:
         other = schema.table(key.ref_table)
         if other is None or other is table or len(key.columns) != len(key.ref_columns):
             continue
-        there = quote_name(other.name)
+        there = quote(other.name)
         on = " AND ".join(
-            f"{name}.{quote_name(own)} = {there}.{quote_name(ref)}"
-            for own, ref in zip(key.columns, key.ref_columns, strict=True)
+            f"{name}.{quote(own)} = {there}.{quote(ref)}" for own, ref in zip(key.columns, key.ref_columns, strict=True)
         )
         joined = f" JOIN {there} ON {on}"
-        columns.append(f"{there}.{quote_name(other.columns[-1].name)}")
+        columns.append(f"{there}.{quote(other.columns[-1].name)}")
     return f"SELECT {', '.join(columns)} FROM {name}{joined} LIMIT 3"

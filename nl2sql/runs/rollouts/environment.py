@@ -161,6 +161,8 @@ class Environment:
         """
         if len(question_ids) != len(completions):
             raise UsageError(f"{len(question_ids)} question ids for {len(completions)} completions; expected as many")
+        if tokens is not None and len(tokens) != len(completions):
+            raise UsageError(f"{len(tokens)} counts of tokens for {len(completions)} completions; expected as many")
         counts = tokens if tokens is not None else [len(text.split()) for text in completions]
 
         def answered(entry: tuple[str, str, int]) -> Episode:

@@ -17,7 +17,7 @@ from nl2sql.agents.reflection import reflect, stream
 from nl2sql.agents.reflection.graph import compiled
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.errors import UsageError
+from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
@@ -274,3 +274,44 @@ def test_the_diagram_of_the_page_is_the_compiled_graph() -> None:
     page = PAGE.read_text(encoding="utf-8")
     drawn = compiled().get_graph().draw_mermaid().strip()
     assert f"```mermaid\n{drawn}\n```" in page, f"docs/reflection.md needs this diagram:\n{drawn}"
+
+
+class Closed:
+    """A corpus that another process holds."""
+
+    def search(self, *_: Any, **__: Any) -> Any:
+        raise DatabaseError("the corpus is locked")
+
+    changes = search
+
+
+class NoPlans(SqliteDatabase):
+    def explain(self, sql: str, *, timeout_s: float = 5.0) -> Any:
+        raise DatabaseError("the database is gone")
+
+
+TWICE = {"reflect": {"strategies": ["exemplar"]}, "react": {"explain": False}}  # the second repeat asks for an exemplar
+
+
+def test_a_corpus_that_fails_costs_the_exemplar_only(shop: Path) -> None:
+    config = build_config(TWICE | {"repair": {"guidance": "patterns+corpus"}})
+    with SqliteDatabase(shop) as database:
+        resources = Resources(ScriptedModel([WRONG, WRONG, RIGHT]), database, corpus=Closed())
+        episode = reflect(Question(QUESTION, split="dev"), resources, config)
+    assert (episode.finish, episode.error, episode.sql) == ("finish", None, f"{RIGHT};")
+
+
+def test_a_database_that_fails_under_a_strategy_keeps_the_episode(shop: Path) -> None:
+    with NoPlans(shop) as database:
+        episode = reflect(Question(QUESTION), Resources(ScriptedModel([WRONG, WRONG]), database), build_config(TWICE))
+    assert (episode.finish, episode.error) == ("error", "database: the database is gone")
+    assert episode.sql == f"{WRONG};" and episode.flags["iterations"] == 2 and len(reflections(episode)) == 2
+
+
+def test_checkpoints_in_a_file_that_is_no_database_are_refused(shop: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("my notes " * 200)
+    with SqliteDatabase(shop) as database, pytest.raises(UsageError, match="cannot be opened: file is not a database"):
+        list(
+            stream(Question(QUESTION), Resources(ScriptedModel([RIGHT]), database), build_config({}), checkpoints=notes)
+        )

@@ -89,6 +89,13 @@ def low_confidence(confidence: float | None, least: float) -> Iterator[Suspicion
         yield Suspicion("low_confidence", f"it is held for right with a probability of {confidence:.2f} only")
 
 
+def cut_result(kept: int | None) -> Iterator[Suspicion]:
+    """What is said of an answer with more rows than ``execution.max_rows``, of which so many are kept."""
+    if kept is not None:
+        more = f"the query gives more than {kept:,} rows, and the rest is left out (execution.max_rows)"
+        yield Suspicion("cut_result", more)
+
+
 def texts(suspected: Sequence[Mapping[str, str]]) -> list[str]:
     """``Episode.flags["suspicions"]`` as lines."""
     return [f"{item['check']}: {item['text']}" for item in suspected]
