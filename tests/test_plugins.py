@@ -99,6 +99,10 @@ from nl2sql.eval.rules import Rule
 RULE = Rule("mine", lambda *results, **texts: True)
 def nothing(*given): return None
 def fails(*given): raise ValueError("no luck")
+class Half:
+    context_window = 4096
+    def generate(self, messages, **options): return []
+def half(*given): return Half()
 """
 
 
@@ -112,6 +116,7 @@ def broken(installed: Path) -> Path:
         f"[nl2sql.{kind}]\nnotfun = broken_parts:NOTFUN\nnothing = broken_parts:nothing\nfails = broken_parts:fails"
         for kind in ("benchmarks", "models", "engines")
     ]
+    points[1] += "\nhalf = broken_parts:half"
     points.append("[nl2sql.rules]\nmine = broken_parts:RULE\nnotfun = broken_parts:NOTFUN")
     (about / "entry_points.txt").write_text("\n".join(points), encoding="utf-8")
     (installed / "broken_parts.py").write_text(BROKEN, encoding="utf-8")
@@ -121,7 +126,7 @@ def broken(installed: Path) -> Path:
 def test_the_check_finds_what_is_no_function(broken: Path, tmp_path: Path) -> None:
     done = nl2sql(broken, tmp_path, "plugins", "--check", "--json")
     rows = [row for row in json.loads(done.stdout) if row["package"] == "broken-parts 0.1"]
-    assert {row["name"] for row in rows if "error" in row} == {"notfun"} and len(rows) == 11
+    assert {row["name"] for row in rows if "error" in row} == {"notfun"} and len(rows) == 12
     assert "plugin 'notfun' of broken-parts (broken_parts:NOTFUN) is no function: 3" in {
         row.get("error") for row in rows
     }
@@ -148,6 +153,20 @@ def test_a_plugin_that_does_not_work_is_named(
     done = nl2sql(broken, tmp_path, *command, given)
     wanted = f"error: plugin {name!r} of broken-parts {said.format(kind)}"
     assert done.returncode == 2 and wanted in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_model_that_lacks_a_member_is_named_before_it_is_asked(broken: Path, tmp_path: Path) -> None:
+    done = nl2sql(broken, tmp_path, "ask", "How many?", "--db", "packaged:scale_models", "--model", "half:x")
+    assert done.returncode == 2 and "(broken_parts:half) gave no Model: Half has no 'count_tokens'" in done.stderr
+
+
+def test_a_plugin_s_text_may_be_longer_than_a_path(installed: Path, tmp_path: Path) -> None:
+    query = "SELECT count(*) FROM customers" + " " * 300
+    options = ["--db", "packaged:scale_models", "--model", f"parrot:{query}", "--controller", "single_shot"]
+    done = nl2sql(installed, tmp_path, "ask", "How many customers are there?", *options)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    told = nl2sql(installed, tmp_path, "models", "info", f"parrot:{query}")
+    assert told.returncode == 0 and "hub" not in told.stdout and "installed package" in told.stdout
 
 
 def test_a_rule_may_be_a_record(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from contextlib import ExitStack
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nl2sql.cli.options import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
-from nl2sql.errors import UsageError
+from nl2sql.errors import Cancelled, UsageError
 from nl2sql.machine import install_command, server_parts
 
 if TYPE_CHECKING:
@@ -90,7 +95,8 @@ def mcp(
             stack.callback(profiles[name].close)
         built = build_server(profiles)
         if address is None:
-            built.run()
+            with _left_by_ctrl_c(stack):
+                built.run()
         else:
             built.run("streamable-http", host=address[0], port=address[1])
 
@@ -115,9 +121,38 @@ def _name(address: str) -> str:
 
 
 def _address(http: str | None) -> tuple[str, int] | None:
+    """Host and port of ``--http``. Raises UsageError for another form, and where nobody can listen there."""
     if http is None:
         return None
     host, _, port = http.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")  # an address of IPv6
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise UsageError(f"--http {http!r}; expected HOST:PORT, e.g. 127.0.0.1:8765")
+    try:
+        for family, kind, _, _, place in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM):
+            with socket.socket(family, kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+    except OSError as error:
+        raise UsageError(
+            f"--http {http}: nobody can listen there ({error.strerror}); give another host or port, e.g. 127.0.0.1:8766"
+        ) from None
     return host, int(port)
+
+
+@contextmanager
+def _left_by_ctrl_c(stack: ExitStack) -> Iterator[None]:
+    """In the block Ctrl-C closes what ``stack`` holds and ends the process: a thread that reads standard input, which
+    is the protocol's, ends with its next line only, and an orderly end would wait for it."""
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        print("interrupted", file=sys.stderr, flush=True)
+        stack.close()
+        os._exit(Cancelled.exit_code)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

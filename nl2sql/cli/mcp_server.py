@@ -13,10 +13,12 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import anyio
 import anyio.to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -26,7 +28,8 @@ from mcp.types import ToolAnnotations
 from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import json_tree
-from nl2sql.errors import Nl2SqlError
+from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.errors import Cancelled, Nl2SqlError
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version, explain_analyze
 from nl2sql.sessions.conversation import Conversation, reply_of
@@ -46,6 +49,7 @@ REMEMBERS = ToolAnnotations(read_only_hint=True, idempotent_hint=False, open_wor
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 MAX_ROWS = 1000
 QUERY_S = 30.0
+WAIT_S = 0.2  # how often a question that waits for the model looks whether it is still wanted
 STDIO, HTTP = "stdio", "http"  # owners of sessions: the one client of this process, and clients without a session
 DEFAULT = "default"  # the specification's name of the profile that is meant where none is given
 
@@ -57,12 +61,17 @@ class SharedModel:
         self._open, self._model, self._lock = open_model, None, threading.Lock()
 
     @contextmanager
-    def at_hand(self) -> Iterator[Model]:
-        """The model, for one question at a time. Raises what opening it raises."""
-        with self._lock:
+    def at_hand(self, cancel: threading.Event | None = None) -> Iterator[Model]:
+        """The model, for one question at a time. Raises what opening it raises, and Cancelled while it waits."""
+        while not self._lock.acquire(timeout=WAIT_S):
+            if cancel is not None and cancel.is_set():
+                raise Cancelled("cancelled while waiting for the model")
+        try:
             if self._model is None:
                 self._model = self._open()  # type: ignore[assignment]
             yield self._model  # type: ignore[misc]
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         if self._model is not None:
@@ -85,12 +94,26 @@ class DatabaseTools:
         corpus: Corpus | None = None,
         corpus_write: bool = False,
     ) -> None:
-        self.database, self.config, self.corpus, self.corpus_write = database, config, corpus, corpus_write
+        self._database, self._stamp = database, _stamp(database)
+        self.config, self.corpus, self.corpus_write = config, corpus, corpus_write
         self._model = model
         self._controller = get_controller(controller)
         self._sessions = MemoryStore()  # of this database alone: a query of another one means nothing here
         self._made: set[str] = set()  # session ids that were given to clients without a session of their own
         self._analyzer = ErrorAnalyzer(database.dialect, corpus, version=engine_version(database))
+
+    @property
+    def database(self) -> Database:
+        """The database; a SQLite file with the schema that it has now, since a server outlives many changes."""
+        kept, now = self._database, _stamp(self._database)
+        if isinstance(kept, SqliteDatabase) and now not in (None, self._stamp):
+            self._stamp = now
+            with suppress(Nl2SqlError):  # broken or gone: each tool says so itself
+                fresh = SqliteDatabase(kept.path, name=kept.name)
+                if fresh.schema() != kept.schema():
+                    self._database = fresh
+                    self.__dict__.pop("source", None)
+        return self._database
 
     def list_tables(self) -> dict[str, Any]:
         """All tables and views of the database, with their columns' names."""
@@ -129,16 +152,22 @@ class DatabaseTools:
         and similar repairs."""
         return explain_analyze(sql, self.database, analyzer=self._analyzer).model_dump(mode="json")
 
-    def ask(self, question: str, session_id: str | None = None, owner: str = STDIO) -> dict[str, Any]:
+    def ask(
+        self,
+        question: str,
+        session_id: str | None = None,
+        owner: str = STDIO,
+        cancel: threading.Event | None = None,
+    ) -> dict[str, Any]:
         """Answer a question in plain words with the server's own language model: SQL and rows. To ask a follow-up
         question, pass the session_id that came back with the answer before."""
         if owner == HTTP and session_id is not None and session_id not in self._made:
             raise ToolError("no such session; leave session_id out, and pass the one that comes back")
-        with self._model.at_hand() as model:
+        with self._model.at_hand(cancel) as model:
             names: dict[str, Any] = {"session_id": session_id, "owner": owner}
             options: dict[str, Any] = {"config": self.config, "corpus": self.corpus}
             conversation = Conversation(self.database, model, self._controller, self._sessions, **names, **options)
-            episode = conversation.ask(question.strip())
+            episode = conversation.ask(question.strip(), cancel=cancel)
         if not episode.sql:
             raise ToolError(episode.error or "the model wrote no SQL")
         if owner == HTTP:
@@ -202,6 +231,15 @@ class DatabaseTools:
         self._analyzer.close()
 
 
+def _stamp(database: Database) -> list[tuple[int, int, int]] | None:
+    """What changes whenever a SQLite file does; None where there is no such file."""
+    path = getattr(database, "path", None)
+    if not isinstance(path, Path) or not path.is_file():
+        return None
+    files = [file.stat() for file in (path, path.with_name(f"{path.name}-wal")) if file.exists()]
+    return [(file.st_mtime_ns, file.st_size, file.st_ino) for file in files]
+
+
 def build_server(profiles: Mapping[str, DatabaseTools]) -> MCPServer:
     """The tools of each profile behind the protocol. ``log_successful_query`` is there only where one may write."""
     first = next(iter(profiles))
@@ -248,7 +286,8 @@ def build_server(profiles: Mapping[str, DatabaseTools]) -> MCPServer:
     async def ask(
         question: str, context: Context, session_id: str | None = None, profile: str = DEFAULT
     ) -> dict[str, Any]:
-        return await _outside(of(profile).ask, question, session_id, owner_of(context))
+        cancel = threading.Event()
+        return await _outside(of(profile).ask, question, session_id, owner_of(context), cancel, cancel=cancel)
 
     if any(tools.corpus_write for tools in profiles.values()):
 
@@ -280,9 +319,18 @@ def owner_of(context: Context) -> str:
     return f"{HTTP}-{hashlib.sha256(name.encode()).hexdigest()}" if name else HTTP
 
 
-async def _outside(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Run a tool in a thread, so that the server stays answerable; our errors become the tool's."""
+async def _outside(
+    function: Callable[..., dict[str, Any]], *arguments: Any, cancel: threading.Event | None = None
+) -> dict[str, Any]:
+    """Run a tool in a thread, so that the server stays answerable; our errors become the tool's.
+
+    cancel: is set when the client no longer wants the answer, which then is not waited for.
+    """
     try:
-        return await anyio.to_thread.run_sync(lambda: function(*arguments))
+        return await anyio.to_thread.run_sync(lambda: function(*arguments), abandon_on_cancel=cancel is not None)
     except Nl2SqlError as error:
         raise ToolError(str(error)) from None
+    except anyio.get_cancelled_exc_class():
+        if cancel is not None:
+            cancel.set()
+        raise

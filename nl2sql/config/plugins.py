@@ -38,7 +38,7 @@ KINDS = {  # what a plugin may be, and what its object is
 }
 MADE = {  # what the function of a plugin gives, and what that must have
     "benchmarks": ("Benchmark", ("name", "questions", "splits", "database")),
-    "models": ("Model", ("generate", "context_window")),
+    "models": ("Model", ("generate", "count_tokens", "describe", "close", "name", "context_window")),
     "engines": ("Database", ("dialect", "run", "schema")),
 }
 FORMS = "FILE.py:function, package.module:function, or a plugin's name"

@@ -17,8 +17,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nl2sql.config.sections import Config
-from nl2sql.errors import UsageError
-from nl2sql.machine import from_yaml
+from nl2sql.errors import UsageError, one_line
+from nl2sql.machine import from_json, from_yaml
 
 
 def load_config(
@@ -30,7 +30,7 @@ def load_config(
     """
     data: dict[str, Any] = json.loads(json.dumps(base or {}))
     for file in files:
-        merge(data, _read_yaml(Path(file)))
+        merge(data, _read_file(Path(file)))
     for item in overrides:
         merge(data, read_override(item))
     return build_config(data)
@@ -91,16 +91,41 @@ def _value(key: str, value: str) -> Any:
         raise UsageError(f"config override {key}={value!r} is not YAML; example: -c react.max_steps=4") from None
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> dict[str, Any]:
     try:
-        loaded = from_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")
+        loaded = from_json(text, once=True) if path.suffix.lower() == ".json" else _yaml_once(text)
     except FileNotFoundError:
         raise UsageError(f"config file {path} does not exist") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"config file {path} cannot be read: {str(error).splitlines()[0]}") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        said = one_line(str(error).replace('in "<unicode string>", ', "in "), 200)
+        raise UsageError(f"config file {path} cannot be read: {said}") from None
     if not isinstance(loaded or {}, dict):
         raise UsageError(f"config file {path} holds a {type(loaded).__name__}; expected a mapping")
     return loaded or {}
+
+
+def _yaml_once(text: str) -> Any:
+    """What YAML holds. Raises YAMLError also for a key that is given twice: the first one would be lost in silence."""
+    loaded = from_yaml(text)
+    nodes: list[Any] = [yaml.compose(text, Loader=yaml.SafeLoader)]
+    seen: set[int] = set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+            continue
+        names: set[str] = set()
+        for key, value in node.value:
+            nodes.append(value)
+            name = str(key.value)
+            if name in names:
+                raise yaml.YAMLError(f"{name!r} is given twice, again in line {key.start_mark.line + 1}")
+            names.add(name)
+    return loaded
 
 
 def merge(into: dict[str, Any], other: dict[str, Any]) -> None:

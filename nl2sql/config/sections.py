@@ -33,6 +33,11 @@ class _Frozen(BaseModel):
         return value
 
 
+def _from_anywhere(value: str) -> str:
+    """A path that means the same file from any folder: a run may be resumed from elsewhere."""
+    return str(Path(value).expanduser().absolute())
+
+
 class SchemaConfig(_Frozen):
     """The form in which a schema is written into prompts."""
 
@@ -116,6 +121,11 @@ class RepairConfig(_Frozen):
     threshold: float = Field(0.7, ge=0, le=1)  # cosine from which on a fix is shown
     patterns: str = ""  # dialect whose patterns are used; empty: the database's own
 
+    @field_validator("corpus", "milvus")
+    @classmethod
+    def _files_from_anywhere(cls, value: str) -> str:
+        return _from_anywhere(value) if value and "://" not in value else value
+
 
 class ScoreWeights(_Frozen):
     """The weights of a candidate's score, by part (docs/candidates.md). As given, a query that runs comes before any
@@ -160,6 +170,11 @@ class CandidatesConfig(_Frozen):
     retry: int = Field(1, ge=0, le=10)  # repairs, where no candidate runs
     reflection: bool = False  # score, verify: one repair, where the best candidate runs and a gate refuses it
 
+    @field_validator("question_model", "question_adapter")
+    @classmethod
+    def _folders_from_anywhere(cls, value: str) -> str:
+        return _from_anywhere(value) if value.startswith((".", "~")) else value
+
     @property
     def reads_back(self) -> bool:
         """Whether the choice rests on how likely the question is after each candidate."""
@@ -177,7 +192,7 @@ class LinkingConfig(_Frozen):
     @field_validator("weights")
     @classmethod
     def _weights_from_anywhere(cls, value: str) -> str:
-        return str(Path(value).expanduser().absolute()) if value else ""
+        return _from_anywhere(value) if value else ""
 
 
 class FewShotConfig(_Frozen):
@@ -187,6 +202,11 @@ class FewShotConfig(_Frozen):
     select: Literal["similar", "random", "fixed"] = "similar"  # fixed: the pool's first
     pool: str = ""  # NAME[:SPLIT] of a benchmark, or a JSONL file of {question, sql, db_id}
     same_database: bool = False  # also examples over the database that is asked
+
+    @field_validator("pool")
+    @classmethod
+    def _pool_from_anywhere(cls, value: str) -> str:
+        return _from_anywhere(value) if value.endswith(".jsonl") else value
 
 
 class ReflectConfig(_Frozen):
@@ -266,7 +286,7 @@ class VizqlConfig(_Frozen):
     @field_validator("source")
     @classmethod
     def _source_from_anywhere(cls, value: str) -> str:
-        return str(Path(value).expanduser().absolute()) if value else ""
+        return _from_anywhere(value) if value else ""
 
 
 class EvalConfig(_Frozen):

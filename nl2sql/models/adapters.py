@@ -3,21 +3,25 @@
 The package carries adapters of its own (``packaged_adapters``), and an embedded model may name one as its default. A
 merged model computes what the adapted one would, at the cost of the plain one. Covered: LoRA on linear layers, those of
 GPT-2 (``Conv1D``, stored transposed) among them, also rank-stabilised; not DoRA, biases, ranks of their own per layer,
-or layers saved whole (refused by name).
+layers saved whole, or beginnings such as PiSSA's that change the model's own weights (refused by name).
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import ModelError, UsageError
+from nl2sql.machine import from_json
 from nl2sql.models.hashes import weights_revision
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-_UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "lora_bias")
+_UNSUPPORTED = (
+    *("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "lora_bias"),
+    *("alora_invocation_tokens", "use_qalora", "use_bdlora"),
+)
+_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")  # others change the weights below the adapter
 
 
 def packaged_adapters() -> dict[str, Path]:
@@ -54,8 +58,7 @@ def merge_adapter(model: Any, folder: Path) -> str:
     import torch
     from safetensors.torch import load_file
 
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    scale = adapter_scale(config, folder)
+    scale = adapter_scale(_read_config(folder), folder)
     try:
         tensors = load_file(folder / WEIGHTS)
     except (OSError, ValueError, RuntimeError) as error:
@@ -89,6 +92,16 @@ def merge_adapter(model: Any, folder: Path) -> str:
     return adapter_revision(folder)
 
 
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = from_json((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder / CONFIG} cannot be read ({error}); copy or train it again") from None
+    if not isinstance(config, dict):
+        raise ModelError(f"{folder / CONFIG} holds a {type(config).__name__}; expected a mapping, as peft writes it")
+    return config
+
+
 def adapter_revision(folder: Path) -> str:
     """The hash of an adapter's configuration and weights."""
     return weights_revision([folder / CONFIG, folder / WEIGHTS])
@@ -102,7 +115,14 @@ def adapter_scale(config: dict[str, Any], folder: Path) -> float:
     odd = [key for key in _UNSUPPORTED if config.get(key)]
     if config.get("bias", "none") != "none":
         odd.append("bias")
+    beginning = config.get("init_lora_weights", True)
+    if beginning not in _BEGINNINGS:
+        odd.append(f"init_lora_weights={beginning!r}")
     if odd:
         raise ModelError(f"adapter {folder} uses {', '.join(odd)}, which is not covered; merge it with peft first")
-    rank, alpha = int(config["r"]), float(config["lora_alpha"])
-    return alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
+    try:
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
+        return alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        found = f"r={config.get('r')!r} and lora_alpha={config.get('lora_alpha')!r}"
+        raise ModelError(f"adapter {folder} has {found}; expected numbers, as peft writes them") from None

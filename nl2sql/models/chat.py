@@ -69,6 +69,7 @@ class Chat:
         self.stop_ids = _stop_ids(tokenizer, generation_eos)
         self.bos_token = str(tokenizer.bos_token or "")
         self._tool_form: str | None = None
+        self._shows_system: bool | None = None
 
     def prompt_ids(
         self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()
@@ -88,6 +89,12 @@ class Chat:
         with self._lock:
             rendered = self.has_template or tools
             return (self._render(messages, tools) if rendered else plain_prompt(messages)) + prefill
+
+    @property
+    def form(self) -> str:
+        """All that decides how ``prompt_text`` writes a conversation."""
+        tokenizer = self._tokenizer
+        return repr([getattr(tokenizer, "chat_template", None), getattr(tokenizer, "special_tokens_map", None)])
 
     def text_ids(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Token ids of a text as it is, and the characters that each token stands for, from and to."""
@@ -135,6 +142,8 @@ class Chat:
         if tools:
             options["tools"] = [dict(tool) for tool in tools]
         chat = [dict(message) for message in messages]
+        if any(message["role"] == "system" for message in chat) and not self._system_is_shown():
+            chat = without_system(chat)
         try:
             text: str = self._tokenizer.apply_chat_template(chat, **options)
         except TemplateError:
@@ -143,6 +152,18 @@ class Chat:
             except TemplateError as error:
                 raise ModelError(f"the chat template refuses the conversation: {error}") from None
         return text
+
+    def _system_is_shown(self) -> bool:
+        """Whether the template writes a system text; some pass over one without a word (Phi-3's first)."""
+        from jinja2.exceptions import TemplateError
+
+        if self._shows_system is None:
+            asked = [{"role": "system", "content": "zq_system"}, {"role": "user", "content": "U"}]
+            try:
+                self._shows_system = "zq_system" in self._tokenizer.apply_chat_template(asked, tokenize=False)
+            except TemplateError:  # told, or tried without one, at the conversation itself
+                self._shows_system = True
+        return self._shows_system
 
 
 def plain_prompt(messages: Sequence[Message]) -> str:

@@ -42,16 +42,16 @@ def resolve_spec(spec: str) -> Source:
         return Source("scripted", spec.removeprefix("scripted:"))
     if re.match(r"https?://", spec, re.IGNORECASE):
         return Source("http", spec)
-    path = Path(spec).expanduser()
-    if path.is_dir():
+    path = _path(spec)
+    if path and path.is_dir():
         return Source("folder", str(path))
     if spec.partition("/")[0] in SERVERS and "/" in spec:  # also in place of a hub id openai/...
         return Source("http", spec)
     if spec.lower().endswith(".gguf"):
-        if not path.is_file():
+        if not (path and path.is_file()):
             raise UsageError(f"model file {spec!r} does not exist; give the path of a .gguf file, or {_LIST_HINT}")
         return Source("gguf", str(path))
-    if path.is_file():
+    if path and path.is_file():
         raise UsageError(f"model {spec!r} is a file but not a .gguf one; for scripted replies write scripted:{spec}")
     if ":" in spec and spec.partition(":")[0] in plugins("models"):
         return Source("plugin", spec)
@@ -65,3 +65,13 @@ def resolve_spec(spec: str) -> Source:
         f"or PLUGIN:TEXT of an installed plugin "
         f"({_LIST_HINT})"
     )
+
+
+def _path(spec: str) -> Path | None:
+    """``spec`` as a path; None for one that no system takes: a plugin's long text, ~ of an unknown user."""
+    try:
+        path = Path(spec).expanduser()
+        path.exists()
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return path

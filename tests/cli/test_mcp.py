@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pytest
 import servers
 from mcp import Client, MCPError, StdioServerParameters
 
-from nl2sql.cli.mcp import _profiles
+from nl2sql.cli.mcp import _address, _profiles
 from nl2sql.errors import UsageError
 from nl2sql.repair.corpus import Corpus
 
@@ -323,3 +325,69 @@ def test_a_repair_of_a_user_s_question_is_learned_where_the_server_may(shop: Pat
     with Corpus(path) as corpus:
         (row,) = corpus.rows()
     assert row["source"].startswith("user:shop/") and row["failed_sql"] == "SELECT nam FROM customers"
+
+
+def test_a_question_that_is_given_up_keeps_nobody_waiting(shop: Path, tmp_path: Path) -> None:
+    script = tmp_path / "slow.json"
+    slow = {"text": "SELECT COUNT(*) FROM orders", "delay_s": 600}
+    script.write_text(json.dumps({"replies": {"slow": [slow], "*": ["SELECT COUNT(*) FROM orders"]}}))
+    arguments = ["--db", str(shop), "--model", f"scripted:{script}", "--controller", "single_shot"]
+
+    async def conversation(client: Client) -> Any:
+        async with anyio.create_task_group() as both:
+            with anyio.move_on_after(5) as patience:
+                both.start_soon(client.call_tool, "ask", {"question": "slow"})
+                await anyio.sleep_forever()
+            both.cancel_scope.cancel()
+        assert patience.cancelled_caught
+        return (await client.call_tool("ask", {"question": "How many orders are there?"})).structured_content
+
+    assert talk(arguments, conversation)["rows"] == [[4]]
+
+
+def test_ctrl_c_ends_the_server_though_its_client_says_nothing(shop: Path) -> None:
+    command = [sys.executable, "-m", "nl2sql.cli", "mcp", "--db", str(shop)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}) + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=20) == 130
+        finally:
+            process.kill()
+        assert process.stderr.read() == "interrupted\n"
+
+
+def test_an_address_where_nobody_can_listen_is_one_line_and_one_in_brackets_is_read(shop: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"--http 127.0.0.1:{port}: nobody can listen there .*in use"):
+            _address(f"127.0.0.1:{port}")
+    with pytest.raises(UsageError, match="nobody can listen there"):
+        _address("no-such-host.invalid:8765")
+    if socket.has_ipv6:
+        assert _address(f"[::1]:{servers.free_port()}")[0] == "::1"
+
+
+def test_a_table_that_is_made_while_the_server_runs_is_seen(shop: Path) -> None:
+    async def conversation(client: Client) -> list[Any]:
+        answers = [await client.call_tool("list_tables", {}), await client.call_tool("get_datasource_metadata", {})]
+        with closing(sqlite3.connect(shop)) as connection:
+            connection.executescript("CREATE TABLE refunds (amount_back REAL); INSERT INTO refunds VALUES (7)")
+        answers.append(await client.call_tool("list_tables", {}))
+        answers.append(await client.call_tool("describe_table", {"table": "refunds"}))
+        answers.append(await client.call_tool("explain_analyze", {"sql": "SELECT amount_back FROM refunds"}))
+        shop.unlink()
+        answers.append(await client.call_tool("describe_table", {"table": "refunds"}))
+        return answers
+
+    before, _, after, refunds, explained, gone = talk(["--db", str(shop)], conversation)
+    names = [{table["name"] for table in listed.structured_content["tables"]} for listed in (before, after)]
+    assert names[1] - names[0] == {"refunds"}
+    assert refunds.structured_content["rows"] == [{"amount_back": 7.0}] and explained.structured_content["valid"]
+    assert gone.is_error and "No such file" in str(gone.content)

@@ -208,6 +208,8 @@ class Anthropic(App):
         if any(not stop.strip() for stop in body.get("stop_sequences", ())):
             raise Refused("stop_sequences: each stop sequence must contain non-whitespace")
         last = body["messages"][-1]
+        if not all(str(message["content"]).strip() for message in body["messages"][:-1]):
+            raise Refused("messages: all messages must have non-empty content except for the optional final assistant")
         if any(message["role"] not in ("user", "assistant") for message in body["messages"]):
             raise Refused("messages: Unexpected role")
         if last["role"] == "assistant":

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from models.standin import CHAT, OPEN, Dialect, StandIn, opened, sends, serving, tokens
-from models.tiny import tiny_tokenizer
+from models.tiny import TEMPLATE, tiny_tokenizer
 
 from nl2sql.agents.resources import takes_grammars
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.models import load_model
 from nl2sql.models.http.options import ServerOptions
+from nl2sql.models.response_cache import CachedModel
 
 pytestmark = pytest.mark.usefixtures("no_waits")
 ALL = ["stops", "many", "logprobs"]
+PROBED = "What is the capital of France?"
 
 
 # ------------------------------------------------------------------------------------------------- the address
@@ -167,6 +170,52 @@ def test_without_a_system_role_its_text_heads_the_users_turn() -> None:
         assert model.describe()["system_role"] is False
         model.generate(CHAT, max_new_tokens=3)
         assert server.requests[-1]["messages"] == [{"role": "user", "content": "You write SQL.\n\nHow many orders?"}]
+
+
+def test_prompts_that_are_written_by_another_template_are_other_calls(tmp_path: Path, server: StandIn) -> None:
+    """The templates differ in what the probe's question does not show."""
+    tokenizer, models = tiny_tokenizer(), []
+    counted = len(tokenizer(f"<|im_start|>user\n{PROBED}<|im_end|>\n<|im_start|>assistant\n").input_ids)
+    answer = {"choices": [{"text": " alpha beta gamma"}], "usage": {"prompt_tokens": counted}}
+    server.when = lambda said: sends(answer) if '"prompt"' in said else None
+    for name, template in {"one": TEMPLATE, "other": TEMPLATE.replace("m['content']", "m['content'] | trim")}.items():
+        tiny_tokenizer(template).save_pretrained(tmp_path / name)
+        models.append(opened(server, f"tokenizer={tmp_path / name}"))
+    calls = []
+    for model in models:
+        assert model.abilities.way == "completions"
+        cached = CachedModel(model, tmp_path / "answers.sqlite")
+        calls.append(cached.generate([{"role": "user", "content": " How many? "}], max_new_tokens=3)[0].usage)
+        cached.close()
+    assert [usage.cached_calls for usage in calls] == [0, 0]
+
+
+@pytest.mark.parametrize("way", ["a 500", "left out"])
+def test_a_chat_template_without_a_system_role_is_found_by_a_500_or_by_the_count(way: str, server: StandIn) -> None:
+    """SGLang and llama.cpp answer 500 where a template raises; Phi-3's first template wrote no system text at all."""
+
+    def answer(body: str) -> Any:
+        if '"role": "system"' not in body:
+            return None
+        if way == "a 500":
+            return sends({"error": {"message": "System role not supported"}}, 500)
+        return lambda handler: handler.answer({**(said := json.loads(body)), "messages": said["messages"][1:]})
+
+    server.when = answer
+    model = opened(server, "retries=1")
+    assert model.describe()["system_role"] is False
+    model.generate(CHAT, max_new_tokens=3)
+    assert server.requests[-1]["messages"] == [{"role": "user", "content": "You write SQL.\n\nHow many orders?"}]
+
+
+def test_a_server_that_breaks_when_it_is_asked_with_a_system_text_is_an_error(server: StandIn) -> None:
+    def answer(body: str) -> Any:
+        broken = any('"role": "system"' in json.dumps(request) for request in server.requests)
+        return sends({"error": {"message": "out of memory"}}, 500) if broken else None
+
+    server.when = answer
+    with pytest.raises(ModelError, match="HTTP 500: out of memory"):
+        opened(server, "retries=0")
 
 
 def test_the_window_is_the_servers_or_the_users() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -13,8 +14,10 @@ from models.standin import CHAT, Dialect, StandIn, drips, hangs_up, never_ends, 
 
 from nl2sql.errors import Cancelled, ModelError
 from nl2sql.models import load_model
+from nl2sql.models.http.transport import RequestRefused, Unanswered
 
 pytestmark = pytest.mark.usefixtures("no_waits")
+ZEROS = {"prompt_tokens": 0, "completion_tokens": 0}
 BAD = yaml.safe_load(Path(__file__).with_name("bad_answers.yaml").read_text(encoding="utf-8"))
 
 
@@ -32,7 +35,7 @@ def test_garbage_is_one_line_that_names_the_server(case: dict[str, Any], server:
 
 def test_wrong_token_counts_are_not_believed(server: StandIn) -> None:
     model = opened(server)
-    for usage in ("many", {"prompt_tokens": "12", "completion_tokens": -3}, {"prompt_tokens": True}, [], None):
+    for usage in ("many", {"prompt_tokens": "12", "completion_tokens": -3}, {"prompt_tokens": True}, ZEROS, [], None):
         server.misbehave.append(sends({"choices": [{"message": {"content": "x y"}}], "usage": usage}))
         done = model.generate(CHAT, max_new_tokens=4)[0]
         assert done.usage.prompt_tokens == model.count_tokens(CHAT) and done.usage.completion_tokens > 0
@@ -53,7 +56,15 @@ def test_a_stream_without_end_is_cut_off() -> None:
             model.generate(CHAT, stop=["nothing"], max_new_tokens=4)
 
 
-@pytest.mark.parametrize("line", ["data: {oops", "data: [1]", 'data: {"error": {"message": "out of memory"}}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("data: {oops", "data: [1]", 'data: {"error": {"message": "out of memory"}}'),
+        'data: {"object": "error", "message": "out of memory", "code": 500}\n\ndata: [DONE]',
+        'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}\n\ndata: [DONE]',
+        "data: [DONE]",
+    ],
+)
 def test_a_garbled_stream_is_one_line(line: str) -> None:
     with serving(Dialect(stops=False)) as server:
         model = opened(server)
@@ -63,7 +74,7 @@ def test_a_garbled_stream_is_one_line(line: str) -> None:
             handler.wfile.write(f"{line}\n\n".encode())
 
         server.misbehave.append(garbled)
-        with pytest.raises(ModelError, match=r"stream holds|out of memory"):
+        with pytest.raises(ModelError, match=r"stream holds|out of memory|ended without an answer"):
             model.generate(CHAT, stop=["nothing"], max_new_tokens=4)
 
 
@@ -167,3 +178,41 @@ def test_the_key_is_sent_and_shown_nowhere(monkeypatch: pytest.MonkeyPatch, capl
             model.generate(CHAT, max_new_tokens=2)
         assert secret not in str(caught.value) and "***" in str(caught.value)
     assert secret not in caplog.text
+
+
+@pytest.mark.parametrize("reason", ["length", "model_length", "max_tokens", "MAX_TOKENS"])
+def test_an_answer_that_was_cut_is_told_as_cut_in_whatever_words(reason: str, server: StandIn) -> None:
+    model = opened(server)
+    thought = {"reasoning_content": "", "reasoning": "count them"}
+    server.misbehave.append(
+        sends({"choices": [{"message": {"content": "SELECT", **thought}, "finish_reason": reason}]})
+    )
+    done = model.generate(CHAT, max_new_tokens=4)[0]
+    assert (done.finish_reason, done.thinking) == ("length", "count them")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HTTP_PROXY", "foo://me:secret@proxy:1"),
+        ("ALL_PROXY", "socks9://me:secret@proxy:1"),
+        ("SSL_CERT_FILE", "/no/such/file.pem"),
+    ],
+)
+def test_an_environment_that_allows_no_connection_is_one_line(
+    variable: str, value: str, server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ModelError, match=f"no connection can be set up.*{variable}") as caught:
+        opened(server)
+    assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_errors_of_a_server_come_home_from_another_process_whole(server: StandIn) -> None:
+    for bad, kind in ((sends({"error": "no"}, 401), RequestRefused), (sends({"error": "no"}, 500), Unanswered)):
+        model = opened(server, "retries=0")
+        server.misbehave.append(bad)
+        with pytest.raises(kind) as caught:
+            model.generate(CHAT, max_new_tokens=4)
+        sent = pickle.loads(pickle.dumps(caught.value))
+        assert type(sent) is kind and str(sent) == str(caught.value) and sent.status == caught.value.status

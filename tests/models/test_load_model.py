@@ -118,3 +118,22 @@ def test_a_hub_id_without_network_says_what_to_type(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ModelError, match=r"'org/name' could not be loaded .*local folder") as caught:
         load_model("org/name")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ('{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "init_lora_weights": "pissa"}', "init_lora_weights='pissa'"),
+        ('{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "alora_invocation_tokens": [1]}', "alora_invocation_tokens"),
+        ('{"peft_type": "LORA", "lora_alpha": 8}', "r=None"),
+        ('{"peft_type": "LORA", "r": 0, "lora_alpha": 8}', "expected numbers"),
+        ('{"peft_type": "LOR', "adapter_config.json cannot be read"),
+        ("[]", "holds a list"),
+    ],
+)
+def test_an_adapter_that_cannot_be_merged_is_one_line(config: str, says: str, folder: Path, tmp_path: Path) -> None:
+    """PiSSA and the like change the weights that the adapter is added to: merged into others it computes anything."""
+    (tmp_path / "adapter_config.json").write_text(config)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match=says):
+        load_model(str(folder), adapter=str(tmp_path))

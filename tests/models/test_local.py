@@ -315,6 +315,14 @@ def test_a_template_without_system_role_gets_the_system_text_in_the_first_user_t
     assert asked.decode(asked.prompt_ids(chat("Q"), "S")) == "<You write SQL.\n\nQ>S"
 
 
+def test_a_template_that_passes_over_a_system_text_gets_it_in_the_first_user_turn() -> None:
+    from nl2sql.models.chat import Chat
+
+    only_users = "{% for m in messages %}{% if m['role'] == 'user' %}<{{ m['content'] }}>{% endif %}{% endfor %}"
+    asked = Chat(tiny_tokenizer(only_users), None)
+    assert asked.prompt_text(chat("Q"), "S") == "<You write SQL.\n\nQ>S"
+
+
 def test_counting_tokens_is_safe_from_many_threads(model: LocalModel) -> None:
     with ThreadPoolExecutor(8) as threads:
         counts = list(threads.map(lambda i: model.count_tokens(chat("x" * (i % 7))), range(400)))

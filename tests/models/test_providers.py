@@ -398,6 +398,13 @@ def test_anthropic_gets_no_temperature_above_its_highest_and_no_blank_stop_strin
     assert (sent["temperature"], sent["stop_sequences"]) == (1, [";"])
 
 
+def test_anthropic_goes_on_behind_a_turn_in_which_the_model_said_nothing(started: Any) -> None:
+    asked = [*ASKED, {"role": "assistant", "content": ""}, {"role": "user", "content": "No action was found."}]
+    app = Anthropic(key=KEY)
+    assert opened(started, "anthropic", app).generate(asked, max_new_tokens=12)[0].text
+    assert app.bodies[-1]["messages"][1] == {"role": "assistant", "content": "(nothing)"}
+
+
 def test_ollama_tells_the_window_and_the_weights_of_a_loaded_model(started: Any) -> None:
     described = opened(started, "ollama", Ollama()).describe()
     assert (described["context_window"], described["context_window_known"]) == (4096, True)

@@ -26,6 +26,7 @@ _DROPPED = (
     *("messages", "tools", "max_tokens", "max_completion_tokens", "stop", "n", "seed", "logprobs", "stream_options"),
     *("continue_final_message", "add_generation_prompt", "chat_template_kwargs"),
 )
+_NOTHING = "(nothing)"  # in place of an empty turn, which is refused but as the last
 _FINISH = {"max_tokens": "length", "model_context_window_exceeded": "length", "tool_use": "tool_calls"}
 _FINISH |= {"refusal": "content_filter"}
 
@@ -62,6 +63,9 @@ def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
 
 def _turns(messages: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     turns = [_turn(message) for message in messages]
+    for turn in turns[:-1]:
+        if isinstance(turn["content"], str) and not turn["content"].strip():
+            turn["content"] = _NOTHING
     if turns and turns[-1]["role"] == "assistant" and isinstance(turns[-1]["content"], str):
         turns[-1]["content"] = turns[-1]["content"].rstrip()  # white space at the end is refused
     return turns

@@ -186,6 +186,8 @@ class HttpModel:
             "fields": dict(abilities.fields),
         }
         parts |= {"refused": self._server.refused, "thinking": abilities.budget, "body": self.options.body}
+        if self._chat is not None:  # the server does not see how its prompts were written
+            parts["form"] = self._chat.form
         return parts | {"way": abilities.way, "answer": abilities.answer}
 
     @property

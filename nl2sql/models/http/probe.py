@@ -121,7 +121,7 @@ class _Probe:
             plain = refused
         window = self._window(said, likely)
         if thinks and self._chat is None:
-            return self._thinker(window)
+            return self._thinker(window, asked)
         way, bos, trims, echoes = self._way(asked, plain)
         if way == "completions":
             self._fields = {}
@@ -134,7 +134,7 @@ class _Probe:
             counting=self._counting(way, plain is not None),
             fields=self._fields,
             limit_field=self._limit,
-            systems=way == "completions" or self._systems(),
+            systems=way == "completions" or self._systems(asked),
             trims=trims,
             echoes=echoes,
             stops=self._stops(lambda **more: ask(_ASKED, bos, 8, **more), answer),
@@ -145,7 +145,7 @@ class _Probe:
             answer=answer,
         )
 
-    def _thinker(self, window: _Window) -> Abilities:
+    def _thinker(self, window: _Window, asked: int) -> Abilities:
         """What is asked of a model that thinks: nothing that would cost its thoughts each time."""
         budget = DEFAULT_BUDGET if self._thinking is None else self._thinking
         logger.warning(
@@ -162,7 +162,7 @@ class _Probe:
             counting=self._counting("user_turn", False),
             fields=self._fields,
             limit_field=self._limit,
-            systems=self._systems(),
+            systems=self._systems(asked),
             server=self._about,
             answer=heard.text,
             budget=budget,
@@ -258,7 +258,8 @@ class _Probe:
             replies = [
                 self._converse((*_ASKED, {"role": "assistant", "content": text}), "", 1, **CONTINUE) for text in turns
             ]
-        except RequestRefused:
+        except (RequestRefused, Unanswered) as error:
+            self._check_refused(error)
             return "user_turn", "", False, False
         counts = [reply.prompt for reply in replies]
         head = counts[0] - (counts[1] - counts[0]) / 10  # tokens before the open turn's first word
@@ -268,12 +269,21 @@ class _Probe:
             return "user_turn", "", False, False
         return "chat", "", counts[2] == counts[0], replies[1].text.startswith(turns[1])
 
-    def _systems(self) -> bool:
+    def _systems(self, asked: int) -> bool:
+        """Does it take a system text, and does the text make the prompt longer? Some templates leave it out."""
         try:
-            self._converse(({"role": "system", "content": "Answer."}, *_ASKED), "", 1)
-        except RequestRefused:
+            heard = self._converse(({"role": "system", "content": "Answer."}, *_ASKED), "", 1)
+        except (RequestRefused, Unanswered) as error:
+            self._check_refused(error)
             return False
-        return True
+        return not asked or heard.prompt != asked
+
+    def _check_refused(self, error: RequestRefused | Unanswered) -> None:
+        """Raises ``error`` where the server is out of order; a 500 beside a plain answer is a chat template's no."""
+        if isinstance(error, Unanswered):
+            if error.status != 500:
+                raise error
+            self._converse(_ASKED, "", 1)
 
     def _rendered_alike(self, chat: Chat) -> str | None:
         """Does the server count as many tokens in a rendered prompt as the tokenizer here? None: no."""

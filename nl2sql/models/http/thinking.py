@@ -31,4 +31,4 @@ def set_aside(text: str, opened: bool = False) -> tuple[str, str]:
 
 def thought_in(message: Mapping[str, Any]) -> str:
     """The thoughts that a message, or a piece of a stream, carries in a field of their own."""
-    return next((message[name] for name in _FIELDS if isinstance(message.get(name), str)), "")
+    return next((message[name] for name in _FIELDS if isinstance(message.get(name), str) and message[name]), "")

@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import random
+import re
 import threading
 import time
 import weakref
@@ -34,6 +36,7 @@ MAX_BODY_BYTES = 8 * 2**20  # a server that sends without end must not fill the 
 FIRST_WAIT_S, LONGEST_WAIT_S, LONGEST_RETRY_AFTER_S = 0.5, 20.0, 120.0
 DOWN_S = 30.0  # after a call gave up on an unreachable server, others try once only, for so long
 _POLL_S = 0.05  # how often a waiting caller looks at its cancel event
+_ENVIRONMENT = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")  # that httpx reads
 _RETRIED = {408, 429, *range(500, 600)} - {501}
 
 
@@ -50,8 +53,8 @@ class LineSink(Protocol):
 class RequestRefused(ModelError):
     """The server understood the request and said no (4xx, 501): asking again is no use."""
 
-    def __init__(self, message: str, status: int, said: str, field: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, status: int = 0, said: str = "", field: str = "") -> None:
+        super().__init__(message)  # a worker on another machine sends it with this alone, and the rest as attributes
         self.status = status
         self.said = said
         self.field = field  # of the request, where the server says which one it minds
@@ -59,6 +62,10 @@ class RequestRefused(ModelError):
 
 class Unanswered(ModelError):
     """No answer came, or only that the server is busy or broken: it says nothing of what the server does."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -71,10 +78,11 @@ class Reply:
 
 
 class _Again(Exception):
-    def __init__(self, why: str, *, unreachable: bool = False, after_s: float | None = None) -> None:
+    def __init__(self, why: str, *, unreachable: bool = False, after_s: float | None = None, status: int = 0) -> None:
         super().__init__(why)
         self.unreachable = unreachable
         self.after_s = after_s
+        self.status = status
 
 
 class Transport:
@@ -163,7 +171,7 @@ class Transport:
                     if again.unreachable:
                         self._down_until = time.monotonic() + DOWN_S
                     times = f" (tried {attempt + 1} times)" if attempt else ""
-                    raise Unanswered(f"{self.base}: {again}{times}") from None
+                    raise Unanswered(f"{self.base}: {again}{times}", again.status) from None
                 pause = random.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt)
                 pause = max(pause, again.after_s or 0.0)
                 logger.info("%s: %s; again in %.1f s", self.base, again, pause)
@@ -174,11 +182,7 @@ class Transport:
         import httpx2 as httpx
 
         if not self._client:
-            headers = {"Accept-Encoding": "identity", "User-Agent": "nl2sql", "Content-Type": "application/json"}
-            headers |= key_headers(self.place)
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-            timeout = httpx.Timeout(None, connect=CONNECT_S)
-            self._client.append(httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout))
+            self._client.append(self._opened())
         try:
             async with asyncio.timeout(self._timeout_s):
                 content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
@@ -204,6 +208,24 @@ class Transport:
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise ModelError(f"{self.base}: {type(error).__name__}: {self._clean(str(error))}") from None
 
+    def _opened(self) -> Any:
+        """The client. Raises ModelError where what the environment says of proxies or certificates is no use."""
+        import httpx2 as httpx
+
+        headers = {"Accept-Encoding": "identity", "User-Agent": "nl2sql", "Content-Type": "application/json"}
+        headers |= key_headers(self.place)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        timeout = httpx.Timeout(None, connect=CONNECT_S)
+        try:
+            return httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout)
+        except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
+            named = [name for name in _ENVIRONMENT if os.environ.get(name) or os.environ.get(name.lower())]
+            what = f"{type(error).__name__}: {_without_password(self._clean(str(error)))}"
+            raise ModelError(
+                f"{self.base}: no connection can be set up as the environment wants it ({what}); see "
+                f"{', '.join(named) or 'its proxies and certificates'} (NO_PROXY=HOST goes past a proxy)"
+            ) from None
+
     async def _stream(self, response: Any, lines: LineSink) -> None:
         try:
             await _read_lines(response, lines)
@@ -221,7 +243,7 @@ class Transport:
                 raise ModelError(f"{self.base}: the answer is not JSON: {self._clean(_text(raw))!r}") from None
         said = self._clean(_said(raw))
         if status in _RETRIED:
-            raise _Again(f"HTTP {status}: {said}", after_s=_retry_after(headers.get("retry-after")))
+            raise _Again(f"HTTP {status}: {said}", after_s=_retry_after(headers.get("retry-after")), status=status)
         if 300 <= status < 400:
             said = f"redirects to {self._clean(headers.get('location', 'nowhere'))}; give that address instead"
         elif status in (401, 403):
@@ -238,6 +260,11 @@ class Transport:
     def without_key(self, text: str) -> str:
         """``text`` without the key, or a long end of it."""
         return masked(text, self._key)
+
+
+def _without_password(text: str) -> str:
+    """``text`` without the user of an address: a proxy's may hold a password."""
+    return re.sub(r"//[^/@\s]*@", "//***@", text)
 
 
 class _TooLarge(Exception):

@@ -21,6 +21,7 @@ from nl2sql.sql.bounds import load_json
 MOST = 10**9  # tokens or milliseconds that a server may report for one answer
 ABSURD = "the server counts more tokens in one answer than a number can hold"
 Finish = Literal["stop", "length", "cancelled"]
+_CUT = ("length", "model_length", "max_tokens", "MAX_TOKENS")  # Mistral's and Google's words among them
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def finish_of(reason: Any) -> Finish:
     """Our name for a server's finish reason. Raises ModelError for one that means the answer was withheld."""
     if reason in ("abort", "error", "content_filter"):
         raise ModelError(f"the server broke off its answer: {reason}")
-    return "length" if reason == "length" else "stop"
+    return "length" if reason in _CUT else "stop"
 
 
 def read_counts(data: Any) -> Counts:
@@ -110,7 +111,9 @@ def read_counts(data: Any) -> Counts:
     usage = data.get("usage") if isinstance(data, Mapping) else None
     if not isinstance(usage, Mapping):
         return Counts()
-    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    prompt, completion = _count(usage.get("prompt_tokens")) or None, _count(usage.get("completion_tokens"))
+    if prompt is None:  # no prompt has 0 tokens: Ollama said so of one that it still held, some proxies of every one
+        completion = completion or None
     reused = _detail(usage, "prompt_tokens_details", "cached_tokens")
     thought = _detail(usage, "completion_tokens_details", "reasoning_tokens") or 0
     seconds = 0.0
@@ -172,8 +175,8 @@ class Stream:
             raise ModelError(f"the server's stream holds a line that is not JSON: {payload[:200]!r}") from None
         if not isinstance(data, Mapping):
             raise ModelError(f"the server's stream holds a {type(data).__name__}; expected an object")
-        if data.get("error"):
-            raise ModelError(f"the server broke off its answer: {str(data['error'])[:200]}")
+        if failure := data.get("error") or (data.get("object") == "error" and (data.get("message") or "an error")):
+            raise ModelError(f"the server broke off its answer: {str(failure)[:200]}")
         if data.get("usage"):
             self.counts = read_counts(data)
         choices = data.get("choices") or []
@@ -209,6 +212,8 @@ class Stream:
 
     @property
     def answer(self) -> Answer:
+        if not self.pieces and self._finish is None:
+            raise ModelError("the server's stream ended without an answer; its log may say why")
         finish: Finish = "stop" if self._cut else self._finish or "stop"
         if not self._text.startswith(self._echo):
             raise ModelError("the server's answer does not begin with the open turn, as its answers did before")
