@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nl2sql.databases.schema import quote_name
 from nl2sql.repair.rewrites import UNIT
 from nl2sql.repair.schema_names import similar_columns, similar_names, with_derived
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr
 
-    from nl2sql.databases.schema import Schema, quote_name
+    from nl2sql.databases.schema import Schema
 
 MOST = 3  # sentences
 
