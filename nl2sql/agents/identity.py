@@ -40,7 +40,8 @@ def _is_plain(value: Any) -> bool:
 def code_identity(function: Any) -> str:
     """Source of a function (or of an object's class), with its defaults, closure values or attributes.
 
-    What a ``functools.partial`` fixes counts, the object that a method is of, and functions among these values.
+    What a ``functools.partial`` fixes counts, the object that a method is of, and functions among these values. Of
+    other objects among them only the class does: what they hold may be counts, which change while a run goes on.
     """
     return hashlib.sha256(f"{_content(function, ())}{reachable_code_hash()}".encode()).hexdigest()[:16]
 
@@ -48,19 +49,27 @@ def code_identity(function: Any) -> str:
 def _content(value: Any, around: tuple[Any, ...]) -> str:
     """The text that tells a callable or object from others; ``around``: those that hold it."""
     held: list[Any]
+    owner = value.__self__ if inspect.ismethod(value) else None
     if isinstance(value, functools.partial):
         source, held = "partial", [value.func, *value.args, *sorted(value.keywords), *value.keywords.values()]
     else:
-        itself = hasattr(value, "__code__") or isinstance(value, type) or inspect.isbuiltin(value)
-        target = value if itself else type(value)
-        source, held = _source(target), [] if isinstance(value, type) else _held(value)
+        source = _source(value if _is_code(value) else type(value))
+        held = [] if isinstance(value, type) else _held(value)
+        held += [] if owner is None else [owner]
     told = []
     for part in held:
         if _is_plain(part):
             told.append(repr(part))
-        elif (callable(part) or part is getattr(value, "__self__", None)) and not any(part is one for one in around):
+        elif (part is owner or _is_code(part)) and not any(part is one for one in around):
             told.append(_content(part, (*around, value)))
+        elif callable(part):
+            told.append(_source(type(part)))
     return f"{source}[{', '.join(told)}]"
+
+
+def _is_code(value: Any) -> bool:
+    code = hasattr(value, "__code__") or isinstance(value, (type, functools.partial))
+    return code or inspect.isbuiltin(value)
 
 
 def _source(target: Any) -> str:
@@ -72,9 +81,7 @@ def _source(target: Any) -> str:
 
 
 def _held(value: Any) -> list[Any]:
-    """A function's closure values, defaults and attributes, and the object that it is a method of."""
+    """A function's closure values, defaults and attributes."""
     cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
     defaults = [*(getattr(value, "__defaults__", None) or ()), *(getattr(value, "__kwdefaults__", None) or {}).values()]
-    owner = getattr(value, "__self__", None)
-    owners = [] if owner is None or inspect.ismodule(owner) else [owner]
-    return [*cells, *defaults, *getattr(value, "__dict__", {}).values(), *owners]
+    return [*cells, *defaults, *getattr(value, "__dict__", {}).values()]
