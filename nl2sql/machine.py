@@ -264,3 +264,17 @@ def _place_new(beside: Path, path: Path) -> None:
         raise
     except OSError:  # a file system without links
         beside.replace(path)
+
+
+def as_path(text: str) -> Path | None:
+    """``text`` as a path; None for one that no system takes: a plugin's long text, ~ of an unknown user.
+
+    >>> as_path("~no user/model") is None and as_path("parrot:" + "x" * 300) is None
+    True
+    """
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return path

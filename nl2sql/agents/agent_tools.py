@@ -25,11 +25,12 @@ from typing import Any
 
 from nl2sql.agents import prompts, repairing, verifying
 from nl2sql.agents.checks import constraints
+from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.grammars import select
 from nl2sql.agents.opening import link
 from nl2sql.agents.prompt_texts import TOOL_TEXTS
 from nl2sql.agents.record import json_tree
-from nl2sql.agents.task import EpisodeFailed, State
+from nl2sql.agents.task import State
 from nl2sql.config import RepairConfig
 from nl2sql.databases import validation
 from nl2sql.errors import Cancelled, DatabaseError, ModelError

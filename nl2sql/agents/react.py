@@ -26,11 +26,12 @@ from typing import Any
 from nl2sql.agents import prompts, repairing, verifying
 from nl2sql.agents.agent_tools import action_space, dispatch
 from nl2sql.agents.checks import guardrails
+from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.native_tools import NATIVE
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.prompt_texts import HINT
 from nl2sql.agents.record import Episode
-from nl2sql.agents.task import EpisodeFailed, State, guard
+from nl2sql.agents.task import State, guard
 from nl2sql.agents.turns import TEXT, Form, failed, fit_window, parse_action, shown_observation, turn_grammar
 from nl2sql.config import Config
 from nl2sql.interfaces import USER, Database, EventSink, Gate, Model, Question, Resources, Tool, no_sink

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from nl2sql.agents.task import EpisodeFailed, State
+from nl2sql.agents.failures import EpisodeFailed
+from nl2sql.agents.task import State
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.machine import install_command
 

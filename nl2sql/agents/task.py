@@ -20,7 +20,6 @@ from nl2sql.agents import prompts
 from nl2sql.agents.ahead import begun
 from nl2sql.agents.checks import constraints, guardrails, verifier
 from nl2sql.agents.context import grounding, linking
-from nl2sql.agents.failures import EpisodeFailed as EpisodeFailed
 from nl2sql.agents.failures import blaming_model, cut_rows, run_bounded
 from nl2sql.agents.grammars import select
 from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar

@@ -11,11 +11,11 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from nl2sql.config.plugins import plugins
 from nl2sql.errors import UsageError
+from nl2sql.machine import as_path
 from nl2sql.models.embedded import embedded_names
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -42,7 +42,7 @@ def resolve_spec(spec: str) -> Source:
         return Source("scripted", spec.removeprefix("scripted:"))
     if re.match(r"https?://", spec, re.IGNORECASE):
         return Source("http", spec)
-    path = _path(spec)
+    path = as_path(spec)
     if path and path.is_dir():
         return Source("folder", str(path))
     if spec.partition("/")[0] in SERVERS and "/" in spec:  # also in place of a hub id openai/...
@@ -65,13 +65,3 @@ def resolve_spec(spec: str) -> Source:
         f"or PLUGIN:TEXT of an installed plugin "
         f"({_LIST_HINT})"
     )
-
-
-def _path(spec: str) -> Path | None:
-    """``spec`` as a path; None for one that no system takes: a plugin's long text, ~ of an unknown user."""
-    try:
-        path = Path(spec).expanduser()
-        path.exists()
-    except (OSError, ValueError, RuntimeError):
-        return None
-    return path

@@ -18,6 +18,7 @@ from nl2sql.benchmarks.load import from_anywhere
 from nl2sql.benchmarks.structured import VIZQL
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import Benchmark, Model, Question, content_key, question_key
+from nl2sql.machine import as_path
 from nl2sql.runs.folder import read_manifest
 
 if TYPE_CHECKING:
@@ -83,11 +84,8 @@ def _absolute(spec: str) -> str:
     head, sep, path = spec.partition("scripted:")
     if sep and not head:
         return f"scripted:{Path(path).expanduser().absolute()}"
-    try:
-        file = Path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec).expanduser()
-        return str(Path(spec).expanduser().absolute()) if file.exists() else spec
-    except (OSError, RuntimeError):  # a plugin's text, longer than a path may be, or of no user ("~nobody")
-        return spec
+    file = as_path(spec.partition(".py:")[0] + ".py" if ".py:" in spec else spec)
+    return str(Path(spec).expanduser().absolute()) if file and file.exists() else spec
 
 
 def _absolute_url(url: str) -> str:

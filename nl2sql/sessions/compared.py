@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 
@@ -57,11 +57,13 @@ def is_of_a_price(before: str) -> bool:
 
 def price_of(statement: Statement, kinds: Kinds) -> Named | None:
     """The first number of the tables that are read which is called a price."""
-    for table in statement.sources().values():
-        for column in table.columns:
-            if kinds[table.name.lower(), column.name.lower()] == "number" and PRICE & set(words(column.name)):
-                return Named(table.name, column.name)
-    return None
+    return next(iter(_numbers_called(PRICE, statement, kinds)), None)
+
+
+def _numbers_called(names: Iterable[str], statement: Statement, kinds: Kinds) -> list[Named]:
+    """The columns of numbers, of the tables that are read, whose name has one of the words."""
+    every = [(table.name, column.name) for table in statement.sources().values() for column in table.columns]
+    return [Named(t, c) for t, c in every if kinds[t.lower(), c.lower()] == "number" and {*names} & {*words(c)}]
 
 
 def dimension(text: str, comparison: Comparison, statement: Statement, kinds: Kinds) -> Named | None:
@@ -69,8 +71,7 @@ def dimension(text: str, comparison: Comparison, statement: Statement, kinds: Ki
     before = text[: comparison.start].rstrip()
     for said, names in edit_words()["comparatives"].items():
         if re.search(rf"\b(?:{said})$", before):
-            every = [(table.name, column.name) for table in statement.sources().values() for column in table.columns]
-            fits = [Named(t, c) for t, c in every if kinds[t.lower(), c.lower()] == "number" and {*names} & {*words(c)}]
+            fits = _numbers_called(names, statement, kinds)
             return fits[0] if len(fits) == 1 else None
     return None
 
@@ -79,8 +80,7 @@ def money(text: str, comparison: Comparison, statement: Statement, kinds: Kinds)
     """The numbers of the tables that are read which may be money, where "500 dollars" is said; else none."""
     if not (_MONEY.match(text, comparison.end) or text[: comparison.start].rstrip().endswith(("$", "€", "£"))):
         return []
-    every = [(table.name, column.name) for table in statement.sources().values() for column in table.columns]
-    return [Named(t, c) for t, c in every if kinds[t.lower(), c.lower()] == "number" and _PAID & set(words(c))]
+    return _numbers_called(_PAID, statement, kinds)
 
 
 def scaled(comparison: Comparison, text: str, column: str = "") -> Comparison:

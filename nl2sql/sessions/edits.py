@@ -364,10 +364,10 @@ class Editor:
     def _show(self, shown: Shown) -> None:
         statement = self.statement
         own = all(statement.one_per_group(each.table, each.column) for each in shown.columns)
-        few = own and any(statement.tree.args.get(part) for part in ("having", "limit"))
+        few = statement.grouped and own and any(statement.tree.args.get(part) for part in ("having", "limit"))
         if statement.grouped and not own and "filter groups" in self.operations:
             raise LookupError("one value of each group")
-        if (statement.grouped and not few) or (statement.aggregates() and not statement.grouped):
+        if not few and (statement.grouped or statement.aggregates()):
             statement.clear("group", "having", "order", "limit", "distinct")  # else: "who has more than five?"
         repeated = any(statement.step_to_many(each.table) for each in shown.columns)
         if repeated and statement.tree.args.get("limit") and not statement.grouped:

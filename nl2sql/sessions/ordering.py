@@ -110,7 +110,7 @@ def figure_said(measure: exp.Expr, conditions: Conditions) -> exp.Expr:
     if adjective and "any" not in wanted and not wanted & {word for name in columns for word in words(name)}:
         raise LookupError(f"a figure that {adjective[0]} is about")
     named = _behind(adjective[0], conditions) if adjective else None
-    behind = words(conditions.reading.text.partition(adjective[0])[2])[:3] if adjective else []
+    behind = _words_behind(adjective[0], conditions) if adjective else []
     said = [word for word in behind if word not in _DIRECTIONS]
     if (named and named.score > 0.9 and named.column.lower() not in columns) or conditions.name_another_column(said):
         raise LookupError(f"that figure of each group: {' '.join(said)}")
@@ -153,11 +153,15 @@ def _ordered_by(statement: Statement) -> list[tuple[Named, bool]]:
 
 def _behind(adjective: str, conditions: Conditions) -> Named | None:
     """The number or date that the words behind a superlative name: "the lowest credit score"."""
-    behind = [word for word in words(conditions.reading.text.partition(adjective)[2])[:3] if word not in _GENERAL]
+    behind = [word for word in _words_behind(adjective, conditions) if word not in _GENERAL]
     phrases = [behind[:n] for n in range(len(behind), 0, -1)]
     kinds = (*_NUMBERS, "date", "datetime")
     fits = [named_column(phrase, conditions.statement, conditions.kinds, kinds) for phrase in phrases]
     return next((fit for fit in fits if fit and not conditions.is_key(fit)), None)
+
+
+def _words_behind(adjective: str, conditions: Conditions) -> list[str]:
+    return words(conditions.reading.text.partition(adjective)[2])[:3]
 
 
 def _order_column(phrase: Phrase, conditions: Conditions) -> tuple[Named | None, str]:

@@ -22,9 +22,10 @@ from nl2sql.agents.candidates.confidence import confidence, signals
 from nl2sql.agents.candidates.ranking import Candidate, probability, rank
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.context.linking import uncovered_share
+from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task, other_orders
 from nl2sql.agents.record import Episode, summarize_trace
-from nl2sql.agents.task import EpisodeFailed, State, guard
+from nl2sql.agents.task import State, guard
 from nl2sql.agents.voting import agreement, same_rows, tells
 from nl2sql.config import CandidatesConfig, Config
 from nl2sql.interfaces import (

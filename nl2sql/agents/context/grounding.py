@@ -116,15 +116,13 @@ def _within(match: Match, other: Match) -> bool:
 
 def _looked_up(question: str, database: Database, schema: Schema) -> list[Match]:
     """All matches; an index that turns out to be damaged is built anew, once."""
-    for again in (True, False):
-        with _index(database, schema) as index:
-            try:
-                return list(_matches(question, index, schema))
-            except sqlite3.DatabaseError:
-                index.unlink(missing_ok=True)
-                if not again:
-                    raise
-    raise AssertionError("the second look has returned or raised")
+    with _index(database, schema) as index:
+        try:
+            return list(_matches(question, index, schema))
+        except sqlite3.DatabaseError:
+            index.unlink(missing_ok=True)
+    with _index(database, schema) as index:
+        return list(_matches(question, index, schema))
 
 
 def _matches(question: str, index: Path, schema: Schema) -> Iterator[Match]:
