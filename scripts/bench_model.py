@@ -1,12 +1,12 @@
-"""Measure a local model on this machine: prefill and decode tokens per second by batch size and dtype.
+"""Measure a local model on this machine: tokens per second read, written and sampled, by batch size and dtype.
 
     python scripts/bench_model.py --model smollm2-135m [--dtypes float32,bfloat16] [--batches 1,8,16,32] [--json]
 
-Goes through the public door (``LocalModel.generate`` from threads), so queueing, sampling of greedy tokens and stop
-checks are part of the numbers. Decode: completions of a fixed length after one short shared prompt (its prefill is
-reused). Prefill: distinct prompts, one new token each. Reports the best of --repeats by wall clock, for other work on
-the machine only ever slows it down, and beside it tokens per CPU-second, which other work hardly touches (with two
-threads on a quiet machine wall is up to twice that). docs/models.md quotes its output.
+Goes through the public door (``LocalModel.generate`` from threads), so queueing, the choice of tokens and stop checks
+are part of the numbers. Decode: completions of a fixed length after one short shared prompt (its prefill is reused),
+greedy, then sampled with --temperature. Prefill: distinct prompts, one new token each. Reports the best of --repeats by
+wall clock, for other work on the machine only ever slows it down, and beside it tokens per CPU-second, which other work
+hardly touches (with two threads on a quiet machine wall is up to twice that).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from nl2sql.interfaces import Completion, Model
+from nl2sql.interfaces import Completion, Model, Sampling
 from nl2sql.models import load_model
 
 WORDS = ["customers", "orders", "payments", "total", "status", "shipped", "date", "city", "name", "product", "price"]
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=400, help="prompt length for prefill")
     parser.add_argument("--context-tokens", type=int, default=400, help="context length while decoding")
     parser.add_argument("--new-tokens", type=int, default=32, help="tokens decoded per completion")
+    parser.add_argument("--temperature", type=float, default=1.3, help="of what is sampled (top_p 0.95)")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -42,12 +43,16 @@ def main() -> None:
         for batch in map(int, args.batches.split(",")):
             model = load_model(args.model, device=args.device, dtype=dtype, batch_size=batch)
             prefill = best(prefill_rate(model, batch, args.prompt_tokens, seed) for seed in range(args.repeats))
-            decode = best(decode_rate(model, batch, args.context_tokens, args.new_tokens) for _ in range(args.repeats))
+            size = (batch, args.context_tokens, args.new_tokens)
+            decode = best(decode_rate(model, *size) for _ in range(args.repeats))
+            sampled = best(decode_rate(model, *size, Sampling(args.temperature, 0.95)) for _ in range(args.repeats))
             facts = model.describe()
             model.close()
-            rows.append({"dtype": dtype, "batch": batch, "prefill": prefill._asdict(), "decode": decode._asdict()})
+            rates = {"prefill": prefill, "decode": decode, "sampled": sampled}
+            rows.append({"dtype": dtype, "batch": batch} | {name: rate._asdict() for name, rate in rates.items()})
             if not args.json:
-                print(f"{dtype:<9} batch {batch:>3}   prefill {prefill}   decode {decode}", flush=True)
+                shown = "   ".join(f"{name} {rate}" for name, rate in rates.items())
+                print(f"{dtype:<9} batch {batch:>3}   {shown}", flush=True)
     if args.json:
         print(json.dumps({"model": facts["name"], "threads": facts["threads"], "torch": facts["torch"], "rows": rows}))
 
@@ -74,26 +79,29 @@ def prefill_rate(model: Model, batch: int, tokens: int, seed: int) -> Rate:
     return Rate(computed / wall, computed / cpu)
 
 
-def decode_rate(model: Model, batch: int, context: int, new_tokens: int) -> Rate:
+def decode_rate(model: Model, batch: int, context: int, new_tokens: int, sampling: Sampling | None = None) -> Rate:
     """New tokens per second once every row has its prompt; the prompt is computed by a call before."""
     text = _text(model, context, "decode")
     run(model, [text] * batch, new_tokens=1)
     # Two lengths: what one more block of tokens costs, free of admission and prefill.
-    _, short_wall, short_cpu = run(model, [text] * batch, new_tokens=2)
-    done, wall, cpu = run(model, [text] * batch, new_tokens=2 + new_tokens)
+    _, short_wall, short_cpu = run(model, [text] * batch, new_tokens=2, sampling=sampling)
+    done, wall, cpu = run(model, [text] * batch, new_tokens=2 + new_tokens, sampling=sampling)
     extra = sum(c.usage.completion_tokens for c in done) - 2 * batch
     return Rate(extra / max(wall - short_wall, 1e-9), extra / max(cpu - short_cpu, 1e-9))
 
 
-def run(model: Model, texts: list[str], *, new_tokens: int) -> tuple[list[Completion], float, float]:
+def run(
+    model: Model, texts: list[str], *, new_tokens: int, sampling: Sampling | None = None
+) -> tuple[list[Completion], float, float]:
     """Ask all at once; completions, wall seconds, CPU seconds of this process."""
 
-    def ask(text: str) -> Completion:
-        return model.generate([{"role": "user", "content": text}], max_new_tokens=new_tokens)[0]
+    def ask(at: int) -> Completion:
+        asked = [{"role": "user", "content": texts[at]}]
+        return model.generate(asked, max_new_tokens=new_tokens, sampling=sampling, seed=at)[0]
 
     wall, cpu = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(len(texts)) as threads:
-        done = list(threads.map(ask, texts))
+        done = list(threads.map(ask, range(len(texts))))
     return done, time.perf_counter() - wall, time.process_time() - cpu
 
 

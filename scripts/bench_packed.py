@@ -1,7 +1,7 @@
 """What packed weights are worth: a forward of the embedded model, plain and packed, in one run.
 
     python scripts/bench_packed.py               # 1, 2, 8, 64 and 300 tokens, float32, all threads
-    python scripts/bench_packed.py --tokens 6
+    python scripts/bench_packed.py --tokens 16 --dtype bfloat16
 
 Milliseconds are medians of ``--repeats`` forwards without a cache; the ratio is plain to packed.
 """
@@ -26,10 +26,11 @@ from nl2sql.models.spec import resolve_spec
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 2, 8, 64, 300])
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     try:
-        model = load_parts(resolve_spec("smollm2-135m"), device="cpu", dtype="float32").parts[0]
+        model = load_parts(resolve_spec("smollm2-135m"), device="cpu", dtype=options.dtype).parts[0]
     except Nl2SqlError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, one_line
-from nl2sql.models.rows import Row, model_failed
+from nl2sql.models.rows import Row, likeliest, model_failed
 from nl2sql.models.slots import Decoder, Segment, Slot, common_prefix, rounded
 
 logger = logging.getLogger(__name__)
@@ -306,14 +306,13 @@ class BatchWorker:
     @torch.inference_mode()
     def _accept(self, rows: list[Row], segments: list[Segment], logits: torch.Tensor) -> None:
         """Choose the next tokens of the rows whose logits are there; retire rows that are done."""
-        greedy = logits.argmax(dim=-1).tolist()
         first = 0
         for row, segment in zip(rows, segments, strict=True):
             if not segment.logits:
                 continue
             last = first + segment.logits
             try:
-                finished = self._choose(row, logits[first:last], greedy[first:last])
+                finished = self._choose(row, logits[first:last])
             except Exception as error:  # noqa: BLE001  attributed to this row; the others go on
                 self._retire(row, error=error)
             else:
@@ -321,24 +320,23 @@ class BatchWorker:
                     self._retire(row)
             first = last
 
-    def _choose(self, row: Row, logits: torch.Tensor, greedy: list[int]) -> bool:
+    def _choose(self, row: Row, logits: torch.Tensor) -> bool:
         """The tokens after the last one: chosen one by one for as long as the draft is what would have been chosen.
 
         logits ``[1 + len(row.proposed), vocab]``. True when the row is done.
         """
         assert row.slot is not None
         before, finished = len(row.ids), False
-        for n, token in enumerate(greedy):
+        for n, at in enumerate(logits):
             if row.keep_logits:
-                row.logits = logits[n]
-            total = logits[n].logsumexp(dim=-1)  # before any mask
-            if row.grammar is not None and (row.sampling is not None or not row.grammar.allows(token)):
-                row.grammar.mask(logits[n])
-                token = int(logits[n].argmax())
-            if row.sampling is not None:
-                token = row.sample(logits[n])
+                row.logits = at
+            total = at.logsumexp(dim=-1)  # before any mask
+            greedy = row.sampling is None
+            if row.grammar is not None and not (greedy and row.grammar.allows(likeliest(at))):
+                row.grammar.mask(at)
+            token = likeliest(at) if greedy else row.sample(at)
             row.ids.append(token)
-            row.logprob = (row.logprob or 0.0) + float(logits[n, token] - total)
+            row.logprob = (row.logprob or 0.0) + float(at[token] - total)
             finished = row.finished_by(token, self._decode)
             if finished or row.proposed[n : n + 1] != [token]:
                 break

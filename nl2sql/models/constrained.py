@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 INSTALL = f"constrained decoding needs llguidance: {install_command('grammar')} (or --constrain none)"
 CACHED = 32  # compiled grammars kept per tokenizer; one of a schema of ten tables takes some 13 MB and half a second
+# For each byte of a bit mask, what its eight tokens' logits get: 0 where the bit is set, -inf where it is not.
+_LIMITS = np.where(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), 0, -np.inf)
+_LIMITS = _LIMITS.astype(np.float32)
 
 
 class Constrainer:
@@ -100,7 +103,7 @@ class GrammarState:
 
         Raises ModelError when llguidance gives up (a grammar too ambiguous for its limits).
         """
-        logits.masked_fill_(torch.from_numpy(self._forbidden()), -torch.inf)
+        np.add(logits.numpy(), self._limits(), out=logits.numpy())
 
     def allows(self, token: int) -> bool:
         """May ``token`` come next? Much cheaper than a mask, and all that a row needs whose best token may."""
@@ -132,16 +135,17 @@ class GrammarState:
         """The text so far is complete (more may be allowed)."""
         return bool(self._matcher.is_accepting())
 
-    def _forbidden(self) -> np.ndarray:
-        """Bool ``[vocab]``, True for the tokens that must not come next."""
+    def _limits(self) -> np.ndarray:
+        """float32 ``[vocab]``: 0 for the tokens that may come next, -inf for the others."""
         if self._matcher.is_stopped() and not self._matcher.is_error():
-            forbidden = np.ones(self._n_vocab, dtype=bool)
-            forbidden[self._stop_ids] = False
-            return forbidden
+            only_stops = np.full(self._n_vocab, -np.inf, dtype=np.float32)
+            only_stops[self._stop_ids] = 0
+            return only_stops
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
             raise ModelError(f"the grammar cannot be followed further: {one_line(self._matcher.get_error(), 300)}")
-        return np.unpackbits(~packed, count=self._n_vocab, bitorder="little").view(bool)
+        limits: np.ndarray = _LIMITS[packed].reshape(-1)[: self._n_vocab]
+        return limits
 
 
 def _vocabulary(tokenizer: Any, n_vocab: int, stop_ids: Sequence[int]) -> Any:

@@ -1,8 +1,8 @@
-"""Weights of linear layers in the blocked layout of oneDNN, for float32 on a CPU.
+"""Weights of linear layers in the blocked layout of oneDNN, for float32 and bfloat16 on a CPU.
 
 A forward over a few tokens reads every weight once. Plain ``torch.nn.Linear`` copies each weight into such a layout at
 every forward over more than one token, which costs as much again; here it is done once, at load.
-Not here: other dtypes (bfloat16 is packed by oneDNN itself where the processor has instructions for it).
+Not here: other dtypes, and bfloat16 on a processor without instructions for it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def pack(model: Any, forward: Callable[[], Any] | None = None) -> int:
         for name, layer in parent.named_children()
         if type(layer) is torch.nn.Linear
         and layer.weight.device.type == "cpu"
-        and layer.weight.dtype == torch.float32
+        and layer.weight.dtype in (torch.float32, torch.bfloat16)
         and not layer._forward_hooks
         and not layer._forward_pre_hooks
     ]
@@ -82,10 +82,13 @@ def pack(model: Any, forward: Callable[[], Any] | None = None) -> int:
 @torch.inference_mode()
 def _works(layer: torch.nn.Linear) -> bool:
     """Whether this torch can pack, and computes the same."""
-    states, packed = torch.linspace(-1, 1, 3 * layer.in_features).reshape(1, 3, -1), PackedLinear(layer)
+    states = torch.linspace(-1, 1, 3 * layer.in_features, dtype=layer.weight.dtype).reshape(1, 3, -1)
+    packed, near = PackedLinear(layer), 1e-3 if layer.weight.dtype == torch.float32 else 0.02
     try:
+        if layer.weight.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return False
         packed.pack()
-        return torch.allclose(packed(states), layer(states), rtol=1e-3, atol=1e-3)
+        return torch.allclose(packed(states), layer(states), rtol=near, atol=near)
     except (AttributeError, RuntimeError) as error:  # built without oneDNN, or of another version
         logger.info("weights are not packed: %s", one_line(error, 200))
         return False

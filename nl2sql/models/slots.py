@@ -48,7 +48,9 @@ class Slot:
 
     def shared(self, wanted: np.ndarray) -> int:
         """The number of tokens of ``wanted`` (int64) that this slot holds from the start."""
-        return common_prefix(wanted, np.frombuffer(self.tokens, dtype=np.int64))
+        # Copied: a view that outlives this call (in a debugger, a profiler) would forbid the slot to grow.
+        held = self.tokens[: len(wanted)].tobytes()
+        return common_prefix(wanted, np.frombuffer(held, dtype=np.int64))
 
 
 class Segment(NamedTuple):

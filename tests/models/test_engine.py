@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models.tiny import CONFIGS, SIZE, tiny_model, tiny_tokenizer
@@ -102,6 +104,40 @@ def test_drafts_change_no_text_and_save_forwards() -> None:
         texts.append([(row.text, row.finish, len(row.ids)) for row in [*rows, *sampled]])
     assert texts[0] == texts[1]
     assert counts[0] < counts[1]
+
+
+def sampler(top_p: float, temperature: float = 1.0) -> Row:
+    return Row(prompt=[1], max_new_tokens=1, stop_ids=frozenset(), sampling=Sampling(temperature, top_p), seed=3)
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(1.0, 5), (0.95, 4), (0.75, 2), (0.49, 1)])
+def test_tokens_are_drawn_as_often_as_their_probability_says(top_p: float, kept: int) -> None:
+    probabilities = torch.tensor([0.15, 0.5, 0.0, 0.05, 0.3, 1e-7])  # the last one is far below the others
+    row, times = sampler(top_p, temperature=0.5), 4000
+    drawn = torch.bincount(torch.tensor([row.sample(probabilities.log() / 2) for _ in range(times)]), minlength=6)
+    inside = torch.zeros(6)
+    inside[probabilities.argsort(descending=True)[:kept]] = 1
+    expected = probabilities * inside / (probabilities * inside).sum()
+    assert not drawn[expected == 0].any()
+    deviations = (drawn - times * expected).abs() / (times * expected * (1 - expected) + 1).sqrt()
+    assert float(deviations.max()) < 4
+
+
+def test_logits_that_are_no_numbers_are_no_sample() -> None:
+    with pytest.raises(ModelError, match="not numbers"):
+        sampler(0.9).sample(torch.full((6,), torch.nan))
+
+
+def test_a_slot_grows_while_a_profiler_holds_what_was_compared() -> None:
+    slot, held = Slot(), []
+    slot.tokens.extend([1, 2, 3])
+    sys.setprofile(lambda frame, event, arg: held.append(frame))
+    try:
+        assert slot.shared(np.array([1, 2, 4])) == 2
+    finally:
+        sys.setprofile(None)
+    slot.tokens.extend([4] * 100)
+    assert held
 
 
 def test_a_draft_is_what_followed_the_last_tokens_before() -> None:

@@ -22,6 +22,10 @@ def packed(net: torch.nn.Module, width: int = 24) -> int:
     return pack(net, lambda: net(torch.zeros(1, 3, width)))
 
 
+def packed_as(net: torch.nn.Module, dtype: torch.dtype) -> int:
+    return pack(net, lambda: net(torch.zeros(1, 3, 24, dtype=dtype)))
+
+
 @torch.inference_mode()
 def test_the_same_numbers_for_any_number_of_tokens() -> None:
     net = Net()
@@ -40,8 +44,16 @@ def test_no_tokens() -> None:
     assert net(torch.randn(1, 0, 24)).shape == (1, 0, 7)
 
 
+@torch.inference_mode()
+def test_bfloat16_is_packed_where_the_processor_computes_it() -> None:
+    net, states = Net(torch.bfloat16), torch.randn(1, 16, 24, dtype=torch.bfloat16)
+    expected = net(states)
+    assert packed_as(net, torch.bfloat16) == (2 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else 0)
+    assert torch.allclose(net(states), expected, atol=0.02)
+
+
 def test_other_dtypes_and_hooked_layers_stay() -> None:
-    assert packed(Net(torch.bfloat16)) == 0
+    assert packed_as(Net(torch.float16), torch.float16) == 0
     net = Net()
     net.first.register_forward_hook(lambda *_: None)
     assert packed(net) == 1
