@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 
-_WORDS = "two|three|four|five|six|seven|eight|nine|ten"
-_COUNT = rf"(?:\d{{1,2}}|{_WORDS})"
-_NUMBER = rf"(?:\d+|{_WORDS})(?: or (?:more|fewer|less))?"
+from nl2sql.agents.checks.numbers import UNITS
+
+TO_TEN = "|".join(UNITS[2:11])  # two, three ... ten
+_COUNT = rf"(?:\d{{1,2}}|{TO_TEN})"
+_NUMBER = rf"(?:\d+|{TO_TEN})(?: or (?:more|fewer|less))?"
 _ASKED = r"(?:and |please |also )*(?:(?:can|could|would|will) (?:you|i|we) (?:also |please |kindly )*)?"
 _SHOW = r"(?:give|show|list|name|tell|display|get|have|see)(?: me| us)?"
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from nl2sql.sessions.forms import TO_TEN
 from nl2sql.sessions.naming import edit_words
 from nl2sql.sql.words import words
 
@@ -38,16 +39,16 @@ _SORT = re.compile(
     r"(?: (?:by|on|from|in order of|according to))(?: the| their| its)? (?P<what>[^,.;:?!()]+)"
 )
 _FIRST = re.compile(r"\b(?P<what>(?:most |least )?[a-z]+(?: [a-z]+)?) (?:first|last|on top|at the top)\b")
+SO_MANY = rf"(?:\d{{1,3}}|{TO_TEN})"
 _TOP = re.compile(
     r"\b(?:top|first|bottom|last|best|only the|just the|the|limit(?: \w+)? to|no more than|just|only) "
-    r"(?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b(?! (?:percent|%))"
+    rf"(?P<count>{SO_MANY})\b(?! (?:percent|%))"
 )
-SO_MANY = r"(?:\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)"
 _WORST = ("bottom", "worst", "lowest", "last")
 _RANKED = re.compile(
     r"\b(?P<end>top|bottom|best|worst|highest|lowest|first|last)(?: \w+){0,3}? by (?P<what>[^,.;:?!()]+)"
 )
-_WHICH_N = re.compile(r"\bwhich (?P<count>\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)\b")
+_WHICH_N = re.compile(rf"\bwhich (?P<count>{SO_MANY})\b")
 _SO_MANY = re.compile(rf"\b(?:[a-z]{{3,}}est|most [a-z]+) (?P<count>{SO_MANY})\b")
 _ORDINALS = ("second", "third", "fourth", "fifth")
 _ORDINAL = re.compile(rf"\b(?P<ordinal>{'|'.join(_ORDINALS)}) (?:most|least|fewest|best|worst|[a-z]{{3,}}est)\b")
@@ -64,7 +65,7 @@ _NO_GROUP = re.compile(_TIES.pattern + r"|\bby the way\b|\bby far\b|\bby any cha
 _NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\w:/]|[-.]\d)")
 _WORD_NUMBER = re.compile(  # "at least one order" is about orders
     r"\b(?:more than|less than|fewer than|over|under|exactly|at most|at least (?!one\b)) ?"
-    r"(?P<number>one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve)\b(?! (?:of|hundred|thousand|million))"
+    rf"(?P<number>one|{TO_TEN}|eleven|twelve)\b(?! (?:of|hundred|thousand|million))"
 )
 _TIME = re.compile(r"(?<![\w:])(?P<time>\d{1,2}:\d{2})(?![\w:])")
 _DAY = re.compile(r"(?<![\w-])(?P<day>\d{4}-\d{2}-\d{2})(?![\w-])")
