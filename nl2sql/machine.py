@@ -207,16 +207,43 @@ def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def from_yaml(text: str) -> Any:
-    """What ``text`` holds. Raises yaml.YAMLError and nothing else."""
+    """What ``text`` holds. Raises yaml.YAMLError and nothing else, also for a key that is given twice in a mapping."""
     import yaml
 
+    loader = yaml.SafeLoader(text)
     try:
-        return yaml.safe_load(text)
+        node = loader.get_single_node()
+        _given_once(node)
+        return None if node is None else loader.construct_document(node)
     except RecursionError:
         raise yaml.YAMLError(_DEEP) from None
     except ValueError as error:  # a date such as 2020-99-99, or a number that is too long
         long = "integer string conversion" in str(error)
         raise yaml.YAMLError("a number is too long" if long else str(error)) from None
+    finally:
+        loader.dispose()
+
+
+def _given_once(node: Any) -> None:
+    """Raises YAMLError where a mapping has a key twice: the first value would be lost in silence."""
+    import yaml
+
+    nodes, seen = [node], set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+            continue
+        names: set[str] = set()
+        for key, value in node.value:
+            nodes.append(value)
+            name = str(key.value)
+            if name in names:
+                raise yaml.YAMLError(f"{name!r} is given twice, again in line {key.start_mark.line + 1}")
+            names.add(name)
 
 
 def _whole_number(digits: str) -> int:

@@ -45,11 +45,17 @@ def test_json_reads_as_ever() -> None:
     assert from_json('{"a": 1, "a": 2}', pairs=True) == [("a", 1), ("a", 2)]
 
 
-@pytest.mark.parametrize("text", [DIGITS, f"a: {DIGITS}", DEEP, "a: 2020-99-99", "a: ["])
+@pytest.mark.parametrize("text", [DIGITS, f"a: {DIGITS}", DEEP, "a: 2020-99-99", "a: [", "- {b: 1, b: 2}"])
 def test_yaml_that_cannot_be_read_is_a_yaml_error(text: str) -> None:
     with pytest.raises(yaml.YAMLError) as error:
         from_yaml(text)
     assert "set_int_max_str_digits" not in str(error.value)
+
+
+def test_yaml_reads_as_ever() -> None:
+    text = "a: &x {b: 1, c: [1.5, null, 2020-01-02]}\nd: {<<: *x, b: 2}\ne: *x\n"
+    assert from_yaml(text) == yaml.safe_load(text)
+    assert from_yaml("") is from_yaml("# nothing") is None
 
 
 def _manifest(path: Path) -> Any:

@@ -94,7 +94,7 @@ def _value(key: str, value: str) -> Any:
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
-        loaded = from_json(text, once=True) if path.suffix.lower() == ".json" else _yaml_once(text)
+        loaded = from_json(text, once=True) if path.suffix.lower() == ".json" else from_yaml(text)
     except FileNotFoundError:
         raise UsageError(f"config file {path} does not exist") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -103,29 +103,6 @@ def _read_file(path: Path) -> dict[str, Any]:
     if not isinstance(loaded or {}, dict):
         raise UsageError(f"config file {path} holds a {type(loaded).__name__}; expected a mapping")
     return loaded or {}
-
-
-def _yaml_once(text: str) -> Any:
-    """What YAML holds. Raises YAMLError also for a key that is given twice: the first one would be lost in silence."""
-    loaded = from_yaml(text)
-    nodes: list[Any] = [yaml.compose(text, Loader=yaml.SafeLoader)]
-    seen: set[int] = set()
-    while nodes:
-        node = nodes.pop()
-        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-            continue
-        names: set[str] = set()
-        for key, value in node.value:
-            nodes.append(value)
-            name = str(key.value)
-            if name in names:
-                raise yaml.YAMLError(f"{name!r} is given twice, again in line {key.start_mark.line + 1}")
-            names.add(name)
-    return loaded
 
 
 def merge(into: dict[str, Any], other: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import Kinds, Named, edit_words, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase, Reading, listed_phrases
 from nl2sql.sessions.statement import Statement
-from nl2sql.sessions.tables import label_column, refers
+from nl2sql.sessions.tables import key_columns, label_column, refers
 from nl2sql.sql.words import words
 
 _VERB = re.compile(
@@ -113,7 +113,7 @@ def what_is_shown(conditions: Conditions) -> Shown:
     if asks and (called or who or not rows_before):
         table = named_table(words(first), statement.schema)
         target = table if table and statement.away(table.name) <= 1 and not rows_before else statement.main
-        columns = _called(target, statement)
+        columns = _called(target, statement, by_others=bool(who or called))
         person = any("name" in words(each.column) or _GIVEN.search(each.column) for each in columns)
         if not called and _WHO_DOES.search(reading.text) and columns and columns[0].table == target.name:
             raise LookupError("who does it")  # "who supplies them?" behind products
@@ -130,9 +130,14 @@ def _property(reading: Reading, statement: Statement) -> Named | None:
     return None
 
 
-def _called(table: Table, statement: Statement) -> tuple[Named, ...]:
-    """The columns that rows are called by: a label, of people with a name in two parts both."""
-    label = label_of(table, statement)
+def _called(table: Table, statement: Statement, by_others: bool) -> tuple[Named, ...]:
+    """The columns that rows are called by: a label, of people with a name in two parts both.
+
+    by_others: rather another table's label than a key, "who are they?" behind a count of orders.
+    """
+    label, keys = label_of(table, statement), key_columns(table)
+    if label and label.table != table.name and len(keys) == 1 and not refers(table, keys[0]) and not by_others:
+        return (Named(table.name, keys[0]),)
     return _whole_name(label, statement) if label else ()
 
 
