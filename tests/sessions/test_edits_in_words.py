@@ -68,7 +68,7 @@ def edit(databases: dict[str, Database], name: str, before: str, question: str) 
             "on which day?",
             "SELECT reading_date FROM daily_readings WHERE temp_max = (",
         ),
-        ("scale_models", SHIPPED, "show me the list", "SELECT customers.contact_name FROM"),
+        ("scale_models", SHIPPED, "show me the list", "SELECT order_id FROM"),
         ("scale_models", DEAR, "show the top 3", f"{DEAR} ORDER BY list_price DESC LIMIT 3"),
         ("library_network", COUNTED, "sort descending", f"{COUNTED} ORDER BY COUNT(*) DESC"),
         ("library_network", COUNTED, "the top 2", f"{COUNTED} ORDER BY COUNT(*) DESC LIMIT 2"),
