@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 INSTALL = f"constrained decoding needs llguidance: {install_command('grammar')} (or --constrain none)"
 CACHED = 32  # compiled grammars kept per tokenizer; one of a schema of ten tables takes some 13 MB and half a second
 # For each byte of a bit mask, what its eight tokens' logits get: 0 where the bit is set, -inf where it is not.
-_LIMITS = np.where(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"), 0, -np.inf)
-_LIMITS = _LIMITS.astype(np.float32)
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+_LIMITS = np.where(_BITS, np.float32(0), np.float32(-np.inf))
 
 
 class Constrainer:

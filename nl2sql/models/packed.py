@@ -64,7 +64,8 @@ def pack(model: Any, forward: Callable[[], Any] | None = None) -> int:
         and not layer._forward_hooks
         and not layer._forward_pre_hooks
     ]
-    if not found or not _works(found[0][2]):
+    one_each = {layer.weight.dtype: layer for *_, layer in found}
+    if not found or not all(map(_works, one_each.values())):
         return 0
     layers = [PackedLinear(layer) for *_, layer in found]
     for (parent, name, _), layer in zip(found, layers, strict=True):

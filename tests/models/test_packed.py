@@ -18,12 +18,8 @@ class Net(torch.nn.Module):
         return self.inner(self.first(states))
 
 
-def packed(net: torch.nn.Module, width: int = 24) -> int:
-    return pack(net, lambda: net(torch.zeros(1, 3, width)))
-
-
-def packed_as(net: torch.nn.Module, dtype: torch.dtype) -> int:
-    return pack(net, lambda: net(torch.zeros(1, 3, 24, dtype=dtype)))
+def packed(net: torch.nn.Module, width: int = 24, dtype: torch.dtype = torch.float32) -> int:
+    return pack(net, lambda: net(torch.zeros(1, 3, width, dtype=dtype)))
 
 
 @torch.inference_mode()
@@ -48,12 +44,12 @@ def test_no_tokens() -> None:
 def test_bfloat16_is_packed_where_the_processor_computes_it() -> None:
     net, states = Net(torch.bfloat16), torch.randn(1, 16, 24, dtype=torch.bfloat16)
     expected = net(states)
-    assert packed_as(net, torch.bfloat16) == (2 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else 0)
+    assert packed(net, dtype=torch.bfloat16) == (2 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else 0)
     assert torch.allclose(net(states), expected, atol=0.02)
 
 
 def test_other_dtypes_and_hooked_layers_stay() -> None:
-    assert packed_as(Net(torch.float16), torch.float16) == 0
+    assert packed(Net(torch.float16), dtype=torch.float16) == 0
     net = Net()
     net.first.register_forward_hook(lambda *_: None)
     assert packed(net) == 1
