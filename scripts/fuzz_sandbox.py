@@ -107,9 +107,10 @@ class MemoryWatch:
 
     def _look(self, pid: int) -> None:
         with contextlib.suppress(OSError):
-            found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+            # Name first, memory after it: a child that execs between the two reads has left this process's memory.
             if Path(f"/proc/{pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes():
                 return  # between fork and exec: the memory is this process's own
+            found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
             self.peak_mb = max(self.peak_mb, int(found[1]) / 1024 if found else 0.0)
 
 

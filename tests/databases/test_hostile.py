@@ -265,5 +265,20 @@ def test_the_memory_watch_leaves_out_a_fork_of_this_process() -> None:
     assert done.stdout == "0.0\n"
 
 
+def test_the_memory_watch_leaves_out_a_child_that_execs_while_it_looks() -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("this system has no /proc")
+    code = (
+        "import fuzz_sandbox, os, time\nown = bytearray(2 ** 28)\nwatch = fuzz_sandbox.MemoryWatch()\n"
+        "for _ in range(60):\n    child = os.fork()\n    if not child:\n        time.sleep(0.002)\n"
+        "        os.execvp('true', ['true'])\n"
+        "    while os.waitpid(child, os.WNOHANG) == (0, 0):\n        watch._look(child)\n"
+        "print(watch.peak_mb < 100, watch.peak_mb)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.startswith("True"), done.stdout
+
+
 def test_the_workers_stay_small_all_through(lab: Any) -> None:
     assert lab.memory.peak_mb < fuzz.WORKER_MB
