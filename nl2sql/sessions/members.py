@@ -69,8 +69,9 @@ def add_condition(statement: Statement, step: Step, table: str, condition: exp.E
 
 def select_of(statement: Statement, table: str, column: str, left_out: bool) -> Statement:
     """The SELECT of one column of a table; without its NULLs where rows are left out by it."""
-    key = exp.column(identifier(column))
-    found = exp.select(key).from_(exp.Table(this=identifier(table)))
+    dialect = statement.schema.dialect
+    key = exp.column(identifier(column, dialect))
+    found = exp.select(key).from_(exp.Table(this=identifier(table, dialect)))
     known = statement.schema.table(table)
     listed = next((c for c in known.columns if c.name.lower() == column.lower()), None) if known else None
     if left_out and not (listed and (listed.not_null or listed.primary_key)):

@@ -277,8 +277,9 @@ def _adjective(text: str) -> tuple[str, str, str] | None:
 def _aggregate(text: str) -> str:
     for name, listed in edit_words()["aggregates"].items():
         for word in listed:
-            if name in ("AVG", "SUM") and re.search(rf"\b{word}\b", text):
-                return str(name)
+            before = [text[: match.start()].split()[-1:] for match in re.finditer(rf"\b{word}\b", text)]
+            if name in ("AVG", "SUM") and any(not each or each[0] not in adjectives() for each in before):
+                return str(name)  # "the one with the highest total" names a column, or the figure that is shown
     if re.search(r"\b(?:what|whats|and)\b.*\b(?:is|was|are|s|the)\b", text) or text.startswith("the "):
         for name in ("MAX", "MIN"):
             for word in edit_words()["aggregates"][name]:

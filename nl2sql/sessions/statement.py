@@ -23,7 +23,7 @@ from typing import NamedTuple
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from nl2sql.databases.schema import Schema, Table
+from nl2sql.databases.schema import Schema, Table, quote_name
 from nl2sql.sessions.tables import column_of, is_one, key_columns, links
 from nl2sql.sql.canonical import is_aggregate
 from nl2sql.sql.parse import parse_bounded
@@ -134,13 +134,17 @@ class Statement:
 
     def _column(self, alias: str, name: str) -> exp.Column:
         if len(self.sources()) == 1 and not self._prefixes():
-            return exp.column(identifier(name))
-        return exp.column(identifier(name), table=identifier(self._spelled(alias)))
+            return exp.column(self._identifier(name))
+        return exp.column(self._identifier(name), table=self._spelled(alias))
 
-    def _spelled(self, alias: str) -> str:
+    def _identifier(self, name: str) -> exp.Identifier:
+        return identifier(name, self.schema.dialect)
+
+    def _spelled(self, alias: str) -> exp.Identifier:
+        """The alias as the statement writes it: another engine may take it for another name in quotes."""
         from_ = self.tree.args["from_"].this
         nodes = [from_, *(join.this for join in self.tree.args.get("joins") or ())]
-        return next(node.alias_or_name for node in nodes if node.alias_or_name.lower() == alias)
+        return next(_called(node) for node in nodes if node.alias_or_name.lower() == alias)
 
     def _prefixes(self) -> bool:
         return any(column.table for column in self.tree.find_all(exp.Column))
@@ -155,15 +159,14 @@ class Statement:
             new = self._free_alias(target)
             on = [
                 exp.EQ(
-                    this=exp.column(identifier(mine), table=identifier(self._spelled(alias))),
-                    expression=exp.column(identifier(theirs), table=identifier(new)),
+                    this=exp.column(self._identifier(mine), table=self._spelled(alias)),
+                    expression=exp.column(self._identifier(theirs), table=self._identifier(new)),
                 )
                 for mine, theirs in link
             ]
-            joined = exp.to_identifier(target, quoted=not _plain(target))
-            source = exp.Table(this=joined)
+            source = exp.Table(this=self._identifier(target))
             if new != target:
-                source.set("alias", exp.TableAlias(this=identifier(new)))
+                source.set("alias", exp.TableAlias(this=self._identifier(new)))
             self.tree.append("joins", exp.Join(this=source, on=exp.and_(*on)))
         return new.lower()
 
@@ -178,7 +181,7 @@ class Statement:
                 continue
             for alias, table in self.sources().items():
                 if column_of(table, column.name):
-                    column.set("table", identifier(self._spelled(alias)))
+                    column.set("table", self._spelled(alias))
                     break
 
     def _path(self, table: str) -> list[Step] | None:
@@ -206,16 +209,17 @@ class Statement:
 
     def without_aliases(self) -> None:
         """Call each table by its own name, as small models write it; nothing changes where a table is read twice."""
-        names: dict[str, str] = {}
+        names: dict[str, exp.Identifier] = {}
         aliases: dict[str, str] = {}  # a subquery may compare its own row of a table with one outside
         for table in self.tree.find_all(exp.Table):
             own, alias = table.name, table.alias_or_name.lower()
-            if names.setdefault(alias, own) != own or aliases.setdefault(own.lower(), alias) != alias:
+            if names.setdefault(alias, table.this).name != own or aliases.setdefault(own.lower(), alias) != alias:
                 return
         for column in self.tree.find_all(exp.Column):
             if column.table:
                 name = names.get(column.table.lower())
-                column.set("table", identifier(name) if name and len(set(names.values())) > 1 else None)
+                several = len({each.name for each in names.values()}) > 1
+                column.set("table", name.copy() if name and several else None)
         for table in self.tree.find_all(exp.Table):
             table.set("alias", None)
 
@@ -352,15 +356,15 @@ class Statement:
         inner.select([inner.column(main, keys[0])])
         inner.clear("distinct")
         self.tree.set("joins", None)
-        self.tree.set("from_", exp.From(this=exp.Table(this=identifier(main))))
+        self.tree.set("from_", exp.From(this=exp.Table(this=self._identifier(main))))
         self.clear("order", "limit", "distinct")
-        among = exp.In(this=exp.column(identifier(keys[0])), query=exp.Subquery(this=inner.tree))
+        among = exp.In(this=exp.column(self._identifier(keys[0])), query=exp.Subquery(this=inner.tree))
         self.set_conditions([among])
-        self.select([exp.column(identifier(keys[0]))])
+        self.select([exp.column(self._identifier(keys[0]))])
 
     def alone(self) -> Statement:
         """The main table without the others."""
-        return Statement(exp.select("1").from_(exp.Table(this=identifier(self.main.name))), self.schema)
+        return Statement(exp.select("1").from_(exp.Table(this=self._identifier(self.main.name))), self.schema)
 
     def reroot(self, table: Table) -> None:
         """Read ``table`` alone: its conditions stay, all other tables and conditions go."""
@@ -369,7 +373,7 @@ class Statement:
             for column in condition.find_all(exp.Column):
                 column.set("table", None)
         self.tree.set("joins", None)
-        self.tree.set("from_", exp.From(this=exp.Table(this=identifier(table.name))))
+        self.tree.set("from_", exp.From(this=exp.Table(this=self._identifier(table.name))))
         self.clear("group", "having", "order", "limit", "distinct")
         self.set_conditions(kept)
 
@@ -395,12 +399,12 @@ def read_statement(sql: str, schema: Schema) -> Statement | None:
     return Statement(tree, schema)
 
 
-def _plain(name: str) -> bool:
-    from nl2sql.databases.schema import quote_name
+def _called(node: exp.Expr) -> exp.Identifier:
+    alias = node.args.get("alias")
+    called: exp.Identifier = (alias or node).this.copy()
+    return called
 
-    return quote_name(name) == name
 
-
-def identifier(name: str) -> exp.Identifier:
-    """Quoted only where SQL needs it."""
-    return exp.to_identifier(name, quoted=not _plain(name))
+def identifier(name: str, dialect: str = "sqlite") -> exp.Identifier:
+    """Quoted only where the dialect needs it."""
+    return exp.to_identifier(name, quoted=quote_name(name, dialect) != name)

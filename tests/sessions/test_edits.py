@@ -30,6 +30,11 @@ DEAREST_TWO = f"{NAMES} ORDER BY price DESC LIMIT 2"
 SOLD_AT_ALL = "product_id IN (SELECT product_id FROM sales)"
 CASES = [  # the previous query, the follow-up, a query with the rows that are meant
     (SOLD, "What about Q4?", "SELECT COUNT(*) FROM sales WHERE quarter = 4"),
+    (
+        "SELECT sale_id, revenue FROM sales",
+        "the one with the highest total revenue",
+        "SELECT sale_id, revenue FROM sales ORDER BY revenue DESC LIMIT 1",
+    ),
     (SOLD, "list them", "SELECT sale_id FROM sales WHERE quarter = 3"),  # sales have no name: the key, not a product's
     (SOLD, "and in quarter 4?", "SELECT COUNT(*) FROM sales WHERE quarter = 4"),
     (RED, "And green?", "SELECT name, price FROM products WHERE colour = 'green'"),
