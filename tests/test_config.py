@@ -1,5 +1,7 @@
 """What a configuration refuses, and how the refusal reads."""
 
+import re
+
 import pytest
 
 from nl2sql.config import build_config, load_config
@@ -32,6 +34,15 @@ def test_a_number_that_nothing_can_be_done_with_is_refused_by_its_key(override: 
     with pytest.raises(UsageError) as refused:
         load_config(overrides=[override])
     assert str(refused.value).startswith(f"config {override.partition('=')[0]}=")
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [("react={a: 1, a: 2}", "'a' is given twice"), ("react.max_steps=[1", "expected ',' or ']'")],
+)
+def test_an_override_that_is_not_yaml_is_told_why(override: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"is not YAML: {re.escape(why)}"):
+        load_config(overrides=[override])
 
 
 def test_numbers_switches_and_folders_are_taken_as_before(tmp_path) -> None:

@@ -87,8 +87,10 @@ def _value(key: str, value: str) -> Any:
         return value
     try:
         return from_yaml(value)
-    except yaml.YAMLError:
-        raise UsageError(f"config override {key}={value!r} is not YAML; example: -c react.max_steps=4") from None
+    except yaml.YAMLError as error:
+        why = one_line(str(getattr(error, "problem", None) or error), 200)
+        message = f"config override {key}={value!r} is not YAML: {why}; example: -c react.max_steps=4"
+        raise UsageError(message) from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:
