@@ -9,11 +9,14 @@ layers saved whole, or beginnings such as PiSSA's that change the model's own we
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.machine import from_json
 from nl2sql.models.hashes import weights_revision
+
+if TYPE_CHECKING:
+    import torch
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -56,26 +59,27 @@ def merge_adapter(model: Any, folder: Path) -> str:
     Sums are taken in float32 and rounded once. Raises ModelError for an adapter of another kind or another model.
     """
     import torch
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     scale = adapter_scale(_read_config(folder), folder)
     try:
         tensors = load_file(folder / WEIGHTS)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{folder / WEIGHTS} cannot be read ({error}); copy or train it again") from None
     weights, layers = dict(model.named_parameters()), dict(model.named_modules())
     changes = []
     for name in sorted(tensors):
         if not name.endswith(".lora_A.weight"):
-            if not name.endswith(".lora_B.weight"):
-                raise ModelError(f"adapter {folder} holds {name}; only LoRA on linear layers is merged")
+            if name.replace(".lora_B.", ".lora_A.") not in tensors or not name.endswith(".lora_B.weight"):
+                raise ModelError(f"adapter {folder} holds {name}; only LoRA on linear layers is merged, in pairs")
             continue
         place = name.removeprefix(PREFIX).removesuffix(".lora_A.weight")
         target, transposed = weights.get(f"{place}.weight"), type(layers.get(place)).__name__ == "Conv1D"
         down, up = tensors[name], tensors.get(name.replace(".lora_A.", ".lora_B."))
         if transposed and up is not None:  # the layer itself tells: peft's fan_in_fan_out is one for all layers
             down, up = up.T, down.T
-        if target is None or up is None or target.shape != (up.shape[0], down.shape[1]):
+        if target is None or up is None or not _fits(target, up, down):
             raise ModelError(f"adapter {folder} was made for another model: {name} fits no layer of this one")
         if target.is_meta:
             raise ModelError(
@@ -90,6 +94,13 @@ def merge_adapter(model: Any, folder: Path) -> str:
             change = scale * (up.float() @ down.float())
             target.copy_((target.float() + change.to(target.device)).to(target.dtype))
     return adapter_revision(folder)
+
+
+def _fits(target: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> bool:
+    """Whether the product of an adapter's matrices can be taken, and added to a layer's weight."""
+    if not target.dim() == up.dim() == down.dim() == 2:
+        return False
+    return target.shape == (up.shape[0], down.shape[1]) and up.shape[1] == down.shape[0]
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ see docs/models.md). An exception while computing is attributed to the rows it c
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -331,6 +332,8 @@ class BatchWorker:
             if row.keep_logits:
                 row.logits = at
             total = at.logsumexp(dim=-1)  # before any mask
+            if not math.isfinite(total) and not row.keep_logits:
+                raise ModelError("the model's logits are not numbers (NaN, or infinite); try --dtype float32")
             greedy = row.sampling is None
             if row.grammar is not None and not (greedy and row.grammar.allows(likeliest(at))):
                 row.grammar.mask(at)

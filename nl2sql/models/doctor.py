@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from nl2sql.errors import one_line
+from nl2sql.errors import ModelError, one_line
 from nl2sql.interfaces import Grammar
 from nl2sql.models.load import load_parts
 from nl2sql.models.local import LocalModel
@@ -58,7 +58,11 @@ def check_model(source: Source, *, device: str = "auto", dtype: str | None = Non
         else:
             yield Check("engine", "warn", "this model's attention does not fit batched slots: one row at a time")
         yield _reuse(mine, fresh, conversations[0], kind)
-        yield _batches(mine, conversations, kind)
+        try:
+            yield _batches(mine, conversations, kind)
+        except ModelError as error:  # no text can be written at all
+            yield Check("same text in any batch", "fail", str(error))
+            return
         yield _grammar(mine)
         yield _speed(mine, conversations)
         yield _memory(mine)
@@ -146,8 +150,6 @@ def _template(tokenizer: Any) -> Check:
 
 
 def _grammar(model: LocalModel) -> Check:
-    from nl2sql.errors import ModelError
-
     grammar = Grammar("lark", 'start: "Action: " ("run_sql" | "finish") "[{}]"')
     try:
         text = model.generate(_conversation(0)[0], max_new_tokens=32, grammar=grammar)[0].text

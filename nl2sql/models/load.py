@@ -47,6 +47,7 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
     folder = find_adapter(adapter, embedded_model(source.value).adapter if source.kind == "embedded" else "none")
     sleep_at_barriers()
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoTokenizer
 
     device = _pick_device(device)
@@ -65,31 +66,52 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
             f"model {source.value!r} does not fit into what {device} has free "
             f"({one_line(error, 120)}); use --device {MAP}, or a smaller model"
         ) from None
-    except _LOAD_ERRORS as error:
+    except (*_LOAD_ERRORS, SafetensorError) as error:
         raise _load_error(source, where, error) from None
     merged = merge_adapter(model, folder) if folder else ""
     revision = str(model.config._commit_hash or "") if kind == "hub" else _revision(source, Path(where))
-    name = Path(where).name if kind == "folder" else Path(source.value).name if kind == "gguf" else source.value
+    name = _last_name(Path(source.value)) if kind in ("folder", "gguf") else source.value
     if folder:
         name, revision = f"{name}+{folder.resolve().name}", f"{revision}+{merged}"
     return Loaded((model, tokenizer), name, revision)
 
 
-def _load_weights(where: str, dtype: Any, device: str) -> Any:
-    """The transformers model on its device, or on its devices."""
-    from transformers import AutoModelForCausalLM
+def _last_name(path: Path) -> str:
+    """The name of a file or folder, also where the path is ``.`` or ends with ``..``."""
+    return path.name if path.name not in ("", "..") else path.resolve().name
 
-    options = {"dtype": dtype, "attn_implementation": "sdpa"}
+
+def _load_weights(where: str, dtype: Any, device: str) -> Any:
+    """The transformers model on its device, or on its devices. Raises ValueError where weights are missing."""
     if not device.startswith(MAP):
-        return AutoModelForCausalLM.from_pretrained(where, **options).to(device)
+        return _whole_model(where, dtype).to(device)
     # we say ourselves what lies where
     logging.getLogger("accelerate.big_modeling").setLevel(logging.ERROR)
     folder = offload_folder()
-    model = AutoModelForCausalLM.from_pretrained(where, **options, **spread_options(device, folder))
+    model = _whole_model(where, dtype, **spread_options(device, folder))
     weakref.finalize(model, folder.cleanup)
     if spread := places(model):
         parts = [f"{size / 1e9:.2f} GB on {place}" for place, size in sorted(spread.items())]
         logger.warning("the weights are spread: %s", ", ".join(parts))
+    return model
+
+
+def _whole_model(where: str, dtype: Any, **options: Any) -> Any:
+    """The model as transformers loads it. Raises ValueError where the files lack a parameter: it would be random."""
+    from transformers import AutoModelForCausalLM
+
+    options |= {"dtype": dtype, "output_loading_info": True}
+    try:
+        model, found = AutoModelForCausalLM.from_pretrained(where, attn_implementation="sdpa", **options)
+    except ValueError as error:
+        if "does not support an attention implementation" not in str(error):
+            raise
+        model, found = AutoModelForCausalLM.from_pretrained(where, **options)  # it has none, or its own alone
+    missing = sorted(set(found["missing_keys"]) & {name for name, _ in model.named_parameters()})
+    if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        held = f", but {min(found['unexpected_keys'])}" if found["unexpected_keys"] else ""
+        raise ValueError(f"its files hold no {missing[0]}{more}{held}")
     return model
 
 

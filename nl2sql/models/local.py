@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
+from nl2sql.models.calls import check_call
 from nl2sql.models.load import load_parts
 from nl2sql.models.spec import Source
 from nl2sql.models.spread import computing_devices, places
@@ -120,8 +121,9 @@ class LocalModel:
         tools that the chat template does not take.
         """
         started = time.perf_counter()
-        if n < 1 or max_new_tokens < 1:
-            raise UsageError(f"n={n}, max_new_tokens={max_new_tokens}: both must be at least 1")
+        check_call(n, max_new_tokens, stop)
+        if sampling is not None and not (sampling.temperature > 0 and 0 < sampling.top_p <= 1):
+            raise UsageError(f"{sampling}: expected both above 0, and top_p at most 1; sampling=None decodes greedily")
         if tools and grammar is not None:
             self._chat.check_tools(grammar=True)
         prompt = self._chat.prompt_ids(messages, prefill, tools)
@@ -302,7 +304,7 @@ def open_engine(
         worker = BatchWorker(
             decoder, decode, batch_size=batch_size, max_cache_bytes=memory.limit, room=memory.for_cache
         )
-        memory.count(lambda: worker.written_bytes)
+        memory.count(_written_bytes(worker))
         return "slots" if isinstance(decoder, SlotDecoder) else "sequential", worker
     decoders = [decoder, *(SlotDecoder(model, decoder.token_bytes) for _ in range(workers - 1))]
     each = {
@@ -312,5 +314,16 @@ def open_engine(
     }
     sizes = [(batch_size + n) // workers for n in range(workers)]
     router = Router([BatchWorker(d, decode, batch_size=n, **each) for d, n in zip(decoders, sizes, strict=True)])
-    memory.count(lambda: router.written_bytes)
+    memory.count(_written_bytes(router))
     return "slots", router
+
+
+def _written_bytes(worker: BatchWorker | Router) -> Callable[[], int]:
+    """Weak: the worker asks the memory for room, and in a circle the weights would outlive the model."""
+    seen = weakref.ref(worker)
+
+    def written() -> int:
+        found = seen()
+        return found.written_bytes if found is not None else 0
+
+    return written

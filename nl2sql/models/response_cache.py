@@ -30,6 +30,7 @@ from nl2sql.databases.sqlite.own_file import write_ahead
 from nl2sql.errors import Cancelled
 from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, ToolDefinition, Usage
 from nl2sql.machine import cache_dir, masked
+from nl2sql.models.calls import check_call
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class CachedModel:
         tools: Sequence[ToolDefinition] = (),
     ) -> list[Completion]:
         """As the model itself, or what it said to the same call before."""
+        check_call(n, max_new_tokens, stop)
         options: dict[str, Any] = {"stop": tuple(stop), "max_new_tokens": max_new_tokens, "grammar": grammar}
         options |= {"sampling": sampling, "n": n, "seed": seed}
         if tools:

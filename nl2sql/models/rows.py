@@ -113,8 +113,9 @@ def likeliest(logits: torch.Tensor) -> int:
 
 
 def nucleus(probabilities: np.ndarray, top_p: float) -> tuple[np.ndarray, np.ndarray]:
-    """The likeliest tokens that reach ``top_p`` together: their probabilities, falling, and the tokens themselves.
+    """The likeliest tokens that reach ``top_p`` together: their probabilities, and the tokens themselves, rising.
 
+    By token and not by rank, so that a rounding which lets two tokens change places changes no draw.
     Raises ModelError where the probabilities are not numbers.
 
     >>> nucleus(np.array([0.1, 0.6, 0.0, 0.3]), 0.7)[1].tolist()
@@ -128,9 +129,9 @@ def nucleus(probabilities: np.ndarray, top_p: float) -> tuple[np.ndarray, np.nda
     if not len(tokens):
         raise ModelError("the model's probabilities are not numbers (NaN); try --dtype float32")
     order = np.argsort(-kept, kind="stable")
-    kept, tokens = kept[order], tokens[order]
-    inside = int(np.searchsorted(kept.cumsum(dtype=np.float64), top_p)) + 1
-    return kept[:inside], tokens[:inside]
+    inside = int(np.searchsorted(kept[order].cumsum(dtype=np.float64), top_p)) + 1
+    chosen = np.sort(order[:inside])
+    return kept[chosen], tokens[chosen]
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str | None:

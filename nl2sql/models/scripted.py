@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeAlias
 from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.machine import from_json, from_yaml
+from nl2sql.models.calls import check_call
 
 Reply: TypeAlias = str | Mapping[str, Any]  # text, or {text | error, finish_reason?, delay_s?}
 OnExhausted: TypeAlias = Literal["error", "repeat"]
@@ -102,8 +103,7 @@ class ScriptedModel:
         Raises ModelError when the replies are exhausted, for an ``error`` reply, and for a prompt longer than the
         context window; Cancelled when ``cancel`` is set.
         """
-        if n < 1 or max_new_tokens < 1:
-            raise UsageError(f"n={n}, max_new_tokens={max_new_tokens}: both must be at least 1")
+        check_call(n, max_new_tokens, stop)
         prompt_tokens = self.count_tokens(messages, prefill)
         if prompt_tokens + max_new_tokens > self.context_window:
             raise ModelError(

@@ -97,13 +97,24 @@ def check_room(folder: Path, name: str, dtype: str, device: str) -> None:
     if device.startswith("cuda"):
         has = int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
     itemsize = getattr(torch, dtype).itemsize
-    needed = sum(_loaded_bytes(file, itemsize) for file in weights_files(folder))
+    needed = sum(_loaded_bytes(file, itemsize) for file in _files_read(folder))
     if has is not None and needed > has:
         smaller = " or --dtype bfloat16" if dtype == "float32" else ""
         raise ModelError(
             f"model {name!r} takes {needed / 1e9:.1f} GB in {dtype}, {device} has "
             f"{has / 1e9:.1f} GB; use --device {MAP}{smaller}"
         )
+
+
+def _files_read(folder: Path) -> list[Path]:
+    """The weights that transformers loads of a folder; others (``consolidated.safetensors``) repeat them."""
+    if (whole := folder / "model.safetensors").is_file():
+        return [whole]
+    try:
+        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        return [folder / name for name in sorted(set(index["weight_map"].values()))]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return weights_files(folder)
 
 
 def _loaded_bytes(file: Path, itemsize: int) -> int:

@@ -14,7 +14,7 @@ from models.tiny import CONFIGS, SIZE, tiny_model, tiny_tokenizer
 from transformers import AutoModelForCausalLM, Gemma2Config
 
 from nl2sql.errors import ModelError
-from nl2sql.interfaces import Sampling
+from nl2sql.interfaces import Grammar, Sampling
 from nl2sql.models.batching import BatchWorker
 from nl2sql.models.drafts import LONGEST, Draft
 from nl2sql.models.local import LocalModel
@@ -123,9 +123,29 @@ def test_tokens_are_drawn_as_often_as_their_probability_says(top_p: float, kept:
     assert float(deviations.max()) < 4
 
 
+def test_a_rounding_changes_hardly_a_draw() -> None:
+    noise = torch.Generator().manual_seed(1)
+    logits = torch.randn(20_000, generator=noise)
+    rounded = logits + 4e-6 * torch.randn(20_000, generator=noise)  # tokens that nearly tie change places
+    one, other = sampler(0.95), sampler(0.95)
+    assert sum(one.sample(logits) != other.sample(rounded) for _ in range(500)) <= 2
+
+
 def test_logits_that_are_no_numbers_are_no_sample() -> None:
     with pytest.raises(ModelError, match="not numbers"):
         sampler(0.9).sample(torch.full((6,), torch.nan))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("options", [{}, {"sampling": Sampling(0.8)}, {"grammar": Grammar("lark", 'start: "ab"')}])
+def test_logits_that_are_no_numbers_are_no_answer(value: float, options: dict[str, Any]) -> None:
+    broken = tiny_model()
+    with torch.no_grad():
+        broken.lm_head.weight[40] = value
+    model = LocalModel(broken, tiny_tokenizer(), name="x", revision="t")
+    with pytest.raises(ModelError, match=r"logits are not numbers .*--dtype float32"):
+        model.generate(chat("hello"), max_new_tokens=4, **options)
+    model.close()
 
 
 def test_a_slot_grows_while_a_profiler_holds_what_was_compared() -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from models.tiny import saved_tiny
+import torch
+from models.tiny import CONFIGS, saved_tiny, tiny_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.models import load_model
+from nl2sql.models.doctor import check_model
+from nl2sql.models.load import load_parts
 from nl2sql.models.spec import resolve_spec
 
 BAD = [
@@ -101,6 +108,59 @@ def test_a_folder_with_broken_weights_is_one_line(folder: Path, tmp_path: Path) 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 141000\n"])
+def test_weights_that_were_not_copied_whole_are_one_line(content: bytes, folder: Path, tmp_path: Path) -> None:
+    part = Path(shutil.copytree(folder, tmp_path / "part"))
+    (part / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=r"cannot be loaded \(SafetensorError"):
+        load_model(str(part))
+
+
+@pytest.mark.parametrize(
+    ("renamed", "says"),
+    [
+        (lambda name: f"_orig_mod.{name}", r"no lm_head.weight and 20 more, but _orig_mod.lm_head.weight"),
+        (
+            lambda name: name.replace("0.self_attn.q_proj", "0.self_attn.q_proj.base_layer"),
+            "q_proj.weight, but .*base_",
+        ),
+        (lambda name: name if name != "lm_head.weight" else "score.weight", "no lm_head.weight, but score.weight"),
+    ],
+)
+def test_weights_that_are_missing_are_not_made_up(
+    renamed: Callable[[str], str], says: str, folder: Path, tmp_path: Path
+) -> None:
+    wrapped = Path(shutil.copytree(folder, tmp_path / "wrapped"))
+    weights = load_file(folder / "model.safetensors")
+    save_file({renamed(name): weights[name] for name in weights}, wrapped / "model.safetensors", {"format": "pt"})
+    for device in ("cpu", "map"):
+        with pytest.raises(ModelError, match=says):
+            load_model(str(wrapped), device=device)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_of_every_kind_of_model_are_found_whole(kind: str, tied: bool, tmp_path: Path) -> None:
+    config = CONFIGS[kind]()
+    config.tie_word_embeddings = tied
+    model = AutoModelForCausalLM.from_config(config)
+    for device in ("cpu", "map"):
+        load_parts(resolve_spec(str(saved_tiny(tmp_path / "whole", model))), device=device)
+
+
+def test_a_model_in_the_working_folder_goes_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert load_parts(resolve_spec(".")).name == "tiny"
+
+
+def test_the_doctor_says_that_a_model_computes_no_numbers(tmp_path: Path) -> None:
+    model = tiny_model()
+    with torch.no_grad():
+        model.lm_head.weight[40] = torch.nan
+    found = list(check_model(resolve_spec(str(saved_tiny(tmp_path / "broken", model)))))
+    assert found[-1].status == "fail" and "--dtype float32" in found[-1].detail
+
+
 def test_a_file_that_is_no_gguf_is_one_line(tmp_path: Path) -> None:
     fake = tmp_path / "fake.gguf"
     fake.write_bytes(b"not a gguf file at all")
@@ -135,5 +195,29 @@ def test_an_adapter_that_cannot_be_merged_is_one_line(config: str, says: str, fo
     """PiSSA and the like change the weights that the adapter is added to: merged into others it computes anything."""
     (tmp_path / "adapter_config.json").write_text(config)
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match=says):
+        load_model(str(folder), adapter=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        (None, "adapter_model.safetensors cannot be read"),
+        ({"q_proj.lora_A": (3, 32), "q_proj.lora_B": (32, 2)}, "q_proj.lora_A.weight fits no layer"),
+        ({"q_proj.lora_A": (32,), "q_proj.lora_B": (32, 2)}, "q_proj.lora_A.weight fits no layer"),
+        (
+            {"q_proj.lora_A": (2, 32), "q_proj.lora_B": (32, 2), "k_proj.lora_B": (16, 2)},
+            "holds .*k_proj.lora_B.weight",
+        ),
+    ],
+)
+def test_an_adapter_with_damaged_weights_is_one_line(
+    shapes: dict[str, tuple[int, ...]] | None, says: str, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    file, place = tmp_path / "adapter_model.safetensors", "base_model.model.model.layers.0.self_attn"
+    save_file({f"{place}.{name}.weight": torch.ones(size) for name, size in (shapes or {}).items()}, file)
+    if shapes is None:
+        file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ModelError, match=says):
         load_model(str(folder), adapter=str(tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from models.tiny import CONFIGS, tiny_model, tiny_tokenizer
 from nl2sql.errors import Cancelled, ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Model, Sampling
 from nl2sql.models.local import LocalModel
+from nl2sql.models.response_cache import CachedModel
+from nl2sql.models.scripted import ScriptedModel
 
 PROMPTS = [f"{'list the orders of ' * (i % 5)}customer {i}" for i in range(16)]
 
@@ -214,6 +217,20 @@ def test_a_stop_string_that_ends_a_grammar_is_no_part_of_the_text(
 def test_a_malformed_grammar_is_refused(model: LocalModel) -> None:
     with pytest.raises(ModelError, match="grammar is malformed"):
         model.generate(chat("x"), max_new_tokens=8, grammar=Grammar("lark", "start: ("))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(-1.0), Sampling(1.0, 0.0), Sampling(1.0, 1.5)])
+def test_sampling_that_is_none_is_refused(model: LocalModel, sampling: Sampling) -> None:
+    with pytest.raises(UsageError, match="sampling=None decodes greedily"):
+        model.generate(chat("x"), max_new_tokens=2, sampling=sampling)
+
+
+def test_one_text_is_no_list_of_stop_strings(model: LocalModel, tmp_path: Path) -> None:
+    """Each of its letters would end the answer."""
+    models: list[Model] = [model, CachedModel(model, tmp_path / "answers.sqlite"), ScriptedModel(["SELECT 1; --"])]
+    for each in models:
+        with pytest.raises(UsageError, match="expected a list of them"):
+            each.generate(chat("x"), max_new_tokens=9, stop="Observation:")
 
 
 def test_zero_completions_are_refused(model: LocalModel) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import mmap
 import multiprocessing
 import sys
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -47,6 +49,23 @@ def slots_of(model: LocalModel) -> int:
     worker = model._worker
     workers = worker.workers if isinstance(worker, Router) else [worker]
     return sum(len(each._slots()) for each in workers if isinstance(each, BatchWorker))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_weights_of_a_closed_model_are_given_back_at_once(threads: int) -> None:
+    torch.set_num_threads(threads)
+    model = local(batch_size=16)
+    assert isinstance(model._worker, Router) == (threads == 2)
+    weights = weakref.ref(model._hidden._model)
+    model.generate(chat("one prompt"), max_new_tokens=2)
+    gc.collect()
+    gc.disable()  # which passes over old objects for a long time
+    try:
+        model.close()
+        del model
+        assert weights() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])

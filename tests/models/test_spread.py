@@ -172,6 +172,17 @@ def test_weights_larger_than_all_memory_are_refused_before_they_are_read(
     assert str(caught.value).endswith("use --device map or --dtype bfloat16")
 
 
+def test_weights_that_lie_there_a_second_time_are_not_counted(folders: dict[str, Path], tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_pretrained(folders["llama"]).save_pretrained(tmp_path, max_shard_size="60KB")
+    for file in folders["llama"].glob("tokenizer*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    vast = {"lm_head.weight": {"dtype": "BF16", "shape": [2**22, 2**23], "data_offsets": [0, 2**46]}}
+    header = json.dumps(vast).encode()
+    (tmp_path / "consolidated.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    opened(tmp_path, "cpu").close()
+
+
 @pytest.mark.parametrize(
     ("device", "says"),
     [

@@ -19,6 +19,7 @@ from typing import Any
 
 from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
+from nl2sql.models.calls import check_call
 from nl2sql.models.http.about import count_remotely, served_models
 from nl2sql.models.http.grammar import GrammarCheck, fields_for, refusal
 from nl2sql.models.http.options import ServerOptions, load_tokenizer, window_of
@@ -99,8 +100,7 @@ class HttpModel:
         sampling on a server that decodes greedily whatever it is asked, and for tools that it does not show its model.
         """
         started = time.perf_counter()
-        if n < 1 or max_new_tokens < 1:
-            raise UsageError(f"n={n}, max_new_tokens={max_new_tokens}: both must be at least 1")
+        check_call(n, max_new_tokens, stop)
         stop = tuple(s for s in stop if s)
         if tools:
             self.check(grammar=grammar is not None, tools=True)
