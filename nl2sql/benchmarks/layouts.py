@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def find_database(roots: Iterable[Path], db_id: str) -> Path | None:
         return None  # a path in place of a name never leaves the benchmark's folders
     for root in roots:
         for relative in (f"{db_id}/{db_id}.sqlite", f"{db_id}.sqlite", f"{db_id}/{db_id}.db", f"{db_id}.db"):
-            if (root / relative).is_file():
+            if isfile(root / relative):  # noqa: PTH113  Path.is_file raises for a name that no file can have
                 return root / relative
     return None
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,11 +35,18 @@ SQL_KEYS = (  # what is surely a prediction comes before what may be the gold be
     "predicted",
     "pred",
     "predicted_query",
+    "predict_sql",
+    "pred_query",
+    "predict",
+    "generated",
     "sql",
     "query",
 )
+MAY_BE_GOLD = ("sql", "query")  # names that golds have as well
+STATEMENT = re.compile(r"\s*(?:select|with)\b", re.IGNORECASE)
 TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq")
 DB_KEYS = ("db_id", "database_id", "db", "database", "db_name")
+NO_PREDICTIONS = ("gold", "gold_sql", "gold_query", "raw_sql", "prefill")  # the last two: of runs of ours
 BIRD_MARK = "\t----- bird -----\t"
 SHOWN = 5  # ids or lines that a message names
 
@@ -58,6 +66,12 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
     reading = _Reading(path)
     kind = _kind(path, text)
     _READERS[kind](reading, text, questions)
+    ids = [question.id for question in questions]
+    if reading.predictions and ids and reading.predictions.keys().isdisjoint(ids):
+        reading.remarks.append(
+            f"{path}: no id is one of the questions': {_some(list(reading.predictions))} in the file, {_some(ids)} in "
+            "the benchmark"
+        )
     blank = [id_ for id_, sql in reading.predictions.items() if not sql.strip()]
     if blank:
         reading.remarks.append(f"{path}: {len(blank)} blank prediction(s), counted as wrong: {_some(blank)}")
@@ -116,6 +130,22 @@ class _Reading:
     path: Path
     predictions: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    unsure: set[str] = field(default_factory=set)  # fields that ``look_beside`` has spoken of
+
+    def look_beside(self, record: Mapping[Any, Any], sql_key: str) -> None:
+        """Say so, once a field, where the text that counts may be the gold, and SQL of another name stands beside."""
+        if sql_key.strip().lower() not in MAY_BE_GOLD:
+            return
+        known = {*SQL_KEYS, *TEXT_KEYS, *NO_PREDICTIONS}
+        for key, text in record.items():
+            name = str(key).strip().lower()
+            if name in known or name in self.unsure or not isinstance(text, str) or not STATEMENT.match(text):
+                continue
+            self.unsure.add(name)
+            self.remarks.append(
+                f"{self.path}: {sql_key!r} is read as the prediction, and {key!r} holds SQL too: if that is the "
+                "prediction, call it 'predicted_sql'"
+            )
 
     def add(self, id_: str, sql: Any, where: str) -> None:
         """``sql`` may be null or a number, as some systems write for "failed": a blank prediction."""
@@ -243,6 +273,7 @@ def _add_record(reading: _Reading, record: Any, where: str) -> None:
     if id_key is None or sql_key is None:
         shown = json.dumps(record, ensure_ascii=False)[:80]
         raise UsageError(f'{reading.path} {where}: expected an object with "id" and "sql", found {shown}')
+    reading.look_beside(record, sql_key)
     reading.add(str(record[id_key]), record[sql_key], where)
 
 
@@ -320,11 +351,14 @@ def _read_csv(reading: _Reading, text: str, questions: Sequence[Question]) -> No
         raise UsageError(
             f"{reading.path} has no column for the SQL: expected one of {', '.join(SQL_KEYS)}, found {', '.join(names)}"
         )
+    id_key = _key(columns, ID_KEYS)
+    needed = [sql_key, *([id_key] if id_key else filter(None, (_key(columns, TEXT_KEYS), _key(columns, DB_KEYS))))]
     for number, row in enumerate(rows, 1):
-        if None in row or row[sql_key] is None:
+        if None in row or any(row[key] is None for key in needed):
             raise UsageError(f"{reading.path} row {number} has another number of fields than the header; quote the SQL")
     ids = _csv_ids(reading, rows, columns, questions)
     for number, (id_, row) in enumerate(zip(ids, rows, strict=True), 1):
+        reading.look_beside(row, sql_key)
         reading.add(id_, row[sql_key], f"row {number}")
 
 

@@ -18,7 +18,7 @@ import re
 
 SHORT, LONG = 60, 20_000  # characters: a shorter query stays on one line, a longer one is not read
 _OWN_LAYOUT = re.compile(r"\n|--|/\*")
-_WORD = re.compile(r"""'(?:[^']|'')*'?|"[^"]*"?|`[^`]*`?|\w+|\s+|[^\w\s]""")
+_WORD = re.compile(r"""'(?:[^']|'')*'?|"[^"]*"?|`[^`]*`?|\[[^\]]*\]|\w+|\s+|[^\w\s]""")
 _JOINS = ("LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "OUTER")
 _SETS = ("UNION", "INTERSECT", "EXCEPT", "ALL")  # before the SELECT of a further query
 _CLAUSES = frozenset(

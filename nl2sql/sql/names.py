@@ -355,8 +355,8 @@ def _output(node: exp.Select, scope: _Scope) -> Columns:
 
 
 def _is_alias_of_order(node: exp.Column, level: _Scope) -> bool:
-    """ORDER BY and GROUP BY prefer a select alias to the sources' columns."""
-    return node.name.lower() in level.aliases and node.find_ancestor(exp.Order, exp.Group) is not None
+    """ORDER BY, unlike GROUP BY, prefers a select alias to the sources' columns."""
+    return node.name.lower() in level.aliases and node.find_ancestor(exp.Order) is not None
 
 
 def _is_value(node: exp.Column, known: frozenset[str]) -> bool:

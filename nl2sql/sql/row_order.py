@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 AGGREGATES = re.compile(
-    r"\s*select\s+(?:(?:count|sum|avg|min|max)\s*\((?:(?!\bcollate\b)[^()])*\)\s*(?:,\s*|(?=\bfrom\b)))+from\b",
+    r"\s*select\s+(?:(?:count|sum|avg|min|max)\s*\((?:(?!\bcollate\b)[^(),])*\)\s*(?:,\s*|(?=\bfrom\b)))+from\b",
     re.IGNORECASE,
 )
 SOUND = ("Count", "Sum", "Avg", "Min", "Max")  # aggregates that are the same in any order of their values
@@ -77,14 +77,18 @@ def _grouped_soundly(select: Any) -> bool:
     """Whether a query that groups shows and tests only its keys and aggregates."""
     from sqlglot import expressions as exp
 
+    from nl2sql.sql.canonical import is_aggregate
+
     group, having = select.args.get("group"), select.args.get("having")
     parts = [*select.selects, *([having] if having else [])]
-    if not group and not having and not any(part.find(exp.AggFunc) for part in parts):
+    if not group and not having and not any(map(is_aggregate, (f for p in parts for f in p.find_all(exp.AggFunc)))):
         return True
     keys = {key.sql("sqlite").lower() for key in (group.expressions if group else ())}
     for part in parts:
         for column in part.find_all(exp.Column, exp.Star):
-            inside = column.find_ancestor(exp.AggFunc, exp.Select, exp.Count)
+            inside = column.find_ancestor(exp.AggFunc, exp.Select)
+            while isinstance(inside, exp.AggFunc) and not is_aggregate(inside):
+                inside = inside.find_ancestor(exp.AggFunc, exp.Select)
             if isinstance(inside, exp.AggFunc) or (isinstance(column, exp.Star) and isinstance(inside, exp.Count)):
                 continue
             if inside is not select or column.sql("sqlite").lower() not in keys:

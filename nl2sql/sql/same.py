@@ -44,7 +44,7 @@ TOKEN = re.compile(  # what every writing of a query shares; DESC only where it 
     r"|(?<![\w.])(?P<number>\d+(?:\.\d+)?)(?![\w.])"
     r"|\b(?:(?P<word>select|where|group|having|union|intersect|except|limit|distinct|between|like|exists|order"
     r"|and|or|(?:count|sum|avg|min|max)(?=\s?\()"
-    r"|(?<=[\w)]\s)(?<!\bby\s)(?<!select\s)(?<!distinct\s)desc(?=\s*(?:[,;)]|$|limit\b)))\b"
+    r"|(?<=[\w)'\"`\]]\s)(?<!\bby\s)(?<!select\s)(?<!distinct\s)desc(?=\s*(?:[,;)]|$|limit\b)))\b"
     r"|(?<!distinct )(?:from|join) [\"`\[]?(?P<table>\w+))",
     re.IGNORECASE,
 )

@@ -202,8 +202,8 @@ def test_a_missing_database_says_where_it_is_expected(tmp_path):
 
 
 def test_a_database_id_cannot_leave_the_folder(tmp_path, shop):
-    write(tmp_path / "b" / "questions.json", [record(0, db_id="../shop")])
-    assert load_benchmark(tmp_path / "b").left_out == {"db_missing": 1}
+    write(tmp_path / "b" / "questions.json", [record(0, db_id="../shop"), record(1, db_id="CREATE TABLE t (a); " * 20)])
+    assert load_benchmark(tmp_path / "b").left_out == {"db_missing": 2}
 
 
 # ------------------------------------------------------------------------------------------------- data sets

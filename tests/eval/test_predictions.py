@@ -77,6 +77,8 @@ def test_every_kind_of_file_gives_the_same_predictions(read, name, bytes_):
         ("p.jsonl", "oops\n{}\n", "line 1 is not JSON"),
         ("p.csv", "id,answer\n1,SELECT 1\n", "no column for the SQL.*found id, answer"),
         ("p.csv", "id,sql\na-0,SELECT a, b\n", "row 1 has another number of fields"),
+        ("p.csv", "sql,id\nSELECT 1,a-0\nSELECT 2\n", "row 2 has another number of fields"),
+        ("p.csv", "sql,question,db_id\nSELECT 1,How many?\n", "row 1 has another number of fields"),
         ("p.csv", "sql\nSELECT 1\n", "has 1 lines for 3 questions"),
         ("p.txt", b"SELECT '\xff'\n", "cannot be read"),
     ],
@@ -104,6 +106,28 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_prediction_for_no_question_stays_in_as_surplus(read, name, content, surplus):
     found, _ = read(name, content)
     assert surplus in found and surplus not in {question.id for question in QUESTIONS}
+
+
+def test_a_file_without_an_id_of_the_benchmark_is_told_of_its_ids(read):
+    _, (remark,) = read("p.jsonl", '{"id": 0, "sql": "SELECT 1"}\n{"id": 1, "sql": "SELECT 2"}\n')
+    assert "no id is one of the questions': 0, 1 in the file, a-0, a-1, a-2 in the benchmark" in remark
+
+
+@pytest.mark.parametrize("name", ["predict_sql", "pred_query", "predict", "generated"])
+def test_a_prediction_beside_its_gold_is_the_one_that_counts(read, name):
+    record = {"question_id": "a-0", "SQL": "SELECT 1", "query": "SELECT 1", name: ""}
+    assert read("p.json", json.dumps([record]))[0] == {"a-0": ""}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_sql_of_another_name_beside_what_may_be_the_gold_is_pointed_at(read, kind):
+    record = {"id": "a-0", "query": "SELECT 1", "output": "select 2", "gold": "SELECT 1", "note": "none"}
+    line = json.dumps(record) if kind == "jsonl" else f"{','.join(record)}\n{','.join(record.values())}"
+    found, (remark,) = read(f"p.{kind}", f"{line}\n")
+    assert found == {"a-0": "SELECT 1"}
+    assert "'query' is read as the prediction, and 'output' holds SQL too" in remark and "'predicted_sql'" in remark
+    own = {"id": "a-0", "sql": "SELECT 1", "raw_sql": "SELECT 2", "prefill": "SELECT"}
+    assert read("p.jsonl", json.dumps(own) + "\n")[1] == []
 
 
 def test_a_run_folder_stands_for_its_predictions(tmp_path):

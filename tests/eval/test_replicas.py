@@ -1,5 +1,6 @@
 """Perturbed replicas differ in content and keep what the schema promises; the shuffled copy only differs in order."""
 
+import math
 import sqlite3
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import pytest
 from nl2sql.databases.sqlite.files import fingerprint_sqlite
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.replicas import perturb, perturbed_replicas, shuffled_copies
+from nl2sql.eval.replicas.values import fresh
 
 SCRIPT = (Path(__file__).parents[1] / "fixtures" / "replica_schemas.sql").read_text(encoding="utf-8")
 SCHEMAS = dict(part.split("\n", 1) for part in SCRIPT.split("-- name: ")[1:])
@@ -175,6 +177,16 @@ def test_broken_text_and_virtual_tables_do_not_stop_the_build(tmp_path):
     assert query(shuffled_copies(path, [0])[0], "SELECT count(*) FROM t") == [(2,)]
 
 
+def test_a_virtual_table_of_an_unknown_module_does_not_stop_the_build(tmp_path, caplog):
+    path = build(
+        tmp_path / "odd.sqlite",
+        "CREATE TABLE t (a TEXT); INSERT INTO t VALUES ('a'), ('b'); PRAGMA writable_schema = 1;"
+        "INSERT INTO sqlite_master VALUES ('table', 'v', 'v', 0, 'CREATE VIRTUAL TABLE v USING vec0(x)');",
+    )
+    assert query(perturbed_replicas(path, 1)[0], "SELECT count(*) > 0 FROM t") == [(1,)]
+    assert "virtual table v cannot be read: no such module: vec0" in caplog.text
+
+
 def test_an_index_that_refuses_a_changed_row_does_not_stop_the_build(tmp_path, caplog):
     notes = ", ".join(f"""({n}, {n % 7}, '{{"a": {n}, "b": "{"x" * n}"}}')""" for n in range(60))
     path = build(
@@ -214,6 +226,23 @@ def test_the_shuffled_copy_keeps_views_and_collations(tmp_path, company):
     assert query(shuffled_copies(company, [0])[0], "SELECT count(*) FROM staff") == [(60,)]
     strict = build(tmp_path / "s.sqlite", SCHEMAS["strict, generated and case-insensitive columns"])
     assert query(shuffled_copies(strict, [0])[0], "SELECT n, double_n FROM s WHERE name = 'ITEM 3'") == [(8, 16)]
+
+
+def test_a_type_of_any_text_keeps_its_affinity_in_the_shuffled_copy(tmp_path):
+    script = 'CREATE TABLE t (a "decimal (10-2)", b "some text!", c); INSERT INTO t VALUES ("7", 7, "7")'
+    copy = shuffled_copies(build(tmp_path / "t.sqlite", script), [0])[0]
+    assert query(copy, "SELECT typeof(a), typeof(b), typeof(c), a > 10, b > 10 FROM t") == [
+        ("integer", "text", "text", 0, 1)
+    ]
+
+
+def test_large_fractional_keys_get_new_neighbours(tmp_path):
+    rows = ", ".join(f"({1.2e18 + 1000 * number}, {number})" for number in range(20))
+    path = build(tmp_path / "t.sqlite", f"CREATE TABLE t (id REAL PRIMARY KEY, n INT); INSERT INTO t VALUES {rows}")
+    assert query(perturbed_replicas(path, 1)[0], "SELECT count(*) > 10, count(*) = count(DISTINCT id) FROM t") == [
+        (1, 1)
+    ]
+    assert fresh(math.inf, {math.inf}, 0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,9 @@ def test_an_interval_of_points_stays_between_0_and_1_and_has_a_width(values, dat
         ("SELECT a FROM t WHERE abs(random()) > 5", False),
         ("SELECT a FROM t WHERE rowid < 3", False),
         ("not sql", False),
+        ("SELECT max(a, b), count(*) FROM t", False),  # a plain function of one row beside an aggregate
+        ("SELECT max(a, b) FROM t", True),
+        ("SELECT sum(max(a, b)) FROM t", True),
     ],
 )
 def test_what_cannot_rest_on_the_order_of_rows_is_proved(sql, free):
@@ -288,6 +291,9 @@ def test_what_cannot_rest_on_the_order_of_rows_is_proved(sql, free):
         ("SELECT a FROM t ORDER BY a ASC LIMIT 1", "select  A from t ORDER BY a limit 1 -- x"),
         ('SELECT "desc" FROM t GROUP BY "desc"', "SELECT desc FROM t GROUP BY desc"),
         ("SELECT a FROM t WHERE s = 'x'", "SELECT a FROM t WHERE s = 'y'"),
+        ('SELECT "a" FROM t ORDER BY "a" DESC', "SELECT a FROM t ORDER BY a DESC"),
+        ("SELECT a FROM t ORDER BY `a` DESC, [b] DESC LIMIT 1", "SELECT a FROM t ORDER BY a DESC, b desc LIMIT 1"),
+        ("SELECT a FROM t ORDER BY s = 'x' DESC", 'SELECT a FROM t ORDER BY s = "x" DESC'),
         ("SELECT count(*)DESC FROM t", "SELECT count(*) AS n FROM t"),
     ],
 )

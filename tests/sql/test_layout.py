@@ -57,6 +57,12 @@ def test_words_of_one_clause_stay_together(word: str) -> None:
     assert word in in_lines(f"SELECT a.one, a.two, a.three, a.four, a.five FROM a WHERE a.x IS NOT NULL {word} b")
 
 
+def test_a_name_in_brackets_stays_as_it_is() -> None:
+    sql = "SELECT [From], [Two  words], [Limit] FROM flights WHERE [From] = 'Oslo' AND [Left] > 3 ORDER BY [From]"
+    assert in_lines(sql).splitlines()[2] == "WHERE [From] = 'Oslo' AND [Left] > 3"
+    assert "[From], [Two  words], [Limit]" in in_lines(sql)
+
+
 def test_only_whitespace_is_changed_in_any_gold() -> None:
     for question in load_benchmark("packaged").questions:
         for sql in question.gold:

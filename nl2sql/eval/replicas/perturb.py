@@ -63,11 +63,8 @@ class Perturber:
             self.rows: dict[str, list[Row]] = {}
             for shape in self.shapes.values():
                 self.rows[shape.name] = self._sample(connection, shape, bound)
-            self.virtual = {
-                name: connection.execute(f"SELECT * FROM {quoted(name)} LIMIT {bound}").fetchall()
-                for name, kind in kinds.items()
-                if kind == "virtual"
-            }
+            virtual = [name for name, kind in kinds.items() if kind == "virtual"]
+            self.virtual = {name: _read_virtual(connection, name, bound) for name in virtual}
 
     def _sample(self, connection: sqlite3.Connection, shape: TableShape, bound: int) -> list[Row]:
         """The table's rows in order, or ``bound`` of them, those first whose parents are in the sample."""
@@ -310,6 +307,15 @@ def _inserted(connection: sqlite3.Connection, statement: str, row: Row) -> bool:
         return connection.execute(statement, row).rowcount == 1
     except (sqlite3.IntegrityError, sqlite3.DataError, UnicodeEncodeError):
         return False
+
+
+def _read_virtual(connection: sqlite3.Connection, name: str, bound: int) -> list[Any]:
+    """Rows of a virtual table; none, with a warning, where this SQLite lacks its module."""
+    try:
+        return connection.execute(f"SELECT * FROM {quoted(name)} LIMIT {bound}").fetchall()
+    except sqlite3.Error as error:
+        log.warning("virtual table %s cannot be read: %s", name, error)
+        return []
 
 
 def _copy_virtual(connection: sqlite3.Connection, name: str, rows: Sequence[Sequence[Any]]) -> None:

@@ -55,6 +55,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def declared(name: str, kind: str) -> str:
+    """A column with its type, which in quotes may be any text: ``decimal (10-2)``. It gives the same affinity."""
+    return f"{quoted(name)} {quoted(kind)}" if kind else quoted(name)
+
+
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection that reads broken UTF-8 with replacement characters instead of failing."""

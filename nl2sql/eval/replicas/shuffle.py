@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nl2sql.databases.sqlite.files import WalCopies
-from nl2sql.eval.replicas.shape import open_read_only, quoted, table_kinds
+from nl2sql.eval.replicas.shape import declared, open_read_only, quoted, table_kinds
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ def _copy_table(connection: sqlite3.Connection, name: str) -> None:
     (ddl,) = connection.execute(
         "SELECT sql FROM source.sqlite_master WHERE type='table' AND name=?", (name,)
     ).fetchone()
-    declared = ", ".join(f"{quoted(column)} {kind}{_collation(ddl, column)}" for column, kind, _ in columns)
-    connection.execute(f"CREATE TABLE main.{quoted(name)} ({declared})")
+    definitions = ", ".join(f"{declared(column, kind)}{_collation(ddl, column)}" for column, kind, _ in columns)
+    connection.execute(f"CREATE TABLE main.{quoted(name)} ({definitions})")
     names = ", ".join(quoted(column) for column, _, _ in columns)
     connection.execute(
         f"INSERT INTO main.{quoted(name)} ({names}) SELECT {names} FROM source.{quoted(name)} ORDER BY next_key()"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import calendar
 import datetime
+import math
 import random
 import re
 import string
@@ -60,7 +61,8 @@ def fresh(value: Any, taken: set[Any], highest: int) -> Any:
         return new if new <= _LARGEST else min((v for v in taken if isinstance(v, int)), default=0) - 1
     if isinstance(value, float):
         while value in taken:
-            value += 1.0
+            following = max(value + 1.0, math.nextafter(value, math.inf))  # a large number plus one is itself
+            value = following if following < math.inf else 0.0
         return value
     if isinstance(value, bytes):
         while value in taken:

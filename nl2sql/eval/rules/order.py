@@ -53,13 +53,17 @@ def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, 
         selects = []  # their positions are not those of the result
     names = [column.lower() for column in columns]
     shown = [select.unalias().sql(dialect).lower() for select in selects]
+    aliases = [select.alias.lower() for select in selects]
     places = []
     for ordered in tree.args["order"].expressions:
         key = ordered.this
         text = key.sql(dialect).lower()
+        by_alias = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
         by_name = isinstance(key, exp.Column) and _may_be_named(key, stars) and names.count(key.name.lower()) == 1
         if isinstance(key, exp.Literal) and key.this.isdigit():
             place = int(key.this) - 1
+        elif by_alias:  # as SQLite does: the first alias of that name, whatever columns have it as well
+            place = aliases.index(key.name.lower())
         elif by_name:  # SQLite, too, looks among the names of the result first
             place = names.index(key.name.lower())
         elif text in shown:

@@ -26,7 +26,7 @@ from nl2sql.machine import cache_dir
 
 METHOD = "suite-7"  # part of every cache key: change it whenever the same input is to give another suite
 
-__all__ = ["METHOD", "Order", "Suite", "build_suites", "suite_databases", "suite_fingerprint"]
+__all__ = ["METHOD", "Suite", "SuiteOrder", "build_suites", "suite_databases", "suite_fingerprint"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nl2sql.eval.replicas.shape import quoted
+from nl2sql.eval.replicas.shape import declared, quoted
 from nl2sql.eval.suites.source import Row, SourceDatabase
 
 _COMPUTED = re.compile(r"\bAS\s*\(", re.IGNORECASE)  # of a generated column
@@ -37,7 +37,7 @@ def empty_image(source: SourceDatabase, *, loose: bool = False) -> bytes:
             if loose and "table" in kinds:
                 made = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
                 for table in (table for table in source.tables if table.name not in made):
-                    columns = ", ".join(f"{quoted(n)} {t}" for n, t in zip(table.names, table.types, strict=True))
+                    columns = ", ".join(map(declared, table.names, table.types))
                     connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
         connection.execute("COMMIT")
         return connection.serialize()

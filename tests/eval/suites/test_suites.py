@@ -274,3 +274,14 @@ def test_numbers_beyond_what_a_cell_holds_are_cut_to_it(gold, tmp_path):
     request = {"golds": [f"SELECT name FROM t WHERE {gold}"], "n": 2, "seed": 0}
     made = build_images(place, request)
     assert made["images"] and made["golds"][0]["problem"] is None
+
+
+def test_all_names_of_the_room_are_there():
+    from nl2sql.eval import suites
+
+    assert [name for name in suites.__all__ if not hasattr(suites, name)] == []
+
+
+def test_a_type_of_any_text_is_no_obstacle(tmp_path):
+    script = 'CREATE TABLE t (id INTEGER PRIMARY KEY, a "decimal (10-2)"); INSERT INTO t VALUES (1, 2), (2, 3)'
+    assert empty_image(read_source(build(tmp_path / "t.sqlite", script)), loose=True)
