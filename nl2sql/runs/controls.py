@@ -52,6 +52,7 @@ def control_stores(plan: Plan, controller: NamedController) -> tuple[str, ...]:
 
 
 def systems_of(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The run and its controls, by the names that tables give them."""
+    """The run and its controls, by the names that tables give them; a controller may have the name of a control."""
     present = {c.label: report["control"][c.name] for c in CONTROLS if c.name in report["control"]}
-    return {report["controller"]: report, **present}
+    name = report["controller"]
+    return {f"{name} (the run)" if name in present else name: report, **present}

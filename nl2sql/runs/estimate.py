@@ -16,6 +16,7 @@ from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Resources
 from nl2sql.runs.controls import control_stores
 from nl2sql.runs.plan import Plan, open_model, pick
+from nl2sql.runs.progress import most_calls
 
 PROBED_QUESTIONS = 10
 PROBE_TOKENS = 16
@@ -47,12 +48,14 @@ def estimate(plan: Plan, config: Config) -> dict[str, Any]:
         opening += model.count_tokens(prompts.react_messages(task.schema_text_full + task.schema_text_focus))
         counted += 1
     n, counted = len(questions), max(1, counted)
-    written = {"single_shot": config.single_shot.samples, "candidates": config.candidates.n}.get(plan.controller)
+    asked = {"single_shot": config.single_shot.samples}
+    asked |= dict.fromkeys(("candidates", "best"), config.candidates.n)
+    written = asked.get(plan.controller)
     stores = control_stores(plan, get_controller(plan.controller))
     loop, control = int(written is None), int(bool(stores))
     steps, reply, sql_calls = config.react.max_steps, config.react.max_new_tokens, SQL_CALLS
-    if plan.controller == "reflect":  # no turns of a loop: generations only
-        steps, sql_calls = 0, config.reflect.max_iterations
+    if plan.controller in ("reflect", "vizql"):  # no turns of a loop: generations only
+        steps, sql_calls = 0, most_calls(plan.controller, config)
     grown = steps * opening / counted + (reply + OBSERVATION_TOKENS) * steps * (steps - 1) / 2
     seeds, equal = max(1, len(plan.seeds)), max(1, len(stores))
     loops = n * loop * seeds * equal  # the control at equal tokens costs what the loop costs

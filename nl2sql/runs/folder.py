@@ -108,10 +108,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = from_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        new = (
-            "" if folder.is_dir() and any(folder.iterdir()) else f"; start one with: nl2sql eval --out {typed(folder)}"
-        )
-        raise UsageError(f"{folder} holds no run (no manifest.json){new}") from None
+        there = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())  # as new_folder
+        hint = "the runs below it" if there else "start one with"
+        command = f"nl2sql {'runs' if there else 'eval --out'} {typed(folder)}"
+        raise UsageError(f"{folder} holds no run (no manifest.json); {hint}: {command}") from None
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
         raise UsageError(

@@ -38,6 +38,7 @@ def most_calls(controller: str, config: Config) -> int:
     react = config.react
     asked = {"single_shot": config.single_shot.samples, "reflect": config.reflect.max_iterations}
     asked |= dict.fromkeys(("candidates", "best"), config.candidates.n)
+    asked["vizql"] = 1 + (config.vizql.draft == "sql") + config.vizql.refinements
     return asked.get(controller, react.max_steps + 3)  # SQL, one repair, and the fallback or a second repair
 
 

@@ -75,7 +75,7 @@ def summarise(
     for name, layer in layers.items():
         was = _right(scored[name])
         verdicts.update({(id_, sql): was[id_] for id_, sql in layer.items()})
-    report["flips"] = {"guardrails_final": _flips((_right(scored["run, raw"]), right))}
+    report["flips"] = {"guardrails_final": _flips((_of_model(_right(scored["run, raw"]), rows, traces), right))}
     report["flips"] |= _gate_flips(refused, verdicts, right)
     report["counts"] = counts_of(rows, traces)
     report["suspicions"] = suspicions_of(traces, right)
@@ -186,6 +186,14 @@ def _control(scores: Scores, store: RunFolder) -> dict[str, Any]:
 
 def _right(scores: Scores) -> dict[str, bool]:
     return {item.id: item.ex for item in scores.items}
+
+
+def _of_model(
+    right: Mapping[str, bool], rows: Iterable[Mapping[str, Any]], traces: Iterable[Mapping[str, Any]]
+) -> dict[str, bool]:
+    """The verdicts on SQL that a model wrote: a repair without a model has no such text, a structured query no SQL."""
+    wrote = {row["id"] for row in rows if row["raw_sql"]} - {t["id"] for t in traces if t["flags"].get("vizql")}
+    return {id_: verdict for id_, verdict in right.items() if id_ in wrote}
 
 
 def _flips(*pairs: tuple[Mapping[str, bool], Mapping[str, bool]]) -> dict[str, int]:

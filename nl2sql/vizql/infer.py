@@ -112,7 +112,8 @@ def default_aggregation(field: str, data_type: str, measure: bool) -> str:
 def data_type_of(declared: str, values: Sequence[Any], *, dates_are_texts: bool = False) -> str:
     """The service's type of a column: as declared; dates in texts, and columns without a type, by sample values.
 
-    dates_are_texts: as in SQLite, where a column that is declared a date holds anything, and is one by its values.
+    dates_are_texts: as in SQLite, where a column that is declared a date or a boolean holds anything, and is one by
+    its values: a boolean that is written 'true' or 'T' is a text there, which no truth value is equal to.
     """
     if _NESTED.fullmatch(declared.upper()):
         return "UNKNOWN"
@@ -122,6 +123,8 @@ def data_type_of(declared: str, values: Sequence[Any], *, dates_are_texts: bool 
         if all(isinstance(v, str) and (_DATE.fullmatch(v) or _DATETIME.match(v)) for v in there):
             return kind
         kind = "STRING" if any(isinstance(v, str) for v in there) else "UNKNOWN"
+    if kind == "BOOLEAN" and dates_are_texts and any(isinstance(v, str) for v in there):
+        kind = "STRING"
     if kind in ("STRING", "UNKNOWN") and there and all(isinstance(value, str) for value in there):
         if all(_DATETIME.match(value) for value in there):
             return "DATETIME"

@@ -184,6 +184,15 @@ def test_a_used_folder_is_refused_with_the_command_that_continues_it(tmp_path: P
         evaluate("packaged", ScriptedModel([]), limit=1, out=tmp_path)
 
 
+def test_a_run_that_was_killed_before_it_began_is_started_anew(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    with pytest.raises(UsageError, match=f"no manifest.json\\); start one with: nl2sql eval --out {tmp_path}"):
+        resume(tmp_path)
+    (tmp_path / "base").mkdir()  # a cell of an ablation
+    with pytest.raises(UsageError, match=f"no manifest.json\\); the runs below it: nl2sql runs {tmp_path}"):
+        resume(tmp_path)
+
+
 def test_seeds_are_pooled_by_question_not_as_independent_items(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": oracle(40, 20)}), encoding="utf-8")

@@ -7,13 +7,16 @@ import re
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nl2sql.config import build_config
 from nl2sql.models.scripted import ScriptedModel
+from nl2sql.runs.estimate import estimate
 from nl2sql.runs.evaluate import evaluate
+from nl2sql.runs.plan import Plan
 from nl2sql.runs.progress import DRAWN_EVERY_S, Bar, Work, most_calls, time_left
 
 
@@ -71,8 +74,19 @@ def test_a_time_is_said_in_its_unit(seconds: float, said: str) -> None:
 
 def test_the_guess_before_anything_is_done_is_the_controllers_own() -> None:
     config = build_config({"candidates": {"n": 24}, "single_shot": {"samples": 3}, "react": {"max_steps": 5}})
-    names = ("candidates", "best", "single_shot", "react")
-    assert [most_calls(name, config) for name in names] == [24, 24, 3, 8]
+    names = ("candidates", "best", "single_shot", "react", "vizql")
+    assert [most_calls(name, config) for name in names] == [24, 24, 3, 8, 4]
+
+
+def test_a_dry_run_counts_the_calls_that_a_controller_can_make(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('{"replies": {"*": ["SELECT 1"]}}', encoding="utf-8")
+    config = build_config({"candidates": {"n": 24}, "vizql": {"draft": "sql"}})
+    plan = Plan(split="quick", limit=2, model=f"scripted:{script}", control=False)
+    costs = {name: estimate(replace(plan, controller=name), config) for name in ("single_shot", "best", "vizql")}
+    calls = {name: cost["completion_tokens"] / (2 * config.react.max_new_tokens) for name, cost in costs.items()}
+    assert calls == {"single_shot": 1, "best": 24, "vizql": 5}
+    assert costs["vizql"]["prompt_tokens"] < 6 * costs["single_shot"]["prompt_tokens"], "no turns of a loop"
 
 
 def test_an_evaluation_shows_its_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,17 +1,22 @@
 """The report of a run scores everything that it compares in one go."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nl2sql.agents.record import Episode
 from nl2sql.benchmarks import load_benchmark
-from nl2sql.config import build_config
+from nl2sql.config import Config, build_config
 from nl2sql.eval import ItemScore, Scores
 from nl2sql.eval.comparison import compare_scores
+from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs import summary
 from nl2sql.runs.evaluate import evaluate
+from nl2sql.runs.export.contents import Contents
+from nl2sql.runs.report.collect import collect
 
 
 def test_run_control_and_refused_candidates_share_one_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,3 +82,31 @@ def test_a_paired_test_over_few_items_says_what_it_misses() -> None:
     assert "differences below 19 points are likely to be missed" in summary._detectable(few)
     assert summary._detectable(many) == ""
     assert "too few to find any difference" in summary._detectable({"wins": 1, "losses": 0, "n": 4, "p": 1.0})
+
+
+def own_answer(question: Question, resources: Resources, config: Config) -> Episode:
+    """A controller without a model, which says no more of its text than its SQL."""
+    return Episode(question, "single_shot", sql=question.gold[0])
+
+
+def test_a_controller_with_the_name_of_a_control_keeps_its_own_column(tmp_path: Path) -> None:
+    own_answer.__name__ = "single_shot"
+    model = ScriptedModel({"*": ["SELECT 1 AS one"]}, on_exhausted="repeat")
+    config = build_config({"eval": {"replicas": 0}})
+    done = evaluate("packaged", model, own_answer, split="quick", limit=3, config=config, out=tmp_path / "r")
+    heads, va, *_ = summary.summary_rows(done.report)
+    assert heads == ["", "single_shot (the run)", "single_shot", "single_shot, raw"]
+    assert (done.report["metrics"]["EX[bag]"]["value"], va[1].split()[0], va[2].split()[0]) == (1.0, "100.0", "0.0")
+    assert [system.label for system in collect([done.folder]).systems] == ["r", "single_shot", "single_shot, raw"]
+    exported = Contents.of(done.folder, content=False).numbers()
+    assert (exported["EX[bag]"], exported["single_shot/EX[bag]"]) == (1.0, 0.0)
+    assert done.report["flips"]["guardrails_final"] == {"right_to_wrong": 0, "wrong_to_right": 0}, "it has no raw SQL"
+
+
+def test_a_structured_query_is_no_sql_that_guardrails_have_mended(tmp_path: Path) -> None:
+    asked = load_benchmark("vizql", split="dev").questions[:3]
+    model = ScriptedModel({q.text: {"vizql": [json.dumps(q.meta["vizql"])]} for q in asked} | {"*": ["no"] * 9})
+    config = build_config({"eval": {"replicas": 0}, "vizql": {"draft": "json"}, "few_shot": {"k": 0}})
+    done = evaluate("vizql", model, "vizql", split="dev", limit=12, control=False, config=config, out=tmp_path / "r")
+    right = [item["id"] for item in done.report["items"] if item["ex"]]
+    assert right and done.report["flips"]["guardrails_final"] == {"right_to_wrong": 0, "wrong_to_right": 0}

@@ -7,9 +7,12 @@ import json
 import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -165,6 +168,32 @@ def test_only_runs_of_the_list_can_be_asked_for(server: ViewServer, name: str) -
     for page in ("report", "progress", "sql"):
         status, text = get(server, f"{page}?{urllib.parse.urlencode({'run': name})}")
         assert status == 400 and "there is no run" in text
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_a_run_like_others(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "first", tmp_path / "caf\udce9")
+    with ViewServer(Pages(tmp_path)) as serving:
+        thread = threading.Thread(target=serving.serve_forever, daemon=True)
+        thread.start()
+        status, page = get(serving, "")
+        assert (status, re.findall('href="(report[^"]*)"', page)) == (200, ["report?run=caf%E9"])
+        status, report = get(serving, "report?run=caf%E9")
+        assert status == 200 and "sql?run=caf%E9" in report and "note?run=caf%E9" in report
+        serving.shutdown()
+        thread.join()
+
+
+def test_a_browser_that_hangs_up_prints_nothing(server: ViewServer, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", server.server_port)) as browser:
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing is a reset
+            browser.sendall(f"GET /{server.token}/ HTTP/1.1\r\nHost: localhost:{server.server_port}\r\n\r\n".encode())
+    assert get(server, "")[0] == 200
+    deadline = time.monotonic() + 5
+    while any("process_request_thread" in thread.name for thread in threading.enumerate()):
+        assert time.monotonic() < deadline, "the requests are still served"
+        time.sleep(0.02)
+    assert capfd.readouterr().err == ""
 
 
 def test_nobody_gets_in_without_the_token_or_by_another_name(server: ViewServer) -> None:

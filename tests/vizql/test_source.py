@@ -16,6 +16,7 @@ from nl2sql.databases.engines import open_database
 from nl2sql.errors import UsageError
 from nl2sql.vizql.infer import data_type_of, default_aggregation, infer, is_measure
 from nl2sql.vizql.metadata import from_metadata, to_datasource_model, to_metadata
+from nl2sql.vizql.querying import run_query
 from nl2sql.vizql.source import DataSource, read_source, source_from, to_yaml
 from nl2sql.vizql.validator import validate
 
@@ -199,6 +200,19 @@ def test_a_date_of_sqlite_is_one_by_its_values(tmp_path: Path) -> None:
     kinds = {"Born": "STRING", "Hired": "DATETIME", "Seen": "DATETIME", "Left On": "STRING", "Founded": "INTEGER"}
     assert found == {name: (kind, "DIMENSION") for name, kind in {**kinds, "Never": "DATE"}.items()}
     assert data_type_of("DATE", [2004]) == "DATE"  # other engines hold what is declared
+
+
+def test_a_boolean_of_sqlite_that_holds_texts_is_a_text(tmp_path: Path) -> None:
+    flags = """CREATE TABLE member (name TEXT, active BOOLEAN, paid BOOL, never BOOLEAN);
+    INSERT INTO member VALUES ('Ann', 'true', 1, NULL), ('Bob', 'false', 0, NULL), ('Cy', NULL, NULL, NULL);"""
+    with open_database(str(make_database(tmp_path / "member.sqlite", flags))) as database:
+        source = infer(database)
+        kinds = {field.fieldCaption: field.dataType for field in source.fields}
+        asked = {"field": {"fieldCaption": "Active"}, "filterType": "SET", "values": ["true"]}
+        reply = run_query({"fields": [{"fieldCaption": "Name"}], "filters": [asked]}, source, database)
+    assert kinds == {"Name": "STRING", "Active": "STRING", "Paid": "BOOLEAN", "Never": "BOOLEAN"}
+    assert reply.error is None and reply.result is not None and reply.result.rows == (("Ann",),)
+    assert data_type_of("BOOLEAN", ["true"]) == "BOOLEAN"  # other engines hold what is declared
 
 
 @pytest.mark.parametrize(

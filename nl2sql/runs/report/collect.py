@@ -121,7 +121,7 @@ def _controls(runs: Mapping[str, Run]) -> list[System]:
                 continue
             levels = control.get("by_hardness", {})
             systems.append((System(name, True, control["n"], control["metrics"], control["usage"], levels), [label]))
-    counts = [system.label for system, _ in systems]
+    counts = [*runs, *(system.label for system, _ in systems)]  # a run's folder may have the name of a control
     return [
         replace(system, label=f"{system.label} of {', '.join(of)}") if counts.count(system.label) > 1 else system
         for system, of in systems

@@ -49,7 +49,7 @@ def report_html(
     script = "".join(map(_asset, SCRIPTS))
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     page.filters |= {"percent": _percent, "points": _points}
-    return page.from_string(_asset("page.html")).render(
+    text: str = page.from_string(_asset("page.html")).render(
         title=title(collected),
         collected=collected,
         facts=_facts(collected),
@@ -73,6 +73,7 @@ def report_html(
         live=live or {},
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
+    return text.encode("utf-8", "backslashreplace").decode()  # half a character, which a model can write
 
 
 def write_report(

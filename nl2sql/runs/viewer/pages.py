@@ -18,12 +18,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Benchmark, RunResult
@@ -108,9 +108,9 @@ class Pages:
         stamps = tuple((str(file), file.stat().st_mtime_ns) for folder in folders for file in _read_by_report(folder))
         with self._lock:
             if stamps not in self._reports:
-                runs = urlencode({"run": list(chosen)}, doseq=True)
+                runs = _address({"run": list(chosen)})
                 sql = [
-                    f"sql?{urlencode({'run': name})}"
+                    f"sql?{_address({'run': [name]})}"
                     for name, entry in chosen.items()
                     for _ in Run.load(entry.path).parts()  # each seed is a run of the page
                 ]
@@ -174,6 +174,11 @@ def _name(folder: Path, entry: RunEntry) -> str:
     return Path(entry.path).relative_to(folder).as_posix()
 
 
+def _address(query: Query) -> str:
+    """A query as an address has it; the name of a folder may be no UTF-8."""
+    return urlencode(query, doseq=True, errors="surrogateescape")
+
+
 def _began(entry: RunEntry) -> str:
     seconds = (datetime.now(UTC) - entry.began).total_seconds()
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
@@ -213,6 +218,8 @@ def _templates() -> Any:
     import jinja2
 
     loader = jinja2.PackageLoader("nl2sql.runs.viewer", "templates")
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    made.filters["urlencode"] = partial(quote, errors="surrogateescape")  # Jinja's takes UTF-8 alone
+    return made

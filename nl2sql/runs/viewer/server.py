@@ -8,7 +8,9 @@ other users of this machine who can read the terminal; encryption.
 from __future__ import annotations
 
 import secrets
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs
 
 from nl2sql.errors import UsageError
@@ -37,6 +39,11 @@ class ViewServer(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
             raise UsageError(f"--port {port}: {why}; leave it out for a free one") from None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes to another page before this one has arrived is no error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
@@ -67,7 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
         ):
             self._send(Page("not found: open the address that nl2sql view has printed", 404))
             return
-        self._send(self.server.pages.answer(name, parse_qs(query, keep_blank_values=True), form))
+        asked = parse_qs(query, keep_blank_values=True, errors="surrogateescape")
+        self._send(self.server.pages.answer(name, asked, form))
 
     def _send(self, page: Page) -> None:
         body = page.text.encode("utf-8", "replace")

@@ -152,6 +152,21 @@ def test_runs_under_one_name_are_told_apart(runs: tuple[Path, Path]) -> None:
     assert list(collect([runs[0], runs[0]]).runs) == ["base", "base (2)"]
 
 
+def test_a_control_is_told_from_a_run_in_a_folder_of_its_name(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    own = Path(shutil.copytree(runs[1], tmp_path / "single_shot"))
+    labels = [system.label for system in collect([runs[0], own]).systems]
+    assert labels == ["base", "single_shot", "single_shot of base, single_shot", "single_shot, raw"]
+
+
+def test_half_a_character_of_an_error_does_not_keep_a_report_from_its_file(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 3)
+    told = json.loads((folder / "report.json").read_text())
+    told["warnings"] = ["1 of 3 episodes failed; the first: model: no \ud83d"]
+    (folder / "report.json").write_text(json.dumps(told))
+    page = report.write_report([folder], tmp_path / "page.html", golds=False, progress=False)
+    assert "model: no \\ud83d" in page.read_text(encoding="utf-8")
+
+
 def test_a_run_with_seeds_is_shown_seed_by_seed(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "seeded", 3, seeds=(1, 2), control=False)
     assert list(collect([folder]).runs) == ["seeded/seed-1", "seeded/seed-2"]
