@@ -6,21 +6,26 @@ float32 keeps the dequantised values exactly; loading the result takes a second 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 
 def convert_gguf(gguf: Path, target: Path) -> None:
     """Write ``gguf`` as a transformers folder ``target`` (created; must not exist).
 
-    Raises what transformers raises: OSError for a full disk, ValueError for an unsupported architecture.
+    Raises what transformers raises: OSError for a full disk, ValueError for an unsupported architecture; and ValueError
+    where weights are missing, as in the first file of a model that was split into several.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with quiet_transformers():
         tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-        loaded = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
+        loaded, found = AutoModelForCausalLM.from_pretrained(
+            str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, output_loading_info=True
+        )
+        refuse_missing(loaded, found)
         # A model loaded from GGUF refuses save_pretrained; the same weights under a plain config do not.
         settings = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
         config = loaded.config.__class__.from_dict(settings)
@@ -32,6 +37,18 @@ def convert_gguf(gguf: Path, target: Path) -> None:
         target.mkdir(parents=True)
         plain.save_pretrained(target)
         tokenizer.save_pretrained(target)
+
+
+def refuse_missing(model: Any, found: Mapping[str, Any]) -> None:
+    """Raises ValueError where the files of a model lack a parameter, which would be random.
+
+    found: what transformers told of the loading.
+    """
+    missing = sorted(set(found["missing_keys"]) & {name for name, _ in model.named_parameters()})
+    if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
+        held = f", but {min(found['unexpected_keys'])}" if found["unexpected_keys"] else ""
+        raise ValueError(f"its files hold no {missing[0]}{more}{held}")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.machine import cores, missing_part
 from nl2sql.models.adapters import find_adapter, merge_adapter
-from nl2sql.models.convert import convert_gguf, quiet_transformers
+from nl2sql.models.convert import convert_gguf, quiet_transformers, refuse_missing
 from nl2sql.models.embedded import embedded_model, into_cache, pull
 from nl2sql.models.hashes import folder_files, weights_hash, weights_revision
 from nl2sql.models.spec import Source
@@ -107,11 +108,7 @@ def _whole_model(where: str, dtype: Any, **options: Any) -> Any:
         if "does not support an attention implementation" not in str(error):
             raise
         model, found = AutoModelForCausalLM.from_pretrained(where, **options)  # it has none, or its own alone
-    missing = sorted(set(found["missing_keys"]) & {name for name, _ in model.named_parameters()})
-    if missing:
-        more = f" and {len(missing) - 1} more" if missing[1:] else ""
-        held = f", but {min(found['unexpected_keys'])}" if found["unexpected_keys"] else ""
-        raise ValueError(f"its files hold no {missing[0]}{more}{held}")
+    refuse_missing(model, found)
     return model
 
 
@@ -206,7 +203,9 @@ def _load_error(source: Source, where: str, error: Exception) -> ModelError:
     if source.kind == "embedded":
         again = f"run `nl2sql models pull {source.value} --force` to make it anew"
         return ModelError(f"the cached weights in {where} cannot be loaded ({first}); {again}")
-    return ModelError(f"model {source.value!r} cannot be loaded ({type(error).__name__}: {first}); {_FORMS}")
+    hint = f"join its parts first: llama-gguf-split --merge {where} WHOLE.gguf" if _PART.search(where) else _FORMS
+    return ModelError(f"model {source.value!r} cannot be loaded ({type(error).__name__}: {first}); {hint}")
 
 
+_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # of a model that was split
 _FORMS = "expected a transformers causal LM folder or a .gguf file of a supported architecture"

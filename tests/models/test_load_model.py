@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from models.tiny import CONFIGS, saved_tiny, tiny_model
@@ -136,6 +138,47 @@ def test_weights_that_are_missing_are_not_made_up(
     for device in ("cpu", "map"):
         with pytest.raises(ModelError, match=says):
             load_model(str(wrapped), device=device)
+
+
+def write_gguf(path: Path, *, layers_there: int) -> None:
+    """A tiny llama of two layers."""
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_block_count(2)
+    writer.add_context_length(64)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(16)
+    writer.add_vocab_size(4)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["a", "b", "ab", "</s>"])
+    writer.add_token_types([1, 1, 1, 3])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(3)
+    shapes = {"token_embd": (4, 32), "output_norm": (32,), "output": (4, 32)}
+    for layer in range(layers_there):
+        shapes |= {f"blk.{layer}.{name}": (32,) for name in ("attn_norm", "ffn_norm")}
+        shapes |= {f"blk.{layer}.attn_{name}": (32, 32) for name in ("q", "k", "v", "output")}
+        shapes |= {f"blk.{layer}.ffn_{name}": (64, 32) for name in ("gate", "up")}
+        shapes[f"blk.{layer}.ffn_down"] = (32, 64)
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", np.full(shape, 0.1, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_part_of_a_gguf_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    whole, part = tmp_path / "whole.gguf", tmp_path / "part-00001-of-00002.gguf"
+    write_gguf(whole, layers_there=2)
+    write_gguf(part, layers_there=1)
+    assert load_parts(resolve_spec(str(whole))).name == "whole.gguf"
+    with pytest.raises(ModelError, match=r"no model\.layers\.1.*llama-gguf-split --merge"):
+        load_parts(resolve_spec(str(part)))
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
