@@ -47,6 +47,7 @@ STATEMENT = re.compile(r"\s*(?:select|with)\b", re.IGNORECASE)
 TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq")
 DB_KEYS = ("db_id", "database_id", "db", "database", "db_name")
 NO_PREDICTIONS = ("gold", "gold_sql", "gold_query", "raw_sql", "prefill")  # the last two: of runs of ours
+NOT_UNSURE = frozenset((*SQL_KEYS, *TEXT_KEYS, *NO_PREDICTIONS))  # fields whose SQL is known for what it is
 BIRD_MARK = "\t----- bird -----\t"
 SHOWN = 5  # ids or lines that a message names
 
@@ -136,10 +137,9 @@ class _Reading:
         """Say so, once a field, where the text that counts may be the gold, and SQL of another name stands beside."""
         if sql_key.strip().lower() not in MAY_BE_GOLD:
             return
-        known = {*SQL_KEYS, *TEXT_KEYS, *NO_PREDICTIONS}
         for key, text in record.items():
             name = str(key).strip().lower()
-            if name in known or name in self.unsure or not isinstance(text, str) or not STATEMENT.match(text):
+            if name in NOT_UNSURE or name in self.unsure or not isinstance(text, str) or not STATEMENT.match(text):
                 continue
             self.unsure.add(name)
             self.remarks.append(

@@ -48,14 +48,13 @@ def estimate(plan: Plan, config: Config) -> dict[str, Any]:
         opening += model.count_tokens(prompts.react_messages(task.schema_text_full + task.schema_text_focus))
         counted += 1
     n, counted = len(questions), max(1, counted)
-    asked = {"single_shot": config.single_shot.samples}
-    asked |= dict.fromkeys(("candidates", "best"), config.candidates.n)
-    written = asked.get(plan.controller)
+    calls = most_calls(plan.controller, config)
+    written = calls if plan.controller in ("single_shot", "candidates", "best") else None
     stores = control_stores(plan, get_controller(plan.controller))
     loop, control = int(written is None), int(bool(stores))
     steps, reply, sql_calls = config.react.max_steps, config.react.max_new_tokens, SQL_CALLS
     if plan.controller in ("reflect", "vizql"):  # no turns of a loop: generations only
-        steps, sql_calls = 0, most_calls(plan.controller, config)
+        steps, sql_calls = 0, calls
     grown = steps * opening / counted + (reply + OBSERVATION_TOKENS) * steps * (steps - 1) / 2
     seeds, equal = max(1, len(plan.seeds)), max(1, len(stores))
     loops = n * loop * seeds * equal  # the control at equal tokens costs what the loop costs

@@ -61,7 +61,7 @@ def new_folder(out: str | Path | None, name: str) -> Path:
         folder = Path(out).expanduser()
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"--out {folder} is a file; expected a new or empty folder")
-        if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):  # our lock, a .tmp
+        if _holds_files(folder):
             raise UsageError(
                 f"--out {folder} is not empty; continue that run with: nl2sql eval --resume {typed(folder)}, or name "
                 "another"
@@ -102,13 +102,18 @@ def write_json(path: Path, data: Any) -> None:
         raise Nl2SqlError(f"cannot write {path}: {error.strerror}") from None
 
 
+def _holds_files(folder: Path) -> bool:
+    """Whether a run would overwrite something in ``folder``: more than a lock, or what an interrupted write left."""
+    return folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """``manifest.json`` of a run folder. Raises UsageError where there is none, or that of another version."""
     path = folder / "manifest.json"
     try:
         manifest = from_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        there = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())  # as new_folder
+        there = _holds_files(folder)
         hint = "the runs below it" if there else "start one with"
         command = f"nl2sql {'runs' if there else 'eval --out'} {typed(folder)}"
         raise UsageError(f"{folder} holds no run (no manifest.json); {hint}: {command}") from None

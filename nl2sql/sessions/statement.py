@@ -215,10 +215,10 @@ class Statement:
             own, alias = table.name, table.alias_or_name.lower()
             if names.setdefault(alias, table.this).name != own or aliases.setdefault(own.lower(), alias) != alias:
                 return
+        several = len({name.name for name in names.values()}) > 1
         for column in self.tree.find_all(exp.Column):
             if column.table:
                 name = names.get(column.table.lower())
-                several = len({each.name for each in names.values()}) > 1
                 column.set("table", name.copy() if name and several else None)
         for table in self.tree.find_all(exp.Table):
             table.set("alias", None)
@@ -406,5 +406,5 @@ def _called(node: exp.Expr) -> exp.Identifier:
 
 
 def identifier(name: str, dialect: str = "sqlite") -> exp.Identifier:
-    """Quoted only where the dialect needs it."""
+    """Quoted only where the dialect needs it; ``Statement.over`` writes the columns of a condition anew."""
     return exp.to_identifier(name, quoted=quote_name(name, dialect) != name)

@@ -96,19 +96,14 @@ def _set_operation(tree: Expr) -> str:
 def _grouping(tree: Expr) -> str:
     from sqlglot import expressions as exp
 
+    from nl2sql.sql.canonical import is_aggregate
+
     if tree.find(exp.Having):
         return "having"
     if tree.find(exp.Group):
         return "group"
     aggregates = (node for node in tree.find_all(exp.AggFunc) if not isinstance(node.parent, exp.Window))
-    return "aggregate" if any(map(_is_aggregate, aggregates)) else "none"
-
-
-def _is_aggregate(node: Expr) -> bool:
-    """SQLite's MIN and MAX of several arguments are plain functions."""
-    from sqlglot import expressions as exp
-
-    return not (isinstance(node, (exp.Min, exp.Max)) and bool(node.expressions))
+    return "aggregate" if any(map(is_aggregate, aggregates)) else "none"
 
 
 def _ordering(tree: Expr) -> str:

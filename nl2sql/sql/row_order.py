@@ -81,7 +81,8 @@ def _grouped_soundly(select: Any) -> bool:
 
     group, having = select.args.get("group"), select.args.get("having")
     parts = [*select.selects, *([having] if having else [])]
-    if not group and not having and not any(map(is_aggregate, (f for p in parts for f in p.find_all(exp.AggFunc)))):
+    aggregates = (each for part in parts for each in part.find_all(exp.AggFunc) if is_aggregate(each))
+    if not group and not having and next(aggregates, None) is None:
         return True
     keys = {key.sql("sqlite").lower() for key in (group.expressions if group else ())}
     for part in parts:
@@ -89,7 +90,7 @@ def _grouped_soundly(select: Any) -> bool:
             inside = column.find_ancestor(exp.AggFunc, exp.Select)
             while isinstance(inside, exp.AggFunc) and not is_aggregate(inside):
                 inside = inside.find_ancestor(exp.AggFunc, exp.Select)
-            if isinstance(inside, exp.AggFunc) or (isinstance(column, exp.Star) and isinstance(inside, exp.Count)):
+            if isinstance(inside, exp.AggFunc):
                 continue
             if inside is not select or column.sql("sqlite").lower() not in keys:
                 return False

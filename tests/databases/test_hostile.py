@@ -252,22 +252,25 @@ def test_the_memory_watch_sees_a_worker_and_no_child_from_before(tmp_path: Path)
     assert 5 < watch.peak_mb < 200
 
 
-def test_the_memory_watch_leaves_out_a_fork_of_this_process() -> None:
+def printed(code: str) -> str:
+    """What a program over scripts/ prints; skips where the system has no /proc."""
     if not Path("/proc/self/status").exists():
         pytest.skip("this system has no /proc")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    return done.stdout
+
+
+def test_the_memory_watch_leaves_out_a_fork_of_this_process() -> None:
     code = (
         "import fuzz_sandbox, os, time\nown = bytearray(2 ** 28)\nwith fuzz_sandbox.MemoryWatch() as watch:\n"
         "    child = os.fork()\n    child or time.sleep(0.5)\n    child or os._exit(0)\n    os.waitpid(child, 0)\n"
         "print(watch.peak_mb)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout == "0.0\n"
+    assert printed(code) == "0.0\n"
 
 
 def test_the_memory_watch_leaves_out_a_child_that_execs_while_it_looks() -> None:
-    if not Path("/proc/self/status").exists():
-        pytest.skip("this system has no /proc")
     code = (
         "import fuzz_sandbox, os, time\nown = bytearray(2 ** 28)\nwatch = fuzz_sandbox.MemoryWatch()\n"
         "for _ in range(60):\n    child = os.fork()\n    if not child:\n        time.sleep(0.002)\n"
@@ -275,9 +278,7 @@ def test_the_memory_watch_leaves_out_a_child_that_execs_while_it_looks() -> None
         "    while os.waitpid(child, os.WNOHANG) == (0, 0):\n        watch._look(child)\n"
         "print(watch.peak_mb < 100, watch.peak_mb)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.startswith("True"), done.stdout
+    assert printed(code).startswith("True")
 
 
 def test_the_workers_stay_small_all_through(lab: Any) -> None:
