@@ -304,4 +304,4 @@ def as_path(text: str) -> Path | None:
         path.exists()
     except (OSError, ValueError, RuntimeError):
         return None
-    return path
+    return None if "\0" in text else path

@@ -59,7 +59,7 @@ def _explained(episode: Episode, database: Database) -> list[str]:
         return lines
     result = database.run(known.mended, timeout_s=10.0, max_rows=MOST_ROWS + 1)
     shown = rows_text(result.columns, result.rows) if result.success else [f"-- {escaped(str(result.error))}"]
-    return [*lines, MENDED, escaped(known.mended), *shown]
+    return [*lines, MENDED, printable(known.mended), *shown]
 
 
 def rows_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,7 +26,7 @@ from nl2sql.cli.options import (
     SetOption,
 )
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError, interruptible, one_line, printable
-from nl2sql.machine import masked, write_whole
+from nl2sql.machine import as_path, masked, write_whole
 
 if TYPE_CHECKING:
     from nl2sql.agents.record import Episode
@@ -173,7 +172,9 @@ class Shown:
         if not name:
             raise UsageError("export to which file? type /export FILE.json")
         turns = [asdict(turn) for turn in self.conversation.history]
-        path = Path(name).expanduser()
+        path = as_path(name)
+        if path is None:
+            raise UsageError(f"{name} is no path of a file; type /export with another name")
         try:
             write_whole(path, json.dumps(turns, indent=2) + "\n", new=True)
         except FileExistsError:

@@ -60,7 +60,6 @@ def check_data(
         for fault in faults:
             typer.echo(f"{fault.id} ({fault.db_id}): {fault.reason}")
         passed_over = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-        where = f", in {dialogues} dialogues" * bool(dialogues)
         where = f", in {dialogues} dialogues" if dialogues else ""
         passed = f"; passed over: {passed_over}" if left_out else ""
         typer.echo(f"{checked - failing} of {checked} items are sound{where}{passed}")

@@ -35,7 +35,7 @@ def explain(
     from nl2sql.databases.engines import open_database
     from nl2sql.repair.explanation import explanation
 
-    text = sys.stdin.read() if sql == "-" else sql
+    text = sys.stdin.buffer.read().decode("utf-8", "replace") if sql == "-" else sql
     with ExitStack() as stack:
         database = open_database(db)
         stack.callback(database.close)

@@ -28,8 +28,9 @@ from mcp.types import ToolAnnotations
 from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import json_tree
+from nl2sql.databases.data_files import as_sqlite
 from nl2sql.databases.sqlite.database import SqliteDatabase
-from nl2sql.errors import Cancelled, Nl2SqlError
+from nl2sql.errors import Cancelled, DatabaseError, Nl2SqlError
 from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version, explain_analyze
 from nl2sql.sessions.conversation import Conversation, reply_of
@@ -100,17 +101,22 @@ class DatabaseTools:
         self._controller = get_controller(controller)
         self._sessions = MemoryStore()  # of this database alone: a query of another one means nothing here
         self._made: set[str] = set()  # session ids that were given to clients without a session of their own
-        self._analyzer = ErrorAnalyzer(database.dialect, corpus, version=engine_version(database))
+        version, repair = engine_version(database), config.repair
+        self._analyzer = ErrorAnalyzer(
+            database.dialect, corpus, version=version, threshold=repair.threshold, search_s=repair.search_s
+        )
 
     @property
     def database(self) -> Database:
-        """The database; a SQLite file with the schema that it has now, since a server outlives many changes."""
+        """The database; a SQLite file with the schema that it has now, and data files with what they hold now, since a
+        server outlives many changes."""
         kept, now = self._database, _stamp(self._database)
         if isinstance(kept, SqliteDatabase) and now not in (None, self._stamp):
             self._stamp = now
             with suppress(Nl2SqlError):  # broken or gone: each tool says so itself
-                fresh = SqliteDatabase(kept.path, name=kept.name)
-                if fresh.schema() != kept.schema():
+                path = as_sqlite(kept.origin) if kept.origin else kept.path
+                fresh = SqliteDatabase(path, name=kept.name, origin=kept.origin)
+                if path != kept.path or fresh.schema() != kept.schema():
                     self._database = fresh
                     self.__dict__.pop("source", None)
         return self._database
@@ -125,8 +131,12 @@ class DatabaseTools:
 
     def describe_table(self, table: str) -> dict[str, Any]:
         """Columns with types and keys, foreign keys, and three example rows of one table."""
-        rows = self.database.sample(table, 3)  # raises for an unknown table, with the known ones
-        described = self.database.schema().table(table)
+        database, more = self.database, {}
+        try:
+            rows = database.sample(table, 3)  # raises for an unknown table, with the known ones
+        except DatabaseError as error:
+            rows, more = database.sample(table, 0), {"rows_error": str(error)}  # sound, but a view may take its time
+        described = database.schema().table(table)
         assert described is not None, table
         keys = [
             {"columns": list(k.columns), "table": k.ref_table, "ref_columns": list(k.ref_columns)}
@@ -136,7 +146,7 @@ class DatabaseTools:
             {"name": c.name, "type": c.type, "primary_key": c.primary_key, "not_null": c.not_null}
             for c in described.columns
         ]
-        return {"name": described.name, "columns": columns, "foreign_keys": keys, "rows": json_tree(rows)}
+        return {"name": described.name, "columns": columns, "foreign_keys": keys, "rows": json_tree(rows)} | more
 
     def read_query(self, sql: str, max_rows: int = 100) -> dict[str, Any]:
         """Run one SELECT, read-only and bounded, and return its rows. For help with an error use explain_analyze."""
@@ -182,7 +192,12 @@ class DatabaseTools:
 
     def get_datasource_metadata(self) -> dict[str, Any]:
         """The fields of the data source by caption, with role and type: what query_datasource can ask for."""
-        return json_tree(to_metadata(self.source))
+        return json_tree(to_metadata(self._source_now()[0]))
+
+    def _source_now(self) -> tuple[DataSource, Database]:
+        """The data source and the database, which is looked at first: a new schema makes a new source."""
+        database = self.database
+        return self.source, database
 
     def query_datasource(self, query: dict[str, Any], limit: int = 100) -> dict[str, Any]:
         """Validate and run a structured query (VizQL Data Service) over the data source. A query that is not valid
@@ -192,7 +207,7 @@ class DatabaseTools:
         if not 1 <= limit <= MAX_ROWS:
             raise ToolError(f"limit={limit}; expected 1 to {MAX_ROWS}")
         settings = self.config.vizql
-        reply = run_query(query, self.source, self.database, settings, timeout_s=QUERY_S, max_rows=limit)
+        reply = run_query(query, *self._source_now(), settings, timeout_s=QUERY_S, max_rows=limit)
         if reply.validation.is_valid and reply.error:
             raise ToolError(reply.error)
         return json_tree(reply.to_dict())
@@ -220,11 +235,15 @@ class DatabaseTools:
         if not checked.valid:
             raise ToolError(f"not stored, the query is not valid here: {checked.error}")
         dialect, source = self.database.dialect, f"mcp:{self.database.name}"
-        self.corpus.store_query(id, sql, description, category, dialect=dialect, source=source)
+        fix: tuple[str, str, str] | None = None
         if previous_error and previous_sql:
             kind = category or self._analyzer.analyze_error(previous_error, previous_sql).category
-            fix = (previous_error, previous_sql, sql, description)
-            self.corpus.store_fix(*fix, category=kind, dialect=dialect, source=source)
+            fix = previous_error, previous_sql, kind
+        with self.corpus.batch():  # both or, where the corpus refuses one, none
+            self.corpus.store_query(id, sql, description, category, dialect=dialect, source=source)
+            if fix:
+                error, failed, kind = fix
+                self.corpus.store_fix(error, failed, sql, description, category=kind, dialect=dialect, source=source)
         return {"stored": True}
 
     def close(self) -> None:
@@ -232,11 +251,12 @@ class DatabaseTools:
 
 
 def _stamp(database: Database) -> list[tuple[int, int, int]] | None:
-    """What changes whenever a SQLite file does; None where there is no such file."""
-    path = getattr(database, "path", None)
-    if not isinstance(path, Path) or not path.is_file():
+    """What changes whenever a SQLite file or its data files do; None where there is no such file."""
+    path = getattr(database, "origin", None) or getattr(database, "path", None)
+    if not isinstance(path, Path) or not path.exists():
         return None
-    files = [file.stat() for file in (path, path.with_name(f"{path.name}-wal")) if file.exists()]
+    parts = sorted(path.iterdir()) if path.is_dir() else [path, path.with_name(f"{path.name}-wal")]
+    files = [file.stat() for file in parts if file.exists()]
     return [(file.st_mtime_ns, file.st_size, file.st_ino) for file in files]
 
 

@@ -22,6 +22,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import time
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from nl2sql.machine import cache_dir, install_command, missing_part
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 5  # of the copies in the cache
+FORMAT = 6  # of the copies in the cache
 LARGEST = 2**63 - 1  # whole number of SQLite
 SNIFFED = 1 << 16  # bytes of a CSV file that say how it is written
 AS_WRITTEN: Mapping[str, Any] = {"keep_default_na": False, "na_values": [""]}  # a country is NA, a surname Null
@@ -138,13 +139,19 @@ def _held(values: pd.Series[Any]) -> pd.Series[Any]:
         days = (known == known.dt.normalize()).all()
         parts = "" if (known.dt.microsecond == 0).all() else ".%f"
         return values.dt.strftime("%Y-%m-%d" if days else f"%Y-%m-%d %H:%M:%S{parts}")
-    if kind.startswith("timedelta") or (is_integer_dtype(values) and (known > LARGEST).any()):
+    if kind.startswith(("timedelta", "period", "interval")) or (is_integer_dtype(values) and (known > LARGEST).any()):
         return values.astype("string")
     if kind != "object":
         return values
     if len(known) and all(isinstance(value, Decimal) for value in known):
         return values.astype("Float64")
-    return values.map(lambda value: json.dumps(value, default=_in_json) if is_list_like(value) else value)
+
+    def held(value: Any) -> Any:
+        if isinstance(value, time):
+            return value.isoformat()  # sqlite3, as pandas sets it up, would add six zeros
+        return json.dumps(value, default=_in_json) if is_list_like(value) else value
+
+    return values.map(held)
 
 
 def _in_json(value: Any) -> Any:
@@ -237,7 +244,18 @@ def _text(file: Path) -> str:
 def _parquet(file: Path) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
-    return {"": pd.read_parquet(file, dtype_backend="numpy_nullable")}
+    return {"": _with_labels(pd.read_parquet(file, dtype_backend="numpy_nullable"))}
+
+
+def _with_labels(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows with their labels, which pandas keeps beside the columns after groupby or set_index, as columns.
+
+    Unnamed numbers only count the rows."""
+    from pandas.api.types import is_integer_dtype
+
+    labels = frame.index
+    counted = labels.nlevels == 1 and labels.name is None and is_integer_dtype(labels.dtype)
+    return frame if counted or not frame.shape[1] else frame.reset_index(allow_duplicates=True)
 
 
 def _json(file: Path) -> dict[str, pd.DataFrame]:
@@ -247,7 +265,9 @@ def _json(file: Path) -> dict[str, pd.DataFrame]:
     if file.suffix.lower() == ".json":
         records = json.loads(text)
         if not isinstance(records, list):  # columns or rows by their names
-            return {"": pd.read_json(io.StringIO(text), convert_dates=False, dtype_backend="numpy_nullable")}
+            frame = pd.read_json(io.StringIO(text), convert_dates=False, dtype_backend="numpy_nullable")
+            counted = list(frame.index) == list(range(len(frame)))  # else labels, whose name JSON does not keep
+            return {"": frame if counted else frame.reset_index()}
     else:
         records = [json.loads(line) for line in text.split("\n") if line.strip()]
     if not all(isinstance(record, dict) for record in records):
@@ -310,7 +330,8 @@ def _write(copy: Path, tables: Mapping[str, tuple[Path, pd.DataFrame]]) -> None:
                     connection.execute(_definition(table, frame, keys, frames))
                     frame.to_sql(table, connection, index=False, if_exists="append")
                 except Exception as error:  # noqa: BLE001 - pandas and SQLite raise what a value or a name makes them
-                    raise UsageError(f"{file} cannot be written as a table: {one_line(error, 200)}") from None
+                    why = one_line(error.__cause__ or error, 200)  # pandas' own words are "Execution failed"
+                    raise UsageError(f"{file} cannot be written as a table: {why}") from None
         Path(name).replace(copy)
     finally:
         Path(name).unlink(missing_ok=True)

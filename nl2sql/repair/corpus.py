@@ -101,7 +101,8 @@ class Corpus:
     ) -> bool:
         """Store a query that worked. False where the same query (by its normalised tree) is there already.
 
-        history: of a row from another corpus, which it keeps."""
+        history: of a row from another corpus, which it keeps. Raises UsageError for a new query with the id of another.
+        """
         _bounded(sql, description)
         if not sql.strip():
             raise UsageError("the query is blank; give the SQL that works")
@@ -109,11 +110,15 @@ class Corpus:
         kept = history or History(time.time())
         identity = query_identity(sql, dialect)
         with self._writing() as run:
-            return run(
+            stored: bool = run(
                 "INSERT OR IGNORE INTO successful_queries (query_id, sql, description, category, embedding, created_at,"
                 " accepted, rejected, dialect, source, identity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, *astuple(kept), dialect, source, identity),
             )
+            same = "SELECT 1 FROM successful_queries WHERE identity = ?1 OR (query_id = ?2 AND sql = ?3)"
+            if not stored and history is None and not self._rows(same, identity, str(query_id), sql):
+                raise UsageError(f"the id {query_id} is that of another query in the corpus; give a new UUID")
+        return stored
 
     def store_fix(
         self,

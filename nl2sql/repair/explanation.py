@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from nl2sql.repair.corpus import Corpus
 
 
+SEARCH_S = 60.0  # for similar fixes: a person waits, and the one search of a process first reads all vectors
+
+
 @dataclass(frozen=True)
 class Explanation:
     """What is known of a statement: the dry run's response, and the statement mended without a model ("" without)."""
@@ -45,7 +48,8 @@ def explanation(
     sql: str, database: Database, *, corpus: Corpus | None = None, threshold: float = 0.7, mending: bool = True
 ) -> Explanation:
     """Dry-run a statement; with ``mending`` also repair an invalid one without a model. Raises DatabaseError."""
-    analyzer = ErrorAnalyzer(database.dialect, corpus, threshold=threshold, version=engine_version(database))
+    version = engine_version(database)
+    analyzer = ErrorAnalyzer(database.dialect, corpus, threshold=threshold, search_s=SEARCH_S, version=version)
     try:
         response = explain_analyze(sql, database, analyzer=analyzer)
     finally:

@@ -20,8 +20,8 @@ from datetime import date, timedelta
 
 from sqlglot import exp
 
+from nl2sql.sessions.amounts import Comparison
 from nl2sql.sessions.naming import Kinds, Named, edit_words
-from nl2sql.sessions.reading import Comparison
 from nl2sql.sessions.statement import Statement, parts_of
 from nl2sql.sql.words import words
 
@@ -36,6 +36,7 @@ _PAID = PRICE | {"salary", "wage", "income", "budget", "balance", "revenue", "fe
 _SCALES = {"thousand": 10**3, "k": 10**3, "million": 10**6, "billion": 10**9}
 _SCALE = re.compile(rf"\s*(?P<word>{'|'.join(_SCALES)})\b")
 _ONE_DAY = timedelta(days=1)
+_DAY_END = "23:59:59"
 
 
 def kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -96,8 +97,11 @@ def scaled(comparison: Comparison, text: str, column: str = "") -> Comparison:
     return replace(comparison, text=low, high=high)
 
 
-def bound_groups(statement: Statement, comparison: Comparison) -> bool:
-    """ "only those with more than 50" of groups: by the last figure of each. Whether the statement has such groups."""
+def bound_groups(statement: Statement, comparison: Comparison, *, beside: bool = False) -> bool:
+    """ "only those with more than 50" of groups: by the last figure of each. Whether the statement has such groups.
+
+    beside: another bound of that figure stays, "more than 50 and less than 90".
+    """
     measures = statement.aggregates() if statement.grouped else []
     if not measures or comparison.kind not in ("number", "year"):
         return False
@@ -105,7 +109,7 @@ def bound_groups(statement: Statement, comparison: Comparison) -> bool:
     condition = comparison_condition(replace(comparison, kind="number"), measure.copy(), "number", [])
     having = statement.tree.args.get("having")
     others = parts_of(having.this) if having else []
-    kept = [other.copy() for other in others if measure not in list(other.find_all(type(measure)))]
+    kept = [other.copy() for other in others if beside or measure not in list(other.find_all(type(measure)))]
     statement.tree.set("having", exp.Having(this=exp.and_(*kept, condition)))
     return True
 
@@ -131,10 +135,20 @@ def comparison_condition(
         low, high = (_literal(text, kind) for text in (comparison.text, comparison.high))
         if kind in DATES and comparison.kind == "year":
             low, high = exp.Literal.string(f"{comparison.text}-01-01"), exp.Literal.string(f"{comparison.high}-12-31")
+        if kind == "datetime" and comparison.kind in ("year", "day"):
+            high = exp.Literal.string(f"{high.name} {_DAY_END}")
         return exp.Between(this=column, low=low, high=high)
     if kind in DATES and comparison.kind in ("year", "month"):
         span = _span(comparison, existing, sign)
         return _within(column, sign, span, kind) if span else None
+    if kind == "datetime" and comparison.kind == "day":
+        try:
+            day = date.fromisoformat(comparison.text)
+        except ValueError:  # no day of the calendar
+            return None
+        return _within(column, sign, (day, day), kind)
+    if kind == "datetime" and comparison.kind == "time":
+        return None  # of any day
     return SIGNS[sign](this=column, expression=_literal(comparison.text, kind))
 
 
@@ -248,7 +262,7 @@ def _in_year(day: date, year: int) -> date:
 def _within(column: exp.Expr, sign: str, span: tuple[date, date], kind: str) -> exp.Expr:
     first, last = (exp.Literal.string(day.isoformat()) for day in span)
     if kind == "datetime":
-        last = exp.Literal.string(f"{span[1]} 23:59:59")
+        last = exp.Literal.string(f"{span[1]} {_DAY_END}")
     if sign == "=":
         return exp.Between(this=column, low=first, high=last)
     return SIGNS[sign](this=column, expression=last if sign in (">", "<=") else first)

@@ -15,6 +15,7 @@ from functools import cache
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.sessions.amounts import Comparison
 from nl2sql.sessions.compared import (
     PRICE,
     SIGNS,
@@ -28,9 +29,9 @@ from nl2sql.sessions.compared import (
     price_of,
     scaled,
 )
-from nl2sql.sessions.naming import Named, edit_words, named_column
+from nl2sql.sessions.naming import Named, edit_words, named_column, named_table
 from nl2sql.sessions.people import age_compared
-from nl2sql.sessions.reading import Comparison, is_left_out
+from nl2sql.sessions.reading import is_left_out
 from nl2sql.sessions.statement import identifier
 from nl2sql.sessions.where import NARROWS, Where
 from nl2sql.sql.words import words
@@ -43,6 +44,8 @@ class Comparisons(Where):
     """The numbers and dates of one follow-up."""
 
     def compare(self, comparison: Comparison) -> None:
+        if not comparison.text and comparison.kind == "day":
+            raise LookupError("the year of a day")
         kinds, bound, in_time = kinds_for(comparison), comparison.operator not in ("", "="), False
         if comparison.kind == "year" and _in_time().search(self.reading.text[: comparison.start]):
             kinds, in_time = kinds[:1], True  # "in 2004" is no amount of 2004
@@ -65,11 +68,17 @@ class Comparisons(Where):
         if named is None and bound and self.statement.grouped and self._says_another_column(comparison):
             raise LookupError("a figure of each group")
         whole = scaled(comparison, self.reading.text)
-        if named is None and bound and not in_time and bound_groups(self.statement, whole):
+        if bound and (other := self._rows_counted(comparison)):
+            raise LookupError(f"how many {other} there are")
+        if named and bound and self._is_measured(named, comparison):
+            named = None  # "teams with more than 10 goals" behind the goals of each team
+        if named is None and bound and not in_time and self._bound_groups(whole):
             self.made.append("filter groups")
             self.used.append((comparison.start, comparison.end))
         elif named := named or (
-            None if bound and self._of_something_else(comparison) else next(filter(None, known), None)
+            None
+            if bound and (self._of_something_else(comparison) or self._of_others(comparison))
+            else next(filter(None, known), None)
         ):
             self._compare_with(comparison, named)
         elif bound or comparison.kind == "year":
@@ -127,6 +136,28 @@ class Comparisons(Where):
             words(self.reading.text[start : comparison.start]) + words(self.reading.text[comparison.end : end])[:2]
         )
 
+    def _bound_groups(self, comparison: Comparison) -> bool:
+        again = "filter groups" in self.made
+        if again and re.search(r"\bor\b", self.reading.text[self.used[-1][1] : comparison.start]):
+            raise LookupError("two figures of each group")
+        return bound_groups(self.statement, comparison, beside=again)
+
+    def _rows_counted(self, comparison: Comparison) -> str:
+        """ "More than 2 players" behind the goals of each team: the table that no figure counts; "" for none."""
+        behind = words(self.reading.text[comparison.end : self._clause_of(comparison)[1]])[:1]
+        table = named_table(behind, self.statement.schema) if behind and self.statement.grouped else None
+        counted = any(measure.find(exp.Count) for measure in self.statement.aggregates()[-1:])
+        return table.name if table and not counted else ""
+
+    def _is_measured(self, named: Named, comparison: Comparison) -> bool:
+        """Is it the column that the last figure of each group is of, and does nothing speak of its rows?"""
+        measure = self.statement.aggregates()[-1:] if self.statement.grouped else []
+        of = [column for each in measure for column in each.find_all(exp.Column)]
+        tables = [(table.name, column.name) for column in of if (table := self.statement.table_of(column))]
+        start, _ = self._clause_of(comparison)
+        rows = {stem(word) for word in words(self.reading.text[start : comparison.start])}
+        return (named.table, named.column) in tables and stem(named.table.lower()) not in rows
+
     def name_another_column(self, said: Sequence[str]) -> bool:
         """Is one of the words of a column or a table that the statement neither shows nor reads?"""
         light, schema = edit_words()["light"], self.statement.schema
@@ -142,21 +173,38 @@ class Comparisons(Where):
         behind = [word for word in words(self.reading.text[comparison.end : end])[:1] if word not in _signs()]
         return bool(behind) and behind[0] not in STOP_WORDS and behind[0] not in edit_words()["units_of_numbers"]
 
+    def _of_others(self, comparison: Comparison) -> bool:
+        """ "Patients over 40" behind visits: is the last thing named before the number a table that is not read?"""
+        start, _ = self._clause_of(comparison)
+        said = [
+            word for word in words(self.reading.text[start : comparison.start]) if word not in (*_signs(), *STOP_WORDS)
+        ]
+        table = named_table(said[-1:], self.statement.schema)
+        return table is not None and table.name not in self.statement.tables()
+
     def _clause_of(self, comparison: Comparison) -> tuple[int, int]:
         return next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
 
     def _compare_with(self, comparison: Comparison, named: Named) -> None:
         comparison = scaled(comparison, self.reading.text, named.column)
         replaced = self._compared(named.table, named.column)
-        left_out = comparison.operator in ("", "=") and is_left_out(self.reading.text, comparison.start, comparison.end)
-        if left_out or self._adds_to(replaced, comparison):
+        left_out = comparison.operator in ("", "=", "between") and is_left_out(
+            self.reading.text, comparison.start, comparison.end
+        )
+        again = self._bounded.get((named.table, named.column))
+        either = again is not None and re.search(r"\bor\b", self.reading.text[again : comparison.start])
+        if again is not None and (either or comparison.operator in ("", "=")):
+            raise LookupError(f"two values of {named.column}")  # "in 2023 and 2024", "under 20 or over 80"
+        if left_out or again or self._adds_to(replaced, comparison):
             replaced = []
+        self._bounded[named.table, named.column] = comparison.end
         kind = self.kinds[named.table.lower(), named.column.lower()]
         condition = comparison_condition(comparison, exp.column(identifier(named.column)), kind, replaced)
-        if condition is not None:
-            stays = not comparison.operator and self._stays_excluded(replaced, condition)
-            self._put(named.table, condition, replaced, left_out=left_out or stays)
-            self.used.append((comparison.start, comparison.end))
+        if condition is None:  # a month of no year, a time of no day
+            raise LookupError(f"what {comparison.text or 'a month'} is of")
+        stays = not comparison.operator and self._stays_excluded(replaced, condition)
+        self._put(named.table, condition, replaced, left_out=left_out or stays)
+        self.used.append((comparison.start, comparison.end))
 
     def _adds_to(self, existing: Sequence[exp.Expr], comparison: Comparison) -> bool:
         """A bound of the other side, of those that are there: "only those before 2010" behind "after 2000"."""

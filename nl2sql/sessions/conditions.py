@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 from sqlglot import exp
 
@@ -30,6 +31,15 @@ from nl2sql.sql.words import words
 _CODE = re.compile(r"(?<![\w'])(?:\d+(?:[:/-]\d+)+|[A-Za-z]\d+)(?![\w'])")
 _REPLACED = re.compile(r"\b(?:instead of|rather than|in place of) (?:the |those (?:in|from) )?$")
 _ONE = re.compile(r"\b(?P<verb>have|has|had|with|without|lack) (?:one|any)\b(?! (?:of|[a-z]+s)\b)")
+_AND_BEHIND = re.compile(
+    r"s?\s*(?:,?\s*\b(?:and|or)\b|&|/)\s*(?:the |in |for |from )?(?P<word>[^\W\d_][\w-]*)"
+    r"\s*(?:only|too|please|instead|as well)?\s*(?=[.?!,;]|$)"
+)
+_AND_BEFORE = re.compile(
+    r"(?:^|\b(?:about|for|in|of|from|only|just|and)\s+)(?:the )?(?P<word>[^\W\d_][\w-]*)"
+    r"\s+(?:and|or|&)\s+(?:the |in |for |from )?$",
+    re.IGNORECASE,
+)
 MOST_LOOKED = 40  # columns that a code is looked for in
 
 
@@ -57,6 +67,7 @@ class Conditions(Comparisons):
         for match in self._chosen():
             chosen.setdefault((match.table, match.column), []).append(match)
             self.used.append((match.start, match.end))
+        self._none_beside([(match.start, match.end) for named in chosen.values() for match in named])
         for (table, column), named in chosen.items():
             if self.statement.distance(table) > 3:
                 continue
@@ -67,6 +78,18 @@ class Conditions(Comparisons):
             same = _is_one_of(column, [match.value for match in meant or matches])
             replaced = self._compared(table, column) or self._keys_compared(table)
             self._put(table, same, replaced, left_out=not meant or self._stays_excluded(replaced, same))
+
+    def _none_beside(self, places: Sequence[tuple[int, int]]) -> None:
+        """Raise LookupError for "Norway and Atlantis", where no cell holds one of the two."""
+        for start, end in places:
+            beside = [_AND_BEHIND.match(self.question, end), _AND_BEFORE.search(self.question[:start])]
+            for match in filter(None, beside):
+                word = match["word"].lower()
+                told = any(at < match.end("word") and match.start("word") < until for at, until in places)
+                schema = self.statement.schema
+                named = named_table([word], schema) or named_column([word], self.statement)
+                if not (told or named or word in _known_words()):
+                    raise LookupError(f"{match['word']} beside {self.question[start:end]}")
 
     def _sexes(self) -> None:
         """ "only the women", where a column of the tables that are read tells."""
@@ -149,10 +172,10 @@ class Conditions(Comparisons):
             word in adjectives() or word in edit_words()["months"] or word in STOP_WORDS for word in words(text)
         ):
             return False
-        if any(
-            c.start <= match.start and match.end <= c.end and c.kind in ("year", "month")
-            for c in self.reading.comparisons
-        ):
+        said = [c for c in self.reading.comparisons if c.start <= match.start and match.end <= c.end]
+        if any(c.kind == "day" or c.operator not in ("", "=") for c in said):
+            return False  # "until 2023-01-01" is no cell that holds this day
+        if any(c.kind in ("year", "month") for c in said):
             return bool(self._compared(match.table, match.column))
         one = len(words(text)) == 1 and text.removesuffix("s") != match.value.casefold().removesuffix("s")
         if one and not self._compared(match.table, match.column):
@@ -182,8 +205,10 @@ class Conditions(Comparisons):
 
     def _related(self) -> None:
         """Rows of another table that those shown have, or have not; the words are not read again."""
-        for (start, end), table, condition in list(related(self.reading.text, self.statement)):
+        for (start, end), table, condition, more in list(related(self.reading.text, self.statement)):
             if not self._is_used(start, end):
+                if more:
+                    raise LookupError(f"{table.name} that are {more}")  # "with organic crops"
                 self.statement.add_condition(condition)
                 self.made.append(f"filter {table.name}")
                 self.used.append((start, end))
@@ -234,10 +259,8 @@ class Conditions(Comparisons):
             if column in told:  # "active customers", not active sellers
                 continue
             told.add(column)
-            start = self.reading.text.find(
-                words(column)[0] if words(column)[0] not in ("is", "has") else words(column)[1]
-            )
-            value = 0 if is_negated(self.reading.text, max(start, 0)) else 1
+            said = (word.start() for word in re.finditer(r"[a-z]+", self.reading.text) if stem(word[0]) in parts)
+            value = 0 if is_negated(self.reading.text, next(said, 0)) else 1
             name = next(t for t in self.statement.schema.tables if t.name.lower() == table)
             spelled = next(c.name for c in name.columns if c.name.lower() == column)
             condition = exp.EQ(this=exp.column(identifier(spelled)), expression=exp.Literal.number(value))
@@ -266,6 +289,17 @@ class Conditions(Comparisons):
         self.statement.select([each for each in shown if each not in gone])
         self._hidden.add(named.column)
         return True
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    """Words beside a value that are no value themselves: "Norway, and descending"."""
+    cues, edits = cue_words(), edit_words()
+    listed = (word for name in ("openings", "endings", "pronouns", "edit_verbs", "heads") for word in cues[name])
+    orders = (word for name in ("ascending", "descending") for word in edits[name])
+    others = ("too", "only", "please", "thanks", "again", "instead", "both", "together", "combined", "separately")
+    words_of_people = (word for cells in edits["sexes"].values() for word in cells)
+    return frozenset([*STOP_WORDS, *listed, *orders, *others, *edits["months"], *adjectives(), *words_of_people])
 
 
 def _cue_places(text: str) -> list[tuple[int, int]]:

@@ -64,18 +64,41 @@ def count_of_others(text: str, statement: Statement) -> bool:
     each = re.search(r"\b(?:each|every)\b", match["rest"])
     if statement.tree.args.get("limit") is not None and (each or _THESE.search(text)):
         raise LookupError(f"{table.name} of the rows that are shown")
-    name = next((c.name for c in table.columns if c.primary_key), table.columns[0].name)
-    statement.column(table.name, name)
+    statement.column(table.name, table.columns[0].name)
+    once = _repeats(table, statement) or (away > 1 and not each)
+    count = _once_each(table, statement) if once else exp.Count(this=exp.Star())
     statement.clear("group", "having", "order", "limit", "distinct")
     if not each:
-        key = exp.Distinct(expressions=[statement.column(table.name, name)])
-        statement.select([exp.Count(this=key if away > 1 else exp.Star())])
+        statement.select([count])
     else:
         shown = statement.column(label.table, label.column)
         keys = [statement.column(statement.main.name, key) for key in key_columns(statement.main)]
-        statement.select([shown, exp.Count(this=exp.Star())])
+        statement.select([shown, count])
         statement.tree.set("group", exp.Group(expressions=[*keys, shown.copy()]))
     return True
+
+
+def count_of_read(text: str, statement: Statement) -> exp.Expr | None:
+    """ "How many animals?" behind what they gave: each row of a table that is read, once; None where none repeats."""
+    counted = _COUNTED.search(text)
+    said = words(counted["what"])[:2] if counted else []
+    table = named_table(said[:1], statement.schema) or named_table(said, statement.schema)
+    read = table is not None and table.name in statement.tables()
+    return _once_each(table, statement) if table and read and _repeats(table, statement) else None
+
+
+def _repeats(table: Table, statement: Statement) -> bool:
+    """May a row of a table that is read stand there several times: a patient beside each of his visits?"""
+    alone = Statement(exp.select("1").from_(exp.table_(table.name)), statement.schema)
+    return any(alone.step_to_many(other) for other in statement.tables() - {table.name})
+
+
+def _once_each(table: Table, statement: Statement) -> exp.Expr:
+    """Raises LookupError where no one key tells the rows."""
+    keys = key_columns(table)
+    if len(keys) != 1:
+        raise LookupError(f"a key of {table.name}")
+    return exp.Count(this=exp.Distinct(expressions=[statement.column(table.name, keys[0])]))
 
 
 def counts_something_else(text: str, statement: Statement, kinds: Kinds) -> bool:

@@ -20,9 +20,11 @@ from nl2sql.agents.context.linking import STOP_WORDS
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, Turn
+from nl2sql.sessions.cells import yes_or_no
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.counting import (
     count_of_others,
+    count_of_read,
     counts_something_else,
     counts_what_is_shown,
     figure_of_shown,
@@ -31,16 +33,20 @@ from nl2sql.sessions.counting import (
     says_what_they_are,
 )
 from nl2sql.sessions.grouping import busiest_group, grouped_by
-from nl2sql.sessions.naming import edit_words, named_column, named_group, named_table
+from nl2sql.sessions.naming import edit_words, named_column, named_group, named_table, says_a_value
 from nl2sql.sessions.ordering import best_first, extreme_of_each, figure_said, order, order_instead, superlative
 from nl2sql.sessions.people import figure_of_ages, people_words
 from nl2sql.sessions.reading import SO_MANY, Phrase, Reading, read_followup
+from nl2sql.sessions.related import keys_are_said
 from nl2sql.sessions.shown import Shown, what_is_shown
 from nl2sql.sessions.statement import Statement, read_statement
 from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
 _BARE = re.compile(r"(?!the )(?!.*\babout\b)\S+(?: \S+){0,2}")
+_HOW_MUCH = re.compile(r"\bhow much\b")
+_WITH = re.compile(r"(?:and )?with\b")
+_ROWS = re.compile(r"\b(?:only|just|not|no|never|ones?|that|who|which|is|are|was|were|been)\b|\bnon-")
 _PLAIN = {"count", "columns", "order", "limit", "aggregate"}  # edits that no word about the rows is part of
 _ENDS = ("top", "best", "bottom", "worst", "first", "last")
 _FIGURES = ("maximum", "minimum", "max", "min")
@@ -97,8 +103,12 @@ class Editor:
         self._shape(shown, asked_before)
         if not filtered and set(self.operations) <= _PLAIN and says_what_they_are(self.reading):
             raise LookupError("what they are")
+        told = self.statement.aggregates() or "columns" in self.operations
+        if not told and _HOW_MUCH.search(self.reading.text):
+            raise LookupError("how much")  # "how much wheat?" behind a list of fields
         joined = self.statement.tables() - asked_before.tables() if "count" not in self.operations else set()
         self.conditions.settle(joined)
+        keys_are_said(self.reading.text, asked_before, self.statement)
 
     def _shape(self, shown: Shown, before: Statement) -> None:
         """What is selected, grouped and ordered: the first that the words ask for."""
@@ -132,8 +142,7 @@ class Editor:
         elif reading.adjective and len(statement.aggregates()) == 1:
             self._extreme_value()
         elif statement.aggregates() and not self.operations and _BARE.fullmatch(reading.text.strip(" .?!")):
-            phrase = tuple(word for word in words(reading.text) if word not in STOP_WORDS)
-            self._group([phrase] if phrase else [])  # "customer country" behind a figure
+            self._group_by_bare(tuple(word for word in words(reading.text) if word not in STOP_WORDS))
         said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
         if reading.limit and said and "limit" not in self.operations and not statement.counts_only:
             best_first(self.conditions)
@@ -197,6 +206,16 @@ class Editor:
         self.operations.append("group")
         return True
 
+    def _group_by_bare(self, phrase: Phrase) -> None:
+        """ "Customer country" behind a figure; "sold ones", "only organic" and "that were milked" are rows, and "and
+        assists?" another figure."""
+        named = named_group(phrase, self.statement) if phrase and not _ROWS.search(self.reading.text) else None
+        counted = any(measure.find(exp.Count) for measure in self.statement.aggregates())
+        kinds = ("text", "year", "number") if counted else ("text", "year")
+        key = named and self.conditions.is_key(named)
+        if named and not key and self.conditions.kind_of(named) in kinds and not yes_or_no(named, self.database):
+            self._group([phrase])
+
     def _order_groups(self) -> None:
         reading = self.reading
         if reading.adjective and (reading.limit or reading.orders):
@@ -239,6 +258,8 @@ class Editor:
             raise LookupError("people behind what they have")
         elif distinct:
             count = exp.Count(this=exp.Distinct(expressions=[selected[0].unalias().copy()]))
+        else:
+            count = count_of_read(self.reading.text, statement) or count
         several = distinct and not named and (len(selected) > 1 or selected[0].is_star)
         if several or statement.tree.args.get("having") is not None:  # a count of rows would be another number
             self.operations.clear()
@@ -313,7 +334,7 @@ class Editor:
         """ "the largest one?" behind a sum or an average. Raises LookupError where a row is asked for."""
         column = self.statement.aggregates()[0].find(exp.Column)
         counted = self.statement.aggregates()[0].find(exp.Count) is not None
-        if self.reading.limit or counted or re.search(r"\bwho\b", self.reading.text):
+        if self.reading.limit or counted or re.search(r"\b(?:who|which)\b", self.reading.text):
             raise LookupError("rows behind a figure")
         if column is not None and self.reading.adjective:
             figure_said(column, self.conditions)
@@ -354,6 +375,8 @@ class Editor:
             return False
         if not all(each and self.statement.one_per_group(each.table, each.column) for each in named):
             raise LookupError("one value of each group")
+        if _WITH.match(self.reading.text) and any(map(says_a_value, self.reading.added, filter(None, named))):
+            raise LookupError("the value of a column")  # "with blood type O+"
         columns = [self.statement.column(each.table, each.column) for each in named if each]
         there = [expression.unalias() for expression in self.statement.tree.expressions]
         new = [column for column in columns if column not in there]

@@ -128,6 +128,8 @@ def _own_key(named: Named, conditions: Conditions) -> list[exp.Expr]:
 def _drop_conditions(named: Named, conditions: Conditions) -> None:
     table = conditions.statement.schema.table(named.table)
     same = [named.column, *(key_columns(table) if table else [])]
+    if any(f"{done} {named.table}.{column}" in conditions.made for done in ("filter", "replace") for column in same):
+        return  # "by genre, for crime and poetry": what this follow-up asks for
     if members.drop_conditions_on(conditions.statement, named.table, same):
         conditions.made.append(f"drop {named.table}.{named.column}")
 

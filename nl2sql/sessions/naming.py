@@ -153,6 +153,12 @@ def _score(asked: Sequence[str], table: Table, column: Column) -> float:
     return explained * (0.5 + 0.5 * covered) + (0.3 if covered > 0.99 and explained > 0.99 else 0.0)
 
 
+def says_a_value(phrase: Sequence[str], named: Named) -> bool:
+    """Stands behind the words of a column one that its name does not explain: "blood type o"?"""
+    last, parts = phrase[-1], words(named.table) + words(named.column)
+    return last not in STOP_WORDS and not any(alike(last, part) for part in parts)
+
+
 def named_table(phrase: Sequence[str], schema: Schema) -> Table | None:
     """The table whose whole name the words hold; the longest such name where several do."""
     stems = {stem(word) for word in phrase}
@@ -184,9 +190,19 @@ def named_group(phrase: Sequence[str], statement: Statement) -> Named | None:
         return column
     if table and statement.distance(table.name) <= FARTHEST:
         rest = [word for word in phrase if stem(word) not in {stem(part) for part in words(table.name)}]
-        if not [word for word in rest if word not in STOP_WORDS]:
-            return label_of(table, statement)
+        asked = [word for word in rest if word not in STOP_WORDS]
+        if not asked:
+            return _own_label(table, statement)
+        own = max(table.columns, key=lambda each: _score(asked, table, each))
+        if column is None and _score(asked, table, own) > 0.9:  # "patient gender", two joins away
+            column = Named(table.name, own.name)
     return _label_behind(column, statement) if column else None
+
+
+def _own_label(table: Table, statement: Statement) -> Named | None:
+    """What tells the rows of ``table``: "per animal" is no name of the animals' fields."""
+    label, keys = label_of(table, statement), [c.name for c in table.columns if c.primary_key]
+    return Named(table.name, keys[0]) if label and label.table != table.name and len(keys) == 1 else label
 
 
 def _label_behind(column: Named, statement: Statement) -> Named:

@@ -15,7 +15,7 @@ from nl2sql.agents.context.linking import STOP_WORDS
 from nl2sql.sessions import members
 from nl2sql.sessions.cells import has_nulls
 from nl2sql.sessions.conditions import Conditions
-from nl2sql.sessions.naming import Named, named_column
+from nl2sql.sessions.naming import Named, label_of, named_column, named_table
 from nl2sql.sessions.people import oldest
 from nl2sql.sessions.reading import Phrase
 from nl2sql.sessions.statement import Statement
@@ -79,6 +79,9 @@ def superlative(conditions: Conditions) -> None:
         return
     if _OFTEN.search(reading.text):
         raise LookupError("how often")
+    rows = named_table(_words_behind(adjective[0], conditions)[:1], statement.schema)
+    if rows and "any" in adjective[2].split() and rows.name not in statement.tables():
+        raise LookupError(f"how many {rows.name} each has")  # "the most visits" is about no number of a doctor
     aged = oldest(reading.text, statement)
     if aged:
         adjective = (adjective[0], "desc" if aged[1] else "asc", adjective[2])
@@ -170,12 +173,23 @@ def _order_column(phrase: Phrase, conditions: Conditions) -> tuple[Named | None,
     first = statement.tree.expressions[0].unalias()
     if not phrase and isinstance(first, exp.Column) and (table := statement.table_of(first)):
         return Named(table.name, first.name), ""
+    if called := _called(phrase, conditions):
+        return called, ""
     whole = named_column(phrase, statement)  # "last" may be of the name, as in last_name
     bare = named_column([word for word in phrase if word not in _DIRECTIONS], statement)
     named = max(filter(None, (bare, whole)), key=lambda fit: fit.score, default=None)
     if named and statement.away(named.table) <= 1:
         return named, ""
     return (_adjective_column(adjective[2], conditions), adjective[1]) if adjective else (None, "")
+
+
+def _called(phrase: Phrase, conditions: Conditions) -> Named | None:
+    """ "By name": what is shown and called so, else what the rows are called by, whatever is nearer to the word."""
+    said = [word.removesuffix("s") for word in phrase if word not in _DIRECTIONS - {"first", "last"}]
+    label = label_of(conditions.statement.main, conditions.statement)
+    fits = [*conditions.selected(), *([label] if label and not conditions.statement.grouped else [])]
+    plain = said in (["name"], ["title"], ["label"])
+    return next((fit for fit in fits if words(fit.column)[-1] == said[0]), None) if plain else None
 
 
 def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
@@ -198,6 +212,6 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
         return max(births or fits, key=lambda fit: (fit.table.lower(), fit.column.lower()) in known)
     numbers = [named for named in conditions.selected() if conditions.kind_of(named) in _NUMBERS]
     if "any" in columns.split():  # "the costliest" is about no number of deaths
-        only = None if _DOES_MOST.search(conditions.reading.text) else conditions.only_one(_NUMBERS)
-        numbers += filter(None, [conditions.compared_before(_NUMBERS), only])
+        only = None if _DOES_MOST.search(conditions.reading.text) else conditions.only_one(("number",))
+        numbers += filter(None, [conditions.compared_before(("number",)), only])  # "the biggest" is about no year
     return next((named for named in numbers if not conditions.is_key(named)), None)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from nl2sql.sessions.amounts import Comparison, comparisons_of
 from nl2sql.sessions.forms import TO_TEN
 from nl2sql.sessions.naming import edit_words
 from nl2sql.sql.words import words
@@ -62,13 +63,6 @@ _COUNT = re.compile(
 )
 _TIES = re.compile(r"\b(?:equal|same|ties?|tied|then)\b[^,.;?!]*? by (?P<what>[^,.;?!]+)")
 _NO_GROUP = re.compile(_TIES.pattern + r"|\bby the way\b|\bby far\b|\bby any chance\b")
-_NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\w:/]|[-.]\d)")
-_WORD_NUMBER = re.compile(  # "at least one order" is about orders
-    r"\b(?:more than|less than|fewer than|over|under|exactly|at most|at least (?!one\b)) ?"
-    rf"(?P<number>one|{TO_TEN}|eleven|twelve)\b(?! (?:of|hundred|thousand|million))"
-)
-_TIME = re.compile(r"(?<![\w:])(?P<time>\d{1,2}:\d{2})(?![\w:])")
-_DAY = re.compile(r"(?<![\w-])(?P<day>\d{4}-\d{2}-\d{2})(?![\w-])")
 _AT_ANY = re.compile(
     r"\b(?:at any|any|regardless of(?: the)?|whatever(?: the)?|ignor(?:e|ing)(?: the)?|drop(?: the)?|without the|"
     r"forget(?: about)?(?: the)?|remove(?: the)?|irrespective of(?: the)?|not just(?: the)?) (?P<what>[^,.;:?!()]+)"
@@ -88,30 +82,17 @@ _TOO = re.compile(
     r"^(?:and |please )*(?:(?:show|give|list|tell)(?: me| us)?)?(?P<what>[a-z_, ]+?),? (?:too|as well)\s*[.?!]?\s*$"
 )
 _NEGATED = re.compile(
-    r"(?:\b(?:not|never|neither|nor|(?:do|does|did)(?: not|n['’]t) [a-z]+|except"
+    r"(?:\b(?:not?|never|neither|nor|(?:do|does|did)(?: not|n['’]t) [a-z]+|except"
     r"|exclud(?:e|ing)|drop(?:ping)?|remov(?:e|ing)|skip(?:ping)?|hid(?:e|ing)|discard(?:ing)?"
     r"|without|but not|anything but|all but|everything but"
     r"|other than|apart from|outside|no longer|not counting|minus|omit|omitting|ignor(?:e|ing)|leave out|leaving out"
-    r"|less (?:all|everything|those|the ones)|without counting)|n['’]t)"
+    r"|less (?:all|everything|those|the ones)|without counting)|n['’]t|\bnon-)"
     r"(?: (?:for|in|at|from|of|by|with|an?|any|the|those|these|ones|who|that|which|have|has|had|are|is|was|were|been"
     r"|[a-z]{2,}ed|paid|made))*\s*$"
 )
 _TURN = re.compile(r"\b(?:but|only|just|instead|rather)\b|[.;:?!]")  # what is said before it no longer holds
 _LEAVE = re.compile(r"\b(?:leav(?:e|ing)|tak(?:e|ing)|filter(?:ing)?)(?: the| those| all)*\s*$")
 _OUT = re.compile(r"\s*(?:\w+ )?(?:out|away|aside)\b")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A number, a time or a date of the sentence: its operator ("" for none written), its place, and its parts."""
-
-    operator: str
-    text: str
-    start: int
-    end: int
-    kind: str  # number | year | month | day | time
-    month: int = 0
-    high: str = ""  # of "between A and B"
 
 
 @dataclass(frozen=True)
@@ -148,7 +129,7 @@ def read_followup(question: str) -> Reading:
     return Reading(
         text=text,
         clauses=clauses,
-        comparisons=tuple(_comparisons(text)),
+        comparisons=tuple(comparisons_of(text, _limits(text))),
         groupings=groupings,
         orders=orders,
         limit=_limit(text),
@@ -292,77 +273,16 @@ def _aggregate(text: str) -> str:
 # -------------------------------------------------------------------------------------------------- conditions
 
 
-def _comparisons(text: str) -> list[Comparison]:
-    """Numbers, times, days, years and months with the operators before or behind them, none of a limit."""
-    taken = [
-        match.span("count")
-        for match in (*_TOP.finditer(text), *_WHICH_N.finditer(text), *_SO_MANY.finditer(text))
-        if _is_limit(match, text) or match.re is _SO_MANY
-    ]
-    found: list[Comparison] = []
-
-    def free(start: int, end: int) -> bool:
-        spans = [*taken, *((c.start, c.end) for c in found)]
-        return all(end <= other[0] or other[1] <= start for other in spans)
-
-    between = re.search(r"\b(?:between|from) (?P<low>\d[\d:,.-]*) (?:and|to) (?P<high>\d[\d:,.-]*\d|\d)", text)
-    if between:
-        low, high = (between[name].replace(",", "").rstrip(".") for name in ("low", "high"))
-        found.append(Comparison("between", low, *between.span(), _kind_of(low), high=high))
-    months = "|".join(edit_words()["months"])
-    for match in re.finditer(rf"\b(?P<month>{months})(?: (?P<year>\d{{4}}))?\b", text):
-        if (
-            match["month"] == "may"
-            and not match["year"]
-            and not re.search(r"\b(?:in|of|during|for|about|and|since|before|after)(?: about)? may\b", text)
-        ):
-            continue
-        number = edit_words()["months"].index(match["month"]) + 1
-        found.append(Comparison(_operator(text, *match.span()), match["year"] or "", *match.span(), "month", number))
-    for pattern in (_DAY, _TIME, _NUMBER):
-        for match in pattern.finditer(text):
-            if free(*match.span()):
-                number_text = match[0].replace(",", "")
-                kind = {_DAY: "day", _TIME: "time"}.get(pattern, _kind_of(number_text))
-                found.append(Comparison(_operator(text, *match.span()), number_text, *match.span(), kind))
-    for match in _WORD_NUMBER.finditer(text):
-        at = match.span("number")
-        if free(*at):
-            value = str(edit_words()["numbers"].index(match["number"]))
-            found.append(Comparison(_operator(text, *at), value, *at, "number"))
-    return sorted(found, key=lambda comparison: comparison.start)
+def _limits(text: str) -> list[tuple[int, int]]:
+    """The places of the numbers that say how many rows."""
+    matches = (*_TOP.finditer(text), *_WHICH_N.finditer(text), *_SO_MANY.finditer(text))
+    return [match.span("count") for match in matches if _is_limit(match, text) or match.re is _SO_MANY]
 
 
 def _is_limit(match: re.Match[str], text: str) -> bool:
     """ "the 15 credits" is a limit only where something is first, top or the like; "the 5 in Japan" are 5 rows."""
     rows = re.match(r"\s+(?:in|from|of|with|that|which|who|where|without)\b", text[match.end() :])
     return bool(rows or re.match(r"(?:top|first|bottom|last|best|which|limit|only the|just the)", match[0]))
-
-
-def _kind_of(text: str) -> str:
-    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-        return "day"
-    if ":" in text:
-        return "time"
-    return "year" if re.fullmatch(r"(?:1[5-9]|20)\d\d", text) else "number"
-
-
-def _operator(text: str, start: int, end: int) -> str:
-    """The longest comparison that stands before the number or behind it; "" for none."""
-    before = " ".join(re.findall(r"[\w']+", text[:start])[-6:])
-    before = re.sub(r" (?:the year|year|the)$", "", before)
-    after = " ".join(re.findall(r"\w+", text[end:])[:4])
-    listed = edit_words()
-    fits = [(len(w) + 100, sign) for sign, those in listed["behind"].items() for w in those if _starts(after, w)]
-    for sign, those in listed["comparisons"].items():
-        fits += [(len(word), sign) for word in those if f" {before}".endswith(f" {word}")]
-    return str(max(fits)[1]) if fits else ""
-
-
-def _starts(after: str, cue: str) -> bool:
-    """ "or more", also behind a unit: "20 points or more"."""
-    tail = after.split()
-    return after.startswith(cue) or " ".join(tail[1:]).startswith(cue)
 
 
 def _absent(text: str) -> Iterator[tuple[Phrase, bool]]:

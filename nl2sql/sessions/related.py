@@ -13,12 +13,13 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
+from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Table
 from nl2sql.sessions.members import select_of
 from nl2sql.sessions.naming import named_column, named_table
 from nl2sql.sessions.reading import Phrase
 from nl2sql.sessions.statement import Statement
-from nl2sql.sessions.tables import links
+from nl2sql.sessions.tables import links, which_key
 from nl2sql.sql.words import words
 
 _HAVING = re.compile(
@@ -31,9 +32,12 @@ _NEVER = re.compile(
     r"\b(?:never|not|haven't|hasn't)(?: yet)? (?P<what>[a-z_]+ed)(?: (?:anything|yet|at all))?\s*(?=[?.!;]|$)"
 )
 
+_FILLER = frozenset([*STOP_WORDS, "too", "only", "please", "also", "though", "either", "instead", "yet"])
 
-def related(text: str, statement: Statement) -> Iterator[tuple[tuple[int, int], Table, exp.Expr]]:
-    """(place in ``text``, the other table, the condition) for each such part of a follow-up in lower case."""
+
+def related(text: str, statement: Statement) -> Iterator[tuple[tuple[int, int], Table, exp.Expr, str]]:
+    """(place in ``text``, the other table, the condition, what else is said of its rows) for each such part of a
+    follow-up in lower case."""
     for match, phrase, absent in _said(text):
         if any(
             (named := named_column(part, statement)) and statement.away(named.table) < 1
@@ -43,7 +47,9 @@ def related(text: str, statement: Statement) -> Iterator[tuple[tuple[int, int], 
         table = named_table((*phrase, *(word.removesuffix("ed") for word in phrase)), statement.schema)
         condition = _condition(table, statement, absent) if table and statement.distance(table.name) == 1 else None
         if table and condition is not None:
-            yield match.span(), table, condition
+            own = {stem(part) for part in words(table.name)}
+            more = [word for word in phrase if stem(word) not in own and word not in _FILLER]
+            yield match.span(), table, condition, " ".join(more) if match.re is _HAVING else ""
 
 
 def _said(text: str) -> Iterator[tuple[re.Match[str], Phrase, bool]]:
@@ -69,3 +75,27 @@ def _condition(table: Table, statement: Statement, absent: bool) -> exp.Expr | N
             among = exp.In(this=statement.column(source.name, mine), query=exp.Subquery(this=found))
             return exp.Not(this=among) if absent else among
     return None
+
+
+def keys_are_said(text: str, before: Statement, after: Statement) -> None:
+    """Raise LookupError where ``after`` joins a table by one of two keys to it, and the words do not say by which."""
+    said = {stem(word) for word in words(text)}
+    for column, table, other in _keys_used(after) - _keys_used(before):
+        source, target = after.schema.table(table), after.schema.table(other)
+        if source and target and (word := which_key(source, column, target, said)):
+            raise LookupError(f"{other} by {word}")
+
+
+def _keys_used(statement: Statement) -> set[tuple[str, str, str]]:
+    """(column, its table, the other table) of each column by which two tables hang together, by a join or ``IN``."""
+    found: set[tuple[str, str, str]] = set()
+    pairs = [(eq.this, eq.expression, statement) for eq in statement.tree.find_all(exp.EQ)]
+    for condition, inner, _ in statement.selects_within():
+        found |= _keys_used(inner)
+        pairs += [(among.this, inner.tree.expressions[0], inner) for among in condition.find_all(exp.In)][:1]
+    for mine, theirs, there in pairs:
+        if isinstance(mine, exp.Column) and isinstance(theirs, exp.Column):
+            table, other = statement.table_of(mine), there.table_of(theirs)
+            if table and other:
+                found |= {(mine.name, table.name, other.name), (theirs.name, other.name, table.name)}
+    return found

@@ -97,7 +97,9 @@ def what_is_shown(conditions: Conditions) -> Shown:
             asks_who = match[0].startswith("who")
             named = named_group(phrase, statement) if asks_who else named_column(phrase, statement)
             own = statement.schema.table(named.table) if named else None
-            if named and not (asks_who and own and refers(own, named.column)):  # a key is nobody's name
+            if named and asks_who and own and refers(own, named.column):  # a key is nobody's name
+                raise LookupError(f"who the {' '.join(phrase)} is")
+            if named:
                 once = asks_who and named.table != statement.main.name
                 columns = _whole_name(named, statement) if asks_who else (named,)
                 return Shown(columns, explicit=True, distinct=once)
@@ -108,7 +110,9 @@ def what_is_shown(conditions: Conditions) -> Shown:
     asks = _WHO.search(reading.text) or known
     called = re.search(r"\bcalled\b|\bwhat are they\b", reading.text)
     who = re.search(r"\bwho\b", reading.text)
-    if (did := _WHO_THERE.search(reading.text)) and not named_column(words(did["what"]), statement):
+    did = _WHO_THERE.search(reading.text)
+    done = named_column(words(did["what"]), statement) if did else None
+    if did and not (done and statement.away(done.table) < 1):
         raise LookupError(f"who {did['what']}")
     if asks and (called or who or not rows_before):
         table = named_table(words(first), statement.schema)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from nl2sql.agents.context.linking import stem
 from nl2sql.databases.schema import Schema, Table
@@ -40,6 +40,22 @@ def is_one(source: Table, pairs: Sequence[tuple[str, str]], other: Table) -> boo
         for key in source.foreign_keys
     )
     return primary <= theirs if primary & theirs else refers
+
+
+def which_key(table: Table, column: str, other: Table, said: Container[str]) -> str:
+    """The word that tells ``column`` from another key of ``table`` to ``other``; "" where it is ``said``, or needless.
+
+    A match has a home and an away team: "of Rovers" may mean either.
+    """
+    own = words(column)
+    for key in table.foreign_keys:
+        if key.ref_table.lower() == other.name.lower() and len(key.columns) == 1 and key.columns != (column,):
+            others = words(key.columns[0])
+            mine = [word for word in own if word not in others]
+            theirs = [word for word in others if word not in own]
+            if any(stem(word) in said for word in theirs) or (mine and not any(stem(word) in said for word in mine)):
+                return " ".join(mine or theirs)
+    return ""
 
 
 def refers(table: Table, column: str) -> bool:

@@ -13,7 +13,7 @@ from functools import cache
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import stem
-from nl2sql.databases.schema import Column
+from nl2sql.databases.schema import Column, Table
 from nl2sql.interfaces import Database
 from nl2sql.sessions import members
 from nl2sql.sessions.compared import DATES, excludes, excluding
@@ -41,6 +41,7 @@ class Where:
 
     def __post_init__(self) -> None:
         self._others: set[str] = set()  # tables that conditions of this follow-up ask about by ``IN (SELECT ...)``
+        self._bounded: dict[tuple[str, str], int] = {}  # (table, column) that this follow-up compares -> where it ended
         self._hidden: set[str] = set()  # columns that are no longer selected
         self.kinds = column_kinds(self.database)
 
@@ -66,6 +67,8 @@ class Where:
     ) -> None:
         """A condition on one column of ``table``, or its opposite, alone or in the place of those on the column."""
         statement, column = self.statement, next(condition.find_all(exp.Column)).name
+        if not replaced and self._is_alternative(table, column):
+            raise LookupError(f"which of two conditions, with {column}")
         step = None if self._is_counted(table) else statement.step_to_many(table)
         if step is not None:
             if replaced:
@@ -80,6 +83,13 @@ class Where:
             else:
                 statement.add_condition(condition)
         self.made.append(f"{'replace' if replaced else 'filter'} {table}.{column}")
+
+    def _is_alternative(self, table: str, column: str) -> bool:
+        """Is the column in a condition that OR joins to one on another column: "city = 'Leeds' OR active = 0"?"""
+        either = [c for c in self.statement.conditions() if isinstance(c.unnest(), exp.Or)]
+        inside = [each for c in either if not self.statement.column_compared(c) for each in c.find_all(exp.Column)]
+        owners = ((self.statement.table_of(each), each.name.lower()) for each in inside)
+        return any(owner and (owner.name.lower(), name) == (table.lower(), column.lower()) for owner, name in owners)
 
     def _is_counted(self, table: str) -> bool:
         """Does the follow-up to a count ask how many rows of this table there are: "and cancelled orders?"?"""
@@ -111,7 +121,7 @@ class Where:
         shown = [named for named in self.selected() if self.kind_of(named) in wanted]
         if shown := [named for named in shown if "number" not in wanted or not self.is_key(named)]:
             return shown[0]
-        for table in self.statement.sources().values():
+        for table in self._dated() if wanted[0] in DATES else self.statement.sources().values():
             own = [c for c in table.columns if not (refers(table, c.name) or ("number" in wanted and _is_mark(c)))]
             fits = [c.name for c in own if self.kinds[table.name.lower(), c.name.lower()] in wanted]
             if len(fits) == 1 or (fits and wanted[0] in DATES):
@@ -119,6 +129,15 @@ class Where:
             if wanted[0] not in DATES:
                 break
         return None
+
+    def _dated(self) -> list[Table]:
+        """The tables that are read, in the order in which a date is looked for.
+
+        Behind a figure of visits per doctor, "in 2023" is about the visits.
+        """
+        tables, alone = list(self.statement.sources().values()), self.statement.alone()
+        many = [table for table in tables[1:] if self.statement.aggregates() and alone.step_to_many(table.name)]
+        return [*reversed(many), *(table for table in tables if table not in many)]
 
     def selected(self) -> list[Named]:
         """The columns that are selected, also within an aggregate."""

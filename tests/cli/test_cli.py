@@ -18,6 +18,8 @@ from pathlib import Path
 import programs
 import pytest
 
+from nl2sql.cli.answer_text import MENDED
+
 SCRIPT = {
     "on_exhausted": "repeat",
     "replies": {"*": {"react": ["Action: extract_constraints[{}]", "Action: generate_sql[{}]"], "*": ["x"]}},
@@ -140,6 +142,22 @@ def test_ask_answers_with_sql_rows_and_trace(place: Path) -> None:
 
 
 @pytest.mark.model
+def test_a_mended_query_of_several_lines_can_be_copied(place: Path) -> None:
+    replies = {"*": ["SELECT nam\nFROM customers\nORDER BY 1"]}
+    (place / "lines.json").write_text(json.dumps({"replies": replies}), encoding="utf-8")
+    asked = ["--db", "shop.sqlite", "--model", "scripted:lines.json", "--controller", "single_shot"]
+    result = nl2sql("ask", "Names?", *asked, "-c", "single_shot.guardrails=false", cwd=place)
+    assert f"{MENDED}\nSELECT name\nFROM customers\nORDER BY 1\n" in result.stdout
+
+
+def test_a_name_that_is_no_path_does_not_end_a_conversation(place: Path) -> None:
+    asked = ["--db", "shop.sqlite", "--model", "scripted:script.json", "--controller", "single_shot"]
+    result = nl2sql("chat", *asked, stdin="/export ~no such user/a.json\n/export a\0b\n/sql\n", cwd=place)
+    first, second, last = result.stdout.splitlines()
+    assert result.returncode == 0 and last == "(no query yet)"
+    assert first.startswith("error: ~no such user/a.json is no path of a file") and "no path of a file" in second
+
+
 def test_ask_gives_the_best_answer_and_how_sure_it_is(place: Path) -> None:
     asked = ["ask", "How many orders were shipped?", "--db", "shop.sqlite", "--json", "--dtype", "bfloat16"]
     done = programs.command(*asked, cwd=place)

@@ -21,7 +21,11 @@ import servers
 from mcp import Client, MCPError, StdioServerParameters
 
 from nl2sql.cli.mcp import _address, _profiles
+from nl2sql.cli.mcp_server import DatabaseTools, SharedModel
+from nl2sql.config import Config, build_config
+from nl2sql.databases.engines import open_database
 from nl2sql.errors import UsageError
+from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair.corpus import Corpus
 
 READING = [
@@ -391,3 +395,66 @@ def test_a_table_that_is_made_while_the_server_runs_is_seen(shop: Path) -> None:
     assert names[1] - names[0] == {"refunds"}
     assert refunds.structured_content["rows"] == [{"amount_back": 7.0}] and explained.structured_content["valid"]
     assert gone.is_error and "No such file" in str(gone.content)
+
+
+def tools_over(database: Path, corpus: Corpus | None = None, config: Config = Config()) -> DatabaseTools:
+    """The tools without a server; nobody asks a model."""
+    given: dict[str, Any] = {"corpus": corpus, "corpus_write": corpus is not None}
+    return DatabaseTools(open_database(database), SharedModel(lambda: ScriptedModel([])), config, **given)
+
+
+def test_a_column_that_is_new_is_a_field_at_once(shop: Path) -> None:
+    tools = tools_over(shop)
+    tools.get_datasource_metadata()
+    for column in ("rating", "mood"):
+        with closing(sqlite3.connect(shop)) as connection:
+            connection.execute(f"ALTER TABLE customers ADD COLUMN {column} TEXT")
+        if column == "rating":
+            assert "rating" in str(tools.get_datasource_metadata())
+        else:
+            assert tools.query_datasource({"fields": [{"fieldCaption": "Mood"}]})["is_valid"]
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_a_data_file_is_read_again_after_a_change(
+    as_folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "files" / "sales.csv"
+    file.parent.mkdir()
+    file.write_text("amount\n1\n")
+    tools = tools_over(file.parent if as_folder else file)
+    assert tools.read_query("SELECT sum(amount) FROM sales")["rows"] == [[1]]
+    file.write_text("amount,day\n1,Monday\n41,Tuesday\n")
+    assert tools.read_query("SELECT sum(amount), max(day) FROM sales")["rows"] == [[42, "Tuesday"]]
+
+
+def test_a_query_is_stored_with_its_fix_or_not_at_all(shop: Path, tmp_path: Path) -> None:
+    with Corpus(tmp_path / "fixes.db", create=True) as corpus:
+        tools, id = tools_over(shop, corpus), str(uuid.uuid4())
+        with pytest.raises(UsageError, match="30000 characters"):
+            tools.log_successful_query(id, "SELECT name FROM customers", "", None, "x" * 30_000, "SELECT nam")
+        assert list(corpus.rows()) == []
+        for _ in range(2):
+            assert tools.log_successful_query(id, "SELECT name FROM customers", "") == {"stored": True}
+        with pytest.raises(UsageError, match="another query"):
+            tools.log_successful_query(id, "SELECT count(*) FROM customers", "")
+
+
+def test_a_view_that_takes_its_time_is_described_without_rows(shop: Path) -> None:
+    endless = "WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT sum(n) AS total FROM c"
+    with closing(sqlite3.connect(shop)) as connection:
+        connection.execute(f"CREATE VIEW endless AS {endless}")
+    described = tools_over(shop).describe_table("endless")
+    assert [column["name"] for column in described["columns"]] == ["total"] and described["rows"] == []
+    assert described["rows_error"].endswith("no result within 4 s")
+
+
+def test_the_servers_settings_say_which_fixes_are_similar(shop: Path, tmp_path: Path) -> None:
+    with Corpus(tmp_path / "fixes.db", create=True) as corpus:
+        corpus.store_fix("no such column: nam", "SELECT nam FROM customers", "SELECT name FROM customers", "Names")
+        for threshold, fixes in ((0.3, 1), (0.99, 0)):
+            tools = tools_over(shop, corpus, build_config({"repair": {"threshold": threshold, "search_s": 60}}))
+            found = tools.explain_analyze("SELECT totl, status FROM orders")
+            assert len(found["repair_guidance"]["similar_fixes"]) == fixes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import subprocess
 import sys
@@ -183,6 +184,32 @@ def test_values_that_sqlite_does_not_have_are_kept(tmp_path: Path) -> None:
     pd.DataFrame(columns).to_parquet(tmp_path / "parts.parquet")
     part = (1.5, "[1, 2]", "0 days 01:00:00")
     assert rows(tmp_path) == {"big": (("18446744073709551615",), ("1",)), "parts": (part, (None, None, None))}
+
+
+def test_labels_of_rows_are_columns_and_counted_rows_have_none(tmp_path: Path) -> None:
+    sales = pd.DataFrame({"region": ["N", "S", "N"], "year": [2020, 2020, 2021], "sales": [1, 2, 3]})
+    sales.groupby("region")[["sales"]].sum().to_parquet(tmp_path / "by_region.parquet")
+    sales.groupby(["region", "year"])[["sales"]].sum().to_parquet(tmp_path / "by_year.parquet")
+    sales[["sales"]].set_axis(["a", "b", "c"]).to_parquet(tmp_path / "labelled.parquet")
+    sales[sales["sales"] > 2].to_parquet(tmp_path / "filtered.parquet")
+    assert rows(tmp_path) == {
+        "by_region": (("N", 4), ("S", 2)),
+        "by_year": (("N", 2020, 1), ("N", 2021, 3), ("S", 2020, 2)),
+        "labelled": (("a", 1), ("b", 2), ("c", 3)),
+        "filtered": (("N", 2021, 3),),
+    }
+    for labels, values in (('"Ada": 1, "Bo": 2', ("Ada", "Bo")), ('"2020": 1, "2021": 2', (2020, 2021))):
+        (tmp_path / "labels.json").write_text(f'{{"n": {{{labels}}}}}')
+        assert rows(tmp_path / "labels.json") == {"labels": ((values[0], 1), (values[1], 2))}
+    (tmp_path / "counted.json").write_text('{"n": {"0": 1, "1": 2}}')
+    assert rows(tmp_path / "counted.json") == {"counted": ((1,), (2,))}
+
+
+def test_a_time_of_day_is_written_as_it_is_compared(tmp_path: Path) -> None:
+    values = [datetime.time(9, 30), None, datetime.time(9, 30, 1, 500_000)]
+    file = tmp_path / "t.parquet"
+    pd.DataFrame({"opens": values, "month": pd.period_range("2024-01", periods=3, freq="M")}).to_parquet(file)
+    assert rows(file) == {"t": (("09:30:00", "2024-01"), (None, "2024-02"), ("09:30:01.500000", "2024-03"))}
 
 
 def test_a_changed_file_is_read_again_and_an_unchanged_one_is_not(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -124,7 +125,9 @@ def test_columns_have_samples_on_any_engine(dialect: str, engine: Callable[[str]
 
 KINDS = [
     ("SELECT nam FROM customers", "unknown_column"),
+    ("SELECT read_only FROM customers", "unknown_column"),
     ("SELECT name FROM nowhere", "unknown_table"),
+    ("SELECT name FROM customers WHERE count(*) > 1", "other"),
     ("SELECT name FROM customers WHERE", "syntax"),
     ("DELETE FROM customers", "denied"),
     ("", "empty"),
@@ -198,6 +201,15 @@ def test_no_error_shows_a_password_with_signs_of_an_address(address: str) -> Non
     with pytest.raises(Nl2SqlError) as caught:
         open_database(address)
     assert not any(part in str(caught.value) for part in ("hun", "ter2"))
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with sqlite3.connect(tmp_path / "t.sqlite") as connection:
+        connection.execute("CREATE TABLE t (a)")
+    assert open_database("~/t.sqlite").run("SELECT count(*) FROM t").rows == ((0,),)
+    with pytest.raises(UsageError, match="does not exist"):
+        open_database("~no such user/t.sqlite")
 
 
 def test_what_cannot_be_opened_is_one_error(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import servers
@@ -81,6 +82,22 @@ def test_postgres_tables_are_those_of_one_schema(odd_postgres: str) -> None:
         database.schema()
 
 
+def test_postgres_comes_back_after_its_server_ended_the_connection(odd_postgres: str) -> None:
+    import psycopg
+
+    ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{servers.READER}'"
+    with (
+        open_database(odd_postgres) as database,
+        psycopg.connect(  # type: ignore[attr-defined]
+            odd_postgres.replace(servers.READER, "postgres"), autocommit=True
+        ) as admin,
+    ):
+        admin.execute(ended)
+        assert database.run("SELECT count(*) FROM people").rows == ((0,),)
+        admin.execute(ended)
+        assert database.schema().table("people")
+
+
 def test_a_key_to_a_table_that_the_user_does_not_see_is_left_out() -> None:
     keys = [["a", ["x"], "unseen", ["y"]], ["a", ["x"], "a", ["x"]]]
     (table,) = described([["a", "x", "int", False]], {}, keys, set())
@@ -113,6 +130,45 @@ def test_mysql_reads_odd_types_and_names_and_ends_what_it_does_not_need() -> Non
                 cut = database.run("SELECT * FROM seq_1_to_100000000", timeout_s=20, max_rows=10)
                 assert (len(cut.rows), cut.truncated) == (10, True) and cut.seconds < 10
             assert database.run("SELECT id FROM `Order Items`").rows == ((1,), (2,))
+
+
+def test_mysql_comes_back_after_its_server_ended_the_connection_and_tells_of_no_tables() -> None:
+    with servers.mysql("CREATE TABLE people (id int)") as url:
+        if url is None:
+            pytest.skip("no MariaDB server: apt-get install mariadb-server")
+        import pymysql
+
+        port = urlsplit(url).port or 0
+        with (
+            open_database(url) as database,  # type: ignore[attr-defined]
+            pymysql.connect(host="127.0.0.1", port=port, user="root", autocommit=True) as admin,
+            admin.cursor() as cursor,
+        ):
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE user = %s", (servers.READER,))
+            for (connection,) in cursor.fetchall():
+                cursor.execute(f"KILL {connection}")
+            assert database.run("SELECT count(*) FROM people").rows == ((0,),)
+            cursor.execute("CREATE DATABASE bare")
+            cursor.execute(f"GRANT SELECT ON bare.* TO {servers.READER}")
+        with pytest.raises(DatabaseError, match="has the option 'ssl_ca'; the only one is socket=PATH"):
+            open_database(f"{url}?ssl_ca=/etc/ca.pem&charset=utf8mb4")
+        with (
+            open_database(url.replace("/shop", "/bare")) as bare,  # type: ignore[attr-defined]
+            pytest.raises(DatabaseError, match="bare has no tables that this user may read"),
+        ):
+            bare.schema()
+
+
+def test_clickhouse_tells_of_a_database_without_tables(tmp_path: Path) -> None:
+    pytest.importorskip("chdb", reason="pip install chdb")
+    made = "from chdb import session; import sys; s = session.Session(sys.argv[1]); s.query('CREATE DATABASE other'); "
+    made += "s.query('CREATE TABLE other.t (a Int32) ENGINE = MergeTree ORDER BY a'); s.close()"
+    subprocess.run([sys.executable, "-c", made, str(tmp_path / "ch")], check=True)
+    with (
+        open_database(f"clickhouse:{tmp_path}/ch") as database,  # type: ignore[attr-defined]
+        pytest.raises(DatabaseError, match="default has no tables"),
+    ):
+        database.schema()
 
 
 def test_duckdb_reads_one_schema_and_writes_lists_as_json(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nl2sql.cli import app
+from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
-from nl2sql.repair.analyzer import ErrorAnalyzer
+from nl2sql.repair.analyzer import SEARCH_S, ErrorAnalyzer
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.discover import discover, failures_of_corpus, stubs_text
-from nl2sql.repair.embeddings import HashedNgrams
+from nl2sql.repair.embeddings import HashedNgrams, Vectors
+from nl2sql.repair.explanation import explanation
 from nl2sql.repair.index import FixIndex
 from nl2sql.repair.registry import ErrorPattern
 from nl2sql.repair.signatures import error_signature, mask_error
@@ -81,6 +84,10 @@ def test_the_same_pair_is_stored_once_however_it_is_written(corpus: Corpus) -> N
     assert again is None and corpus.stats()["fixes"] == len(FIXES)
     assert corpus.store_query(uuid.uuid4(), "SELECT 1 FROM t", "one")
     assert not corpus.store_query(uuid.uuid4(), "select 1\n from T", "one")
+    used = uuid.uuid4()
+    assert corpus.store_query(used, "SELECT 2 FROM t", "two") and not corpus.store_query(used, "SELECT 2 FROM t", "two")
+    with pytest.raises(UsageError, match="that of another query in the corpus; give a new UUID"):
+        corpus.store_query(used, "SELECT 3 FROM t", "three")
     assert tree_key("SELECT a FROM t WHERE b='X'") != tree_key("SELECT a FROM t WHERE b='x'")
 
 
@@ -425,3 +432,25 @@ def test_explain_says_what_to_do(
     given = [str(corpus.path) if word == "FIXES" else word for word in arguments]
     result = CliRunner().invoke(app, ["explain", *given, "--db", str(shop)], catch_exceptions=False)
     assert result.exit_code == code and [text for text in wanted if text not in result.output] == []
+
+
+def test_explain_reads_a_statement_in_another_encoding(shop: Path) -> None:
+    command = ["explain", "-", "--db", str(shop)]
+    statement = "SELECT count(*) FROM customers WHERE name = 'Zoë'".encode("cp1252")
+    result = CliRunner().invoke(app, command, input=statement, catch_exceptions=False)
+    assert (result.exit_code, result.output) == (0, "valid\n")
+
+
+class LoadedSlowly(HashedNgrams):
+    """An embedding whose first use takes a while, as that of a model does."""
+
+    def __call__(self, texts: Sequence[str]) -> Vectors:
+        time.sleep(SEARCH_S)
+        return super().__call__(texts)
+
+
+def test_one_explanation_waits_for_its_similar_fixes(tmp_path: Path, shop: Path) -> None:
+    with Corpus(tmp_path / "slow.db", create=True, embedder=LoadedSlowly()) as slow:
+        slow.store_fix(*FIXES[0])
+        known = explanation("SELECT nam FROM customers", SqliteDatabase(shop), corpus=slow, mending=False)
+    assert known.response.repair_guidance and len(known.response.repair_guidance.similar_fixes) == 1

@@ -17,7 +17,7 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database, Question, Resources, Turn
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sessions.conversation import Conversation, local_owner
+from nl2sql.sessions.conversation import Conversation, local_owner, understood_lines
 from nl2sql.sessions.sqlite_store import SqliteStore
 from nl2sql.sessions.stores import MemoryStore
 from nl2sql.sessions.turns import checked_owner
@@ -40,6 +40,15 @@ def database(shop: Path) -> Iterator[Database]:
 
 def conversation(database: Database, **options: Any) -> Conversation:
     return Conversation(database, ScriptedModel(REPLIES), "single_shot", **{"config": CONCAT, **options})
+
+
+def test_an_edit_that_nobody_could_say_is_told_as_the_answer_that_it_is(database: Database) -> None:
+    config = build_config({"candidates": {"question_model": "http://localhost:1/v1#none"}})  # no adapter says it
+    talk = conversation(database, config=config)
+    talk.ask(HOW_MANY)
+    episode = talk.ask("What are their names?")
+    assert episode.flags["session"]["fallback"] and episode.sql.startswith("SELECT name FROM customers")
+    assert understood_lines(episode)[0] == "the previous query, edited: columns"
 
 
 def test_a_follow_up_is_asked_with_the_turns_before_it(database: Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 
 import pytest
@@ -157,3 +158,122 @@ def test_what_is_asked_of_nothing_is_a_follow_up(question: str, databases: dict[
     assert evidence_of(question, [Turn("", sql=DEAR)], database)
     for whole in ("How many customers are there per country?", "Average price of products"):
         assert not evidence_of(whole, [Turn("", sql=DEAR)], database)
+
+
+CLINIC = """
+CREATE TABLE doctors (doctor_id INTEGER PRIMARY KEY, name TEXT, hired_on TEXT);
+CREATE TABLE nurses (nurse_id INTEGER PRIMARY KEY, full_name TEXT, doctor_id INTEGER REFERENCES doctors(doctor_id));
+CREATE TABLE patients (patient_id INTEGER PRIMARY KEY, name TEXT, gender TEXT, smoker INTEGER, blood_type TEXT);
+CREATE TABLE visits (visit_id INTEGER PRIMARY KEY, patient_id INTEGER NOT NULL REFERENCES patients(patient_id),
+    doctor_id INTEGER REFERENCES doctors(doctor_id), visited_at TEXT, reason TEXT, cost REAL, minutes INTEGER);
+CREATE TABLE drugs (drug_id INTEGER PRIMARY KEY, visit_id INTEGER REFERENCES visits(visit_id), drug TEXT, organic TEXT);
+CREATE TABLE teams (team_id INTEGER PRIMARY KEY, name TEXT, city TEXT);
+CREATE TABLE members (member_id INTEGER PRIMARY KEY, tag TEXT, team_id INTEGER REFERENCES teams(team_id),
+    goals INTEGER, assists INTEGER);
+CREATE TABLE matches (match_id INTEGER PRIMARY KEY, home_id INTEGER REFERENCES teams(team_id),
+    away_id INTEGER REFERENCES teams(team_id), season INTEGER, played_on TEXT);
+CREATE TABLE harvests (harvest_id INTEGER PRIMARY KEY, year INTEGER, tonnes REAL);
+INSERT INTO doctors VALUES (1, 'Ina Roth', '2010-02-01'), (2, 'Kim Vale', '2015-05-01');
+INSERT INTO patients VALUES (1, 'Max Orr', 'M', 1, 'O'), (2, 'Nia Poe', 'F', 0, 'A');
+INSERT INTO visits VALUES (1, 1, 1, '2023-01-10 09:30:00', 'Checkup', 120, 30),
+    (2, 1, 2, '2023-03-10 10:30:00', 'Headache', 80, 20), (3, 2, 2, '2024-03-15 14:00:00', 'Headache', 90, 25);
+INSERT INTO drugs VALUES (1, 1, 'Aspirin', 'no'), (2, 2, 'Sage', 'yes');
+INSERT INTO teams VALUES (1, 'Rovers', 'Derby'), (2, 'United', 'Leeds');
+INSERT INTO members VALUES (1, 'A1', 1, 12, 3), (2, 'B2', 1, 0, 0), (3, 'C3', 2, 8, 5);
+INSERT INTO matches VALUES (1, 1, 2, 7, '2022-08-10'), (2, 2, 1, 8, '2023-08-10');
+INSERT INTO harvests VALUES (1, 2022, 40.5), (2, 2022, 20.5), (3, 2023, 70.5);
+"""
+PATIENTS = "SELECT name FROM patients WHERE gender = 'F'"
+VISITS = "SELECT COUNT(*) FROM visits WHERE reason = 'Headache'"
+BILLED = "SELECT doctors.name, SUM(visits.cost) FROM doctors JOIN visits ON doctors.doctor_id = visits.doctor_id "
+BILLED += "GROUP BY doctors.doctor_id, doctors.name"
+SCORED = "SELECT teams.name, SUM(members.goals) FROM teams JOIN members ON teams.team_id = members.team_id "
+SCORED += "GROUP BY teams.team_id, teams.name"
+PLAYED = "SELECT COUNT(*) FROM matches WHERE season = 7"
+DRUGS = "SELECT drug, COUNT(*) FROM drugs GROUP BY drug"
+HARVEST = "SELECT SUM(tonnes) FROM harvests WHERE year = 2022"
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    file = tmp_path_factory.mktemp("clinic") / "clinic.sqlite"
+    with sqlite3.connect(file) as connection:
+        connection.executescript(CLINIC)
+    connection.close()
+    with open_database(str(file)) as database:
+        yield database
+
+
+@pytest.mark.parametrize(
+    ("before", "question", "after"),
+    [
+        (PATIENTS, "only non-smokers", f"{PATIENTS} AND smoker = 0"),
+        (PATIENTS, "who don't smoke", f"{PATIENTS} AND smoker = 0"),
+        (VISITS.replace("= 'H", "<> 'H"), "only non-checkups", "reason <> 'Checkup'"),
+        (BILLED, "in 2023", "WHERE visits.visited_at BETWEEN '2023-01-01' AND '2023-12-31 23:59:59'"),
+        (BILLED, "average per day", "SELECT STRFTIME('%Y-%m-%d', visits.visited_at), AVG(visits.cost)"),
+        (VISITS, "on 2023-03-10", "visited_at BETWEEN '2023-03-10' AND '2023-03-10 23:59:59'"),
+        (VISITS, "after 2023-03-10", "visited_at > '2023-03-10 23:59:59'"),
+        (VISITS, "between 2023-03-01 and 2023-03-10", "BETWEEN '2023-03-01' AND '2023-03-10 23:59:59'"),
+        (VISITS, "how many patients is that?", "SELECT COUNT(DISTINCT patients.patient_id)"),
+        (BILLED, "how many doctors are they?", "SELECT COUNT(DISTINCT doctors.doctor_id)"),
+        (DRUGS, "by patient gender", "SELECT patients.gender, COUNT(*)"),
+        (SCORED, "only teams with more than 10 goals", f"{SCORED} HAVING SUM(members.goals) > 10"),
+        (SCORED, "only members with more than 10 goals", "WHERE members.goals > 10 GROUP BY"),
+        (SCORED, "per member", "SELECT members.member_id, SUM(members.goals)"),
+        (PLAYED, "by home team", "matches.home_id = teams.team_id"),
+        (HARVEST, "which harvest was the biggest?", "ORDER BY tonnes DESC LIMIT 1"),
+        ("SELECT tonnes FROM harvests", "older than 2023", "year < 2023"),
+        (VISITS, "not between 20 and 40 minutes", "NOT minutes BETWEEN 20 AND 40"),
+        (VISITS, "no longer than 20 minutes", "minutes <= 20"),
+        ("SELECT tonnes FROM harvests", "not after 2022", "year <= 2022"),
+        ("SELECT tonnes FROM harvests", "no older than 2022", "year >= 2022"),
+        (VISITS, "minutes above 20 and below 40", "minutes > 20 AND minutes < 40"),
+        (VISITS, "on the 10th of March 2023", "visited_at BETWEEN '2023-03-10' AND '2023-03-10 23:59:59'"),
+        (PATIENTS, "no smokers", f"{PATIENTS} AND smoker = 0"),
+        (PATIENTS, "that had no headaches", f"{PATIENTS} AND NOT patient_id IN"),
+        ("SELECT name FROM doctors", "until 2015-05-01", "hired_on <= '2015-05-01'"),
+        (DRUGS, "more than 1 and less than 5", "HAVING COUNT(*) > 1 AND COUNT(*) < 5"),
+        (SCORED, "above goals 3", "HAVING SUM(members.goals) > 3"),
+        ("SELECT nurse_id FROM nurses", "sort by name descending", "ORDER BY full_name DESC"),
+        (VISITS, "by reason, for checkups and headaches", "WHERE reason IN ('Checkup', 'Headache') GROUP BY reason"),
+    ],
+)
+def test_another_domain_is_read_alike(before: str, question: str, after: str, clinic: Database) -> None:
+    assert after in first_edit(clinic, before, question)
+
+
+@pytest.mark.parametrize(
+    ("before", "question"),
+    [
+        (VISITS, "after 10:00"),  # of any day
+        (VISITS, "for checkups in march"),  # of which year?
+        (VISITS.replace("COUNT(*)", "AVG(cost)"), "for patients over 40"),  # not what they paid
+        (PATIENTS, "with blood type o+"),  # not one more column
+        (PLAYED, "played by United"),  # at home or away?
+        (PLAYED, "by away team"),
+        ("SELECT name FROM teams", "without matches"),
+        ("SELECT city FROM teams", "who plays there?"),
+        (SCORED, "with more than 2 members"),  # not two goals
+        (SCORED, "and assists?"),  # another figure, not groups
+        (DRUGS.partition(" GROUP")[0].replace("drug, ", ""), "only organic ones"),
+        (VISITS, "that were visited"),
+        (VISITS, "in 2023 and 2024"),
+        ("SELECT visit_id FROM visits", "with organic drugs"),  # not all that have drugs
+        ("SELECT visit_id FROM visits", "how much sage?"),
+        (VISITS, "minutes under 20 or over 40"),
+        (f"{VISITS} AND visited_at > '2023-01-01'", "on March 15"),  # of which year?
+        ("SELECT year FROM harvests", "and which has the most visits?"),
+        (VISITS, "for checkups and rashes"),  # nobody came for one of them
+        (VISITS, "rashes or checkups"),
+        ("SELECT name FROM patients WHERE gender = 'F' OR smoker = 1", "only non-smokers"),
+        (VISITS.replace("COUNT(*)", "AVG(cost)"), "which is the most expensive?"),
+    ],
+)
+def test_what_another_domain_leaves_open_is_left_to_the_model(before: str, question: str, clinic: Database) -> None:
+    assert first_edit(clinic, before, question) == ""
+
+
+def first_edit(database: Database, before: str, question: str) -> str:
+    edits = edited(question, Turn("", sql=before), database)
+    return edits[0][0] if edits else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nl2sql.config.plugins import made_by_plugin, plugins
 from nl2sql.errors import UsageError
-from nl2sql.machine import server_parts
+from nl2sql.machine import as_path, server_parts
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Database
@@ -60,7 +60,7 @@ def open_database(spec: str | Path) -> Database:
     if "://" in text:
         known = ", ".join([FORMS, *(f"{name}:..." for name in plugins("engines"))])
         raise UsageError(f"no database for {form}://; known forms: {known}")
-    path = Path(text).expanduser()
-    if path.exists() and is_data(path):
-        return SqliteDatabase(as_sqlite(path), name=identifier(path.stem))
-    return SqliteDatabase(spec)
+    file = as_path(text)
+    if file is not None and file.exists() and is_data(file):
+        return SqliteDatabase(as_sqlite(file), name=identifier(file.stem), origin=file)
+    return SqliteDatabase(file or spec)

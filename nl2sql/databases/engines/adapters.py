@@ -18,6 +18,7 @@ from nl2sql.databases.engines.statement import Refused, one_query
 MEMORY = "1GB"
 BATCH = 1000  # rows fetched at once
 AS_WRITTEN = ("date", "time", "timetz", "timestamp", "timestamptz", "interval", "json", "jsonb", "record")
+MYSQL_OPTIONS = frozenset(("socket", "charset"))  # which is always utf8mb4
 Rows = tuple[list[str], Iterator[tuple]]
 
 
@@ -84,10 +85,14 @@ class Postgres:
     dialect = "postgres"
 
     def __init__(self, target: str, scratch: str) -> None:
+        self.target = target
+        self._connect()
+
+    def _connect(self) -> None:
         import psycopg
         from psycopg.types.string import TextLoader
 
-        self.connection = psycopg.connect(target, autocommit=True, connect_timeout=10, client_encoding="UTF8")
+        self.connection = psycopg.connect(self.target, autocommit=True, connect_timeout=10, client_encoding="UTF8")
         self.connection.prepare_threshold = None
         for kind in AS_WRITTEN:
             self.connection.adapters.register_loader(kind, TextLoader)
@@ -102,10 +107,21 @@ class Postgres:
                 "denied", f"the role may act as {risky[0]}, which can reach the server's files; {READ_ONLY_ROLE}"
             )
 
+    def _begin_anew(self) -> None:
+        """End what the last statement began; on a new connection where the server has ended this one meanwhile."""
+        from psycopg import OperationalError
+
+        try:
+            self.connection.execute("ROLLBACK")
+        except OperationalError:
+            if not self.connection.closed:
+                raise
+            self._connect()
+
     def query(self, sql: str, timeout_s: float, explain: bool) -> Rows:
         sql = one_query(sql, self.dialect)
+        self._begin_anew()
         connection = self.connection
-        connection.execute("ROLLBACK")
         connection.execute("DISCARD ALL")
         connection.execute("BEGIN READ ONLY")
         connection.execute(f"SET LOCAL statement_timeout = {max(1, int(timeout_s * 1000))}")
@@ -132,8 +148,8 @@ class Postgres:
         return [(shape.fname(place) or b"").decode() for place in range(shape.nfields)], iter(())
 
     def tables(self) -> list[dict[str, Any]]:
+        self._begin_anew()
         run = self.connection.execute
-        run("ROLLBACK")
         columns = run(
             "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, c.relkind IN ('v', 'm') "
             "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -190,7 +206,10 @@ class MySql:
 
         url = urlsplit(target)
         self.database = unquote(url.path.lstrip("/"))
-        socket = parse_qs(url.query).get("socket", [None])[0]
+        options = parse_qs(url.query, keep_blank_values=True)
+        if unknown := sorted(set(options) - MYSQL_OPTIONS):  # of ssl, say, nobody may believe that it holds
+            raise Refused("other", f"the address has the option {unknown[0]!r}; the only one is socket=PATH")
+        socket = options.get("socket", [None])[0]
         self.connection = pymysql.connect(
             host=url.hostname or "127.0.0.1",
             port=url.port or 3306,
@@ -217,6 +236,17 @@ class MySql:
             cursor.execute(sql, values or None)
             return list(cursor.fetchall())
 
+    def _begin_anew(self) -> None:
+        """End what the last statement began; on a new connection where the server has ended this one meanwhile."""
+        from pymysql import OperationalError
+
+        try:
+            self._all("ROLLBACK")
+        except OperationalError:
+            if self.connection.open:
+                raise
+            self.connection.connect()
+
     def query(self, sql: str, timeout_s: float, explain: bool) -> Rows:
         from pymysql.cursors import SSCursor
 
@@ -224,7 +254,8 @@ class MySql:
         limit = (
             f"max_statement_time = {timeout_s:.3f}" if self.mariadb else f"max_execution_time = {timeout_s * 1000:.0f}"
         )
-        bounds = ("ROLLBACK", "SET SESSION sql_mode = DEFAULT", f"SET SESSION {limit}", "START TRANSACTION READ ONLY")
+        self._begin_anew()
+        bounds = ("SET SESSION sql_mode = DEFAULT", f"SET SESSION {limit}", "START TRANSACTION READ ONLY")
         for statement in bounds:
             self._all(statement)
         cursor = self.connection.cursor(SSCursor)
@@ -243,12 +274,15 @@ class MySql:
                 self.connection.close()
 
     def tables(self) -> list[dict[str, Any]]:
+        self._begin_anew()
         columns = self._all(
             "SELECT c.table_name, c.column_name, c.column_type, c.is_nullable = 'NO', t.table_type LIKE '%%VIEW' FROM "
             "information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name) "
             "WHERE c.table_schema = %s ORDER BY t.create_time, c.table_name, c.ordinal_position",
             self.database,
         )
+        if not columns:
+            raise Refused("other", f"{self.database} has no tables that this user may read")
         keys = self._all(
             "SELECT table_name, constraint_name, column_name, referenced_table_name, referenced_column_name FROM "
             "information_schema.key_column_usage WHERE table_schema = %s AND (constraint_name = 'PRIMARY' OR "

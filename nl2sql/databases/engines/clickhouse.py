@@ -67,6 +67,8 @@ class ClickHouse:
             "SELECT table, name, type, 1, is_in_primary_key FROM system.columns WHERE database = 'default'"
             " AND NOT startsWith(table, '.inner') ORDER BY table, position"
         )
+        if not columns:
+            raise Refused("other", "its database default has no tables, and only those of default are read")
         views = self._rows("SELECT name FROM system.tables WHERE database = 'default' AND engine LIKE '%View'")
         primary: dict[str, list[str]] = {}
         for table, name, *_, key in columns:

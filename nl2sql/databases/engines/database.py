@@ -39,21 +39,23 @@ PROBES = {
     "mysql": ("mariadb-admin -h {host} -P {port} ping", 3306),
 }
 
-# What the engines say -> RunResult.error_kind; the first rule that matches decides.
+# What the engines say -> RunResult.error_kind; the first rule that matches decides. What quotes a name comes first: a
+# column may be called read_only.
 ERROR_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE | re.DOTALL), kind)
     for pattern, kind in (
         (r"statement timeout|max_statement_time|max_execution_time|TIMEOUT_EXCEEDED|query interrupted", "timeout"),
-        (
-            r"read.?only|permission denied|access denied|Permission Error|ACCESS_DENIED|command denied|not allowed",
-            "denied",
-        ),
         (r"Ambiguous reference|is ambiguous|AMBIGUOUS", "ambiguous_column"),
         (r"Table with name .* does not exist|relation .* does not exist|\(1146\)|UNKNOWN_TABLE", "unknown_table"),
         (r"Referenced (column|table)|does not have a column|column .* does not exist|\(1054\)", "unknown_column"),
         (r"UNKNOWN_IDENTIFIER|missing FROM-clause entry|invalid reference to FROM-clause", "unknown_column"),
         (r"syntax error|Parser Error|\(1064\)|SYNTAX_ERROR|unterminated", "syntax"),
         (r"cannot insert multiple commands|multi.?statements", "multi_statement"),
+        (
+            r"read.?only|permission denied|access denied|Permission Error|ACCESS_DENIED|command denied"
+            r"|not allowed(?! in )",  # PostgreSQL: aggregate functions are not allowed in WHERE
+            "denied",
+        ),
         (r"out of memory|MEMORY_LIMIT", "memory"),
     )
 )

@@ -22,14 +22,22 @@ __all__ = ["QueryPool", "SqliteDatabase", "default_pool", "fingerprint_sqlite"]
 class SqliteDatabase:
     """A SQLite file as a ``Database``. Model-written SQL runs in ``pool`` (default: the shared one).
 
+    origin: the data file, or the folder of such, that the file is a copy of.
     Raises UsageError for a path that is not there or not a file, DatabaseError for a file that is not a SQLite
     database, is broken, unreadable, or holds no tables.
     """
 
     dialect = "sqlite"
 
-    def __init__(self, path: str | Path, *, name: str | None = None, pool: QueryPool | None = None) -> None:
-        self.path = Path(path)
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        pool: QueryPool | None = None,
+        origin: Path | None = None,
+    ) -> None:
+        self.path, self.origin = Path(path), origin
         self.name = name or self.path.stem
         self._pool = pool
         self._schema: Schema | None = None
