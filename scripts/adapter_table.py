@@ -73,7 +73,7 @@ def table(name: str, options: argparse.Namespace) -> dict[str, Any]:
     if options.adapter:
         for changed in named.values():
             changed |= {"adapter": options.adapter} if changed.get("adapter") == "auto" else {}
-    place = options.out / name.replace(":", "-")
+    place = options.out / Path(name).name.replace(":", "-")
     done = ablate(expand(grid), place, command=f"python {' '.join(sys.argv)}")
     return done.to_dict() | {"loops": loops(done)}
 

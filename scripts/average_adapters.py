@@ -25,6 +25,8 @@ def main() -> int:
     try:
         if options.rank is not None and options.rank < 1:
             raise UsageError(f"--rank {options.rank}: give a rank of at least 1")
+        if options.out.is_file():
+            raise UsageError(f"--out {options.out} is a file; expected a folder")
         folders = [folder for spec in options.adapters if (folder := find_adapter(spec))]
         if len(folders) < len(options.adapters):
             raise UsageError("an average is of adapters: give packaged names or folders")

@@ -112,7 +112,7 @@ def main() -> int:
         about = {
             "model": model["name"],
             "revision": model["revision"],
-            "layers": options.layers,
+            "layers": model["layers"],
             "ridge": options.ridge,
             "questions": sum(c.fitted_on for c in cases),
             "databases": len({c.db_id for c in cases if c.fitted_on}),
@@ -167,6 +167,8 @@ def read_all(cases: list[Case], options: argparse.Namespace) -> dict[str, Any]:
     files = [folder / f"{case.id.replace('/', '_')}.npy" for case in cases]
     stamp = folder / "about.json"
     about: dict[str, Any] = json.loads(stamp.read_text(encoding="utf-8")) if stamp.exists() else {}
+    if about and about["layers"] != layers:
+        raise UsageError(f"{folder} holds states of layers {about['layers']}, not {layers}; give another --states")
     if missing := [(case, file) for case, file in zip(cases, files, strict=True) if not file.exists()]:
         model = load_model(options.model, adapter=options.adapter, dtype=options.dtype, cache=False)
         described = {**{key: model.describe()[key] for key in ("name", "revision", "dtype")}, "layers": layers}

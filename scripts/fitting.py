@@ -50,8 +50,11 @@ class Ranked(NamedTuple):
 
 
 def ranked(folder: Path) -> Iterator[Ranked]:
-    """The questions of a run that have a gold and a ranking."""
+    """The questions of a run that have a gold and a ranking. Raises UsageError where no candidate was read back, which
+    both regressions rest on."""
     plan, config = read_plan(folder)
+    if not config.candidates.reads_back:
+        raise UsageError(f"{folder}: no question was read back; run again with -c candidates.choose=question")
     run = RunFolder(folder, read_manifest(folder)["key"], folder)  # an unfinished one will do
     benchmark = open_benchmark(plan, {})
     golds = {question.id: question for question in questions_of(folder, benchmark)}
@@ -88,7 +91,7 @@ def fit(seen: Sequence[Mapping[str, float]], right: Sequence[bool], shares: Sequ
     x = np.array([[1.0, *(one.get(name, 0.0) for name in names)] for one in seen])
     y, counts = np.array(right, float), np.array(shares)
     ridge = RIDGE * np.eye(x.shape[1])
-    ridge[0, 0] = 0.0
+    ridge[0, 0] = 1e-6  # where all cases are right the constant would have no end
     weights = np.zeros(x.shape[1])
     for _ in range(50):
         p = 1 / (1 + np.exp(-np.clip(x @ weights, -50, 50)))

@@ -1,7 +1,8 @@
 """Run scripts/ablation.yaml and print its tables as Markdown: python scripts/run_ablations.py --out runs/ablations
 
-On the packaged benchmark as the grid says; where NL2SQL_BENCHMARKS has Spider, also on its holdout split. Every cell
-is an ordinary run in OUT/<benchmark>/<cell>; the same command again does what is owed.
+On the packaged benchmark as the grid says; where NL2SQL_BENCHMARKS has Spider, also on its holdout split, unless the
+grid is on Spider itself. Every cell is an ordinary run in OUT/<benchmark>/<cell>; the same command again does what is
+owed.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def grids(file: Path, model: str | None, limit: int | None, device: str) -> dict
     grid = grid_data(file)
     given = {"model": model, "limit": limit, "device": device}
     base = (grid.get("base") or {}) | {key: value for key, value in given.items() if value is not None}
-    found = {str(base.get("benchmark", "packaged")): grid | {"base": base}}
-    if "spider" in available_benchmarks():
+    found = {Path(str(base.get("benchmark", "packaged"))).name: grid | {"base": base}}
+    if "spider" in available_benchmarks() and "spider" not in found:
         found["spider"] = grid | {"base": base | {"benchmark": "spider", "split": "holdout"}}
     return found
 

@@ -33,7 +33,12 @@ def grid_of(name: str, controllers: Sequence[str], given: argparse.Namespace) ->
     base = {"benchmark": name, "split": SPLITS.get(name), "limit": given.limit, "controller": first}
     base |= {"model": given.model, "device": given.device, "control": "single_shot" not in controllers}
     base |= {"config": {"constrain": given.constrain, "eval": {"replicas": given.replicas}}}
-    return {"base": base, "cells": {other.rpartition(":")[2]: {"controller": other} for other in others}}
+    return {"base": base, "cells": {cell_of(other): {"controller": other} for other in others}}
+
+
+def cell_of(controller: str) -> str:
+    """A controller's name in the table: of ``FILE.py:function`` the function's."""
+    return controller.rpartition(":")[2]
 
 
 def table(tables: Iterable[Mapping[str, Any]], first: str) -> list[list[str]]:
@@ -68,6 +73,9 @@ def arguments() -> argparse.Namespace:
     given.controllers = given.controllers.split(",")
     if len(given.controllers) < 2:
         parser.error("--controllers: name two or more; the first is what the others are compared with")
+    names = [cell_of(controller) for controller in given.controllers]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        parser.error(f"--controllers: {twice} is named twice; give functions of different names")
     return given
 
 

@@ -110,6 +110,7 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
         return packs(rows, options.pack_tokens)
 
     rounds, held_out_groups = read_groups(options.data, options.fraction)
+    card = read_card(options.data)
     held_out = packed(held_out_groups)[: options.held_out_packs]
     plan: list[list[Pack]] = []
     for number, groups in enumerate(rounds):
@@ -129,7 +130,7 @@ def run(options: argparse.Namespace, recipe: Any) -> int:
     about = {
         "started_from": started_from,
         "recipe": asdict(recipe),
-        "data": json.loads((options.data / "card.json").read_text(encoding="utf-8")),
+        "data": card,
         "model": {"name": loaded.name, "revision": loaded.revision},
         "updates": len(plan),
         "tokens": sum(len(pack.ids) for batch in plan for pack in batch),
@@ -184,6 +185,16 @@ def read_groups(folder: Path, fraction: float) -> tuple[list[list[list[Example]]
             examples = [Example.from_dict(data) for data in group["examples"]]
             (held_out if group["part"] == "held_out" else rounds.setdefault(group["round"], [])).append(examples)
     return [share_of(rounds[n], fraction) for n in sorted(rounds)], held_out
+
+
+def read_card(folder: Path) -> Any:
+    """What the data was made of, for the adapter's recipe."""
+    path = folder / "card.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        told = f"{path} cannot be read; it belongs to groups.jsonl: copy it along, or build the data anew"
+        raise UsageError(told) from None
 
 
 def share_of(groups: list[list[Example]], fraction: float) -> list[list[Example]]:

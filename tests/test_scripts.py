@@ -84,6 +84,34 @@ def test_the_grid_is_run_on_packaged_and_on_spider_s_holdout(place: Path) -> Non
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
 
 
+def test_a_grid_on_spider_or_on_a_folder_stays_there(place: Path) -> None:
+    grid = GRID.replace("benchmark: packaged, split: quick", "benchmark: spider, split: dev")
+    (place / "spider.yaml").write_text(grid, encoding="utf-8")
+    questions = place / "benchmarks" / "spider" / "questions.json"
+    items = json.loads(questions.read_text(encoding="utf-8"))
+    questions.write_text(json.dumps([*items, items[0] | {"split": "dev"}]), encoding="utf-8")
+    done = python("run_ablations.py", "--grid", "spider.yaml", "--out", "out", cwd=place)
+    titles = [line for line in done.stdout.splitlines() if line.startswith("**")]
+    assert titles == ["**spider, dev, 1 questions**"], done.stderr
+    own = shutil.copytree(questions.parent, place / "own")
+    (place / "own.yaml").write_text(GRID.replace("packaged, split: quick", f"{own}, split: dev"), encoding="utf-8")
+    before = sorted(own.iterdir())
+    done = python("run_ablations.py", "--grid", "own.yaml", "--out", "other", cwd=place)
+    assert done.returncode == 0 and (place / "other" / "own" / "short").is_dir(), done.stderr
+    assert sorted(own.iterdir()) == before
+
+
+def test_controllers_of_one_name_are_refused(place: Path) -> None:
+    done = python("run_benchmarks.py", "--controllers", "single_shot,one.py:loop,two.py:loop", cwd=place)
+    assert done.returncode == 2 and "--controllers: loop is named twice" in done.stderr
+
+
+def test_the_average_of_adapters_is_no_file(place: Path) -> None:
+    adapters = ("smollm2-135m-sql", "smollm2-135m-question")
+    done = aloud("average_adapters.py", *adapters, "--out", "grid.yaml", cwd=place)
+    assert (done.returncode, done.stderr) == (2, "error: --out grid.yaml is a file; expected a folder\n")
+
+
 REFLECTION = """
 base: {benchmark: spider, split: holdout, controller: reflect, model: "scripted:r.json", config: {eval: {replicas: 0}}}
 cells:

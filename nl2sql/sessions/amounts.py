@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from nl2sql.sessions.forms import TO_TEN
 from nl2sql.sessions.naming import edit_words
 
-_NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?![\w:/]|[-.]\d)")
+_NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?!(?!k\b)[\w:/]|[-.]\d)")
 _WORD_NUMBER = re.compile(  # "at least one order" is about orders
     r"\b(?:more than|less than|fewer than|over|under|exactly|at most|at least (?!one\b)) ?"
     rf"(?P<number>one|{TO_TEN}|eleven|twelve)\b(?! (?:of|hundred|thousand|million))"
@@ -55,11 +56,24 @@ def comparisons_of(text: str, taken: Sequence[tuple[int, int]]) -> list[Comparis
         low, high = (between[name].replace(",", "").rstrip(".") for name in ("low", "high"))
         found.append(Comparison("between", low, *between.span(), _kind_of(low), high=high))
     months = "|".join(edit_words()["months"])
+    for match in re.finditer(
+        rf"\b(?:between|from) (?P<a>{months})(?: (?P<year>\d{{4}}))? (?:and|to|until|till|through) "
+        rf"(?P<b>{months}) (?P<end>\d{{4}})\b",
+        text,
+    ):
+        low, high = (edit_words()["months"].index(match[name]) + 1 for name in ("a", "b"))
+        first, end = int(match["year"] or match["end"]), int(match["end"])
+        last = f"{end}-{high:02}-{calendar.monthrange(end, high)[1]}"
+        found.append(Comparison("between", f"{first}-{low:02}-01", *match.span(), "day", high=last))
     for match in re.finditer(rf"{_DAY_BEFORE}\b(?P<month>{months}){_DAY_BEHIND}(?:,? (?P<year>\d{{4}}))?\b", text):
+        if not free(*match.span()):
+            continue
         if (
             match["month"] == "may"
             and not (match["year"] or match["first"] or match["last"])
-            and not re.search(r"\b(?:in|of|during|for|about|and|since|before|after)(?: about)? may\b", text)
+            and not re.search(
+                r"\b(?:in|of|during|for|about|and|to|since|before|after|until|till|between)(?: about)? may\b", text
+            )
         ):
             continue
         number = edit_words()["months"].index(match["month"]) + 1

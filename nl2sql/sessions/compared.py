@@ -85,16 +85,39 @@ def money(text: str, comparison: Comparison, statement: Statement, kinds: Kinds)
 
 
 def scaled(comparison: Comparison, text: str, column: str = "") -> Comparison:
-    """ "under 20 million" as a number; as it stands where the column is in millions itself.
+    """ "under 20 million" as a number; as it stands where the column is in millions itself. "5 minutes" in the unit of
+    the column.
 
     >>> scaled(Comparison("<", "20", 6, 8, "number"), "under 20 million", "passengers").text
     '20000000'
+    >>> scaled(Comparison(">", "5", 5, 6, "number"), "over 5 minutes", "duration_sec").text
+    '300'
     """
+    if factor := _unit_factor(text[comparison.end :], column):
+        low, high = (f"{float(n) * factor:.15g}" if n else n for n in (comparison.text, comparison.high))
+        return replace(comparison, text=low, high=high)
     said = _SCALE.match(text, comparison.end)
     if not said or comparison.kind not in ("number", "year") or said["word"] in {w.rstrip("s") for w in words(column)}:
         return comparison
     low, high = (f"{float(n) * _SCALES[said['word']]:.15g}" if n else n for n in (comparison.text, comparison.high))
     return replace(comparison, text=low, high=high)
+
+
+def _unit_factor(behind: str, column: str) -> float:
+    """By what a number with a unit is multiplied for a column in another; 0 for no unit, or the same.
+
+    Raises LookupError for hours and days of a column that names no unit.
+    """
+    if not column or not (said := re.match(r" ?(?P<unit>[a-z]+)", behind)):
+        return 0
+    for kind, units in edit_words()["measures"].items():
+        sizes = {word: size for size, names in units.items() for word in names}
+        if size := sizes.get(said["unit"]):
+            own = next((sizes[word] for word in reversed(words(column)) if word in sizes), None)
+            if own is None and kind == "time" and size > 60 and "time" not in words(column):
+                raise LookupError(f"the unit of {column}")
+            return float(size / own) if own and own != size else 0
+    return 0
 
 
 def bound_groups(statement: Statement, comparison: Comparison, *, beside: bool = False) -> bool:

@@ -29,7 +29,7 @@ from nl2sql.sessions.compared import (
     price_of,
     scaled,
 )
-from nl2sql.sessions.naming import Named, edit_words, named_column, named_table
+from nl2sql.sessions.naming import Named, alike, edit_words, named_column, named_table
 from nl2sql.sessions.people import age_compared
 from nl2sql.sessions.reading import is_left_out
 from nl2sql.sessions.statement import identifier
@@ -37,6 +37,10 @@ from nl2sql.sessions.where import NARROWS, Where
 from nl2sql.sql.words import words
 
 _RELATING = re.compile(r"\b(?:with|having|have|has|that|who|which|where|whose)\b")
+_PART = re.compile(  # "the first half of 2023"
+    r"\b(?:(?:half|halves|thirds?|quarters?|weeks?|middle|winter|spring|summer|autumn|fall)(?: of| in)?(?: the year)?"
+    r"|early|late|mid|q[1-4](?: of)?)[ -]$"
+)
 _COSTS = re.compile(r"\b(?:that|which|who|they|these|those|ones?|it) costs?\b")
 
 
@@ -46,6 +50,8 @@ class Comparisons(Where):
     def compare(self, comparison: Comparison) -> None:
         if not comparison.text and comparison.kind == "day":
             raise LookupError("the year of a day")
+        if comparison.kind == "year" and _PART.search(self.reading.text[: comparison.start]):
+            raise LookupError("a part of a year")
         kinds, bound, in_time = kinds_for(comparison), comparison.operator not in ("", "="), False
         if comparison.kind == "year" and _in_time().search(self.reading.text[: comparison.start]):
             kinds, in_time = kinds[:1], True  # "in 2004" is no amount of 2004
@@ -77,7 +83,7 @@ class Comparisons(Where):
             self.used.append((comparison.start, comparison.end))
         elif named := named or (
             None
-            if bound and (self._of_something_else(comparison) or self._of_others(comparison))
+            if (bound and self._of_something_else(comparison)) or ((bound or in_time) and self._of_others(comparison))
             else next(filter(None, known), None)
         ):
             self._compare_with(comparison, named)
@@ -179,7 +185,8 @@ class Comparisons(Where):
         said = [
             word for word in words(self.reading.text[start : comparison.start]) if word not in (*_signs(), *STOP_WORDS)
         ]
-        table = named_table(said[-1:], self.statement.schema)
+        born = said[-1:] == ["born"]  # "by artists born after 1900" behind paintings
+        table = named_table(said[-2:-1] if born else said[-1:], self.statement.schema)
         return table is not None and table.name not in self.statement.tables()
 
     def _clause_of(self, comparison: Comparison) -> tuple[int, int]:
@@ -191,13 +198,13 @@ class Comparisons(Where):
         left_out = comparison.operator in ("", "=", "between") and is_left_out(
             self.reading.text, comparison.start, comparison.end
         )
-        again = self._bounded.get((named.table, named.column))
+        again = self.bounded.get((named.table, named.column))
         either = again is not None and re.search(r"\bor\b", self.reading.text[again : comparison.start])
         if again is not None and (either or comparison.operator in ("", "=")):
             raise LookupError(f"two values of {named.column}")  # "in 2023 and 2024", "under 20 or over 80"
         if left_out or again or self._adds_to(replaced, comparison):
             replaced = []
-        self._bounded[named.table, named.column] = comparison.end
+        self.bounded[named.table, named.column] = comparison.end
         kind = self.kinds[named.table.lower(), named.column.lower()]
         condition = comparison_condition(comparison, exp.column(identifier(named.column)), kind, replaced)
         if condition is None:  # a month of no year, a time of no day
@@ -222,10 +229,37 @@ class Comparisons(Where):
         before = [w for w in words(self.reading.text[start : comparison.start])[-7:] if w not in _signs()]
         phrases = [behind[:2], behind[:1], *(before[n:] for n in range(len(before)))]
         phrases += [[word] for word in reversed(before) if word not in STOP_WORDS]
-        fits = [named_column(phrase, self.statement, self.kinds, wanted) for phrase in phrases if phrase]
+        clause = [word for word in words(self.reading.text[start:end]) if word not in STOP_WORDS]
+        fits = [self._told_apart(phrase, wanted, clause) for phrase in phrases if phrase]
         if comparison.operator not in ("", "="):
             fits = [fit for fit in fits if fit and not self.is_key(fit)]  # "branches with more than 50", branch_id
         return max(filter(None, fits), key=lambda named: named.score, default=None)
+
+    def _told_apart(self, phrase: Sequence[str], wanted: Sequence[str], clause: Sequence[str]) -> Named | None:
+        """The column that a phrase means; of those that fit alike ("minutes") the one that the clause tells, or that
+        was compared or selected before. Raises LookupError for none of them."""
+        named = named_column(phrase, self.statement, self.kinds, wanted)
+        table = self.statement.schema.table(named.table) if named else None
+        said = {word for word in phrase if word not in STOP_WORDS}
+        if named is None or table is None or self.statement.away(named.table) >= 1:
+            return named
+        parts = set(words(named.column))
+        fits = [
+            Named(table.name, c.name, named.score)
+            for c in table.columns
+            if self.kinds[table.name.lower(), c.name.lower()] in wanted
+            and len(words(c.name)) == len(parts)
+            and said & parts == said & {*words(c.name)}
+        ]
+        if len(fits) < 2 or not said & parts or parts <= said:
+            return named
+        common = parts.intersection(*(words(fit.column) for fit in fits))
+        told = [fit for fit in fits if any(alike(w, p) for w in clause for p in {*words(fit.column)} - common)]
+        before = [known for known in (self.compared_before(wanted), *self.selected()) if known]
+        told = told or [fit for fit in fits if any(_same(known, fit) for known in before)]
+        if not told:
+            raise LookupError(f"which of {', '.join(fit.column for fit in fits)}")
+        return told[0]
 
 
 @cache

@@ -9,37 +9,44 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from itertools import pairwise
 
 from sqlglot import exp
 
 from nl2sql.agents.context.grounding import Match, ground
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.errors import DatabaseError
-from nl2sql.sessions import members
-from nl2sql.sessions.cells import column_of_cell, has_nulls, has_zeros, yes_or_no
+from nl2sql.sessions import members, turned
+from nl2sql.sessions.cells import column_of_cell, has_nulls, has_zeros, texts_of, yes_or_no
+from nl2sql.sessions.compared import excludes
 from nl2sql.sessions.comparing import Comparisons
 from nl2sql.sessions.detection import cue_words
+from nl2sql.sessions.flags import yes_and_no
 from nl2sql.sessions.naming import Named, edit_words, named_column, named_group, named_table
 from nl2sql.sessions.people import sexes_said
 from nl2sql.sessions.reading import Phrase, adjectives, are_left_out, is_left_out, is_negated
-from nl2sql.sessions.related import related
+from nl2sql.sessions.related import related, which_key
 from nl2sql.sessions.statement import identifier
 from nl2sql.sessions.tables import label_column
+from nl2sql.sessions.turned import known_words
 from nl2sql.sql.words import words
 
 _CODE = re.compile(r"(?<![\w'])(?:\d+(?:[:/-]\d+)+|[A-Za-z]\d+)(?![\w'])")
 _REPLACED = re.compile(r"\b(?:instead of|rather than|in place of) (?:the |those (?:in|from) )?$")
 _ONE = re.compile(r"\b(?P<verb>have|has|had|with|without|lack) (?:one|any)\b(?! (?:of|[a-z]+s)\b)")
 _AND_BEHIND = re.compile(
-    r"s?\s*(?:,?\s*\b(?:and|or)\b|&|/)\s*(?:the |in |for |from )?(?P<word>[^\W\d_][\w-]*)"
+    r"s?\s*(?:,?\s*\b(?:and|or|nor)\b|&|/)\s*(?:the |in |for |from )?(?P<word>[^\W\d_][\w-]*)"
     r"\s*(?:only|too|please|instead|as well)?\s*(?=[.?!,;]|$)"
 )
 _AND_BEFORE = re.compile(
-    r"(?:^|\b(?:about|for|in|of|from|only|just|and)\s+)(?:the )?(?P<word>[^\W\d_][\w-]*)"
-    r"\s+(?:and|or|&)\s+(?:the |in |for |from )?$",
+    r"(?:^|\b(?:about|for|in|of|from|only|just|and|either|neither|not|both|except|without)\s+)"
+    r"(?:the )?(?P<word>[^\W\d_][\w-]*)"
+    r"\s+(?:and|or|nor|&)\s+(?:the |in |for |from )?$",
     re.IGNORECASE,
 )
+_THAN = re.compile(r"(?<!other )(?<!rather )\bthan (?:the )?$")
+_WITHOUT = re.compile(r"\bwithout the\b")
+_FILTER = ("filter", "condition", "restriction", "limit", "constraint")
 MOST_LOOKED = 40  # columns that a code is looked for in
 
 
@@ -48,8 +55,12 @@ class Conditions(Comparisons):
 
     def edit(self) -> None:
         """Make all that the reading asks for. Raises LookupError where a join is missing."""
+        if turned.the_rest(self):
+            return
         self._drop()
+        turned.all_of(self)
         self._values()
+        turned.another_cell(self)
         self._sexes()
         self._codes()
         for comparison in self.reading.comparisons:
@@ -57,7 +68,8 @@ class Conditions(Comparisons):
                 self.compare(comparison)
         self._related()
         self._absent()
-        self._flags()
+        yes_and_no(self)
+        turned.done_after_all(self)
 
     # ---------------------------------------------------------------------------------------------------- values
 
@@ -67,17 +79,46 @@ class Conditions(Comparisons):
         for match in self._chosen():
             chosen.setdefault((match.table, match.column), []).append(match)
             self.used.append((match.start, match.end))
+        for beside in [each for named in chosen.values() for match in named for each in self._cells_beside(match)]:
+            chosen[beside.table, beside.column].append(beside)
+            self.used.append((beside.start, beside.end))
+        if any(_THAN.search(self.question[:start].lower()) for start, _ in self.used):
+            raise LookupError("more or less than another row")  # "older than Ben"
         self._none_beside([(match.start, match.end) for named in chosen.values() for match in named])
         for (table, column), named in chosen.items():
             if self.statement.distance(table) > 3:
                 continue
             matches = [m for m in named if not _REPLACED.search(self.question[: m.start].lower())] or named
             matches.sort(key=lambda match: match.start)
+            if self.statement.step_to_many(table) and self._asks_for_both(matches):
+                raise LookupError(f"both of {', '.join(match.value for match in matches)}")
             signs = are_left_out(self.question, [(match.start, match.end) for match in matches])
             meant = [match for match, left_out in zip(matches, signs, strict=True) if not left_out]
             same = _is_one_of(column, [match.value for match in meant or matches])
+            self._which_key(table, column)
             replaced = self._compared(table, column) or self._keys_compared(table)
-            self._put(table, same, replaced, left_out=not meant or self._stays_excluded(replaced, same))
+            left_out = not meant or self._stays_excluded(replaced, same)
+            if self.statement.step_to_many(table) and _are_apart(replaced, same, left_out=left_out):
+                replaced = []  # "but without egg" behind those with rice
+            self._put(table, same, replaced, left_out=left_out)
+            if meant and len(meant) < len(matches) and self.statement.step_to_many(table):  # "with rice, without egg"
+                others = [match.value for match in matches if match not in meant]
+                self._put(table, _is_one_of(column, others), left_out=True)
+
+    def _cells_beside(self, match: Match) -> Iterator[Match]:
+        """ "Cancelled or pending", where ``cancelled_at`` is a column too: other cells of the column of ``match``."""
+        found = [_AND_BEHIND.match(self.question, match.end), _AND_BEFORE.search(self.question[: match.start])]
+        for beside in filter(None, found):
+            start, end = beside.span("word")
+            if not self._is_used(start, end) and beside["word"].lower() not in known_words():
+                cells = texts_of(Named(match.table, match.column), self.database)
+                same = [cell for cell in cells if cell.casefold() == beside["word"].casefold()]
+                yield from (Match(match.table, match.column, cell, 1.0, start, end) for cell in same[:1])
+
+    def _asks_for_both(self, matches: Sequence[Match]) -> bool:
+        """ "With rice and egg": two rows of another table, where "or" asks for one."""
+        between = [self.question[a.end : b.start].lower() for a, b in pairwise(matches)]
+        return any(re.fullmatch(r"s?,? ?(?:and|&|as well as|plus)(?: (?:an?|the|with))* ?", text) for text in between)
 
     def _none_beside(self, places: Sequence[tuple[int, int]]) -> None:
         """Raise LookupError for "Norway and Atlantis", where no cell holds one of the two."""
@@ -88,8 +129,21 @@ class Conditions(Comparisons):
                 told = any(at < match.end("word") and match.start("word") < until for at, until in places)
                 schema = self.statement.schema
                 named = named_table([word], schema) or named_column([word], self.statement)
-                if not (told or named or word in _known_words()):
+                if not (told or named or (word in known_words() and word != "a")):  # "A or B"
                     raise LookupError(f"{match['word']} beside {self.question[start:end]}")
+
+    def _which_key(self, table: str, column: str) -> None:
+        """Raise LookupError for a value of one key ("LIS"), where the words do not say which of two is meant."""
+        own = self.statement.schema.table(table)
+        for key in own.foreign_keys if own else ():
+            other = self.statement.schema.table(key.ref_table)
+            if (
+                own
+                and other
+                and key.columns == (column,)
+                and (word := which_key(own, column, other, self.reading.text))
+            ):
+                raise LookupError(f"{table} by {word}")
 
     def _sexes(self) -> None:
         """ "only the women", where a column of the tables that are read tells."""
@@ -197,7 +251,8 @@ class Conditions(Comparisons):
         table = self.statement.schema.table(match.table)
         label = table is not None and label_column(table) == match.column
         exact = self.question[match.start : match.end] == match.value
-        return 2.0 * there + match.score + 0.6 * said + 0.2 * exact + 0.3 * label - 0.5 * self.statement.away(
+        key = f"{match.table}.{match.column}".lower() in self.statement.said  # "from LIS"
+        return 2.0 * there + match.score + 0.6 * (said + key) + 0.2 * exact + 0.3 * label - 0.5 * self.statement.away(
             match.table
         ), 0.0
 
@@ -226,21 +281,35 @@ class Conditions(Comparisons):
                     self.made.append("replace missing")
                     return
         for phrase, absent in self.reading.absent:
-            if any(phrase[0] in self.question[start:end].lower() for start, end in self.used):
+            if any(phrase[0].removeprefix("un") in self.question[start:end].lower() for start, end in self.used):
                 continue
             fits = [named_column(part, self.statement) for part in (phrase, phrase[:1], phrase[-1:])]
             named = next((fit for fit in fits if fit and self.statement.away(fit.table) < 1), None)
             if named is None or named.column in self._hidden:
                 continue
+            if phrase in (("called",), ("named",)):
+                raise LookupError("who has no name")
+            if absent and (other := self._table_behind(phrase[-1])):
+                raise LookupError(f"rows of {other} that are not there")  # "not enrolled in any course"
             table = named_table(phrase, self.statement.schema)
             of_rows = self.is_key(named) or (table is not None and table.name == named.table)
             if absent and of_rows and len(self.statement.sources()) > 1:
                 raise LookupError(f"rows without {' '.join(phrase)}")  # a join leaves them out
             self._put(named.table, self._missing(named, absent), self._compared(named.table, named.column))
 
+    def _table_behind(self, word: str) -> str:
+        """ "not enrolled in any course": the table that is not read and named behind a preposition; "" for none."""
+        behind = re.search(
+            rf"\b{re.escape(word)} (?:in|to|for|by|on|at|with|into) (?P<what>[a-z_ ]+)", self.reading.text
+        )
+        table = named_table(words(behind["what"])[:3], self.statement.schema) if behind else None
+        return table.name if table and table.name not in self.statement.tables() else ""
+
     def _missing(self, named: Named, absent: bool) -> exp.Expr:
         """ "with a scholarship": where it is 'Y'; of numbers that are never NULL, where it is no 0."""
         mine, number = exp.column(identifier(named.column)), self.kind_of(named) == "number"
+        if self.kind_of(named) == "flag":
+            return exp.EQ(this=mine, expression=exp.Literal.number(int(not absent)))
         if known := yes_or_no(named, self.database):
             return exp.EQ(this=mine, expression=exp.Literal.string(known[absent]))
         if number and has_zeros(named, self.database) and not has_nulls(named, self.database):
@@ -248,36 +317,23 @@ class Conditions(Comparisons):
         none = exp.Is(this=mine, expression=exp.Null())
         return none if absent else exp.Not(this=none)
 
-    def _flags(self) -> None:
-        """0/1 columns whose words the question holds."""
-        asked, told = {stem(word): at for at, word in enumerate(words(self.reading.text))}, set()
-        nearest = sorted(self.kinds.items(), key=lambda item: (*self._unnamed(item[0][0]), item[0]))
-        for (table, column), kind in nearest:
-            parts = [stem(part) for part in words(column) if part not in ("is", "has", "flag")]
-            if kind != "flag" or not parts or not set(parts) <= set(asked) or self.statement.distance(table) > 1:
-                continue
-            if column in told:  # "active customers", not active sellers
-                continue
-            told.add(column)
-            said = (word.start() for word in re.finditer(r"[a-z]+", self.reading.text) if stem(word[0]) in parts)
-            value = 0 if is_negated(self.reading.text, next(said, 0)) else 1
-            name = next(t for t in self.statement.schema.tables if t.name.lower() == table)
-            spelled = next(c.name for c in name.columns if c.name.lower() == column)
-            condition = exp.EQ(this=exp.column(identifier(spelled)), expression=exp.Literal.number(value))
-            self._put(name.name, condition, self._compared(name.name, spelled))
-
-    def _unnamed(self, table: str) -> tuple[bool, float]:
-        """Is the table not named in the question; how far away it is."""
-        asked = {stem(word) for word in words(self.reading.text)}
-        return not {stem(word) for word in words(table)} <= asked, self.statement.away(table)
-
     def _drop(self) -> None:
         for phrase in self.reading.dropped:
             named = next((n for part in _parts(phrase) if (n := named_column(part, self.statement))), None)
-            if named and members.drop_conditions_on(self.statement, named.table, [named.column]):
-                self.made.append(f"drop {named.table}.{named.column}")
-            elif named and self._hide(named):
+            removes = re.search(rf"\b(?:without|drop|remove)(?: the)? {phrase[0]}\b", self.reading.text)
+            hides = named and removes and phrase[-1] not in _FILTER and self._shows(named)
+            if named and hides and self.compared(named) and not _WITHOUT.search(self.reading.text):
+                raise LookupError(f"{named.column} or the condition on it")  # "drop the price"
+            if named and hides and self._hide(named):
                 self.made.append("columns")
+            elif named and members.drop_conditions_on(self.statement, named.table, [named.column]):
+                self.made.append(f"drop {named.table}.{named.column}")
+
+    def _shows(self, named: Named) -> bool:
+        """Is the column selected beside others?"""
+        return len(self.statement.tree.expressions) > 1 and any(
+            (each.table, each.column) == (named.table, named.column) for each in self.selected()
+        )
 
     def _hide(self, named: Named) -> bool:
         """ "without the genre": the rows as they are, without this column beside others."""
@@ -291,17 +347,6 @@ class Conditions(Comparisons):
         return True
 
 
-@cache
-def _known_words() -> frozenset[str]:
-    """Words beside a value that are no value themselves: "Norway, and descending"."""
-    cues, edits = cue_words(), edit_words()
-    listed = (word for name in ("openings", "endings", "pronouns", "edit_verbs", "heads") for word in cues[name])
-    orders = (word for name in ("ascending", "descending") for word in edits[name])
-    others = ("too", "only", "please", "thanks", "again", "instead", "both", "together", "combined", "separately")
-    words_of_people = (word for cells in edits["sexes"].values() for word in cells)
-    return frozenset([*STOP_WORDS, *listed, *orders, *others, *edits["months"], *adjectives(), *words_of_people])
-
-
 def _cue_places(text: str) -> list[tuple[int, int]]:
     """Where the cues of a follow-up stand: "back" in "back to the stations" is no value."""
     lists = (cue_words()[name] for name in ("reaching_back", "openings", "endings"))
@@ -312,6 +357,12 @@ def _cue_places(text: str) -> list[tuple[int, int]]:
 def _is_one_of(column: str, values: Sequence[str]) -> exp.Expr:
     mine, literals = exp.column(identifier(column)), [exp.Literal.string(value) for value in values]
     return exp.In(this=mine, expressions=literals) if len(literals) > 1 else exp.EQ(this=mine, expression=literals[0])
+
+
+def _are_apart(before: Sequence[exp.Expr], new: exp.Expr, *, left_out: bool) -> bool:
+    """Is one a condition on rows that are there, the other on rows that are not, and no value in both?"""
+    values = [{v.this for c in those for v in c.find_all(exp.Literal)} for those in (before, [new])]
+    return all(excludes(each) != left_out for each in before) and not values[0] & values[1]
 
 
 def _shape(text: str) -> str:

@@ -29,7 +29,7 @@ from nl2sql.sql.words import words
 
 _EACH = re.compile(
     r"\bhow many (?!(?:per|by|each|for) )(?:of (?:its|their|his|her|the|these|those) )?"
-    r"(?P<what>[a-z_]+(?: [a-z_]+)?)\b(?P<rest>[^.;?!]*)"
+    r"(?P<what>[a-z_]+(?: (?!each\b|every\b)[a-z_]+)?)\b(?P<rest>[^.;?!]*)"
 )
 _LIGHT = frozenset(["there", "left", "now", "total", "shown", "listed", "altogether", "overall", "they", "each"])
 _THESE = re.compile(r"\b(?:them|they|these|those|of which)\b")

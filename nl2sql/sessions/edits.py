@@ -28,25 +28,38 @@ from nl2sql.sessions.counting import (
     counts_something_else,
     counts_what_is_shown,
     figure_of_shown,
-    measures_what_is_shown,
-    says_more,
     says_what_they_are,
 )
-from nl2sql.sessions.grouping import busiest_group, grouped_by
-from nl2sql.sessions.naming import edit_words, named_column, named_group, named_table, says_a_value
+from nl2sql.sessions.figures import (
+    aggregate,
+    aggregated,
+    aggregated_column,
+    compared_with_figure,
+    counts_a_number,
+    extreme_value,
+    of_each,
+    other_figure,
+)
+from nl2sql.sessions.grouping import busiest_group, grouped_by, is_a_doer
+from nl2sql.sessions.naming import label_of, named_column, named_group, named_table, rates_of, says_a_value
 from nl2sql.sessions.ordering import best_first, extreme_of_each, figure_said, order, order_instead, superlative
-from nl2sql.sessions.people import figure_of_ages, people_words
-from nl2sql.sessions.reading import SO_MANY, Phrase, Reading, read_followup
-from nl2sql.sessions.related import keys_are_said
-from nl2sql.sessions.shown import Shown, what_is_shown
+from nl2sql.sessions.people import people_words
+from nl2sql.sessions.reading import Phrase, Reading, read_followup
+from nl2sql.sessions.related import keys_are_said, said_of
+from nl2sql.sessions.shown import Shown, column_to_add, what_is_shown
 from nl2sql.sessions.statement import Statement, read_statement
 from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
 _BARE = re.compile(r"(?!the )(?!.*\babout\b)\S+(?: \S+){0,2}")
 _HOW_MUCH = re.compile(r"\bhow much\b")
+_AND_COUNT = re.compile(r"(?:and|also|add|now|with)(?: with)? (?:the |their )?(?:number|count) of\b")
+_OF_THEM = re.compile(r"\b(?:which|who|what)(?: ones?)? of (?:them|these|those)\b")
+_HOW_MANY_ARE = re.compile(r"\bhow many (?:of (?:them|these|those) )?(?:is|are|was|were)\b(?! there)")
 _WITH = re.compile(r"(?:and )?with\b")
-_ROWS = re.compile(r"\b(?:only|just|not|no|never|ones?|that|who|which|is|are|was|were|been)\b|\bnon-")
+_ROWS = re.compile(
+    r"\b(?:only|just|not|no|never|with|without|having|lacking|ones?|that|who|which|is|are|was|were|been)\b|\bnon-"
+)
 _PLAIN = {"count", "columns", "order", "limit", "aggregate"}  # edits that no word about the rows is part of
 _ENDS = ("top", "best", "bottom", "worst", "first", "last")
 _FIGURES = ("maximum", "minimum", "max", "min")
@@ -67,6 +80,7 @@ def edited(question: str, turn: Turn, database: Database, *, reaching_back: bool
         before = read_statement(turn.sql, schema)
         if before is None:
             return []
+        before.said = said_of(question.lower(), schema)
         editor = Editor(question, before.copy(), database, reaching_back)
         editor.edit()
         editor.statement.without_aliases()
@@ -85,7 +99,7 @@ class Editor:
     def __init__(self, question: str, statement: Statement, database: Database, reaching_back: bool) -> None:
         self.question, self.statement, self.database = question, statement, database
         self.reaching_back = reaching_back
-        self.reading: Reading = read_followup(question)
+        self.reading: Reading = read_followup(question, rates_of(statement.schema))
         self.conditions = Conditions(question, self.reading, statement, database)
         self.operations = self.conditions.made
 
@@ -93,6 +107,8 @@ class Editor:
         entity = self._entity() if self.reaching_back else None
         asked_before = self.statement.copy()
         self.conditions.edit()
+        other_figure(self.conditions)
+        compared_with_figure(self.conditions, asked_before)
         self.reading = self.conditions.reading
         shown = what_is_shown(self.conditions)
         if entity and shown.columns and all(c.table.lower() == entity.lower() for c in shown.columns):
@@ -100,9 +116,13 @@ class Editor:
             if table and table.name != self.statement.main.name:
                 self.statement.reroot(table)
         filtered = bool(self.operations)
+        if filtered and asked_before.tree.args.get("limit") is not None and _OF_THEM.search(self.reading.text):
+            raise LookupError("which of the few that are shown")
         self._shape(shown, asked_before)
         if not filtered and set(self.operations) <= _PLAIN and says_what_they_are(self.reading):
             raise LookupError("what they are")
+        if "filter figure" in self.operations and self.statement.counts_only and "count" not in self.operations:
+            raise LookupError("which rows")
         told = self.statement.aggregates() or "columns" in self.operations
         if not told and _HOW_MUCH.search(self.reading.text):
             raise LookupError("how much")  # "how much wheat?" behind a list of fields
@@ -123,7 +143,7 @@ class Editor:
             pass
         elif statement.grouped and self._picks() and not shown.explicit and not reading.count:
             self._pick_groups()
-        elif not shown.explicit and self._counts_a_number() and self._aggregate(before):
+        elif not shown.explicit and counts_a_number(self.conditions) and aggregate(self.conditions, before):
             pass
         elif reading.count and not shown.explicit:
             self._count(before)
@@ -133,17 +153,17 @@ class Editor:
             self._extreme(before)
             self._show(shown)
             superlative(self.conditions)
-        elif reading.aggregate and self._aggregate(before):
+        elif reading.aggregate and aggregate(self.conditions, before):
             pass
         elif reading.orders and not statement.counts_only:
             order(self.conditions)
         elif reading.adjective and not statement.counts_only:
             superlative(self.conditions)
         elif reading.adjective and len(statement.aggregates()) == 1:
-            self._extreme_value()
+            extreme_value(self.conditions)
         elif statement.aggregates() and not self.operations and _BARE.fullmatch(reading.text.strip(" .?!")):
             self._group_by_bare(tuple(word for word in words(reading.text) if word not in STOP_WORDS))
-        said = reading.adjective or re.search(r"\b(?:top|first|limit|only|just)\b", reading.text)
+        said = reading.adjective or re.search(r"\b(?:top|first|bottom|worst|limit|only|just)\b", reading.text)
         if reading.limit and said and "limit" not in self.operations and not statement.counts_only:
             best_first(self.conditions)
             if reading.adjective and reading.adjective[0] not in _ENDS and not statement.tree.args.get("order"):
@@ -183,6 +203,8 @@ class Editor:
         ranked = statement.grouped and statement.tree.args.get("limit") is not None and not reading.count
         before = list(statement.tree.expressions), list(statement.tree.args["group"].expressions) if ranked else []
         for phrase in groupings:
+            if is_a_doer(phrase, self.conditions):
+                continue
             if grouped := grouped_by(phrase, self.conditions) or grouped_by(phrase[:1], self.conditions):
                 keys += grouped.keys
                 shown.append(grouped.shown)
@@ -196,8 +218,8 @@ class Editor:
         measures: Sequence[exp.Expr] = statement.aggregates()
         if not measures or (reading.count and not any(m.find(exp.Count) for m in measures)):
             measures = [_count()]
-        if reading.aggregate and (column_of_aggregate := self._aggregated_column()):
-            measures = [_aggregated(reading.aggregate, column_of_aggregate)]
+        if reading.aggregate and (column_of_aggregate := aggregated_column(self.conditions)):
+            measures = [aggregated(reading.aggregate, column_of_aggregate)]
         elif not (reading.count or reading.limit or reading.orders) and (extreme := extreme_of_each(self.conditions)):
             measures = [extreme]
         statement.clear("group", "having", "order", "limit", "distinct")
@@ -211,8 +233,11 @@ class Editor:
         assists?" another figure."""
         named = named_group(phrase, self.statement) if phrase and not _ROWS.search(self.reading.text) else None
         counted = any(measure.find(exp.Count) for measure in self.statement.aggregates())
-        kinds = ("text", "year", "number") if counted else ("text", "year")
+        kinds = ("text", "year", "number") if counted and "instead" not in self.reading.text else ("text", "year")
         key = named and self.conditions.is_key(named)
+        label = label_of(self.statement.main, self.statement)
+        if named and label and (named.table, named.column) == (label.table, label.column):
+            return  # "names": the rows themselves
         if named and not key and self.conditions.kind_of(named) in kinds and not yes_or_no(named, self.database):
             self._group([phrase])
 
@@ -233,6 +258,7 @@ class Editor:
         reading, statement = self.reading, self.statement
         direction = reading.adjective[1] if reading.adjective else reading.orders[0][1]
         measure = statement.aggregates()[-1:] or statement.tree.expressions[-1:]
+        self._is_of_groups(measure[0])
         wanted = set(reading.adjective[2].split()) if reading.adjective else {"any"}
         if "date" in wanted and "any" not in wanted:
             raise LookupError("a date of each group")
@@ -242,6 +268,16 @@ class Editor:
         if limit and not (reading.orders and not reading.limit and "which" not in reading.text):
             statement.limit(reading.limit or limit, reading.skipped)
             self.operations.append("limit")
+
+    def _is_of_groups(self, measure: exp.Expr) -> None:
+        """Raise LookupError for "the largest bill" behind the sum of bills of each district."""
+        adjective = self.reading.adjective
+        behind = words(self.reading.text.partition(adjective[0])[2])[:1] if adjective else []
+        table = named_table(behind, self.statement.schema)
+        shown = [e for e in self.statement.tree.expressions if not e.find(exp.AggFunc)]
+        named = {t.name for e in shown for c in e.find_all(exp.Column) if (t := self.statement.table_of(c))}
+        if table and table.name in self.statement.tables() - named and not measure.find(exp.Count):
+            raise LookupError(f"one of {table.name}")
 
     # ----------------------------------------------------------------------------------------- counts, aggregates
 
@@ -257,6 +293,7 @@ class Editor:
         elif distinct and any(re.search(rf"\bhow many {word}\b", self.reading.text) for word in people_words()):
             raise LookupError("people behind what they have")
         elif distinct:
+            self._are_of(selected[0].unalias())
             count = exp.Count(this=exp.Distinct(expressions=[selected[0].unalias().copy()]))
         else:
             count = count_of_read(self.reading.text, statement) or count
@@ -270,12 +307,15 @@ class Editor:
             grouped_value = len(self.operations) > 0
             if not grouped_value:
                 return
+        of_rows = any(f" {statement.main.name}." in made for made in self.operations)
+        if statement.grouped and not of_rows and _HOW_MANY_ARE.search(self.reading.text):
+            raise LookupError("rows or groups")  # "how many are German?" behind the works of each artist
         if counts_something_else(self.reading.text, statement, self.conditions.kinds):
             raise LookupError("what is counted")
         if self.reading.groupings and re.search(r"\b(?:per|by) [a-z]+", self.reading.text):
             raise LookupError("what it is grouped by")
-        if re.search(r"\b(?:each|every)\b", self.reading.text) and not named:
-            self._count_each()
+        if not named and (re.search(r"\b(?:each|every)\b", self.reading.text) or self._counts_beside()):
+            self._count_each(count)
             return
         limited = before.tree.args.get("limit") is not None and not before.counts_only
         self.operations.append("count")
@@ -287,96 +327,43 @@ class Editor:
         statement.clear("group", "having", "order", "limit", "distinct")
         statement.select([count])
 
-    def _count_each(self) -> None:
+    def _are_of(self, shown: exp.Expr) -> None:
+        """Raise LookupError for "how many are tenured?" behind the departments of instructors."""
+        table = self.statement.table_of(shown) if isinstance(shown, exp.Column) else None
+        asked = any(made.startswith(("filter ", "replace ")) for made in self.operations)
+        own = table is not None and any(f" {table.name}." in made for made in self.operations)
+        if asked and not own and _HOW_MANY_ARE.search(self.reading.text):
+            raise LookupError("which rows")
+
+    def _counts_beside(self) -> bool:
+        """ "and the number of flights?" behind the average price of each airline."""
+        return self.statement.grouped and bool(_AND_COUNT.match(self.reading.text))
+
+    def _count_each(self, count: exp.Expr) -> None:
         """ "how many payments did each make?" behind a figure of each customer."""
         if not self.statement.grouped:
             raise LookupError("what each is")
         self.statement.clear("having", "order", "limit")
-        self._of_each(_count())
+        of_each(self.statement, count)
         self.operations.append("count")
-
-    def _of_each(self, figure: exp.Expr) -> None:
-        """``figure`` in the place of those that are shown of each group."""
-        aggregates = self.statement.aggregates()
-        kept = [e for e in self.statement.tree.expressions if not any(e is a for a in aggregates)]
-        self.statement.select([*kept, figure])
-
-    def _aggregate(self, before: Statement) -> bool:
-        if re.search(rf"[a-z]{{3,}}est {SO_MANY}\b", self.reading.text):  # "the smallest two" are no figure
-            return False
-        column = self._aggregated_column()
-        if column is None:
-            return False
-        grouped, kind = self.statement.grouped, figure_of_ages(self.reading.aggregate, column, self.reading.text)
-        made = _aggregated(kind, column)
-        if grouped:
-            self._of_each(made)
-        elif (
-            measures_what_is_shown(self.reading.text, before)
-            and (tree := figure_of_shown(before, self.statement, made)) is not None
-        ):
-            self.statement.tree = tree
-        else:
-            self.statement.clear("order", "limit", "distinct")
-            self.statement.select([made])
-        self.operations.append("aggregate")
-        return True
-
-    def _counts_a_number(self) -> bool:
-        """ "how many platforms in total?", where a column has the number of them."""
-        match = re.search(r"\bhow many (?P<what>[a-z_]+)\b.* (?:in total|altogether|in all)\b", self.reading.text)
-        if not match or self.reading.aggregate != "SUM" or named_table([match["what"]], self.statement.schema):
-            return False
-        named = named_column([match["what"]], self.statement, self.conditions.kinds, ("number",))
-        return named is not None and self.statement.away(named.table) < 1
-
-    def _extreme_value(self) -> None:
-        """ "the largest one?" behind a sum or an average. Raises LookupError where a row is asked for."""
-        column = self.statement.aggregates()[0].find(exp.Column)
-        counted = self.statement.aggregates()[0].find(exp.Count) is not None
-        if self.reading.limit or counted or re.search(r"\b(?:who|which)\b", self.reading.text):
-            raise LookupError("rows behind a figure")
-        if column is not None and self.reading.adjective:
-            figure_said(column, self.conditions)
-            kind = "MAX" if self.reading.adjective[1] == "desc" else "MIN"
-            self.statement.select([_aggregated(figure_of_ages(kind, column, self.reading.text), column)])
-            self.operations.append("aggregate")
-
-    def _aggregated_column(self) -> exp.Expr | None:
-        """The column behind "average", "highest"; the one that was aggregated before where none is named."""
-        listed = edit_words()["aggregates"][self.reading.aggregate]
-        said = [match for word in listed for match in [re.search(rf"\b{word}\b", self.reading.text)] if match]
-        behind = words(re.split(r"[,.;?!]", self.reading.text[said[0].end() :])[0])[:4] if said else []
-        wanted = (
-            ("number", "year", "date", "datetime") if self.reading.aggregate in ("MAX", "MIN") else ("number", "year")
-        )
-        if many := re.search(r"\bhow (?:many|much|long|old|high|large) (?P<what>[a-z_]+)", self.reading.text):
-            behind = behind or words(many["what"])
-        for phrase in (behind[:n] for n in range(len(behind), 0, -1)):
-            named = named_column(phrase, self.statement, self.conditions.kinds, wanted)
-            if named and not self.conditions.is_key(named):  # "the oldest captain" is no captain_id
-                return self.statement.column(named.table, named.column)
-        for aggregate in self.statement.aggregates():
-            if (column := aggregate.find(exp.Column)) is not None and not aggregate.find(exp.Count):
-                return figure_said(column, self.conditions).copy()
-        rows = not self.statement.grouped and not self.statement.aggregates()
-        if rows and self.reading.aggregate in ("MAX", "MIN"):
-            return None  # "the youngest?" of a list is one of its rows
-        if says_more(behind, self.conditions):
-            return None
-        named = self.conditions.only_one(("number",))
-        return figure_said(self.statement.column(named.table, named.column), self.conditions) if named else None
 
     # --------------------------------------------------------------------------------------------- columns, order
 
     def _add_columns(self) -> bool:
-        named = [named_column(phrase, self.statement) for phrase in self.reading.added]
+        named = [column_to_add(phrase, self.statement) for phrase in self.reading.added]
         if not named or not all(named) or self.statement.counts_only:
             return False
+        if all(each and f"filter {each.table}.{each.column}" in self.operations for each in named):
+            return False  # "with solar": the rows that have it
         if not all(each and self.statement.one_per_group(each.table, each.column) for each in named):
             raise LookupError("one value of each group")
         if _WITH.match(self.reading.text) and any(map(says_a_value, self.reading.added, filter(None, named))):
             raise LookupError("the value of a column")  # "with blood type O+"
+        several = [each for each in named if each and self.statement.step_to_many(each.table)]
+        if _WITH.match(self.question.lower()) and (
+            several or any(self.conditions.kind_of(n) == "flag" for n in named if n)
+        ):
+            raise LookupError("rows that have it")  # "with allergens"
         columns = [self.statement.column(each.table, each.column) for each in named if each]
         there = [expression.unalias() for expression in self.statement.tree.expressions]
         new = [column for column in columns if column not in there]
@@ -387,7 +374,7 @@ class Editor:
     def _show(self, shown: Shown) -> None:
         statement = self.statement
         own = all(statement.one_per_group(each.table, each.column) for each in shown.columns)
-        few = statement.grouped and own and any(statement.tree.args.get(part) for part in ("having", "limit"))
+        few = statement.grouped and own  # "only their names": each group once
         if statement.grouped and not own and "filter groups" in self.operations:
             raise LookupError("one value of each group")
         if not few and (statement.grouped or statement.aggregates()):
@@ -399,6 +386,8 @@ class Editor:
         limit = statement.tree.args.get("limit")  # each of the five that are shown, not five different ones
         distinct = self.reading.distinct or (shown.distinct and (limit is None or limit.expression.name == "1"))
         statement.tree.set("distinct", exp.Distinct() if distinct else None)
+        if distinct and limit is None:
+            statement.clear("order")  # by another column of several rows of each
         statement.select(columns)
         self.operations.append("columns")
         if self.reading.orders and not self.reading.groupings:
@@ -409,6 +398,8 @@ class Editor:
         aggregates = before.aggregates()
         if not before.counts_only or len(aggregates) != 1 or self.reading.comparisons:
             return
+        if "filter figure" in self.operations:
+            return
         aggregate = aggregates[0].unalias()
         if isinstance(aggregate, (exp.Max, exp.Min)) and isinstance(aggregate.this, exp.Column):
             inner = before.tree.copy()
@@ -418,8 +409,3 @@ class Editor:
 
 def _count() -> exp.Expr:
     return exp.Count(this=exp.Star())
-
-
-def _aggregated(kind: str, column: exp.Expr) -> exp.Expr:
-    made = {"AVG": exp.Avg, "SUM": exp.Sum, "MAX": exp.Max, "MIN": exp.Min}[kind]
-    return made(this=column.copy())

@@ -14,8 +14,10 @@ from sqlglot import exp
 
 from nl2sql.agents.context.linking import stem
 from nl2sql.sessions import members
+from nl2sql.sessions.cells import yes_or_no
 from nl2sql.sessions.conditions import Conditions
-from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group
+from nl2sql.sessions.flags import COLUMN_WORDS
+from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase
 from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import key_columns
@@ -29,10 +31,19 @@ _MOST = re.compile(
     r" (?:the )?(?P<end>most|fewest|least|highest|lowest|largest|smallest)(?: (?:one|figure|number|amount))?"
     r"(?: of (?:them|these|those))?\s*[.?!]*\s*$"
 )
+_DOES_MOST = re.compile(  # behind a figure of what they do: "which donor gave the most?"
+    r"\b(?:which|what) (?P<what>[a-z_]+(?: [a-z_]+)?)"
+    r" (?!the |is |are |was |were |costs? |weighs? |lasts? |do |did )[a-z]+"
+    r" (?:the )?(?P<end>most|fewest|least)\s*[.?!]*\s*$"
+)
 _WHO = re.compile(
     r"\b(?:who|which (?:one|of (?:them|these|those))) (?!earn|paid|pays?|cost|spen)[a-z]+ (?:the )?"
     r"(?P<end>most|fewest|least)\s*[.?!]*\s*$"
 )
+
+
+_GROUPED = "grouped|sorted|ordered|divided|separated|summed|ranked|listed|arranged"
+_DONE = "made|written|sold|held|led|won|run|given|taken|paid|built|drawn|shown|driven|flown|done|sent|kept"
 
 
 class Grouped(NamedTuple):
@@ -57,15 +68,34 @@ def grouped_by(phrase: Phrase, conditions: Conditions) -> Grouped | None:
     return Grouped(column, [*_own_key(named, conditions), column])
 
 
+def is_a_doer(phrase: Phrase, conditions: Conditions) -> bool:
+    """ "Taught by tenured instructors" is a condition. Raises LookupError for "by vip guests": maybe groups."""
+    named = named_group(phrase, conditions.statement) or named_group(phrase[:1], conditions.statement)
+    if named is None:
+        return False
+    parts = {stem(part) for part in words(named.column)} - {"is", "has", "flag"}
+    flag = conditions.kind_of(named) == "flag" or bool(yes_or_no(named, conditions.database))
+    flag = flag and not {stem(word) for word in phrase if word not in COLUMN_WORDS} <= parts
+    asked = (made.split()[-1].split(".")[0] for made in conditions.made if made.startswith(("filter ", "replace ")))
+    rows = named.table in asked and named_table(phrase, conditions.statement.schema) and phrase[0].endswith("s")
+    if not flag and not rows:
+        return False
+    doing = rf"\b(?!{_GROUPED}\b)(?:[a-z]{{2,}}ed|[a-z]+ght|{_DONE}) by (?:the )?{phrase[0]}\b"
+    if not re.search(doing, conditions.reading.text):
+        raise LookupError(f"groups by {' '.join(phrase)}")
+    return True
+
+
 def busiest_group(conditions: Conditions) -> bool:
     """ "which genre has the most?": one row, the group with the most rows, or with the highest of what was measured.
 
     Whether it was asked: of rows, a count or one other figure.
     """
-    match, statement = _MOST.search(conditions.reading.text), conditions.statement
+    statement = conditions.statement
     measures = statement.aggregates()
+    match = _MOST.search(conditions.reading.text) or (_DOES_MOST.search(conditions.reading.text) if measures else None)
     if (who := _WHO.search(conditions.reading.text)) and not statement.grouped and _several_each(statement):
-        _put_first(_rows_of_main(statement), exp.Count(this=exp.Star()), who["end"] == "most", conditions)
+        _put_first(rows_of_main(statement), exp.Count(this=exp.Star()), who["end"] == "most", conditions)
         return True
     if not match or len(measures) > 1 or (measures and not statement.grouped and not statement.counts_only):
         return False
@@ -103,7 +133,7 @@ def _several_each(statement: Statement) -> bool:
     return counts and any(statement.alone().step_to_many(table.name) for table in others)
 
 
-def _rows_of_main(statement: Statement) -> Grouped:
+def rows_of_main(statement: Statement) -> Grouped:
     label = label_of(statement.main, statement)
     if label is None or label.table != statement.main.name:
         raise LookupError("a name of each row")

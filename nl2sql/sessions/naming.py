@@ -29,6 +29,7 @@ SAMPLES = 5  # values of a column that show its kind
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
 _DATETIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
 _TIME = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?\Z")
+_OF_YEARS = frozenset(["opened", "founded", "built", "established", "since", "born", "formed", "released", "completed"])
 Kinds = dict[tuple[str, str], str]  # (table, column) in lower case -> kind
 _KINDS: dict[str, Kinds] = {}
 _reading = threading.Lock()
@@ -88,6 +89,8 @@ def _kind(column: Column, values: Sequence[Any]) -> str:
         return "date"
     if declared.startswith("TIME"):
         return "time"
+    if values and _OF_YEARS & {*words(column.name)} and all(1500 <= value <= 2100 for value in values):
+        return "year"  # "opened": 1910
     if "year" in words(column.name) and (not values or all(1000 <= value <= 2999 for value in values)):
         return "year"
     return "number" if re.search(r"INT|REAL|FLOA|DOUB|NUM|DEC", declared) or values else "text"
@@ -167,6 +170,12 @@ def named_table(phrase: Sequence[str], schema: Schema) -> Table | None:
     return max(fits, key=lambda table: len(words(table.name)), default=None)
 
 
+def rates_of(schema: Schema) -> list[tuple[str, str]]:
+    """("price", "per night") of each column called so."""
+    names = [" ".join(words(column.name)).partition(" per ") for table in schema.tables for column in table.columns]
+    return [(head, f"per {tail}") for head, per, tail in names if head and per]
+
+
 def label_of(table: Table, statement: Statement) -> Named | None:
     """The column that rows of ``table`` are called by: its own, or that of a table it refers to and that no condition
     of the statement is on."""
@@ -196,7 +205,23 @@ def named_group(phrase: Sequence[str], statement: Statement) -> Named | None:
         own = max(table.columns, key=lambda each: _score(asked, table, each))
         if column is None and _score(asked, table, own) > 0.9:  # "patient gender", two joins away
             column = Named(table.name, own.name)
+    key = column or named_column(phrase[:1], statement)
+    if key and (behind := _behind_key(phrase, key, statement)):
+        return behind
     return _label_behind(column, statement) if column else None
+
+
+def _behind_key(phrase: Sequence[str], column: Named, statement: Statement) -> Named | None:
+    """ "by destination country": the country of the airport that is the destination."""
+    table, own = statement.schema.table(column.table), words(column.column)
+    rest = [word for word in phrase if word not in STOP_WORDS and not any(alike(word, part) for part in own)]
+    for key in table.foreign_keys if table and rest else ():
+        target = statement.schema.table(key.ref_table)
+        if target and key.columns == (column.column,):
+            best = max(target.columns, key=lambda each: _score(rest, target, each))
+            if _score(rest, target, best) > 0.9:
+                return Named(target.name, best.name, column.score)
+    return None
 
 
 def _own_label(table: Table, statement: Statement) -> Named | None:

@@ -31,6 +31,15 @@ _KNOWN = r"(?:is|are|has|have|had|cost|got|get|earn|pay|paid|spen|weigh|scor|ma[
 _DOES_MOST = re.compile(  # "who trained the most?" is about no number of a person
     rf"\b(?:who|which|that)\b.*\b(?!{_KNOWN} )[a-z]+ the (?:most|least)\s*[.?!]*$"
 )
+_DATES = ("date", "datetime", "year")
+_FIGURES: dict[str, type[exp.Expr]] = {
+    "count": exp.Count,
+    "number": exp.Count,
+    "total": exp.Sum,
+    "sum": exp.Sum,
+    "average": exp.Avg,
+    "mean": exp.Avg,
+}
 _GENERAL = frozenset(["number", "total", "count", "figure", "one", "average", "amount", "value", "sum", "rate"])
 _BIRTH = frozenset(["birth", "born", "dob"])
 
@@ -43,15 +52,38 @@ def order(conditions: Conditions) -> None:
         if not phrase and conditions.statement.grouped and measures and "alphabet" not in conditions.reading.text:
             keys.append((measures[-1].unalias().copy(), direction == "desc"))
             continue
+        if figure := _figure_called(phrase, conditions, measures):
+            keys.append((figure, direction == "desc"))
+            continue
         named, way = _order_column(phrase, conditions)
         if named:
-            column = conditions.statement.column(named.table, named.column)
+            key: exp.Expr = conditions.statement.column(named.table, named.column)
             if not conditions.statement.one_per_group(named.table, named.column):
-                raise LookupError(f"one {named.column} of each group")
-            keys.append((column, (direction or way) == "desc"))
+                key = _figure_of(key, named, measures)
+            keys.append((key, (direction or way) == "desc"))
     if keys:
         conditions.statement.order_by(keys)
         conditions.made.append("order")
+
+
+def _figure_called(phrase: Phrase, conditions: Conditions, measures: list[exp.Expr]) -> exp.Expr | None:
+    """ "sorted by count", "by number of orders": the figure of each group that is one."""
+    kind = _FIGURES.get(phrase[0]) if phrase and conditions.statement.grouped else None
+    rest = [word for word in phrase[1:] if word not in STOP_WORDS]
+    table = named_table(rest, conditions.statement.schema)
+    if kind is None or (rest and not (table and table.name in conditions.statement.tables())):
+        return None
+    figures = [each.unalias() for each in measures if isinstance(each.unalias(), kind)]
+    return figures[-1].copy() if figures else None
+
+
+def _figure_of(column: exp.Expr, named: Named, measures: list[exp.Expr]) -> exp.Expr:
+    """ "sorted by price" behind the average price of each. Raises LookupError where no figure is of that column."""
+    figures = [each.unalias() for each in measures]
+    figures = [each for each in figures if [c for c in each.find_all(exp.Column) if c.name == named.column]]
+    if len(figures) != 1:
+        raise LookupError(f"one {named.column} of each group")
+    return figures[0].copy()
 
 
 def order_instead(conditions: Conditions) -> bool:
@@ -91,7 +123,11 @@ def superlative(conditions: Conditions) -> None:
     table = statement.schema.table(named.table) if named else None
     if named is None or table is None or not column_of(table, named.column):
         raise LookupError(f"a column that {adjective[0]} is about")
+    if conditions.is_never(named):
+        raise LookupError(f"{named.column} of rows that have none")
     column = statement.column(named.table, named.column)
+    if not statement.one_per_group(named.table, named.column):
+        raise LookupError(f"one {named.column} of each group")
     if adjective[1] == "asc" and has_nulls(named, conditions.database):
         statement.add_condition(exp.Not(this=exp.Is(this=column.copy(), expression=exp.Null())))
     desc, before = adjective[1] == "desc", statement.tree.args.get("limit")
@@ -135,7 +171,11 @@ def extreme_of_each(conditions: Conditions) -> exp.Expr | None:
 def best_first(conditions: Conditions) -> None:
     """ "the top 5" of rows in no order: by the figure of each group, or by the number that a condition compares."""
     statement, end = conditions.statement, _END.search(conditions.reading.text)
-    if not end or statement.tree.args.get("order") is not None:
+    before = statement.tree.args.get("order")
+    if end and before and end["end"] in ("bottom", "worst") and all(key.args.get("desc") for key in before.expressions):
+        statement.order_by([(key.this, False) for key in before.expressions])  # "the bottom 5" behind the top ones
+        conditions.made.append("order")
+    if not end or before is not None:
         return
     measures, compared = statement.aggregates(), conditions.compared_before(("number",))
     key = measures[-1].unalias().copy() if statement.grouped and measures else None
@@ -201,17 +241,18 @@ def _adjective_column(columns: str, conditions: Conditions) -> Named | None:
     known = {column for _, column in members.compared_columns(statement)}
     known |= {(named.table.lower(), named.column.lower()) for named in conditions.selected()}
     known |= {(named.table.lower(), named.column.lower()) for named, _ in _ordered_by(statement)}
-    fits = [
-        Named(table.name, column.name)
-        for table in statement.sources().values()
-        for column in table.columns
-        if wanted & set(words(column.name))
-    ]
+    read = [(table, column.name) for table in statement.sources().values() for column in table.columns]
+    fits = [Named(table.name, name) for table, name in read if wanted & set(words(name))]
+    fits = [fit for fit in fits if conditions.kind_of(fit) != "flag" and not conditions.is_never(fit)]
+    if not fits and "date" in wanted and (dated := conditions.only_one(_DATES)):
+        fits = [dated]
     if fits:
         births = [fit for fit in fits if _BIRTH & wanted & set(words(fit.column))]
         return max(births or fits, key=lambda fit: (fit.table.lower(), fit.column.lower()) in known)
-    numbers = [named for named in conditions.selected() if conditions.kind_of(named) in _NUMBERS]
-    if "any" in columns.split():  # "the costliest" is about no number of deaths
-        only = None if _DOES_MOST.search(conditions.reading.text) else conditions.only_one(("number",))
-        numbers += filter(None, [conditions.compared_before(("number",)), only])  # "the biggest" is about no year
+    ordered = [named for named, _ in _ordered_by(statement)]  # "highest first" behind "sort by gpa"
+    numbers = [named for named in (*ordered, *conditions.selected()) if conditions.kind_of(named) in _NUMBERS]
+    if "any" not in columns.split():  # "the shortest" is about no number of visitors
+        return None
+    only = None if _DOES_MOST.search(conditions.reading.text) else conditions.only_one(("number",))
+    numbers += filter(None, [conditions.compared_before(("number",)), only])  # "the biggest" is about no year
     return next((named for named in numbers if not conditions.is_key(named)), None)

@@ -22,7 +22,13 @@ _OLDEST = re.compile(r"\b(?P<end>oldest|eldest|youngest)\b")
 
 
 def sexes_said(text: str, statement: Statement, database: Database) -> tuple[tuple[int, int], Named, str] | None:
-    """(place in ``text``, the column, its cell) for "the women"; None where no table that is read tells."""
+    """(place in ``text``, the column, its cell) for "the women"; None where no table that is read tells.
+
+    Raises LookupError for both: together they are everybody, or two groups.
+    """
+    both = [re.search(rf"\b(?:{'|'.join(cells)})\b", text) for cells in edit_words()["sexes"].values()]
+    if all(both) and _column(statement, {"sex", "gender"}):
+        raise LookupError("men and women")
     for cells in edit_words()["sexes"].values():
         said = re.search(rf"\b(?:{'|'.join(cells)})\b", text)
         column = said and _column(statement, {"sex", "gender"})

@@ -58,7 +58,7 @@ _ONCE = re.compile(
     r"|no duplicates|without duplicates|distinct|unique|different)\b"
 )
 _COUNT = re.compile(
-    r"\bhow many\b|\b(?:number|count) of\b|^(?:and |just |now )*count\b"
+    r"\bhow many\b|(?<!by )(?<!by the )\b(?:number|count) of\b|^(?:and |just |now )*count\b"
     r"|\bjust the (?:number|count)\b|\bcount (?:them|those|these|it)\b"
 )
 _TIES = re.compile(r"\b(?:equal|same|ties?|tied|then)\b[^,.;?!]*? by (?P<what>[^,.;?!]+)")
@@ -87,7 +87,8 @@ _NEGATED = re.compile(
     r"|without|but not|anything but|all but|everything but"
     r"|other than|apart from|outside|no longer|not counting|minus|omit|omitting|ignor(?:e|ing)|leave out|leaving out"
     r"|less (?:all|everything|those|the ones)|without counting)|n['’]t|\bnon-)"
-    r"(?: (?:for|in|at|from|of|by|with|an?|any|the|those|these|ones|who|that|which|have|has|had|are|is|was|were|been"
+    r"(?: (?:for|in|at|from|to|on|of|by|with"
+    r"|an?|any|the|those|these|ones|who|that|which|have|has|had|are|is|was|were|been"
     r"|[a-z]{2,}ed|paid|made))*\s*$"
 )
 _TURN = re.compile(r"\b(?:but|only|just|instead|rather)\b|[.;:?!]")  # what is said before it no longer holds
@@ -115,13 +116,18 @@ class Reading:
     aggregate: str = ""  # AVG | SUM | MAX | MIN
 
 
-def read_followup(question: str) -> Reading:
-    """The parts of a follow-up, each empty where it has none."""
+def read_followup(question: str, rates: Sequence[tuple[str, str]] = ()) -> Reading:
+    """The parts of a follow-up, each empty where it has none.
+
+    rates: of each column called "price per night" ("price", "per night"), which is no grouping.
+    """
     text = _QUOTES.sub(" ", question.lower())
     clauses = _clauses(text)
     orders = tuple(_orders(text))
     groupings = (
-        () if orders and (_SORT.search(text) or _RANKED.search(text)) else tuple(_groupings(_NO_GROUP.sub(" ", text)))
+        ()
+        if orders and (_SORT.search(text) or _RANKED.search(text))
+        else tuple(_groupings(_NO_GROUP.sub(" ", _without_rates(text, rates))))
     )
     adjective = _adjective(text)
     added = _ADD.search(text) or _TOO.search(text)
@@ -142,6 +148,13 @@ def read_followup(question: str) -> Reading:
         adjective=adjective,
         aggregate=aggregate,
     )
+
+
+def _without_rates(text: str, rates: Sequence[tuple[str, str]]) -> str:
+    for head, tail in rates:
+        if set(head.split()) & set(words(text)) or re.search(rf"\d\S*(?: [a-z]+)? {tail}\b", text):
+            text = re.sub(rf"\b{tail}\b", " ", text)
+    return text
 
 
 def _clauses(text: str) -> tuple[tuple[int, int], ...]:
@@ -261,6 +274,8 @@ def _aggregate(text: str) -> str:
             before = [text[: match.start()].split()[-1:] for match in re.finditer(rf"\b{word}\b", text)]
             if name in ("AVG", "SUM") and any(not each or each[0] not in adjectives() for each in before):
                 return str(name)  # "the one with the highest total" names a column, or the figure that is shown
+    if figure := re.match(r"(?:and |now |just )*(?P<kind>max|min)(?:imum)?\b", text):
+        return str(figure["kind"].upper())
     if re.search(r"\b(?:what|whats|and)\b.*\b(?:is|was|are|s|the)\b", text) or text.startswith("the "):
         for name in ("MAX", "MIN"):
             for word in edit_words()["aggregates"][name]:

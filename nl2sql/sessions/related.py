@@ -9,17 +9,17 @@ them ("no orders in May").
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
-from nl2sql.databases.schema import Table
+from nl2sql.databases.schema import Schema, Table
 from nl2sql.sessions.members import select_of
-from nl2sql.sessions.naming import named_column, named_table
+from nl2sql.sessions.naming import Named, alike, edit_words, named_column, named_table
 from nl2sql.sessions.reading import Phrase
 from nl2sql.sessions.statement import Statement
-from nl2sql.sessions.tables import links, which_key
+from nl2sql.sessions.tables import links
 from nl2sql.sql.words import words
 
 _HAVING = re.compile(
@@ -39,17 +39,32 @@ def related(text: str, statement: Statement) -> Iterator[tuple[tuple[int, int], 
     """(place in ``text``, the other table, the condition, what else is said of its rows) for each such part of a
     follow-up in lower case."""
     for match, phrase, absent in _said(text):
-        if any(
-            (named := named_column(part, statement)) and statement.away(named.table) < 1
-            for part in (phrase, phrase[-1:])
-        ):
-            continue
         table = named_table((*phrase, *(word.removesuffix("ed") for word in phrase)), statement.schema)
+        parts = [named_column(part, statement) for part in (phrase, phrase[-1:])]
+        own = [named for named in parts if named and statement.away(named.table) < 1]
+        if own and not (match.re is _NEVER and table and all(_by_synonym(phrase, named) for named in own)):
+            continue
         condition = _condition(table, statement, absent) if table and statement.distance(table.name) == 1 else None
         if table and condition is not None:
-            own = {stem(part) for part in words(table.name)}
-            more = [word for word in phrase if stem(word) not in own and word not in _FILLER]
+            called = {stem(part) for part in words(table.name)}
+            more = [word for word in phrase if stem(word) not in called and word not in _FILLER]
             yield match.span(), table, condition, " ".join(more) if match.re is _HAVING else ""
+
+
+def _by_synonym(phrase: Phrase, named: Named) -> bool:
+    """Has the column another word for it: a name for "called", where there are calls?"""
+    return not {stem(word) for word in phrase} & {stem(part) for part in words(named.column)}
+
+
+def _moves(table: str, before: Statement, after: Statement, text: str) -> bool:
+    """Is something else asked of a table that was joined by one key, where the words may name another: "to Vienna"?"""
+    keys = {name for name in said_of(text, after.schema) if "." in name}
+    return bool(keys) and _asked_of(table, before) != _asked_of(table, after)
+
+
+def _asked_of(table: str, statement: Statement) -> list[str]:
+    compared = ((c, statement.column_compared(c)) for c in statement.conditions())
+    return [c.sql() for c, column in compared if column and column[0] == table.lower()]
 
 
 def _said(text: str) -> Iterator[tuple[re.Match[str], Phrase, bool]]:
@@ -79,10 +94,12 @@ def _condition(table: Table, statement: Statement, absent: bool) -> exp.Expr | N
 
 def keys_are_said(text: str, before: Statement, after: Statement) -> None:
     """Raise LookupError where ``after`` joins a table by one of two keys to it, and the words do not say by which."""
-    said = {stem(word) for word in words(text)}
-    for column, table, other in _keys_used(after) - _keys_used(before):
+    used = _keys_used(before)
+    for column, table, other in _keys_used(after):
+        if (column, table, other) in used and not _moves(other, before, after, text):
+            continue
         source, target = after.schema.table(table), after.schema.table(other)
-        if source and target and (word := which_key(source, column, target, said)):
+        if source and target and (word := which_key(source, column, target, text)):
             raise LookupError(f"{other} by {word}")
 
 
@@ -99,3 +116,43 @@ def _keys_used(statement: Statement) -> set[tuple[str, str, str]]:
             if table and other:
                 found |= {(mine.name, table.name, other.name), (theirs.name, other.name, table.name)}
     return found
+
+
+def which_key(table: Table, column: str, other: Table, text: str) -> str:
+    """The word that tells ``column`` from another key of ``table`` to ``other``; "" where ``text`` says it, or no other
+    is there.
+
+    A match has a home and an away team: "of Rovers" may mean either. A flight "from Oslo" has it as its origin.
+    """
+    own = words(column)
+    for key in table.foreign_keys:
+        if key.ref_table.lower() == other.name.lower() and len(key.columns) == 1 and key.columns != (column,):
+            others = words(key.columns[0])
+            mine = [word for word in own if word not in others]
+            theirs = [word for word in others if word not in own]
+            if _says(theirs, text) or (mine and not _says(mine, text)):
+                return " ".join(mine or theirs)
+    return ""
+
+
+def said_of(text: str, schema: Schema) -> frozenset[str]:
+    """The tables, and the keys of those with several to one table ("table.column"), that a follow-up names; in lower
+    case."""
+    asked = {stem(word) for word in words(text)}
+    found = {table.name.lower() for table in schema.tables if {stem(word) for word in words(table.name)} <= asked}
+    for table in schema.tables:
+        for key in table.foreign_keys:
+            target = schema.table(key.ref_table)
+            others = [k for k in table.foreign_keys if k.ref_table == key.ref_table and k.columns != key.columns]
+            if target and others and len(key.columns) == 1 and not which_key(table, key.columns[0], target, text):
+                found.add(f"{table.name}.{key.columns[0]}".lower())
+    return frozenset(found)
+
+
+def _says(parts: Sequence[str], text: str) -> bool:
+    """Is one of these parts of a key's name said, or a preposition for it: "from" for an origin?"""
+    asked, ways = words(text), edit_words()["directions"]
+    content = [word for word in asked if word not in STOP_WORDS or word in parts]
+    return any(alike(word, part) for word in content for part in parts) or any(
+        part in ways.get(word, ()) for word in asked for part in parts
+    )

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from sqlglot import exp
+
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.schema import Table
 from nl2sql.sessions.conditions import Conditions
@@ -50,6 +52,7 @@ _WHEN = re.compile(
     r"(?P<what>[a-z]+)"
 )
 _WHICH_OF = re.compile(r"\bwhich (?:of|ones|one)\b|^(?:and )?which\b")
+_OF_THEM = re.compile(r"\bwhich(?: ones?)? of (?:them|these|those)\b")
 _FILLER_WORDS = """please only just too also instead with together and then thanks as well their its his her all"""
 _FILLER = frozenset(_FILLER_WORDS.split())
 _DATE = (("date",), ("dates",), ("day",), ("days",), ("when",), ("time",))
@@ -104,6 +107,8 @@ def what_is_shown(conditions: Conditions) -> Shown:
                 columns = _whole_name(named, statement) if asks_who else (named,)
                 return Shown(columns, explicit=True, distinct=once)
     rows_before = not statement.grouped and not statement.aggregates()
+    if statement.grouped and conditions.made and _OF_THEM.search(reading.text):
+        return Shown()  # "which of them are Dutch?": of the groups
     which = _WHICH_OF.search(first) if not rows_before else None
     alone = which and which[0] in ("which", "and which") and not named_table(words(first), statement.schema)
     known = which and (conditions.made or not alone)
@@ -137,12 +142,23 @@ def _property(reading: Reading, statement: Statement) -> Named | None:
 def _called(table: Table, statement: Statement, by_others: bool) -> tuple[Named, ...]:
     """The columns that rows are called by: a label, of people with a name in two parts both.
 
-    by_others: rather another table's label than a key, "who are they?" behind a count of orders.
+    by_others: rather another table's label than a key, "who are they?" behind a count of orders. Raises LookupError
+    where several tables may tell who.
     """
     label, keys = label_of(table, statement), key_columns(table)
+    fixed = {column[0] for c in statement.conditions() if (column := statement.column_compared(c))}
+    others = {key.ref_table.lower() for key in table.foreign_keys} - {table.name.lower(), *fixed}
+    called = [other for name in others if (other := statement.schema.table(name)) and _has_a_name(other)]
+    if by_others and label and label.table != table.name and len(called) > 1:
+        raise LookupError(f"who of {', '.join(other.name for other in called)}")
     if label and label.table != table.name and len(keys) == 1 and not refers(table, keys[0]) and not by_others:
         return (Named(table.name, keys[0]),)
     return _whole_name(label, statement) if label else ()
+
+
+def _has_a_name(table: Table) -> bool:
+    label = label_column(table)
+    return label is not None and words(label)[-1] not in ("title", "label")
 
 
 def _whole_name(named: Named, statement: Statement) -> tuple[Named, ...]:
@@ -191,6 +207,11 @@ def _listed_columns(
         only = re.match(
             r"^(?:and |just |only |now |please )*(?:the |their |its )(?P<what>[a-z_, ]+?)(?: only| please| too)*$", text
         )
+        few = re.match(r"^(?:just |only )(?P<what>[a-z_]+(?: [a-z_]+)?s)$|^(?P<such>[a-z_]+(?: [a-z_]+)?s) only$", text)
+        if number == 0 and few and not named_table(words(few["what"] or few["such"]), statement.schema):
+            columns = _all_named(few["what"] or few["such"], statement, kinds)  # "only titles", not "only admins"
+            if columns and not any(kinds[c.table.lower(), c.column.lower()] == "flag" for c in columns):
+                yield columns
         if (
             number == 0
             and only
@@ -235,7 +256,7 @@ def _one(phrase: Phrase, statement: Statement, kinds: Kinds) -> Named | None:
     if phrase in _DATE and (dated := _date_of(phrase, statement, kinds)):
         return dated
     if phrase in (("name",), ("names",), ("title",), ("titles",), ("label",), ("labels",)):
-        label = label_of(statement.main, statement)
+        label = _shown_of_groups(phrase[0].removesuffix("s"), statement) or label_of(statement.main, statement)
         if label and words(label.column)[-1] == phrase[0].removesuffix("s"):
             return label
     table = named_table(phrase, statement.schema)
@@ -246,5 +267,20 @@ def _one(phrase: Phrase, statement: Statement, kinds: Kinds) -> Named | None:
     return None if named and figures & set(phrase) - set(words(named.column)) else named  # "their average age"
 
 
+def _shown_of_groups(word: str, statement: Statement) -> Named | None:
+    """ "Only the names" of groups that are shown by their name."""
+    columns = [e for e in statement.tree.expressions if isinstance(e, exp.Column)] if statement.grouped else []
+    called = ((statement.table_of(c), c.name) for c in columns if words(c.name)[-1] == word)
+    return next((Named(table.name, name) for table, name in called if table), None)
+
+
 def _is_of(word: str, table: Table) -> bool:
     return stem(word) in {stem(part) for part in words(table.name)}
+
+
+def column_to_add(phrase: Phrase, statement: Statement) -> Named | None:
+    """ "The tariff too" is its name, where a table is called so."""
+    table = named_table(phrase, statement.schema)
+    content = [word for word in phrase if word not in STOP_WORDS]
+    whole = table and label_column(table) and len(content) == len(words(table.name))
+    return named_group(phrase, statement) if whole else named_column(phrase, statement)

@@ -14,36 +14,19 @@ Not covered: set operations, WITH, derived tables (``read_statement`` gives None
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from nl2sql.databases.schema import Schema, Table, quote_name
-from nl2sql.sessions.tables import column_of, is_one, key_columns, links
+from nl2sql.sessions.paths import FARTHEST, Step, path_to
+from nl2sql.sessions.tables import column_of, key_columns
 from nl2sql.sql.canonical import is_aggregate
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import read_double_quoted_values
 from nl2sql.sql.writing import written
-
-FARTHEST = 3  # joins to a column's table
-FAR_TURN = 1.5  # joins that a turn at a table which both refer to counts for
-
-
-class Step(NamedTuple):
-    """One join: from the table under ``alias`` by pairs of columns to ``table``.
-
-    many: several rows of ``table`` may belong to one row of the other.
-    """
-
-    alias: str
-    pairs: list[tuple[str, str]]
-    table: str
-    many: bool
 
 
 @dataclass
@@ -52,9 +35,10 @@ class Statement:
 
     tree: exp.Select
     schema: Schema
+    said: frozenset[str] = frozenset()  # tables and keys that the follow-up names (``related.said_of``)
 
     def copy(self) -> Statement:
-        return Statement(self.tree.copy(), self.schema)
+        return Statement(self.tree.copy(), self.schema, self.said)
 
     def sql(self) -> str:
         return written(self.tree, self.schema.dialect)
@@ -185,27 +169,7 @@ class Statement:
                     break
 
     def _path(self, table: str) -> list[Step] | None:
-        """The joins to ``table``, by a table that links both rather than by a third that both refer to ("the courses of
-        a teacher": those that he teaches, not those of his department); None where it is not near."""
-        sources = self.sources()
-        waiting: list[tuple[float, int, str, Table, list[Step]]] = []
-        for alias, source in sources.items():
-            waiting.append((0, len(waiting), alias, source, []))
-        order = itertools.count(len(waiting))
-        seen: set[str] = set()
-        while waiting:
-            cost, _, alias, source, path = heapq.heappop(waiting)
-            if source.name.lower() == table.lower():
-                return path
-            if source.name.lower() in seen or len(path) >= FARTHEST:
-                continue
-            seen.add(source.name.lower())
-            for link, target in links(source, self.schema):
-                step = Step(alias, link, target.name, not is_one(source, link, target))
-                turn = FAR_TURN if path and step.many and not path[-1].many else 0
-                new = (cost + 1 + turn, next(order), target.name.lower(), target, [*path, step])
-                heapq.heappush(waiting, new)
-        return None
+        return path_to(table, self.sources(), self.schema, self.said)
 
     def without_aliases(self) -> None:
         """Call each table by its own name, as small models write it; nothing changes where a table is read twice."""

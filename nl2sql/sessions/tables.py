@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from nl2sql.agents.context.linking import stem
 from nl2sql.databases.schema import Schema, Table
@@ -42,22 +42,6 @@ def is_one(source: Table, pairs: Sequence[tuple[str, str]], other: Table) -> boo
     return primary <= theirs if primary & theirs else refers
 
 
-def which_key(table: Table, column: str, other: Table, said: Container[str]) -> str:
-    """The word that tells ``column`` from another key of ``table`` to ``other``; "" where it is ``said``, or needless.
-
-    A match has a home and an away team: "of Rovers" may mean either.
-    """
-    own = words(column)
-    for key in table.foreign_keys:
-        if key.ref_table.lower() == other.name.lower() and len(key.columns) == 1 and key.columns != (column,):
-            others = words(key.columns[0])
-            mine = [word for word in own if word not in others]
-            theirs = [word for word in others if word not in own]
-            if any(stem(word) in said for word in theirs) or (mine and not any(stem(word) in said for word in mine)):
-                return " ".join(mine or theirs)
-    return ""
-
-
 def refers(table: Table, column: str) -> bool:
     """Is it a column of a key to another row ("manager_id")?"""
     return any(column in key.columns for key in table.foreign_keys)
@@ -72,10 +56,12 @@ def label_column(table: Table) -> str | None:
     names = {column.name.lower(): column.name for column in table.columns}
     exact = next((names[label] for label in _LABELS if label in names), None)
     own = {stem(word) for word in words(table.name)}
+    plain = (c for c in table.columns if not (c.primary_key or refers(table, c.name)))
+    same = next((c.name for c in plain if {stem(word) for word in words(c.name)} == own), None)  # cuisines.cuisine
     compound = (c.name for c in table.columns if set(words(c.name)) & set(_LABELS))
     of_table = (name for name in compound if {stem(word) for word in words(name)} & own)
     ends = next((c.name for c in table.columns if _is_label(c.name)), None)
-    return exact or next(of_table, None) or ends or names.get("forename") or names.get("surname")
+    return exact or next(of_table, None) or same or ends or names.get("forename") or names.get("surname")
 
 
 def _is_label(name: str) -> bool:

@@ -28,6 +28,9 @@ _MARKS = frozenset(["id", "ssn", "phone", "zip", "code", "postcode"])
 NARROWS = re.compile(r"\b(?:only|those|them|these|of which)\b")
 
 
+_WITH = re.compile(r"(?:and |but )?with\b")
+
+
 @dataclass
 class Where:
     """The WHERE of one statement; ``made`` names the edits, ``used`` the places of the question that they rest on."""
@@ -41,7 +44,7 @@ class Where:
 
     def __post_init__(self) -> None:
         self._others: set[str] = set()  # tables that conditions of this follow-up ask about by ``IN (SELECT ...)``
-        self._bounded: dict[tuple[str, str], int] = {}  # (table, column) that this follow-up compares -> where it ended
+        self.bounded: dict[tuple[str, str], int] = {}  # (table, column) that this follow-up compares -> where it ended
         self._hidden: set[str] = set()  # columns that are no longer selected
         self.kinds = column_kinds(self.database)
 
@@ -51,6 +54,19 @@ class Where:
     def _compared(self, table: str, column: str) -> list[exp.Expr]:
         return members.conditions_on(self.statement, table, column)
 
+    def compared(self, named: Named) -> list[exp.Expr]:
+        return self._compared(named.table, named.column)
+
+    def replace_by(self, named: Named, condition: exp.Expr, *, left_out: bool = False) -> None:
+        """A condition on a column in the place of those on it."""
+        self._put(named.table, condition, self.compared(named), left_out=left_out)
+
+    def spelled(self, table: str, column: str) -> Named | None:
+        """The column, given in lower case, as the schema writes it."""
+        known = self.statement.schema.table(table)
+        name = next((c.name for c in known.columns if c.name.lower() == column), None) if known else None
+        return Named(known.name, name) if known and name else None
+
     def _keys_compared(self, table: str) -> list[exp.Expr]:
         """Conditions on keys to ``table``: "the History department" in the place of ``dept_code = 'PHY'``."""
         return [
@@ -58,9 +74,15 @@ class Where:
             for source in self.statement.sources().values()
             for key in source.foreign_keys
             if key.ref_table.lower() == table.lower() and len(key.columns) == 1
+            if self._is_the_key(source, key.columns[0], table)
             for condition in self.statement.conditions_on(source.name, key.columns[0])
             if isinstance(condition, (exp.EQ, exp.In))
         ]
+
+    def _is_the_key(self, source: Table, column: str, other: str) -> bool:
+        """Is it the only key to ``other``, or the one that is said: "to Zurich" leaves the origin as it is?"""
+        keys = [key for key in source.foreign_keys if key.ref_table.lower() == other.lower()]
+        return len(keys) == 1 or f"{source.name}.{column}".lower() in self.statement.said
 
     def _put(
         self, table: str, condition: exp.Expr, replaced: Sequence[exp.Expr] = (), *, left_out: bool = False
@@ -101,7 +123,7 @@ class Where:
     def _stays_excluded(self, replaced: Sequence[exp.Expr], condition: exp.Expr) -> bool:
         """ "What about Norway?" behind all but Germany: all but Norway. Not of what was left out, nor for "those"."""
         values, known = ({v.this for c in those for v in c.find_all(exp.Literal)} for those in ([condition], replaced))
-        narrows = NARROWS.search(self.reading.text)
+        narrows = NARROWS.search(self.reading.text) or _WITH.match(self.reading.text)
         return bool(replaced) and all(map(excludes, replaced)) and not narrows and not values <= known
 
     def settle(self, joined: set[str]) -> None:
@@ -110,10 +132,14 @@ class Where:
 
     def compared_before(self, wanted: Sequence[str]) -> Named | None:
         """The first column of such a kind that a condition compares."""
-        for _, column in members.compared_columns(self.statement):
-            if self.kinds.get(column) in wanted:
+        for condition, column in members.compared_columns(self.statement):
+            if self.kinds.get(column) in wanted and not is_missing(condition):
                 return Named(*column)
         return None
+
+    def is_never(self, named: Named) -> bool:
+        """Do only rows count that have none of it: ``paid_on IS NULL``?"""
+        return any(map(is_missing, self.compared(named)))
 
     def only_one(self, wanted: Sequence[str]) -> Named | None:
         """The column of such a kind that is selected, or the one of the main table (none of its keys); a date also of
@@ -124,6 +150,7 @@ class Where:
         for table in self._dated() if wanted[0] in DATES else self.statement.sources().values():
             own = [c for c in table.columns if not (refers(table, c.name) or ("number" in wanted and _is_mark(c)))]
             fits = [c.name for c in own if self.kinds[table.name.lower(), c.name.lower()] in wanted]
+            fits = [name for name in fits if not self.is_never(Named(table.name, name))]
             if len(fits) == 1 or (fits and wanted[0] in DATES):
                 return Named(table.name, fits[0])
             if wanted[0] not in DATES:
@@ -152,6 +179,10 @@ class Where:
     def is_key(self, named: Named) -> bool:
         table = self.statement.schema.table(named.table)
         return table is not None and (refers(table, named.column) or named.column in key_columns(table))
+
+
+def is_missing(condition: exp.Expr) -> bool:
+    return isinstance(condition, exp.Is) and isinstance(condition.expression, exp.Null)
 
 
 def _is_mark(column: Column) -> bool:

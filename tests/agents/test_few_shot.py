@@ -174,7 +174,8 @@ def test_examples_that_do_not_fit_are_left_out_the_least_like_first(shop: Path, 
 
 def test_a_line_of_a_pool_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
     row = {"question": "Which are\u2028named\x85so?", "sql": "SELECT 1", "db_id": "music"}
-    (tmp_path / "pool.jsonl").write_text(json.dumps(row, ensure_ascii=False) + "\r\n", encoding="utf-8")
+    text = json.dumps(row, ensure_ascii=False) + "\r\n"
+    (tmp_path / "pool.jsonl").write_text(text, encoding="utf-8-sig")  # as some editors save it
     pool = pool_of(settings(str(tmp_path / "pool.jsonl")).few_shot)
     assert [item.text for item in pool.items] == [row["question"]]
 

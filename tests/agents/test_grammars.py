@@ -175,6 +175,12 @@ def test_names_that_need_quotes_get_them(constrainer: Constrainer) -> None:
     assert not accepts(constrainer, grammar, ' "a/b" FROM order')
 
 
+def test_a_name_has_no_other_case_of_letters_that_sqlite_tells_apart(constrainer: Constrainer) -> None:
+    grammar = select_grammar(Schema((Table("élèves", (Column("prénom"), Column("age"))),)))
+    for text, ok in ((" Prénom FROM élèves", True), (" PRÉNOM FROM élèves", False), (" AGE FROM ÉLÈVES", False)):
+        assert accepts(constrainer, grammar, text) is ok, text
+
+
 def test_large_schemas_compile(constrainer: Constrainer) -> None:
     names = ["".join(pair) for pair in itertools.product(string.ascii_lowercase, "bcdfghjklmnp")]
     for tables in (30, 60):

@@ -32,7 +32,8 @@ def harbour(tmp_path, monkeypatch):
             CREATE TABLE ship (id INTEGER PRIMARY KEY, name TEXT, flag TEXT, class TEXT, tons REAL, note TEXT);
             CREATE TABLE port (id INTEGER PRIMARY KEY, name TEXT, city TEXT, country TEXT, plan BLOB);
             INSERT INTO ship VALUES (1, 'O''Hara', 'Norway', 'Tanker', 1e5, NULL), (2, 'Ship', 'Malta', 'Ocean Liner',
-                7, ''), (3, 'Two', 'Norway', 'Tanker', 9, 'x'), (4, 'II', 'Malta', 'Ocean Liner', 3, 'a');
+                7, ''), (3, 'Two', 'Norway', 'Tanker', 9, 'x'), (4, 'II', 'Malta', 'Ocean Liner', 3, 'a'),
+                (5, 'Sam', 'Malta', 'Tug', 1, 'a');
             INSERT INTO port VALUES (1, 'York', 'York Bay', 'GB', x'00'), (2, 'Pier 9', 'New York', 'US', NULL);
         """)
     with SqliteDatabase(path) as database:

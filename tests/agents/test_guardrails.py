@@ -62,6 +62,12 @@ def test_table_names_get_the_casing_of_the_schema_and_nothing_else_changes(sql: 
     assert canonicalize_table_casing(sql, SCHEMA) == (sql if expected == "=" else expected)
 
 
+def test_tables_that_differ_in_casing_alone_are_told_apart() -> None:
+    both = Schema((Table("events", (Column("a"),)), Table("Events", (Column("b"),))), "clickhouse")
+    for sql in ("SELECT a FROM events", "SELECT Events.b FROM Events"):
+        assert canonicalize_table_casing(sql, both) == sql
+
+
 OTHER_ENGINES = [  # (dialect, what the model wrote; = stays, else what comes out)
     ("duckdb", "SELECT tags[id] FROM Books;", "="),
     ("duckdb", "SELECT [pages] AS p FROM Books;", "="),
@@ -72,6 +78,8 @@ OTHER_ENGINES = [  # (dialect, what the model wrote; = stays, else what comes ou
     ("mysql", "SELECT title FROM Books # all\nWHERE pages > 3;", "="),
     ("duckdb", "SELECT DISTINCT ON (title) title FROM Books ORDER BY title, pages DESC;", "="),
     ("duckdb", "SELECT title  FROM Books ORDER BY pages", "SELECT title FROM Books;"),
+    ("postgres", "SELECT title FROM Books ORDER BY pages FETCH FIRST 3 ROWS ONLY;", "="),
+    ("postgres", "SELECT title FROM Books ORDER BY pages OFFSET 5;", "="),
 ]
 
 

@@ -93,7 +93,7 @@ def clean_candidate_with_reason(raw_sql: str, dialect: str = "sqlite") -> tuple[
     """
     if past_limits(raw_sql) or raw_sql.startswith(REFUSED):
         return None, "junk"
-    text = _THINKING.sub(" ", raw_sql) if "<think>" in raw_sql.lower() else raw_sql
+    text = _answer(raw_sql) if "think>" in raw_sql.lower() else raw_sql
     if not text.strip(" \t\r\n;`"):
         return None, "empty"
     if len(text) > _MAX_CHARS:
@@ -109,6 +109,13 @@ def clean_candidate_with_reason(raw_sql: str, dialect: str = "sqlite") -> tuple[
         if reason:
             reasons.append(reason)
     return None, _verdict(text, reasons)
+
+
+def _answer(text: str) -> str:
+    """A text without its thoughts; where the chat template has opened them, all before the closing tag are some."""
+    thought, closed, rest = text.partition("</think>")
+    opened = closed and "<think>" not in thought.lower() and "select" in rest.lower()
+    return _THINKING.sub(" ", rest if opened else text)
 
 
 @dataclass

@@ -74,19 +74,21 @@ def canonicalize_table_casing(sql: str, schema: Schema) -> str:
     """Table names in FROM and JOIN, and as prefixes of columns, in the schema's own casing.
 
     Every other character stays, aliases, strings, columns and quotes included. Names of CTEs and aliases are no
-    table names even where they look like one. SQL that sqlglot cannot parse comes back as it is.
+    table names even where they look like one. SQL that sqlglot cannot parse comes back as it is, and a name that is a
+    table's own: other engines than SQLite have tables that differ in casing alone.
     """
     tree = parse(sql)
     if tree is None:
         return sql
     names = {table.name.lower(): table.name for table in schema.tables}
+    own = {table.name for table in schema.tables}
     aliases = {alias.name.lower() for alias in tree.find_all(exp.TableAlias)}  # those of CTEs among them
     ctes = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     replacements = []
     for identifier, is_prefix in _table_identifiers(tree):
         name = identifier.name
         canonical = names.get(name.lower())
-        if canonical is None or canonical == name or name.lower() in (aliases if is_prefix else ctes):
+        if canonical is None or name in own or name.lower() in (aliases if is_prefix else ctes):
             continue
         where = span(identifier)
         if where is not None and sql[where[0] : where[1]].strip('"`[]') == name:

@@ -53,7 +53,7 @@ def guarded_postprocess(sql: str, nlq: str, *, keep_order: bool = False, dialect
 
     - ORDER BY without LIMIT goes when no word of the question asks for an order or a ranking, and it compares nothing.
       It changes no rows, and a gold may order without being asked: ``keep_order`` is what that costs. After DISTINCT ON
-      (PostgreSQL, DuckDB), where the order decides which rows are kept, it stays.
+      (PostgreSQL, DuckDB), and before FETCH or OFFSET, where the order decides which rows are kept, it stays.
     - ORDER BY with LIMIT goes when, besides, the question has no quantity word and not the limit's number.
     - LIMIT alone (or after an ORDER BY that is asked for as a mere sort) goes when the question has neither the
       number, nor a quantity word, nor a ranking word.
@@ -72,6 +72,8 @@ def _without_unasked_tail(stream: list[Token], nlq: str, keep_order: bool) -> li
     kinds = [token.token_type for _, token in clauses]
     if not kinds or len(set(kinds)) < len(kinds) or stream[0].token_type not in _QUERY_STARTS or _distinct_on(stream):
         return stream  # nothing to strip, or no statement that means anything
+    if TokenType.LIMIT not in kinds and _picks_rows(stream[clauses[0][0] :]):
+        return stream
     at = {token.token_type: index for index, token in clauses}
     order_at, limit_at = at.get(TokenType.ORDER_BY, -1), at.get(TokenType.LIMIT, -1)
     if limit_at < 0 and keep_order:
@@ -95,6 +97,11 @@ def _without_unasked_tail(stream: list[Token], nlq: str, keep_order: bool) -> li
 def _distinct_on(stream: list[Token]) -> bool:
     pairs = itertools.pairwise(token.token_type for token in stream)
     return (TokenType.DISTINCT, TokenType.ON) in pairs
+
+
+def _picks_rows(tail: list[Token]) -> bool:
+    """Whether an ORDER BY without LIMIT decides all the same which rows are kept: FETCH FIRST, or OFFSET alone."""
+    return any(token.token_type in (TokenType.FETCH, TokenType.OFFSET) for _, token in top_level(tail))
 
 
 def _limit_is_asked(tail: list[Token], asked: _Asked) -> bool:

@@ -209,7 +209,7 @@ def _from_benchmark(spec: str) -> Pool:
 @functools.lru_cache(maxsize=4)
 def _from_file(path: Path, written: tuple[int, int]) -> Pool:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"few_shot.pool={path} cannot be read: {one_line(error, 200)}") from None
     items = [_item(line, f"{path} line {number}") for number, line in enumerate(lines, 1) if line.strip()]

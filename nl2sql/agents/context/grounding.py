@@ -158,13 +158,21 @@ def _longest_run(parts: list[str], asked: list[str], stems: list[str]) -> tuple[
             while (
                 i + n < len(asked)
                 and j + n < len(parts)
-                and (asked[i + n] == parts[j + n] or (stems[i + n] == own[j + n] and len(own[j + n]) > 3))
+                and (
+                    asked[i + n] in (parts[j + n], *_plurals(parts[j + n]))
+                    or (stems[i + n] == own[j + n] and len(own[j + n]) > 3)
+                )
             ):
                 n += 1
             score = sum(map(len, parts[j : j + n])) / letters
             if n and score > best[2]:
                 best = (i, n, score)
     return best
+
+
+def _plurals(part: str) -> tuple[str, ...]:
+    """Of a word of three letters, whose stem could be that of too many others ("cows", not "care" for 'Car')."""
+    return (f"{part}s", f"{part}es") if len(part) == 3 else ()
 
 
 def _candidates(question: str, asked: list[str], index: Path) -> list[tuple[str, str, str]]:

@@ -292,7 +292,8 @@ def escaped(text: str) -> str:
 def _any(texts: Iterable[str]) -> str:
     """One of ``texts``, each of its words as it is, in lower case, in upper case or Capitalised.
 
-    Any mixture of cases would be the same name to SQLite, and more ways for a model to wander off within a name.
+    Any mixture of cases would be the same name to SQLite, and more ways for a model to wander off within a name. Other
+    cases of letters beyond ASCII would be another name.
     """
     return "/" + "|".join(dict.fromkeys(map(_spellings, texts))) + "/"
 
@@ -300,7 +301,8 @@ def _any(texts: Iterable[str]) -> str:
 def _spellings(text: str) -> str:
     parts = []
     for part in re.findall(r"[^\W\d_]+|[\W\d_]+", _JOINT.sub("\0", text)):
-        forms = dict.fromkeys(escaped(form) for form in (part, part.lower(), part.upper(), part.capitalize()))
+        cased = (part, part.lower(), part.upper(), part.capitalize())
+        forms = dict.fromkeys(escaped(form) for form in cased if form.encode().lower() == part.encode().lower())
         parts.append(f"({'|'.join(forms)})" if len(forms) > 1 else next(iter(forms)))
     return "".join(parts).replace("\\x00", "")
 

@@ -6,6 +6,7 @@ in the loop) and returns an update. Nodes do not know LangGraph; ``graph.py`` do
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ from nl2sql.sql.same import same_sql
 
 Update: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[ReflectState, State], Update]
+OBJECTION = re.compile(r"[*_\s]*WRONG\b[*_:.,;\s-]*(.*)", re.IGNORECASE | re.DOTALL)  # "**WRONG** - it lists cities"
 EMPTY_ATTEMPT: Update = {"sql_query": None, "execution_result": None, "validation_result": None}
 ORDER = (  # what is missing -> what fills it
     ("schema", "get_schema"),
@@ -232,8 +234,8 @@ def critique(work: State, sql: str, execution: Mapping[str, Any]) -> str:
     messages = prompts.critique_messages(task.nlq, task.schema_text_focus, sql, result, task.config.prompts)
     tokens = task.config.reflect.critique_tokens
     said = task.ask_many(messages, "critique", max_new_tokens=tokens, n=1, sampling=None)[0].text.strip()
-    verdict, _, objection = said.partition(":")
-    return (objection.strip() or "the query does not answer the question") if verdict.upper() == "WRONG" else ""
+    wrong = OBJECTION.match(said)
+    return (wrong[1].strip() or "the query does not answer the question") if wrong else ""
 
 
 def second_candidate(work: State) -> str:
@@ -261,11 +263,15 @@ def complete(state: ReflectState, work: State) -> Update:
 
 
 def ending(state: ReflectState) -> tuple[str, str]:
-    """The end of the episode, and its SQL: the accepted attempt; else the best that ran; else the last."""
+    """The end of the episode, and its SQL: the accepted attempt; else the best that ran; else the last. A query that
+    ran, and on which the reflection itself failed, comes before those that were refused."""
     accepted = (state["reflection_result"] or {}).get("is_acceptable") is True
+    unjudged = state["reflection_result"] is None and (state["execution_result"] or {}).get("success") is True
     usable = [attempt for attempt in state["attempts"] if not attempt["rejected"]]
     ran = [attempt for attempt in usable if attempt["success"]]
-    if accepted and usable:
+    if unjudged:
+        finish, sql = "last_sql", state["sql_query"] or ""
+    elif accepted and usable:
         finish, sql = "finish", usable[-1]["sql"]
     elif ran:
         best = max(ran, key=lambda attempt: (attempt["quality_score"], attempt["iteration"]))

@@ -16,6 +16,7 @@ class ReflectState(TypedDict):
     """The graph's state; every value is JSON-serialisable but for blobs among the rows."""
 
     question: str  # with its evidence
+    database: str  # its fingerprint, where checkpoints are kept; else ""
     schema: str | None  # the schema text that the model is shown
     constraints: dict[str, Any] | None  # of the question
     sql_query: str | None  # None: to be generated; "": the guardrails rejected what came
@@ -50,6 +51,7 @@ class Context:
 def initial_state(question: str, max_iterations: int) -> ReflectState:
     return ReflectState(
         question=question,
+        database="",
         schema=None,
         constraints=None,
         sql_query=None,

@@ -64,10 +64,10 @@ def _grammar(task: Task, source: DataSource, fields: Sequence[FieldMetadata]) ->
     if wanted == "none" or (wanted == "auto" and not takes_grammars(task.resources.model, "json_schema")):
         return None
     values = distinct_texts(source, fields, task.resources.database, most=MOST_VALUES)
-    named = {match.value for match in task.values}
     for field in fields:  # of a column with more texts: those that the question names
         if field.fieldCaption not in values and field.dataType == "STRING":
-            there = {m.value for m in task.values if m.column.lower() == field.column.lower() and m.value in named}
+            place = source.table_of(field).lower(), field.column.lower()
+            there = {m.value for m in task.values if (m.table.lower(), m.column.lower()) == place}
             values |= {field.fieldCaption: sorted(there)} if there else {}
     return query_grammar(fields, values)
 

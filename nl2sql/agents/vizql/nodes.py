@@ -139,15 +139,15 @@ def formatter(state: VizqlState, work: Work) -> Update:
 def error_handler(state: VizqlState, work: Work) -> Update:
     """What is left when no version is valid and runs: errors, suggestions, and what was valid.
 
-    Where an earlier version ran, with an odd result, it is the answer after all.
+    Where an earlier version ran, with an odd result, it is the answer after all, also where the model failed since.
     """
-    ran = [i for i, attempt in enumerate(state["attempts"]) if attempt.get("success")]
-    if ran and not state["failure"]:
-        log(work, "format_result", {}, {"version": state["attempts"][ran[0]]["version"]}, "ok")
-        return {"answer": ran[0], "finish": "best_so_far", "error": None}
+    ran, failure = [i for i, attempt in enumerate(state["attempts"]) if attempt.get("success")], state["failure"]
+    if ran:
+        log(work, "format_result", {}, {"version": state["attempts"][ran[0]]["version"]}, failure or "ok")
+        return {"answer": ran[0], "finish": "error" if failure else "best_so_far", "error": None}
     said = error_text(state, work)
     log(work, "format_result", {}, {"error": said}, said.partition("\n")[0])
-    return {"finish": "error" if state["failure"] else "empty", "error": said}
+    return {"finish": "error" if failure else "empty", "error": said}
 
 
 # ---------------------------------------------------------------------------------------------------------- routes

@@ -194,7 +194,11 @@ def test_a_repair_is_learned_from_a_failure_and_its_success(shop: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("said", "iterations"), [("OK", 1), ("WRONG: it lists cities", 2), ("wrong", 2), ("Maybe it is WRONG: no", 1)]
+    ("said", "iterations"),
+    [
+        *[("OK", 1), ("WRONG: it lists cities", 2), ("wrong", 2), ("Maybe it is WRONG: no", 1), ("Wrongly asked", 1)],
+        *[(f"{wrong}it lists cities", 2) for wrong in ("WRONG. ", "WRONG\n", "**WRONG**: ", "WRONG - ")],
+    ],
 )
 def test_a_critique_that_objects_is_retried(said: str, iterations: int, shop: Path) -> None:
     episode = play(shop, ["SELECT city FROM customers", said, RIGHT, "OK"], {"reflect": {"critique": True}})
@@ -203,6 +207,12 @@ def test_a_critique_that_objects_is_retried(said: str, iterations: int, shop: Pa
     if "cities" in said:
         assert "it lists cities" in reflections(episode)[0]["suggestions"]
         assert "Error: it lists cities" in user_turns(episode)[2]
+
+
+def test_a_query_that_ran_is_the_answer_where_the_reflection_on_it_fails(shop: Path) -> None:
+    episode = play(shop, [WRONG, RIGHT, {"error": "it is gone"}], {"reflect": {"critique": True}})
+    assert (episode.sql, episode.finish, episode.error) == (f"{RIGHT};", "error", "model: it is gone")
+    assert episode.rows and episode.raw_sql.strip() == RIGHT
 
 
 @pytest.mark.parametrize(("second", "agrees"), [("SELECT c.name FROM customers c", True), (COUNTED, False)])
@@ -248,6 +258,32 @@ def test_an_interrupted_thread_goes_on_where_it_stopped(shop: Path, tmp_path: Pa
         assert last.episode is not None and last.episode.flags["iterations"] == 1, "a finished thread begins anew"
     with sqlite3.connect(tmp_path / "threads.db") as connection:
         assert connection.execute("SELECT COUNT(*) FROM checkpoints").fetchone()[0] > 0
+
+
+def test_a_thread_goes_on_over_its_own_database_alone(shop: Path, tmp_path: Path) -> None:
+    place = {"checkpoints": tmp_path / "threads.db", "thread": "one"}
+    with sqlite3.connect(tmp_path / "other.sqlite") as connection:
+        connection.execute("CREATE TABLE customers (full_name TEXT)")
+    with SqliteDatabase(shop) as database, SqliteDatabase(tmp_path / "other.sqlite") as other:
+        events = stream(Question(QUESTION), Resources(ScriptedModel([WRONG]), database), build_config({}), **place)
+        next(event for event in events if event.node == "reflect")
+        events.close()
+        with pytest.raises(UsageError, match="thread 'one' stopped over another database, or this one"):
+            next(stream(Question(QUESTION), Resources(ScriptedModel([]), other), build_config({}), **place))
+        *_, last = stream(Question(QUESTION), Resources(ScriptedModel([RIGHT]), database), build_config({}), **place)
+        assert last.episode is not None and last.episode.sql == f"{RIGHT};"
+
+
+def test_a_thread_keeps_the_attempts_that_it_began_with(shop: Path, tmp_path: Path) -> None:
+    place = {"checkpoints": tmp_path / "threads.db"}
+    failing = ScriptedModel([WRONG], on_exhausted="repeat")
+    with SqliteDatabase(shop) as database:
+        many, few = (build_config({"reflect": {"max_iterations": n, "strategies": ["schema"]}}) for n in (8, 1))
+        events = stream(Question(QUESTION), Resources(failing, database), many, **place)
+        next(event for event in events if event.node == "reflect")
+        events.close()
+        *_, last = stream(Question(QUESTION), Resources(failing, database), few, **place)
+    assert last.episode is not None and last.episode.flags["iterations"] == 8
 
 
 # --------------------------------------------------------------------------------------------------- around it
@@ -315,3 +351,12 @@ def test_checkpoints_in_a_file_that_is_no_database_are_refused(shop: Path, tmp_p
         list(
             stream(Question(QUESTION), Resources(ScriptedModel([RIGHT]), database), build_config({}), checkpoints=notes)
         )
+
+
+def test_checkpoints_are_not_written_into_somebody_s_database(shop: Path) -> None:
+    before = shop.read_bytes()
+    with SqliteDatabase(shop) as database, pytest.raises(UsageError, match="no file of checkpoints"):
+        list(
+            stream(Question(QUESTION), Resources(ScriptedModel([RIGHT]), database), build_config({}), checkpoints=shop)
+        )
+    assert shop.read_bytes() == before

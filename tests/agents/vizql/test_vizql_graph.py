@@ -13,12 +13,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nl2sql.agents.controllers import answer
+from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
-from nl2sql.agents.vizql import nodes
+from nl2sql.agents.vizql import _grammar, context, nodes
 from nl2sql.agents.vizql.drafts import read_reply, with_valid_parts
 from nl2sql.agents.vizql.state import VizqlState, initial_state
 from nl2sql.config import VizqlConfig, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
+from nl2sql.interfaces import Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.vizql.validator import validate
 
@@ -213,6 +215,32 @@ def test_a_refinement_that_is_worse_leaves_the_result_that_was_there(orders: Sql
     episode, shown = asked(orders, nulls, *[query(SALES)] * 3, keep_valid=False)
     assert "all of its values are NULL" in shown[1] and len(shown) == 4
     assert episode.rows == ((None,),) and episode.finish == "best_so_far" and episode.error is None
+
+
+def test_a_model_that_fails_at_the_doubt_leaves_the_result_that_was_there(orders: SqliteDatabase) -> None:
+    episode, _ = asked(orders, query({"fieldCaption": "Profit", "function": "SUM"}))
+    assert episode.rows == ((None,),) and episode.finish == "error"
+    assert episode.error is not None and episode.error.startswith("model: ")
+
+
+def test_the_grammar_lists_the_values_of_a_field_s_own_table(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "shop.sqlite") as connection:
+        connection.execute("CREATE TABLE customers (customer_id INTEGER PRIMARY KEY, name TEXT)")
+        connection.execute("CREATE TABLE products (name TEXT, customer_id INTEGER REFERENCES customers(customer_id))")
+        connection.executemany("INSERT INTO customers VALUES (?, ?)", [(n, f"Person {n}") for n in range(150)])
+        connection.executemany("INSERT INTO products VALUES (?, ?)", [(f"Thing {n}", n) for n in range(150)])
+    question = Question("Which products did Person 7 buy?")
+    with SqliteDatabase(tmp_path / "shop.sqlite") as database:
+        config = build_config({"vizql": {"constrain": "schema"}, "schema_text": {"values": 1}})
+        task = open_task(question, Resources(ScriptedModel([]), database), config)
+        source = context.source_of(task)
+        grammar = _grammar(task, source, context.linked_fields(task, source))
+    assert grammar is not None
+    kinds = json.loads(grammar.text)["$defs"]["filter"]["anyOf"]
+    sets = [kind["properties"] for kind in kinds if kind["properties"]["filterType"]["const"] == "SET"]
+    captions = [(kind["field"]["properties"]["fieldCaption"]["enum"], kind["values"]["items"]) for kind in sets]
+    listed = {caption: items for enum, items in captions for caption in enum}
+    assert listed["Name"] == {"enum": ["Person 7"]} and listed["Name (Products)"]["type"] == "string"
 
 
 def test_what_is_valid_and_not_executable_goes_to_the_refiner_by_name(orders: SqliteDatabase) -> None:
