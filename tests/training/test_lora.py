@@ -472,5 +472,5 @@ def test_training_data_are_read_line_by_line_and_in_the_share_asked_for(tmp_path
         [groups], held_out = train_adapter.read_groups(tmp_path, fraction)
         assert (len(groups), held_out) == (100 * fraction, [])
     assert groups[0][0].messages[0]["content"] == asked["content"]
-    with pytest.raises(UsageError, match=r"card\.json: .*copy it along"):
+    with pytest.raises(UsageError, match=r"card\.json cannot be read.*copy it along"):
         train_adapter.read_card(tmp_path)
