@@ -22,6 +22,11 @@ def texts_of(named: Named, database: Database) -> list[str]:
     return [value for (value,) in _rows(query, database) if isinstance(value, str)]
 
 
+def cell_called(text: str, named: Named, database: Database) -> str | None:
+    """The cell of a column that is ``text`` but for casing, among those that are looked at."""
+    return next((cell for cell in texts_of(named, database) if cell.casefold() == text.casefold()), None)
+
+
 def has_nulls(named: Named, database: Database) -> bool:
     return _holds(named, _column(named).is_(exp.null()), database)
 

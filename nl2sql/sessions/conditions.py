@@ -17,7 +17,7 @@ from nl2sql.agents.context.grounding import Match, ground
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.errors import DatabaseError
 from nl2sql.sessions import members, turned
-from nl2sql.sessions.cells import column_of_cell, has_nulls, has_zeros, texts_of, yes_or_no
+from nl2sql.sessions.cells import cell_called, column_of_cell, has_nulls, has_zeros, yes_or_no
 from nl2sql.sessions.compared import excludes
 from nl2sql.sessions.comparing import Comparisons
 from nl2sql.sessions.detection import cue_words
@@ -107,13 +107,17 @@ class Conditions(Comparisons):
 
     def _cells_beside(self, match: Match) -> Iterator[Match]:
         """ "Cancelled or pending", where ``cancelled_at`` is a column too: other cells of the column of ``match``."""
-        found = [_AND_BEHIND.match(self.question, match.end), _AND_BEFORE.search(self.question[: match.start])]
-        for beside in filter(None, found):
+        for beside in self._words_beside(match.start, match.end):
             start, end = beside.span("word")
             if not self._is_used(start, end) and beside["word"].lower() not in known_words():
-                cells = texts_of(Named(match.table, match.column), self.database)
-                same = [cell for cell in cells if cell.casefold() == beside["word"].casefold()]
-                yield from (Match(match.table, match.column, cell, 1.0, start, end) for cell in same[:1])
+                cell = cell_called(beside["word"], Named(match.table, match.column), self.database)
+                if cell is not None:
+                    yield Match(match.table, match.column, cell, 1.0, start, end)
+
+    def _words_beside(self, start: int, end: int) -> Iterator[re.Match[str]]:
+        """The one word behind "and" or "or", or before it, of a value that stands there."""
+        found = [_AND_BEHIND.match(self.question, end), _AND_BEFORE.search(self.question[:start])]
+        return filter(None, found)
 
     def _asks_for_both(self, matches: Sequence[Match]) -> bool:
         """ "With rice and egg": two rows of another table, where "or" asks for one."""
@@ -123,8 +127,7 @@ class Conditions(Comparisons):
     def _none_beside(self, places: Sequence[tuple[int, int]]) -> None:
         """Raise LookupError for "Norway and Atlantis", where no cell holds one of the two."""
         for start, end in places:
-            beside = [_AND_BEHIND.match(self.question, end), _AND_BEFORE.search(self.question[:start])]
-            for match in filter(None, beside):
+            for match in self._words_beside(start, end):
                 word = match["word"].lower()
                 told = any(at < match.end("word") and match.start("word") < until for at, until in places)
                 schema = self.statement.schema

@@ -40,6 +40,7 @@ from nl2sql.sessions.figures import (
     of_each,
     other_figure,
 )
+from nl2sql.sessions.flags import WITH
 from nl2sql.sessions.grouping import busiest_group, grouped_by, is_a_doer
 from nl2sql.sessions.naming import label_of, named_column, named_group, named_table, rates_of, says_a_value
 from nl2sql.sessions.ordering import best_first, extreme_of_each, figure_said, order, order_instead, superlative
@@ -56,7 +57,6 @@ _HOW_MUCH = re.compile(r"\bhow much\b")
 _AND_COUNT = re.compile(r"(?:and|also|add|now|with)(?: with)? (?:the |their )?(?:number|count) of\b")
 _OF_THEM = re.compile(r"\b(?:which|who|what)(?: ones?)? of (?:them|these|those)\b")
 _HOW_MANY_ARE = re.compile(r"\bhow many (?:of (?:them|these|those) )?(?:is|are|was|were)\b(?! there)")
-_WITH = re.compile(r"(?:and )?with\b")
 _ROWS = re.compile(
     r"\b(?:only|just|not|no|never|with|without|having|lacking|ones?|that|who|which|is|are|was|were|been)\b|\bnon-"
 )
@@ -357,10 +357,10 @@ class Editor:
             return False  # "with solar": the rows that have it
         if not all(each and self.statement.one_per_group(each.table, each.column) for each in named):
             raise LookupError("one value of each group")
-        if _WITH.match(self.reading.text) and any(map(says_a_value, self.reading.added, filter(None, named))):
+        if WITH.match(self.reading.text) and any(map(says_a_value, self.reading.added, filter(None, named))):
             raise LookupError("the value of a column")  # "with blood type O+"
         several = [each for each in named if each and self.statement.step_to_many(each.table)]
-        if _WITH.match(self.question.lower()) and (
+        if WITH.match(self.question.lower()) and (
             several or any(self.conditions.kind_of(n) == "flag" for n in named if n)
         ):
             raise LookupError("rows that have it")  # "with allergens"

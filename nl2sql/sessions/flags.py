@@ -19,18 +19,18 @@ from nl2sql.sessions.where import Where
 from nl2sql.sql.words import words
 
 COLUMN_WORDS = ("status", "column", "flag", "field")  # "the vip status" is the column
-_WITH = re.compile(r"(?:and )?with\b")
+WITH = re.compile(r"(?:and )?with\b")
 
 
 def yes_and_no(where: Where) -> None:
     """0/1 columns, and those of yes and no, whose words the question holds."""
     asked, told = {stem(word): at for at, word in enumerate(words(where.reading.text))}, set()
     nearest = sorted(where.kinds.items(), key=lambda item: (*_unnamed(where, item[0][0]), item[0]))
-    added = () if _WITH.match(where.reading.text) else where.reading.added
+    added = () if WITH.match(where.reading.text) else where.reading.added
     phrases = [*where.reading.groupings, *(phrase for phrase, _ in where.reading.orders), *added]
     shown = [{stem(word) for word in phrase if word not in COLUMN_WORDS} for phrase in phrases]
     for (table, column), kind in nearest:
-        parts = [stem(part) for part in words(column) if part not in ("is", "has", "flag")]
+        parts = flag_words(column)
         if kind not in ("flag", "text") or not parts or not set(parts) <= set(asked):
             continue
         if where.statement.distance(table) > 1 or column in told:  # "active customers", not active sellers
@@ -51,6 +51,11 @@ def yes_and_no(where: Where) -> None:
         no = is_negated(where.reading.text, next(said, 0)) or _is_denied(where, parts)
         value = exp.Literal.string(cells[no]) if cells else exp.Literal.number(int(not no))
         where.replace_by(named, exp.EQ(this=exp.column(identifier(named.column)), expression=value))
+
+
+def flag_words(column: str) -> list[str]:
+    """The stems that name what a column tells: of ``is_active`` that of "active"."""
+    return [stem(part) for part in words(column) if part not in ("is", "has", "flag")]
 
 
 def _is_asked_for(where: Where, parts: Sequence[str]) -> bool:

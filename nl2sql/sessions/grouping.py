@@ -16,7 +16,7 @@ from nl2sql.agents.context.linking import stem
 from nl2sql.sessions import members
 from nl2sql.sessions.cells import yes_or_no
 from nl2sql.sessions.conditions import Conditions
-from nl2sql.sessions.flags import COLUMN_WORDS
+from nl2sql.sessions.flags import COLUMN_WORDS, flag_words
 from nl2sql.sessions.naming import Named, edit_words, label_of, named_column, named_group, named_table
 from nl2sql.sessions.reading import Phrase
 from nl2sql.sessions.statement import Statement
@@ -73,9 +73,8 @@ def is_a_doer(phrase: Phrase, conditions: Conditions) -> bool:
     named = named_group(phrase, conditions.statement) or named_group(phrase[:1], conditions.statement)
     if named is None:
         return False
-    parts = {stem(part) for part in words(named.column)} - {"is", "has", "flag"}
     flag = conditions.kind_of(named) == "flag" or bool(yes_or_no(named, conditions.database))
-    flag = flag and not {stem(word) for word in phrase if word not in COLUMN_WORDS} <= parts
+    flag = flag and not {stem(word) for word in phrase if word not in COLUMN_WORDS} <= {*flag_words(named.column)}
     asked = (made.split()[-1].split(".")[0] for made in conditions.made if made.startswith(("filter ", "replace ")))
     rows = named.table in asked and named_table(phrase, conditions.statement.schema) and phrase[0].endswith("s")
     if not flag and not rows:

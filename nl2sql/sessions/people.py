@@ -26,12 +26,12 @@ def sexes_said(text: str, statement: Statement, database: Database) -> tuple[tup
 
     Raises LookupError for both: together they are everybody, or two groups.
     """
-    both = [re.search(rf"\b(?:{'|'.join(cells)})\b", text) for cells in edit_words()["sexes"].values()]
-    if all(both) and _column(statement, {"sex", "gender"}):
+    column = _column(statement, {"sex", "gender"})
+    sexes = edit_words()["sexes"].values()
+    found = [(re.search(rf"\b(?:{'|'.join(cells)})\b", text), cells) for cells in sexes]
+    if column and all(said for said, _ in found):
         raise LookupError("men and women")
-    for cells in edit_words()["sexes"].values():
-        said = re.search(rf"\b(?:{'|'.join(cells)})\b", text)
-        column = said and _column(statement, {"sex", "gender"})
+    for said, cells in found:
         if said and column:
             values = texts_of(column, database)
             known = next((value for value in values if value.casefold() in (*cells, cells[0][0])), None)

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.sessions import members
-from nl2sql.sessions.cells import has_nulls, texts_of
+from nl2sql.sessions.cells import cell_called, has_nulls
 from nl2sql.sessions.compared import excluding
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.naming import edit_words, named_column
@@ -89,7 +89,7 @@ def another_cell(where: Where) -> None:
         named = where.spelled(table, column)
         if not named or where.kind_of(named) != "text" or not condition.find(exp.Literal):
             continue
-        cell = next((cell for cell in texts_of(named, where.database) if cell.casefold() == word[0]), None)
+        cell = cell_called(word[0], named, where.database)
         if cell:
             new = exp.EQ(this=exp.column(identifier(named.column)), expression=exp.Literal.string(cell))
             where.replace_by(named, new, left_out=is_left_out(where.reading.text, *word.span()))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from people import make_database
+from sessions.first_edit import first_edit
 
 from nl2sql.databases.engines import open_database
-from nl2sql.interfaces import Database, Turn
-from nl2sql.sessions.edits import edited
+from nl2sql.interfaces import Database
 
 SHOP = """
 CREATE TABLE staff (staff_id INTEGER PRIMARY KEY, first_name TEXT, last_name TEXT, ssn INTEGER,
@@ -59,17 +58,9 @@ YEARS = "SELECT year, COUNT(*) FROM products GROUP BY year"
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    file: Path = tmp_path_factory.mktemp("shop") / "shop.sqlite"
-    with sqlite3.connect(file) as connection:
-        connection.executescript(SHOP)
-    connection.close()
-    with open_database(str(file)) as database:
+    file = make_database(tmp_path_factory.mktemp("shop") / "shop.sqlite", SHOP)
+    with open_database(file) as database:
         yield database
-
-
-def edit(shop: Database, before: str, question: str) -> str:
-    edits = edited(question, Turn("", sql=before), shop)
-    return edits[0][0] if edits else ""
 
 
 @pytest.mark.parametrize(
@@ -128,7 +119,7 @@ def edit(shop: Database, before: str, question: str) -> str:
     ],
 )
 def test_what_is_said_is_what_is_changed(before: str, question: str, after: str, shop: Database) -> None:
-    assert after in edit(shop, before, question)
+    assert after in first_edit(shop, before, question)
 
 
 @pytest.mark.parametrize(
@@ -175,4 +166,4 @@ def test_what_is_said_is_what_is_changed(before: str, question: str, after: str,
     ],
 )
 def test_what_the_words_do_not_say_is_left_to_the_model(before: str, question: str, shop: Database) -> None:
-    assert edit(shop, before, question) == ""
+    assert first_edit(shop, before, question) == ""

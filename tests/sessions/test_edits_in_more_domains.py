@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 
 import pytest
+from people import make_database
+from sessions.first_edit import first_edit
 
 from nl2sql.databases.engines import open_database
-from nl2sql.interfaces import Database, Turn
-from nl2sql.sessions.edits import edited
+from nl2sql.interfaces import Database
 
 DOMAINS = """
 CREATE TABLE hotels (hotel_id INTEGER PRIMARY KEY, name TEXT, city TEXT, opened INTEGER);
@@ -84,11 +84,8 @@ TAUGHT = "SELECT courses.title FROM courses JOIN instructors ON courses.instruct
 
 @pytest.fixture(scope="module")
 def domains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    file = tmp_path_factory.mktemp("domains") / "domains.sqlite"
-    with sqlite3.connect(file) as connection:
-        connection.executescript(DOMAINS)
-    connection.close()
-    with open_database(str(file)) as database:
+    file = make_database(tmp_path_factory.mktemp("domains") / "domains.sqlite", DOMAINS)
+    with open_database(file) as database:
         yield database
 
 
@@ -234,8 +231,3 @@ def test_a_conversation_is_edited_turn_by_turn(turns: list[tuple[str, str]], dom
     for question, after in turns[1:]:
         sql = first_edit(domains, sql, question)
         assert after in sql and bool(after) == bool(sql)
-
-
-def first_edit(database: Database, before: str, question: str) -> str:
-    edits = edited(question, Turn("", sql=before), database)
-    return edits[0][0] if edits else ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 
 import pytest
+from people import make_database
+from sessions.first_edit import first_edit
 
 from nl2sql.databases.engines import open_database
 from nl2sql.interfaces import Database, Turn
@@ -196,11 +197,8 @@ HARVEST = "SELECT SUM(tonnes) FROM harvests WHERE year = 2022"
 
 @pytest.fixture(scope="module")
 def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    file = tmp_path_factory.mktemp("clinic") / "clinic.sqlite"
-    with sqlite3.connect(file) as connection:
-        connection.executescript(CLINIC)
-    connection.close()
-    with open_database(str(file)) as database:
+    file = make_database(tmp_path_factory.mktemp("clinic") / "clinic.sqlite", CLINIC)
+    with open_database(file) as database:
         yield database
 
 
@@ -272,8 +270,3 @@ def test_another_domain_is_read_alike(before: str, question: str, after: str, cl
 )
 def test_what_another_domain_leaves_open_is_left_to_the_model(before: str, question: str, clinic: Database) -> None:
     assert first_edit(clinic, before, question) == ""
-
-
-def first_edit(database: Database, before: str, question: str) -> str:
-    edits = edited(question, Turn("", sql=before), database)
-    return edits[0][0] if edits else ""
