@@ -382,9 +382,11 @@ def attention(device: Any) -> Any:
     from functools import partial
 
     import torch
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
+    from torch.nn.functional import scaled_dot_product_attention
 
-    flex = torch.compile(flex_attention, dynamic=False) if device.type == "cuda" else flex_attention
+    on_card = device.type == "cuda"
+    flex = torch.compile(flex_attention, dynamic=False) if on_card else None  # no gradients on a CPU
 
     def attending(row: Row) -> Any:
         pack, part, length = row.pack, row.part, len(row.ids)
@@ -392,7 +394,10 @@ def attention(device: Any) -> Any:
         def sees(batch: Any, heads: Any, by: Any, of: Any) -> Any:
             return (pack[by] == pack[of]) & (by >= of) & ((part[of] == 0) | (part[of] == part[by]))
 
-        return partial(flex, block_mask=create_block_mask(sees, None, None, length, length, device=str(device)))
+        where = (sees, None, None, length, length, str(device))
+        if flex is None:
+            return partial(scaled_dot_product_attention, attn_mask=create_mask(*where))
+        return partial(flex, block_mask=create_block_mask(*where))
 
     return attending
 
@@ -430,8 +435,8 @@ def train(options: argparse.Namespace) -> int:
     def held_out_loss() -> float:
         return sum(float(loss_of(row)) for row in held_out) / max(1, sum(len(row.targets) for row in held_out))
 
-    start = saved = told = time.monotonic()
     say(began, f"held out {held_out_loss():.4f}")
+    start = saved = told = time.monotonic()
     step, tokens, total, learned = 0, 0, 0.0, 0
     queue: Iterator[Row] = iter(())
     rounds = 0
