@@ -95,7 +95,7 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
-    """Fixes of similar failures, closest first."""
+    """Fixes of similar failures, and similar queries that worked, closest first."""
     from nl2sql.repair.corpus import Corpus
 
     with Corpus(corpus) as opened:

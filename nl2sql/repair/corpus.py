@@ -2,6 +2,9 @@
 
 A fix is found by two halves of equal weight: its masked error, and the words of its failed statement. The similarity
 is the cosine of the whole, 1 for the same error and statement; with an error alone it is the cosine of that half.
+A query that worked has no error: it is found by its words beside those of the failed statement, and by its description
+where no statement is given.
+
 Nothing of a benchmark's test questions belongs in a corpus that is used on them: ``exclude`` leaves out what came of
 one source, and ``source`` says where each row came from.
 """
@@ -33,13 +36,17 @@ from nl2sql.repair.store import CORPUS, Fix, History, open_corpus
 from nl2sql.sql.same import same_words
 
 MAX_TEXT = 20_000  # characters of an SQL or an error that are stored
+SHARED = 1e-6  # cosine of a query that shares anything with what is asked
 STORED = np.float16  # half the size on disk; the cosine changes by less than 0.001
 DAY_S = 86_400.0
+FIXES, QUERIES = "error_fix_history", "successful_queries"
+KEYS = {FIXES: "id", QUERIES: "query_id"}
+SHOWN = {FIXES: "successful_sql, fix_description", QUERIES: "sql, description"}
 
 
 @dataclass
 class _Held:
-    """The index of one dialect, as it was after ``changes`` (writes, and among them rewrites)."""
+    """The index of one table's rows of a dialect, as it was after ``changes`` (writes, and among them rewrites)."""
 
     index: SearchIndex
     changes: tuple[int, int] = (-1, -1)
@@ -67,7 +74,7 @@ class Corpus:
         self.path = Path(path)
         self._new_index = index
         self._lock = threading.RLock()
-        self._indexes: dict[str, _Held] = {}
+        self._indexes: dict[tuple[str, str], _Held] = {}
         self._batch: Any = None  # the ``run`` of a transaction that is under way
         self._connection = open_corpus(self.path, create=create)
         try:
@@ -163,7 +170,7 @@ class Corpus:
         if not wanted:
             raise UsageError("no id given; 'nl2sql corpus search' shows ids")
         with self._writing() as run:
-            for table, key in (("error_fix_history", "id"), ("successful_queries", "query_id")):
+            for table, key in KEYS.items():
                 matches = self._rows(
                     f"SELECT {key} FROM {table} WHERE substr({key}, 1, length(?1)) = ?1 LIMIT 2", wanted
                 )
@@ -180,7 +187,7 @@ class Corpus:
         feedback, then youngest); how many were deleted."""
         gone = 0
         with self._writing() as run:
-            for table, key in (("error_fix_history", "id"), ("successful_queries", "query_id")):
+            for table, key in KEYS.items():
                 before = self._count(table)
                 if days is not None:
                     run(f"DELETE FROM {table} WHERE created_at < ?", (time.time() - days * DAY_S,), rewrite=True)
@@ -217,30 +224,35 @@ class Corpus:
         threshold: float = 0.0,
         exclude: str = "",
     ) -> list[SimilarFix]:
-        """Fixes of similar failures, closest first, at least ``threshold`` close. Exact, and the same every time.
+        """Fixes of similar failures and similar queries that worked, closest first, at least ``threshold`` close.
 
+        Exact, and the same every time; a query that a fix shows already, or that failed itself, is left out.
         exclude: leave out what was stored with this ``source`` (the question that is being asked right now).
         """
-        query = self._vector(mask_error(error, failed_sql, dialect), failed_sql, dialect)
-        half = self.embedder.size
-        words = query[half:] if failed_sql.strip() else None
+        asked, words = np.split(self._vector(mask_error(error, failed_sql, dialect), failed_sql, dialect), 2)
+        by_both = by_words = asked, None
+        if failed_sql.strip():
+            by_both, by_words = (asked, words), (0 * asked, 2 * words)
         with self._lock:
-            best = self._index(dialect).search(query[:half], words, limit=limit, threshold=threshold, exclude=exclude)
-            fixes = {str(fix.id): fix for fix in self._fixes([id for id, _ in best])}
-        return [
-            SimilarFix(
-                query_id=UUID(id),
-                sql=fixes[id].successful_sql,
-                description=fixes[id].fix_description,
-                similarity_score=round(min(score, 1.0), 4),
-            )
-            for id, score in best
-        ]
+            hits = self._index(FIXES, dialect).search(*by_both, limit=limit, threshold=threshold, exclude=exclude)
+            found = list(self._similar(FIXES, hits))
+            known = [failed_sql, *(fix.sql for fix in found)]
+            wanted = {"limit": limit + len(known), "threshold": max(threshold, SHARED), "exclude": exclude}
+            for query in self._similar(QUERIES, self._index(QUERIES, dialect).search(*by_words, **wanted)):
+                if not any(same_words(query.sql, other, dialect) for other in known):
+                    found.append(query)
+        return sorted(found, key=lambda fix: -fix.similarity_score)[:limit]
 
     def fix(self, id: UUID) -> Fix | None:
         """A stored fix by its id."""
         with self._lock:
-            return next(iter(self._fixes([str(id)])), None)
+            rows = self._rows(
+                "SELECT id, error_signature, error_msg, failed_sql, successful_sql, coalesce(fix_description, ''),"
+                " coalesce(category, 'unknown'), dialect, source, created_at, accepted, rejected FROM error_fix_history"
+                " WHERE id = ?",
+                str(id),
+            )
+        return Fix(UUID(rows[0][0]), *rows[0][1:]) if rows else None
 
     def changes(self) -> int:
         """A number that grows with every write, by whoever made it."""
@@ -248,14 +260,14 @@ class Corpus:
             return self._state()[0]
 
     def content_hash(self) -> str:
-        """SHA-256 of what decides the answers of a search: every fix with its feedback, in the order stored."""
+        """SHA-256 of what decides the answers of a search: every row with its feedback, in the order stored."""
         digest = hashlib.sha256(self.embedder.name.encode())
         with self._lock:
-            for row in self._rows(
-                "SELECT error_msg, failed_sql, successful_sql, fix_description, dialect, source, accepted, rejected"
-                " FROM error_fix_history ORDER BY rowid"
-            ):
-                digest.update(repr(row).encode())
+            for table, asked in ((FIXES, "error_msg, failed_sql, "), (QUERIES, "")):
+                for row in self._rows(
+                    f"SELECT {asked}{SHOWN[table]}, dialect, source, accepted, rejected FROM {table} ORDER BY rowid"
+                ):
+                    digest.update(repr(row).encode())
         return digest.hexdigest()
 
     def stats(self) -> dict[str, Any]:
@@ -325,35 +337,34 @@ class Corpus:
     def _count(self, table: str) -> int:
         return int(self._rows(f"SELECT count(*) FROM {table}")[0][0])
 
-    def _fixes(self, ids: Sequence[str]) -> list[Fix]:
-        places = ", ".join("?" * len(ids))
-        rows = self._rows(
-            "SELECT id, error_signature, error_msg, failed_sql, successful_sql, coalesce(fix_description, ''),"
-            " coalesce(category, 'unknown'), dialect, source, created_at, accepted, rejected FROM error_fix_history"
-            f" WHERE id IN ({places})",
-            *ids,
-        )
-        return [Fix(UUID(row[0]), *row[1:]) for row in rows]
+    def _similar(self, table: str, hits: Sequence[tuple[str, float]]) -> Iterator[SimilarFix]:
+        """The rows behind the hits of a search, in their order."""
+        for id, score in hits:
+            [(sql, description)] = self._rows(f"SELECT {SHOWN[table]} FROM {table} WHERE {KEYS[table]} = ?", id)
+            close = round(min(score, 1.0), 4)
+            yield SimilarFix(query_id=UUID(id), sql=sql, description=description or "", similarity_score=close)
 
     def _state(self) -> tuple[int, int]:
         counts = dict(self._rows("SELECT name, value FROM corpus_state"))
         return int(counts["changes"]), int(counts["rewrites"])
 
-    def _index(self, dialect: str) -> SearchIndex:
-        """The index of a dialect: added to after new rows, read anew after deletions and feedback."""
+    def _index(self, table: str, dialect: str) -> SearchIndex:
+        """The index of a table's rows of a dialect: added to after new rows, read anew after deletions and feedback."""
         state = self._state()
-        held = self._indexes.get(dialect)
+        held = self._indexes.get((table, dialect))
         if held is None or held.changes[1] != state[1]:
             content = hashlib.sha256(f"{self.path.resolve()} {self.embedder.name} {dialect}".encode()).hexdigest()[:16]
-            held = self._indexes[dialect] = _Held(self._new_index(f"fixes_{content}_{state[1]}", self.embedder.size))
+            name = f"{'fixes' if table == FIXES else 'queries'}_{content}_{state[1]}"
+            held = self._indexes[table, dialect] = _Held(self._new_index(name, self.embedder.size))
         if held.changes != state:
             rows = self._rows(
-                "SELECT rowid, id, source, embedding FROM error_fix_history WHERE dialect = ? AND rowid > ?"
+                f"SELECT rowid, {KEYS[table]}, source, embedding FROM {table} WHERE dialect = ? AND rowid > ?"
                 " AND rejected <= accepted ORDER BY rowid",
                 dialect,
                 held.last_row,
             )
-            held.index.add(row[1:] for row in rows)
+            if rows:
+                held.index.add(row[1:] for row in rows)
             held.changes, held.last_row = state, rows[-1][0] if rows else held.last_row
         return held.index
 

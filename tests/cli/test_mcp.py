@@ -438,6 +438,8 @@ def test_a_query_is_stored_with_its_fix_or_not_at_all(shop: Path, tmp_path: Path
         assert list(corpus.rows()) == []
         for _ in range(2):
             assert tools.log_successful_query(id, "SELECT name FROM customers", "") == {"stored": True}
+        (shown,) = tools.explain_analyze("SELECT nam FROM customers")["repair_guidance"]["similar_fixes"]
+        assert (shown["query_id"], shown["sql"]) == (id, "SELECT name FROM customers")
         with pytest.raises(UsageError, match="another query"):
             tools.log_successful_query(id, "SELECT count(*) FROM customers", "")
 

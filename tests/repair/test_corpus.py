@@ -299,13 +299,47 @@ def test_feedback_and_age_survive_an_export(corpus: Corpus, tmp_path: Path) -> N
         assert copy.content_hash() == corpus.content_hash()
 
 
-def test_the_hash_of_a_corpus_is_that_of_its_fixes_and_their_feedback(corpus: Corpus) -> None:
-    before = corpus.content_hash()
+def test_the_hash_of_a_corpus_is_that_of_its_rows_and_their_feedback(corpus: Corpus) -> None:
+    hashes = [corpus.content_hash()]
     corpus.store_query(uuid.uuid4(), "SELECT 1", "one")
-    assert corpus.content_hash() == before
-    id = str(corpus.search("no such column: nam", limit=1)[0].query_id)
-    corpus.feedback(id, accept=True)
-    assert corpus.content_hash() != before
+    hashes.append(corpus.content_hash())
+    corpus.feedback(str(corpus.search("no such column: nam", limit=1)[0].query_id), accept=True)
+    assert len({*hashes, corpus.content_hash()}) == 3
+
+
+LOGGED = [  # (error, failed statement, the descriptions that are found from 0.7 on)
+    ("no such column: amuont", "SELECT id, amuont FROM payments", ["Amounts of payments"]),
+    ("no such column: nam", "SELECT nam FROM customers", ["Names", "Totals"]),  # the fix shows Ann's query
+    ("no such function: NOW", "SELECT id, amount FROM payments", []),  # what fails now is no example
+    ("the amounts of payments", "", ["Amounts of payments"]),
+]
+
+
+@pytest.mark.parametrize(("error", "failed", "wanted"), LOGGED)
+def test_a_query_that_worked_at_once_is_found_and_shown(
+    error: str, failed: str, wanted: list[str], corpus: Corpus
+) -> None:
+    amounts, names = uuid.uuid4(), uuid.uuid4()
+    corpus.store_query(amounts, "SELECT id, amount FROM payments", "Amounts of payments", source="db/1")
+    corpus.store_query(names, "SELECT name\nFROM customers", "Ann's")
+    found = corpus.search(error, failed, threshold=0.7)
+    assert [fix.description for fix in found] == wanted
+    if wanted == ["Amounts of payments"]:
+        assert found[0].query_id == amounts and found[0].sql == "SELECT id, amount FROM payments"
+        assert corpus.search(error, failed, threshold=0.7, exclude="db/1") == []
+        assert corpus.search(error, failed, threshold=0.7, dialect="mysql") == []
+        assert ErrorAnalyzer("sqlite", corpus).analyze_error(error, failed).similar_fixes == found
+        corpus.feedback(str(amounts), accept=False)
+        assert corpus.search(error, failed, threshold=0.7) == []
+
+
+def test_fixes_and_queries_stand_in_one_order_and_within_one_limit(corpus: Corpus) -> None:
+    for number in range(5):
+        corpus.store_query(uuid.uuid4(), f"SELECT name, c{number} FROM customers", f"query {number}")
+    found = corpus.search("no such column: nam", "SELECT nam, c3 FROM customers", limit=4)
+    scores = [fix.similarity_score for fix in found]
+    assert len(found) == 4 and scores == sorted(scores, reverse=True)
+    assert {"Names", "query 3"} <= {fix.description for fix in found}
 
 
 def test_what_no_pattern_knows_becomes_a_stub(corpus: Corpus) -> None:

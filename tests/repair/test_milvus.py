@@ -6,6 +6,7 @@ import random
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -35,6 +36,8 @@ def fill(corpus: Corpus, count: int, seed: int = 0) -> None:
             a, b = rng.choices(WORDS, k=2)
             error, sql = rng.choice(ERRORS).format(a=a), f"SELECT {a} FROM {b} WHERE {a}{number % 7} > 1"
             corpus.store_fix(error, sql, f"SELECT {number} FROM {b}", str(number), source=f"s{number % 5}")
+            if number % 4 == 0:
+                corpus.store_query(uuid4(), f"SELECT {b}, {a}{number % 7} FROM {b}", a, source=f"s{number % 5}")
 
 
 def answers(corpus: Corpus) -> list[list[tuple[str, float]]]:
