@@ -171,7 +171,7 @@ def _analyzer(dialect: str, corpus: Corpus | None, threshold: float, version: st
 
 
 def refused_candidates(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The candidates in a trace that a validation or their run refused, each with its last error, oldest first."""
+    """The candidates in a trace that a validation or their run refused, each with its last error, in its order."""
     reasons: dict[str, str] = {}
     sql = ""
     for record in trace:
@@ -181,6 +181,7 @@ def refused_candidates(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, st
         if action in ("generate_sql", "repair_sql") and seen.get("sql"):
             sql = str(seen["sql"])
         elif sql and action in CHECKS and (seen.get("valid") is False or seen.get("success") is False):
+            reasons.pop(sql, None)  # one that fails again is the youngest
             reasons[sql] = str(seen.get("reason") or seen.get("error") or "")
     return list(reasons.items())
 

@@ -167,7 +167,8 @@ def in_versions(versions: str, version: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    numbers = [int(number) for number in re.findall(r"\d+", version)]
+    return tuple([*numbers, 0, 0, 0][:3])  # 25.8 is 25.8.0
 
 
 @functools.cache

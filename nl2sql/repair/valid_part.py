@@ -8,29 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlglot.tokens import TokenType
-
 if TYPE_CHECKING:
     from nl2sql.interfaces import Database
 
 CLAUSES = ("where", "group")
 MAX_CHARS = 600  # in a prompt; a longer part is left out
 STARTS = frozenset(  # of a clause or a join
-    getattr(TokenType, name)
-    for name in [
-        "JOIN",
-        "INNER",
-        "LEFT",
-        "CROSS",
-        "WHERE",
-        "GROUP_BY",
-        "HAVING",
-        "ORDER_BY",
-        "LIMIT",
-        "UNION",
-        "INTERSECT",
-        "EXCEPT",
-    ]
+    "JOIN INNER LEFT RIGHT FULL CROSS NATURAL "  # noqa: SIM905
+    "WHERE GROUP_BY HAVING WINDOW ORDER_BY LIMIT OFFSET UNION INTERSECT EXCEPT".split()
 )
 
 
@@ -73,9 +58,9 @@ def running_start(sql: str, database: Database) -> str:
     """
     from nl2sql.sql.text import tokens, top_level
 
-    stream = tokens(sql)
+    stream = tokens(sql, database.dialect)
     if not stream or len(sql) > MAX_CHARS or stream[0].text.upper() != "SELECT" or database.explain(sql).success:
         return ""
-    cuts = [token.start for _, token in top_level(stream) if token.token_type in STARTS]
+    cuts = [token.start for _, token in top_level(stream) if token.token_type.name in STARTS]
     beginnings = (sql[:cut].rstrip() for cut in reversed(cuts))
     return next((text for text in beginnings if database.explain(text).success), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -122,7 +123,7 @@ def test_errors_of_an_episode_accumulate(database: Database) -> None:
 def test_patterns_of_another_dialect_know_nothing_of_the_error(database: Database) -> None:
     config = {"repair": {"guidance": "patterns", "patterns": "postgres"}}
     (prompt,) = repair_prompts(play(database, config, [" YEAR(ordered) FROM orders", RIGHT], STEPS))
-    assert "VIOLATED CONSTRAINT:\nN/A" in prompt
+    assert "VIOLATED CONSTRAINT:\nN/A" in prompt and "ALTERNATIVE APPROACH:\nN/A" in prompt
 
 
 def test_the_deterministic_stage_needs_no_model(database: Database) -> None:
@@ -263,3 +264,60 @@ def test_a_progressive_repair_goes_on_behind_the_part_that_compiles(
     assert [call["prefill_characters"] for call in asked] == [len("SELECT"), len(opened)]
     assert episode.sql == f"{opened}{rest};" and (episode.prefill, episode.raw_sql) == (opened, rest)
     assert episode.flags.get("progressive_repairs", 0) == (opened != "SELECT")
+
+
+SHOWN = [("abcde", "bcd"), ("abcdae", "cda"), ("ab", "a")]  # what failed in turn, and the earlier ones shown at last
+
+
+@pytest.mark.parametrize(("failing", "shown"), SHOWN)
+def test_the_three_youngest_earlier_failures_are_shown(failing: str, shown: str, database: Database) -> None:
+    steps = [*ORDER[:2], *["validate_sql", "repair_sql"] * len(failing)]
+    config = {"react": {"max_steps": 2 * len(failing) + 2}, "repair": {"guidance": "patterns"}}
+    episode = play(database, config, [f" nam_{name} FROM customers" for name in failing] + [RIGHT], steps)
+    last = repair_prompts(episode)[len(failing) - 1]
+    assert re.findall(r"This failed before:\nSELECT nam_(\w)", last) == list(shown)
+    assert f"This query failed:\nSELECT nam_{failing[-1]}" in last
+
+
+LEARNED = [  # (queries in turn, the (failure, success) pairs that are learned)
+    (["nam", "nme", "name"], [("nme", "name")]),  # the last failed attempt
+    (["nam", "name", "city"], [("nam", "name")]),  # what runs after a success repairs nothing
+    (["name"], []),
+]
+
+
+@pytest.mark.parametrize(("columns", "pairs"), LEARNED)
+def test_the_last_failed_attempt_and_its_success_are_learned(
+    columns: list[str], pairs: list[tuple[str, str]], database: Database, tmp_path: Path
+) -> None:
+    steps = [ORDER[0]]
+    for column in columns:
+        write = "generate_sql" if column == columns[0] or steps[-1] == "run_sql" else "repair_sql"
+        ran = ["validate_constraints", "run_sql"] if column in ("name", "city") else []
+        steps += [write, "validate_sql", *ran]
+    config = {"react": {"max_steps": 20}, "repair": {"learn": True, "corpus": str(tmp_path / "corpus.db")}}
+    play(database, config, [f" {column} FROM customers" for column in columns], [*steps, "finish"])
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        stored = [(row["failed_sql"], row["successful_sql"]) for row in corpus.rows()]
+    assert stored == [tuple(f"SELECT {column} FROM customers" for column in pair) for pair in pairs]
+
+
+def test_the_threshold_of_the_configuration_decides(database: Database, tmp_path: Path) -> None:
+    shown = []
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        corpus.store_fix("no such column: total", "SELECT total, city FROM customers", "SELECT city FROM customers", "")
+    for threshold in (0.5, 0.99):
+        repair = {"guidance": "patterns+corpus", "corpus": str(tmp_path / "corpus.db"), "threshold": threshold}
+        (prompt,) = repair_prompts(play(database, {"repair": repair}, [" nam FROM customers", RIGHT], STEPS))
+        shown.append("SIMILAR SUCCESSFUL QUERIES" in prompt)
+    assert shown == [True, False]
+
+
+@pytest.mark.parametrize(("config", "opened"), [({}, " name FROM customers"), ({"constrain": "sql"}, "")])
+def test_no_progressive_repair_under_a_grammar(config: dict[str, Any], opened: str, database: Database) -> None:
+    failing = " name FROM customers WHERE land = 'France'"
+    rest = " WHERE city = 'Lima'" if opened else " name FROM customers"
+    episode = play(database, {"repair": {"progressive": True}, **config}, [failing, rest], STEPS)
+    asked = [call for call in episode.calls if call["kind"] == "sql"]
+    assert asked[1]["prefill_characters"] == len(f"SELECT{opened}")
+    assert episode.flags.get("progressive_repairs", 0) == bool(opened)

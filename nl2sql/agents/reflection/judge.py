@@ -69,7 +69,7 @@ def judge_attempt(
         validation: ``{is_valid, has_results, reason}``; None: it was not looked at.
         refine_on: ``critical`` errors only (the specification), any ``failure`` that is not fatal, or also a query
             that ran but is a ``mismatch``: it lacks what the question asks for.
-        slow_s: seconds from which on a query is reported as slow.
+        slow_s: a query that takes longer is reported as slow.
         repeats: the earlier attempt that was the same SQL.
         objection: what a model-written critique has against a query that ran.
     """
