@@ -117,3 +117,57 @@ def test_the_quality_score_is_the_share_of_the_parts_that_can_be_told(
 ) -> None:
     assert sum(WEIGHTS.values()) == 100
     assert quality_score(quality_parts(question, execution, validation, agrees)) == score
+
+
+ISSUES = [  # (what a run left behind, the issue that is recorded beside its acceptance)
+    ({"truncated": True}, ["Query returned more rows than are kept"]),
+    ({"truncated": False}, []),
+    ({"seconds": 5.1}, ["Query took 5.1 s"]),
+    ({"seconds": 5.0}, []),
+]
+
+
+@pytest.mark.parametrize(("seen", "issues"), ISSUES)
+def test_a_cut_and_a_slow_result_are_issues_that_stand(seen: dict[str, Any], issues: list[str]) -> None:
+    result = judge_attempt({**RAN, **seen}, VALID, slow_s=5.0).result
+    assert (result["issues"], result["is_acceptable"], result["should_refine"]) == (issues, True, False)
+
+
+KINDS = [  # the runner's kind decides where the message says nothing, or something else
+    ("it went wrong", "syntax", "critical"),
+    ("it went wrong", "timeout", "non_critical"),
+    ("it went wrong", None, "non_critical"),
+    ("no such column: nam", "timeout", "non_critical"),
+    ("not authorized", "denied", "critical"),
+]
+
+
+@pytest.mark.parametrize(("error", "kind", "severity"), KINDS)
+def test_the_class_is_that_of_the_runner_s_kind(error: str, kind: str | None, severity: str) -> None:
+    found = judge_attempt({"success": False, "error": error, "error_kind": kind}, None)
+    assert found.severity == severity and found.result["should_refine"] is (severity == "critical")
+    assert kind is None or f"kind:{kind}" in found.result["reasoning"]
+
+
+@pytest.mark.parametrize("refine_on", ["critical", "failure", "mismatch"])
+def test_what_is_fatal_is_never_tried_again(refine_on: Any) -> None:
+    gone = {"success": False, "error": "database disk image is malformed", "error_kind": "syntax"}
+    found = judge_attempt(gone, None, refine_on=refine_on)
+    assert (found.severity, found.rule, found.result["should_refine"]) == ("fatal", "code", False)
+    assert found.suggestions == []
+
+
+PROJECTED = [  # (question, columns of the result, whether it has as many as were asked for)
+    (LISTED, 1, False),
+    (LISTED, 2, True),
+    (LISTED, 3, False),
+    ("Show the name and city of all customers, and also how much they spent.", 3, True),
+    ("Show the name and city of all customers, and also how much they spent.", 1, False),
+    ("Who?", 3, None),
+]
+
+
+@pytest.mark.parametrize(("question", "columns", "met"), PROJECTED)
+def test_a_result_has_as_many_columns_as_the_question_enumerates(question: str, columns: int, met: bool | None) -> None:
+    parts = quality_parts(question, {**RAN, "columns": ["c"] * columns}, VALID)
+    assert parts.get("projection") is met

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.errors import GraphRecursionError
 
 from nl2sql.agents.record import Episode
-from nl2sql.agents.reflection import reflect, stream
+from nl2sql.agents.reflection import nodes, reflect, stream
 from nl2sql.agents.reflection.graph import compiled
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
@@ -284,6 +285,39 @@ def test_a_thread_keeps_the_attempts_that_it_began_with(shop: Path, tmp_path: Pa
         events.close()
         *_, last = stream(Question(QUESTION), Resources(failing, database), few, **place)
     assert last.episode is not None and last.episode.flags["iterations"] == 8
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 5])
+def test_a_graph_that_goes_round_ends_at_a_limit_of_its_attempts(
+    attempts: int, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def round_and_round(state: Any, work: Any) -> dict[str, Any]:
+        return {"next_action": "get_schema"}
+
+    monkeypatch.setattr(nodes, "plan", round_and_round)
+    config, visited = build_config({"reflect": {"max_iterations": attempts}}), []
+    with SqliteDatabase(shop) as database, pytest.raises(GraphRecursionError):
+        resources = Resources(ScriptedModel([]), database)
+        for event in stream(Question(QUESTION), resources, config, checkpoints=tmp_path / "threads.db"):
+            visited.append(event.node)
+    assert len(visited) == 8 * attempts + 6  # what an episode of so many failures may visit
+
+
+def test_a_query_that_failed_is_not_refused_by_the_reflection(shop: Path) -> None:
+    episode = play(shop, [WRONG, RIGHT])
+    assert [entry["by"] for entry in episode.flags["rejected"]] == ["validate_sql"]
+    decided = [(entry["reason"], entry["status"]) for entry in episode.decision_log if entry["decision"] == "reflect"]
+    assert decided == [("unknown_column:nam", "reject"), ("ok", "accept")]
+
+
+def test_a_result_that_was_cut_and_a_slow_one_are_told(shop: Path) -> None:
+    counted = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) SELECT MAX(i) FROM n"
+    config = {"reflect": {"slow_s": 0.001}, "execution": {"max_rows": 2}}
+    episode = play(shop, [f"SELECT name FROM customers WHERE ({counted}) > 1"], config)
+    (seen,) = reflections(episode)
+    slow, cut = seen["reflection_result"]["issues"]
+    assert slow.startswith("Query took") and cut == "Query returned more rows than are kept"
+    assert episode.finish == "finish"
 
 
 # --------------------------------------------------------------------------------------------------- around it
