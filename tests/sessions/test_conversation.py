@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -156,6 +157,20 @@ def test_a_session_over_another_database_is_refused(database: Database) -> None:
         conversation(database, store=store, session_id="s")
 
 
+@pytest.mark.parametrize(("tables", "refused"), [(("singer", "customers"), False), (("customers", "singer"), True)])
+def test_the_last_turn_says_which_database_a_session_is_over(
+    tables: tuple[str, str], refused: bool, database: Database
+) -> None:
+    store = MemoryStore()
+    for table in tables:
+        store.add("local", "s", Turn(f"How many of {table}?", sql=f"SELECT count(*) FROM {table}"))
+    if refused:
+        with pytest.raises(UsageError, match="is over another database"):
+            conversation(database, store=store, session_id="s")
+    else:
+        assert len(conversation(database, store=store, session_id="s").history) == 2
+
+
 def test_a_reset_forgets_the_session_and_begins_another(database: Database) -> None:
     store = MemoryStore()
     talk = conversation(database, store=store)
@@ -172,6 +187,11 @@ def test_a_notebook_shows_what_was_understood_and_runs_no_markup(database: Datab
     page = talk._repr_html_()
     assert f"understood as: {HOW_MANY} {IN_BERN}" in page and "<script>" not in page and "&lt;script&gt;" in page
     assert f"over {database.name}: 2 turns" in repr(talk)
+
+
+def test_a_new_session_has_a_name_that_nobody_can_guess(database: Database) -> None:
+    names = {conversation(database).session_id for _ in range(100)}
+    assert len(names) == 100 and all(re.fullmatch("[0-9a-f]{32}", name) for name in names)
 
 
 def test_users_of_a_machine_are_different_owners(monkeypatch: pytest.MonkeyPatch) -> None:

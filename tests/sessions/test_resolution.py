@@ -12,6 +12,7 @@ from nl2sql.interfaces import Completion, Question, Resources, Turn, Usage
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.sessions.detection import evidence_of
 from nl2sql.sessions.resolution import resolve, turn_meant
+from nl2sql.sessions.saying import with_new_values
 
 COUNTED = Turn("How many products are red?", "", "SELECT COUNT(*) FROM products WHERE colour = 'red'")
 
@@ -76,6 +77,23 @@ def test_concat_puts_the_shown_questions_before_it(sales):
     turns = [Turn(f"Question {n}?", sql=TOP) for n in range(5)]
     resolution = resolve(follow_up("And Q4?", *turns), resources(sales), config("concat", shown=2))
     assert resolution.resolved_query == "Question 3? Question 4? And Q4?"
+
+
+WHERE = "SELECT name FROM t WHERE city = '{}' AND size = {}"
+REPLACED = [  # (question, values before, values after, the question with the new ones)
+    ("Which are in Bern of size 3?", ("Bern", 3), ("Oslo", 3), "Which are in Oslo of size 3?"),
+    ("Which are in Bern of size 3?", ("Bern", 3), ("Oslo", 4), "Which are in Oslo of size 4?"),
+    ("Which in Bern are of Bern's size 3?", ("Bern", 3), ("Oslo", 3), ""),  # it stands twice
+    ("Which 3 in Bern are of size 3?", ("Bern", 3), ("Bern", 4), ""),
+    ("Which are in the capital?", ("Bern", 3), ("Oslo", 3), ""),  # it does not stand there
+    ("Which are in Bernex of size 3?", ("Bern", 3), ("Oslo", 3), ""),  # nor as a part of a word
+    ("Which are in Bern of size 3?", ("Bern", 3), ("Bern", 3), ""),
+]
+
+
+@pytest.mark.parametrize(("question", "before", "after", "wanted"), REPLACED)
+def test_a_value_that_stands_once_is_replaced_in_the_question(question, before, after, wanted):
+    assert with_new_values(question, WHERE.format(*before), WHERE.format(*after)) == wanted
 
 
 def test_oracle_is_the_benchmark_s_own_text(sales):

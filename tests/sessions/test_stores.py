@@ -18,6 +18,7 @@ from session_stores import NO_REDIS
 
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.interfaces import Turn
+from nl2sql.sessions import stores
 from nl2sql.sessions.redis_store import RedisStore, list_key, turns_key
 from nl2sql.sessions.sqlite_store import SqliteStore
 from nl2sql.sessions.stores import EnduringStore, MemoryStore, SessionStore, open_store, shown_address
@@ -284,6 +285,42 @@ def test_a_file_that_fails_in_mid_conversation_does_not_end_it(tmp_path: Path) -
     assert asked(store, "ada", "s") == ["one", "two"] and store.sessions("ada") == ["s"]
     assert len(said) == 1 and "go on in memory" in said[0] and str(tmp_path) in said[0]
     store.close()
+
+
+@pytest.mark.parametrize("by", ["this program", "another one"])
+def test_a_deleted_session_does_not_live_on_in_memory(by: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with closing(EnduringStore(SqliteStore(path), lambda _: None)) as store:
+        for session in ("s", "stays"):
+            store.add("ada", session, turn("one"))
+        with closing(SqliteStore(path)) as other:
+            assert (store if by == "this program" else other).delete("ada", "s") is True
+        assert asked(store, "ada", "s") == []
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DROP TABLE session_turns")
+        assert asked(store, "ada", "stays") == ["one"], "it goes on in memory"
+        assert asked(store, "ada", "s") == [] and store.sessions("ada") == ["stays"]
+
+
+def test_turns_of_another_program_are_kept_in_memory_too(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with closing(EnduringStore(SqliteStore(path), lambda _: None)) as store:
+        with closing(SqliteStore(path)) as other:
+            other.add("ada", "s", turn("by another program"))
+        assert asked(store, "ada", "s") == ["by another program"]
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("DROP TABLE session_list")
+        store.add("ada", "s", turn("two"))
+        assert asked(store, "ada", "s") == ["by another program", "two"]
+
+
+def test_memory_forgets_the_session_that_rested_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stores.MOST_SESSIONS == 10_000
+    monkeypatch.setattr(stores, "MOST_SESSIONS", 2)
+    store = MemoryStore()
+    for session in ("one", "two", "one", "three"):
+        store.add("ada", session, turn(session))
+    assert store.sessions("ada") == ["three", "one"] and store.history("ada", "two") == []
 
 
 # ----------------------------------------------------------------------------------------------------- Redis
