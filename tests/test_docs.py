@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import subprocess
 import sys
@@ -20,6 +21,12 @@ def test_conformance_table_names_every_transcript_and_only_tests_that_exist() ->
             file, _, test = name.partition("::")
             assert (ROOT / file).exists(), name
             assert not test or f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), name
+
+
+def test_what_stands_for_a_name_of_the_specification_is_there() -> None:
+    text = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(nl2sql(?:\.\w+)+)`", text.partition("## Other names")[2].partition("\n## ")[0]))
+    assert len(named) > 20 and [name for name in sorted(named) if pkgutil.resolve_name(name) is None] == []
 
 
 def test_command_line_reference_is_current() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -300,6 +301,48 @@ def test_the_last_failed_attempt_and_its_success_are_learned(
     with Corpus(tmp_path / "corpus.db", create=True) as corpus:
         stored = [(row["failed_sql"], row["successful_sql"]) for row in corpus.rows()]
     assert stored == [tuple(f"SELECT {column} FROM customers" for column in pair) for pair in pairs]
+
+
+NO_COUNT, OVERFLOWS = " city FROM customers", " COUNT(*) FROM customers WHERE abs(-9223372036854775808) > 0"
+COUNT = "How many customers are there?"
+
+
+def test_what_failed_in_any_check_or_its_run_is_an_earlier_failure(database: Database) -> None:
+    checks = ["validate_sql", "validate_constraints"]
+    steps = [*ORDER[:2], *checks, "repair_sql", *checks, "run_sql", "repair_sql", "validate_sql", "repair_sql"]
+    config = {"react": {"max_steps": 12}, "repair": {"guidance": "patterns"}}
+    episode = play(database, config, [NO_COUNT, OVERFLOWS, " nam FROM customers", RIGHT], steps, text=COUNT)
+    last = repair_prompts(episode)[2]
+    assert f"This failed before:\nSELECT{NO_COUNT};\nError: missing_agg:COUNT" in last
+    assert f"This failed before:\nSELECT{OVERFLOWS};\nError: integer overflow" in last
+
+
+def test_what_failed_in_its_run_is_learned_from(database: Database, tmp_path: Path) -> None:
+    ran = [*ORDER[2:3], "validate_constraints", "run_sql"]
+    config = {"react": {"max_steps": 12}, "repair": {"learn": True, "corpus": str(tmp_path / "corpus.db")}}
+    texts = [OVERFLOWS, " COUNT(*) FROM customers"]
+    play(database, config, texts, [*ORDER[:2], *ran, "repair_sql", *ran, "finish"], text=COUNT)
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        (row,) = corpus.rows()
+    assert (row["failed_sql"], row["successful_sql"]) == tuple(f"SELECT{text}" for text in texts)
+    assert row["error_msg"] == "integer overflow"
+
+
+def test_a_search_may_take_as_long_as_the_configuration_says(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Corpus.search
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(1.0)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(Corpus, "search", slow)
+    config = {"repair": {"guidance": "patterns+corpus", "corpus": str(tmp_path / "corpus.db"), "search_s": 60}}
+    with Corpus(tmp_path / "corpus.db", create=True) as corpus:
+        corpus.store_fix("no such column: nam", "SELECT nam FROM customers", "SELECT name FROM customers", "All names")
+    (prompt,) = repair_prompts(play(database, config, [" nam FROM customers", RIGHT], STEPS))
+    assert "All names" in prompt
 
 
 def test_the_threshold_of_the_configuration_decides(database: Database, tmp_path: Path) -> None:

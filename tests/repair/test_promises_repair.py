@@ -138,7 +138,7 @@ def test_a_dry_run_checks_names_in_double_quotes_and_runs_nothing(
 ) -> None:
     answer = explain_analyze(sql, database)
     assert (answer.error, answer.valid) == (error, error is None)
-    assert (answer.explain is None) is (answer.repair_guidance is not None) is (error is not None)
+    assert (answer.repair_guidance is None) is bool(answer.explain and answer.explain["plan"]) is (error is None)
 
 
 FAILED, ERROR = "SELECT nam FROM customers", "no such column: nam"
@@ -241,7 +241,7 @@ STARTS = [
         (f"SELECT name FROM customers {kind}JOIN nowhere", "SELECT name FROM customers")
         for kind in ("", "LEFT ", "RIGHT ", "FULL OUTER ", "NATURAL ", "CROSS ", "INNER ")
     ],
-    ("SELECT name FROM customers", ""),  # sound as it is
+    ("SELECT name FROM customers WHERE city = 'Bern'", ""),  # sound as it is
     ("SELECT nam FROM customers WHERE city = 'Bern'", ""),
 ]
 
