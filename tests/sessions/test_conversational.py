@@ -131,7 +131,8 @@ def test_an_edited_answer_without_an_edit_is_asked_of_the_controller(sales):
 @pytest.mark.parametrize("clarify", [True, False])
 def test_nothing_that_is_known_is_asked_back_by_switch(clarify, seen, sales):
     handed, named = seen
-    episode = asked(named, Question("Who won the match?"), sales, clarify=clarify)
+    switch = {"clarify": True} if clarify else {}
+    episode = asked(named, Question("Who won the match?"), sales, **switch)
     assert (episode.finish == "clarification_needed") is clarify and bool(handed) is not clarify
     if clarify:
         assert "regions, products, sales" in episode.flags["clarification"]

@@ -118,11 +118,12 @@ def test_the_number_of_iterations_is_reflect_s(database: Database, store: Sessio
             asked.append(1)
             return super().generate(*arguments, **options)
 
-    for iterations in (1, 2):
+    for iterations in (1, 2, 3):
         asked.clear()
         model = Counted([" nowhere FROM nothing"], on_exhausted="repeat")
         options: dict[str, Any] = {"database": database, "model": model, "store": store}
-        assert generate_sql_with_agent("Which?", "s", iterations, **options)["error"]
+        given = [] if iterations == 3 else [iterations]  # 3 is the default
+        assert generate_sql_with_agent("Which?", "s", *given, **options)["error"]
         assert len(asked) == iterations
     with pytest.raises(UsageError, match="max_iterations=0; expected at least 1"):
         generate_sql_with_agent("Which?", "s", 0, **options)

@@ -64,7 +64,8 @@ def test_a_first_failure_and_a_second_success_end_at_iteration_two(shop: Path) -
     assert actions(episode).count("reflect") == 2 and "repair_sql" in actions(episode)
     first, second = reflections(episode)
     assert first["reflection_result"]["should_refine"] and not first["reflection_result"]["is_acceptable"]
-    assert first["severity"] == "critical" and first["quality_score"] == 0 and first["next_strategy"] == "repair"
+    assert first["severity"] == "critical" and first["quality_score"] == 0
+    assert (first["next_strategy"], second["next_strategy"]) == ("repair", None)
     assert second["reflection_result"] == {
         "is_acceptable": True,
         "should_refine": False,
@@ -83,11 +84,15 @@ def test_a_model_that_always_fails_stops_at_max_iterations(shop: Path) -> None:
     assert last["should_refine"] and not last["is_acceptable"]
 
 
-def test_the_errors_so_far_go_into_the_next_generation(shop: Path) -> None:
-    _, second, third = user_turns(play(shop, [WRONG, OTHER, RIGHT]))
+@pytest.mark.parametrize("level", ["error", "patterns"])
+def test_the_errors_so_far_go_into_the_next_generation(level: str, shop: Path) -> None:
+    config = {"reflect": {"max_iterations": 4}, "repair": {"guidance": level}}
+    _, second, third, fourth = user_turns(play(shop, [WRONG, OTHER, "SELECT x FROM orders", RIGHT], config))
     assert "This failed before" not in second
     assert "Error: unknown_table:customer" in third
     assert "This failed before:\nSELECT nam FROM customers;\nError: unknown_column:nam" in third
+    earlier = re.findall(r"This failed before:\n(.*?);\n", fourth)
+    assert earlier == [WRONG, OTHER] and third.count("This failed before") == 1
 
 
 def test_what_the_guardrails_reject_is_a_failed_attempt(shop: Path) -> None:
@@ -122,8 +127,9 @@ COUNT = "How many customers are there?"
 COUNTED = "SELECT COUNT(*) FROM customers"
 
 
-def test_by_default_a_query_that_runs_is_accepted_though_it_lacks_something(shop: Path) -> None:
-    episode = play(shop, [RIGHT, COUNTED], question=COUNT)
+@pytest.mark.parametrize("gate", ["", "intent_gate", "constraints_gate"])  # the one that is off; the other tells it
+def test_by_default_a_query_that_runs_is_accepted_though_it_lacks_something(gate: str, shop: Path) -> None:
+    episode = play(shop, [RIGHT, COUNTED], {"react": {gate: False}} if gate else {}, question=COUNT)
     assert episode.flags["iterations"] == 1 and episode.finish == "finish"
     assert "missing_agg:COUNT" in reflections(episode)[0]["reflection_result"]["issues"][0]
 
@@ -257,6 +263,7 @@ def test_an_interrupted_thread_goes_on_where_it_stopped(shop: Path, tmp_path: Pa
         assert last.episode.flags["iterations"] == 2 and actions(last.episode).count("reflect") == 2
         *_, last = stream(Question(QUESTION), Resources(model(RIGHT), database), build_config({}), **place)
         assert last.episode is not None and last.episode.flags["iterations"] == 1, "a finished thread begins anew"
+        assert len(reflections(last.episode)) == 1
     with sqlite3.connect(tmp_path / "threads.db") as connection:
         assert connection.execute("SELECT COUNT(*) FROM checkpoints").fetchone()[0] > 0
 
