@@ -125,7 +125,23 @@ def test_a_rejected_repair_is_regenerated_once_and_then_repaired_again(shop: Pat
     replies = [*FIRST, UNKNOWN_COLUMN, "validate_sql", "repair_sql", "no idea", "finish", "none", "finish", RIGHT]
     episode, model = play(shop, *replies, *CHECKS, "run_sql", "finish", config=LONG)
     assert forced(episode) == ["finish->generate_sql", "finish->repair_sql"] and episode.finish == "finish"
-    assert "unknown_column:state" in model.sql_prompts()[-1]
+    assert f"{UNKNOWN_COLUMN};\n" in model.sql_prompts()[-1] and "unknown_column:state" in model.sql_prompts()[-1]
+
+
+def test_a_run_that_failed_says_nothing_of_another_query(shop: Path) -> None:
+    """What is rejected after a repair demands no repair for the failure that the repair has mended."""
+    failed_run = [*FIRST, FAILS_IN_ITS_RUN, *CHECKS, "run_sql", "repair_sql", RIGHT]
+    replies = [*failed_run, "generate_sql", "no idea", "generate_sql", "none", "finish"]
+    episode, _ = play(shop, *replies, config=LONG | {"max_steps": 9, "vanilla": False})
+    assert forced(episode) == [] and observations(episode, "finish")[0]["error"].startswith("blocked")
+
+
+def test_a_run_that_failed_is_told_in_the_engine_s_words_whatever_the_question_demands(shop: Path) -> None:
+    lacking = FAILS_IN_ITS_RUN.replace("COUNT(*)", "status")
+    config = LONG | {"constraints_gate": False, "vanilla": False}
+    episode, _ = play(shop, *FIRST, lacking, *CHECKS, "run_sql", "finish", config=config | {"max_steps": 6})
+    assert [seen["error"] for seen in observations(episode, "run_sql")] == ["integer overflow"]
+    assert episode.flags["rejected"] == []
 
 
 def test_the_last_error_is_set_by_every_failure_and_cleared_by_an_accepted_candidate(shop: Path) -> None:

@@ -64,12 +64,20 @@ def test_generate_and_repair_are_shown_the_linked_schema(tmp_path: Path, linking
 
 def test_the_loop_is_shown_the_whole_schema_and_then_the_linked_one(tmp_path: Path) -> None:
     things = make_database(tmp_path / "things.sqlite", EIGHT)
-    episode, _ = play(things, "link_schema", "link_schema", config=SHORT | {"max_steps": 2})
+    replies = ["extract_constraints", "link_schema", "get_schema"]
+    episode, _ = play(things, *replies, config=SHORT | {"max_steps": 3})
     head = episode.transcript.split("Observation: ")
-    assert [part.count("colour") for part in head[1:3]] == [8, 6] and "colour0 TEXT" in head[1]
+    assert [part.count("colour") for part in head[1:]] == [8, 6, 0, 6, 8] and "colour0 TEXT" in head[1]
     assert 'Action: link_schema[{"max_tables": 6}]' in episode.transcript
     (linked,) = observations(episode, "link_schema")
     assert linked["changed"] is True and linked["schema_text"].count("colour") == 6
+
+
+def test_a_link_schema_that_gives_nothing_leaves_the_whole_schema(shop: Path) -> None:
+    tools = {"link_schema": lambda state, args: {"schema_text": "", "changed": False}}
+    episode, model = play(shop, *FIRST, RIGHT, config=SHORT | {"max_steps": 2}, tools=tools)
+    assert "customers" in model.sql_prompts()[0].partition("Question:")[0]
+    assert episode.transcript.count("Observation: customers(") == 2
 
 
 def test_repair_sql_shows_the_failed_query_and_its_error(shop: Path) -> None:
