@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from nl2sql.errors import UsageError
 from nl2sql.repair.embeddings import Embedder, HashedNgrams, embedder_named
 from nl2sql.repair.guidance import SimilarFix
-from nl2sql.repair.index import IndexFactory, SearchIndex, in_memory
+from nl2sql.repair.index import Array, IndexFactory, SearchIndex, in_memory
 from nl2sql.repair.signatures import error_signature, fix_identity, mask_error, query_identity, skeleton
 from nl2sql.repair.store import CORPUS, Fix, History, open_corpus
 from nl2sql.sql.same import same_words
@@ -230,14 +230,16 @@ class Corpus:
         exclude: leave out what was stored with this ``source`` (the question that is being asked right now).
         """
         asked, words = np.split(self._vector(mask_error(error, failed_sql, dialect), failed_sql, dialect), 2)
-        by_both = by_words = asked, None
-        if failed_sql.strip():
+        by_both: tuple[Array, Array | None] = (asked, None)
+        by_words = by_both
+        if failed_sql.strip():  # a query's first half is its description: only the words count, and count twice
             by_both, by_words = (asked, words), (0 * asked, 2 * words)
         with self._lock:
             hits = self._index(FIXES, dialect).search(*by_both, limit=limit, threshold=threshold, exclude=exclude)
             found = list(self._similar(FIXES, hits))
             known = [failed_sql, *(fix.sql for fix in found)]
-            wanted = {"limit": limit + len(known), "threshold": max(threshold, SHARED), "exclude": exclude}
+            wanted: dict[str, Any] = {"threshold": max(threshold, SHARED), "exclude": exclude}
+            wanted["limit"] = limit + len(known)  # those that are known already are left out
             for query in self._similar(QUERIES, self._index(QUERIES, dialect).search(*by_words, **wanted)):
                 if not any(same_words(query.sql, other, dialect) for other in known):
                     found.append(query)
@@ -340,9 +342,9 @@ class Corpus:
     def _similar(self, table: str, hits: Sequence[tuple[str, float]]) -> Iterator[SimilarFix]:
         """The rows behind the hits of a search, in their order."""
         for id, score in hits:
-            [(sql, description)] = self._rows(f"SELECT {SHOWN[table]} FROM {table} WHERE {KEYS[table]} = ?", id)
             close = round(min(score, 1.0), 4)
-            yield SimilarFix(query_id=UUID(id), sql=sql, description=description or "", similarity_score=close)
+            for sql, text in self._rows(f"SELECT {SHOWN[table]} FROM {table} WHERE {KEYS[table]} = ?", id):
+                yield SimilarFix(query_id=UUID(id), sql=sql, description=text or "", similarity_score=close)
 
     def _state(self) -> tuple[int, int]:
         counts = dict(self._rows("SELECT name, value FROM corpus_state"))
