@@ -215,7 +215,7 @@ def _disambiguated(sql: str, names: SchemaNames) -> Iterator[str]:
 
 
 REPAIRS: dict[str, Sequence[Callable[[str, SchemaNames], Iterator[str]]]] = {
-    "unknown_table": (_known_table,),
+    "unknown_table": (_known_table, _known_alias),
     "scope_error": (_known_alias, _other_table, _joined, moved_conditions),
     "unknown_column": (_known_alias, _other_table, _joined, _known_column),
     "ambiguous_column": (_disambiguated,),

@@ -48,6 +48,7 @@ def test_a_critical_error_is_retried_with_advice(sql: str, advised: str, shop: P
         found = judge_attempt(executed(shop, sql), None, sql=sql, schema=database.schema())
     assert found.severity == "critical" and found.result["should_refine"] and not found.result["is_acceptable"]
     assert found.result["issues"] and advised in " ".join(found.suggestions)
+    assert len(found.suggestions) == 2, "the broken rule, and what to do instead"
 
 
 def test_an_empty_result_is_reported_and_accepted(shop: Path) -> None:
