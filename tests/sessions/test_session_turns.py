@@ -45,8 +45,9 @@ def test_a_result_is_summed_up_without_a_value_of_it(result: Any, wanted: str) -
 def test_a_new_turn_has_the_time_in_utc_and_the_question_it_was_resolved_to() -> None:
     turn = new_turn("What about Q4?", "SELECT 1", RunResult(True, ("n",), ((1,),)), "Top 10 products in Q4")
     assert turn.resolved_query == "Top 10 products in Q4" and turn.results_summary == "1 rows, columns: n"
-    moment = datetime.fromisoformat(turn.timestamp)
-    assert moment.tzinfo == UTC and abs((datetime.now(UTC) - moment).total_seconds()) < 600
+    for text in (turn.timestamp, turn_of({"user_query": "one that came without a time"}).timestamp):
+        moment = datetime.fromisoformat(text)
+        assert moment.tzinfo == UTC and abs((datetime.now(UTC) - moment).total_seconds()) < 600
     assert new_turn("How many?", "SELECT 1", None).resolved_query == "How many?"
 
 
