@@ -59,7 +59,9 @@ def pack(options: argparse.Namespace) -> int:
     fields = {name: reader.fields[f"qwen2.{name}"].contents() for name in SHAPE_FIELDS}
     weights_out(reader, kept, options, fields)
     print(json.dumps({"packs": len(rounds), "held_out": len(held_out), "tokens_kept": len(kept)}))
-    print(json.dumps({"tokens": sum(len(ids) for ids, *_ in rounds), "learned": sum(int(m.sum()) for _, m, *_ in rounds)}))
+    print(
+        json.dumps({"tokens": sum(len(ids) for ids, *_ in rounds), "learned": sum(int(m.sum()) for _, m, *_ in rounds)})
+    )
     return 0
 
 
@@ -333,7 +335,7 @@ def model_of(shape: Shape, vocabulary: int, rank: int, scale: float, device: Any
 
 @dataclass(frozen=True)
 class Row:
-    """Packs in one row: ids, positions, pack and part (see ``read_rows``) of every token; what is learned behind what."""
+    """Packs in one row: ids, positions, pack and part (``read_rows``) of every token; what is learned behind what."""
 
     ids: Any
     positions: Any
@@ -519,7 +521,9 @@ def load_weights(model: Any, about: dict[str, Any], folder: Path, device: Any, b
     """Wait for the parts, then put every tensor in its place."""
     import torch
 
-    while missing := [n for n, size in about["parts"] if not (folder / n).is_file() or (folder / n).stat().st_size < size]:
+    while missing := [
+        n for n, size in about["parts"] if not (folder / n).is_file() or (folder / n).stat().st_size < size
+    ]:
         say(began, f"waiting for {len(missing)} parts")
         time.sleep(3)
     blob = torch.from_numpy(np.concatenate([np.fromfile(folder / n, np.uint8) for n, _ in about["parts"]]))
@@ -536,7 +540,9 @@ TOP = ("token_embd.weight", "output.weight")
 def save(model: Any, options: argparse.Namespace, log: Sequence[dict[str, float]]) -> None:
     """The adapter in float16, and what the training said."""
     found = {name: p.detach().half().cpu().numpy() for name, p in model.named_parameters()}
-    recipe = {name: getattr(options, name) for name in ("rank", "alpha", "rate", "warmup", "rows", "batch_rows", "seed")}
+    recipe = {
+        name: getattr(options, name) for name in ("rank", "alpha", "rate", "warmup", "rows", "batch_rows", "seed")
+    }
     about = json.dumps({"recipe": recipe, "log": list(log)})
     options.out.parent.mkdir(parents=True, exist_ok=True)
     partial = options.out.with_name(f"{options.out.name}.part.npz")
@@ -580,7 +586,9 @@ def reduced(down: np.ndarray, up: np.ndarray, rank: int) -> tuple[np.ndarray, np
     return roots[:, None] * (right @ v[:rank].T).T, (left @ u[:, :rank]) * roots
 
 
-def peft_out(pairs: dict[str, tuple[np.ndarray, np.ndarray]], rank: int, alpha: float, options: argparse.Namespace) -> None:
+def peft_out(
+    pairs: dict[str, tuple[np.ndarray, np.ndarray]], rank: int, alpha: float, options: argparse.Namespace
+) -> None:
     from safetensors.numpy import save_file
 
     tensors = {}
