@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from nl2sql.errors import Nl2SqlError, UsageError
 
@@ -110,6 +110,20 @@ write / # @ in a password as %2F %23 %40
         expected = "expected FORM://USER:PASSWORD@HOST:PORT/NAME; write / # @ in a password as %2F %23 %40"
         raise UsageError(f"the address of {what} cannot be read; {expected}")
     return parts
+
+
+def with_password(address: str) -> str:
+    """A server's address with the variables in its password read from the environment, and no others.
+
+    >>> with_password("mysql://$HOME@box/$HOME")
+    'mysql://$HOME@box/$HOME'
+    """
+    head, colon, rest = address.partition("://")
+    account, at, place = rest.rpartition("@")
+    user, between, password = account.partition(":")
+    if not (colon and at and between and "$" in password):
+        return address
+    return f"{head}://{user}:{quote(os.path.expandvars(password), safe='%')}@{place}"
 
 
 def masked_data(value: Any, key: str) -> Any:

@@ -5,11 +5,10 @@
 
 Whatever is opened here is a regular file under its own name: no link, pipe, device or socket, so that nothing hangs and
 nothing elsewhere is read or changed. What is written has no second name (a hard link) either. ``most`` bounds the bytes
-that a file may have on opening and the bytes that are read of it. A folder is looked through by ``check_tree``.
+that a file may have on opening and the bytes that are read of it.
 
 Raises ``NotOpened`` for what is refused, and OSError where the system refuses (FileNotFoundError among them). Not
-covered: a link among the folders above ``path``, which whoever typed the path has chosen; a folder inside a run is held
-by ``check_tree``.
+covered: a link among the folders above ``path``, which whoever typed the path may have chosen.
 """
 
 from __future__ import annotations
@@ -83,23 +82,6 @@ def read_bytes(path: Path, most: int) -> bytes:
     if len(data) > most:  # it grew meanwhile
         raise NotOpened(f"{_named(path)} has more than {most:,} bytes; expected at most {most:,}")
     return data
-
-
-def check_tree(folder: Path, most: int = 20_000) -> None:
-    """Raises NotOpened where something below ``folder`` is neither a folder nor a regular file, or where there are more
-    than ``most`` names. ``folder`` itself may be a link: it was named by whoever asks."""
-    waiting, seen = [folder], 0
-    while waiting:
-        with os.scandir(waiting.pop()) as inside:
-            for entry in inside:
-                seen += 1
-                if seen > most:
-                    raise NotOpened(f"{_named(folder)} holds more than {most:,} files; expected the files of one run")
-                mode = entry.stat(follow_symlinks=False).st_mode
-                if stat.S_ISDIR(mode):
-                    waiting.append(Path(entry.path))
-                elif kind := kind_of(mode):
-                    raise _not_regular(Path(entry.path), kind)
 
 
 def _lstat_kind(path: Path) -> str:

@@ -64,7 +64,7 @@ def test_a_benchmark_a_controller_and_a_rule_of_a_package_score_by_name(installe
     assert "empty_result" not in report["suspicions"]  # the controller gave no rows along
     [trace, *_] = (tmp_path / "run" / "traces.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(trace)["rows"] and json.loads(trace)["columns"] == ["count(*)"]
-    again = nl2sql(installed, tmp_path, "eval", "--resume", "run", "--json", "--quiet")
+    again = nl2sql(installed, tmp_path, "eval", "--resume", "run", "--trust", "--json", "--quiet")
     assert again.returncode == 0 and json.loads(again.stdout)["metrics"] == report["metrics"]
 
 
@@ -82,7 +82,7 @@ def test_tools_and_gates_of_a_package_stand_in_the_loop(named: str, installed: P
     assert nl2sql(installed, tmp_path, *run, "--tool", named, "--gate", "no_star", "--out", str(folder)).stdout
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["plan"]["tools"] == [named] and manifest["plan"]["gates"] == ["no_star"]
-    again = nl2sql(installed, tmp_path, "eval", "--resume", str(folder), "--quiet")
+    again = nl2sql(installed, tmp_path, "eval", "--resume", str(folder), "--trust", "--quiet")
     assert "error:" not in again.stderr, again.stderr
     assert "an order in the last 90 days" in (folder / "traces.jsonl").read_text(encoding="utf-8")
 

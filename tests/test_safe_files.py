@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql.safe_files import NotOpened, check_tree, open_regular, read_bytes
+from nl2sql.safe_files import NotOpened, open_regular, read_bytes
 
 
 @pytest.fixture
@@ -57,13 +57,3 @@ def test_what_is_there_is_never_made_anew(laid):
     with open_regular(laid / "new", "xb") as file:
         file.write(b"x")
     assert read_bytes(laid / "new", 1) == b"x"
-
-
-def test_a_tree_holds_folders_and_regular_files_alone(laid, tmp_path):
-    with pytest.raises(NotOpened):
-        check_tree(laid)
-    for name in ("a", "b", "c"):
-        (tmp_path / "fine" / name).mkdir(parents=True)
-    check_tree(tmp_path / "fine")
-    with pytest.raises(NotOpened, match="more than 2 files"):
-        check_tree(tmp_path / "fine", most=2)

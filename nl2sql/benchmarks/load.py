@@ -82,6 +82,21 @@ def from_anywhere(name: str) -> str:
     return str(folder.absolute()) if name and folder.is_dir() else name
 
 
+def is_at_hand(name: str) -> bool:
+    """Whether ``name`` is packaged, or lies in ``NL2SQL_BENCHMARKS``: no path elsewhere, download or plugin."""
+    from nl2sql.config.plugins import plugins
+
+    if name in ("packaged", PACKAGED_DIALOGUES, VIZQL):
+        return True
+    if name.startswith("hf:") or name in plugins("benchmarks"):
+        return False
+    try:
+        folder = _find(name, None).resolve()
+    except (UsageError, OSError, ValueError, RuntimeError):
+        return False
+    return any(folder.is_relative_to(base.resolve()) for base in _search_path(None))
+
+
 def available_benchmarks(root: str | Path | None = None) -> list[str]:
     """Names that ``load_benchmark`` accepts now: what is packaged or a plugin, and folders in the search path."""
     from nl2sql.benchmarks.layouts import layout_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,14 +9,15 @@ from dataclasses import dataclass, field, replace
 from nl2sql.databases.engines import dialect_of, open_database
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Database, Question, content_key, question_key
-from nl2sql.machine import server_parts
+from nl2sql.machine import server_parts, with_password
 
 PLACE = "{db_id}"  # in a URL: the name of the question's database
 
 
 @dataclass
 class OnEngine:
-    """Questions over databases that ``url`` names, each opened once; ``$NAME`` in it is read from the environment."""
+    """Questions over databases that ``url`` names, each opened once; ``$NAME`` in its password is read from the
+    environment, so ``url`` is one that was typed (``runs.named`` sees to that)."""
 
     name: str
     questions: Sequence[Question]
@@ -30,7 +30,7 @@ class OnEngine:
         """The database of that id. Raises UsageError, DatabaseError where it cannot be opened."""
         with self._lock:
             if db_id not in self._open:
-                self._open[db_id] = open_database(os.path.expandvars(self.url).replace(PLACE, db_id))
+                self._open[db_id] = open_database(with_password(self.url).replace(PLACE, db_id))
             return self._open[db_id]
 
     def fingerprints(self) -> dict[str, str]:

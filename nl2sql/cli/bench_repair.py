@@ -19,6 +19,7 @@ from nl2sql.cli.options import (
     ModelOption,
     ServerOption,
     SetOption,
+    TrustOption,
 )
 from nl2sql.errors import UsageError
 
@@ -68,6 +69,7 @@ def bench_repair(
     no_cache: CacheOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
+    trust: TrustOption = False,
     out: Annotated[Path, typer.Option(help="Folder; the same command goes on, others add arms and models.")] = Path(
         "runs/bench-repair"
     ),
@@ -88,8 +90,8 @@ def bench_repair(
     """
     from nl2sql.agents.record import json_text
     from nl2sql.config import load_config
-    from nl2sql.runs.folder import read_manifest
-    from nl2sql.runs.plan import Plan
+    from nl2sql.runs.named import READ, Trust, check_named
+    from nl2sql.runs.plan import Plan, read_plan
     from nl2sql.runs.repair_bench.bench import Bench, arm, check_fixes, run_arms
     from nl2sql.runs.repair_bench.case_plan import LEARNED, CasePlan, open_cases
     from nl2sql.runs.repair_bench.table import repairs_text, summarise_repairs
@@ -100,8 +102,8 @@ def bench_repair(
     if corpus is not None and learn_from is not None:
         raise UsageError("--corpus and --learn-from both give the fixes of patterns+corpus; leave one out")
     check_fixes(chosen, corpus is not None or learn_from is not None)
-    for folder in run or ():
-        read_manifest(folder)  # before the cases are made, which takes a while
+    for folder in run or ():  # before the cases are made, which takes a while
+        check_named(folder, *read_plan(folder), Trust(trust), READ)
     settings = load_config(config or (), set_ or ())
     which = CasePlan(
         benchmark=str(Path(benchmark).absolute()) if os.sep in benchmark else benchmark,
@@ -125,7 +127,7 @@ def bench_repair(
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))
         given = _corpus(stack, corpus)
-        made, sources = stack.enter_context(open_cases(out, which, progress=not quiet))
+        made, sources = stack.enter_context(open_cases(out, which, progress=not quiet, trust=Trust(trust)))
         bench = Bench(
             cases=made,
             database=sources.database,

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nl2sql.cli.options import TrustOption, TypedUrlOption, trust_of
+
 if TYPE_CHECKING:
     from nl2sql.eval.comparison import Comparison, Group
+    from nl2sql.runs.named import Trust
 
 
 def compare_command(
@@ -33,6 +36,8 @@ def compare_command(
     replicas: Annotated[int, typer.Option(help="Perturbed replicas per database for TS; 0 leaves TS out.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
     max_rows: Annotated[int, typer.Option(help="Rows that one statement may return.")] = 100_000,
+    trust: TrustOption = False,
+    engine_url: TypedUrlOption = "",
     show: Annotated[int, typer.Option(help="Ids to list per line; 0 lists none, -1 all. --json always has all.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
@@ -59,7 +64,7 @@ def compare_command(
 
     asked = _asked(a, b)
     shared = None if asked is None else asked[0] & asked[1]
-    plans = _plans(a, b)
+    plans = _plans(a, b, benchmark, trust_of(trust, engine_url))
     plan = _common(plans, a, b) if plans and benchmark is None and asked is not None else {}
     if "benchmark" in plan.get("objects", ()):
         raise UsageError(
@@ -113,11 +118,17 @@ def compare_command(
         _print(sides, left_out, compared, show)
 
 
-def _plans(a: Path, b: Path) -> list[dict[str, Any]]:
-    """What the runs among the two were runs of; a control has the manifest of the run around it."""
+def _plans(a: Path, b: Path, benchmark: str | None, trust: Trust | bool) -> list[dict[str, Any]]:
+    """What the runs among the two were runs of; a control has the manifest of the run around it. Raises UsageError
+    where one names what the folder alone may not, unless a benchmark is named here."""
     from nl2sql.runs.folder import read_manifest
+    from nl2sql.runs.named import READ, check_named
+    from nl2sql.runs.plan import read_plan
 
     homes = [[folder for folder in (file, file.parent) if (folder / "manifest.json").is_file()] for file in (a, b)]
+    for near in homes:
+        if near:
+            check_named(near[0], *read_plan(near[0]), trust, READ if benchmark is None else ("engine_url",))
     return [dict(read_manifest(near[0])["plan"]) for near in homes if near]
 
 
@@ -149,12 +160,13 @@ def _common(plans: list[dict[str, Any]], a: Path, b: Path) -> dict[str, Any]:
 
 def _asked(a: Path, b: Path) -> tuple[set[str], set[str]] | None:
     """The ids of the questions that each of two run folders holds; None where one of them is a file."""
-    from nl2sql.runs.folder import iter_jsonl
+    from nl2sql.runs.folder import as_a_run_leaves, iter_jsonl
 
     files = [folder / "predictions.jsonl" for folder in (a, b)]
     if not all(file.is_file() for file in files):
         return None
-    first, other = ({str(line["id"]) for line in iter_jsonl(file)} for file in files)
+    with as_a_run_leaves(a):
+        first, other = ({str(line["id"]) for line in iter_jsonl(file)} for file in files)
     return first, other
 
 

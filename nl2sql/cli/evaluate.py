@@ -7,7 +7,7 @@ import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,10 +26,16 @@ from nl2sql.cli.options import (
     ServerOption,
     SetOption,
     ToolOption,
+    TrustOption,
     check_added,
 )
 from nl2sql.errors import Nl2SqlError, UsageError, typed
 
+if TYPE_CHECKING:
+    from nl2sql.runs.named import Trust
+
+AGAIN = ("benchmark", "engine_url", "controller", "model", "adapter", "tools", "gates")  # beside --resume: the same
+NAMES = {"tool": "tools", "gate": "gates"}  # option -> field of a plan
 MOST_WITH_GOLDS = 300  # a run of more questions gets a page without the rows of the golds, which have to be executed
 
 
@@ -95,6 +101,7 @@ def evaluate_command(
     address: AddressOption = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: a new one under runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder; nothing is done twice.")] = None,
+    trust: TrustOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print episodes, tokens and time; run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
@@ -113,16 +120,15 @@ def evaluate_command(
       nl2sql eval --model http://localhost:8000/v1#NAME --executor ray --address 10.0.0.1:6379
     """
     from nl2sql.runs import evaluate
+    from nl2sql.runs.named import Trust
 
     progress = not quiet
     if resume is not None:
-        allowed = {"resume", "executor", "address", "as_json", "quiet"}
-        extra = [name for name in context.params if name not in allowed and _was_given(context, name)]
-        if extra:
-            flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
-            raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
+        said = Trust(trust, _typed_again(context))
         with redirect_stdout(sys.stderr), open_executor(executor, address) as worker:
-            report = evaluate.resume(resume, progress=progress, executor=worker).report
+            report = evaluate.resume(resume, progress=progress, executor=worker, trust=said).report
+    elif trust:
+        raise UsageError("--trust is for the folder of --resume; leave it out")
     else:
         if limit is not None and limit < 1:
             raise UsageError(f"--limit {limit}: expected 1 or more")
@@ -163,6 +169,7 @@ def evaluate_command(
             gates=tuple(gate or ()),
         )
         plan = absolute(plan)
+        said = Trust(True, {"engine_url": plan.engine_url})
         if dry_run:
             from nl2sql.runs.estimate import estimate
 
@@ -181,19 +188,20 @@ def evaluate_command(
 
         print(summary_text(report))
         print(f"\nrun folder: {report['run']}")
-        print(f"report:     {_page(Path(report['run']), report['n'], progress)}")
+        print(f"report:     {_page(Path(report['run']), report['n'], progress, said)}")
         print(f"next:       {_next(Path(report['run']))}")
     if set(report["counts"]["finish"]) == {"error"}:
         raise typer.Exit(1)  # every single episode failed: nothing was measured
 
 
-def _page(folder: Path, questions: int, progress: bool) -> str:
+def _page(folder: Path, questions: int, progress: bool, trust: Trust) -> str:
     """The report of a run, written into its folder, or why it could not be and the command that writes it."""
     from nl2sql.runs.report.page import write_report
 
     try:
         golds = questions <= MOST_WITH_GOLDS
-        return str(write_report([folder], folder / "report.html", golds=golds, progress=progress, force=True))
+        page = folder / "report.html"
+        return str(write_report([folder], page, golds=golds, progress=progress, force=True, trust=trust))
     except Nl2SqlError as error:
         return f"not written ({error}); nl2sql report {typed(folder)} --out report.html"
 
@@ -206,6 +214,21 @@ def _next(folder: Path) -> str:
     if not (folder / "control").is_dir() or plan.engine_url or "benchmark" in plan.objects:
         return shlex.join(["nl2sql", "export-failures", str(folder), "--out", "failures.csv"])
     return shlex.join(["nl2sql", "compare", str(folder), str(folder / "control")])
+
+
+def _typed_again(context: typer.Context) -> dict[str, Any]:
+    """The settings of a resumed run that were typed beside it. Raises UsageError for others than may be."""
+    from nl2sql.runs.plan import Plan, absolute
+
+    given = {NAMES.get(name, name): name for name in context.params if _was_given(context, name)}
+    allowed = {"resume", "trust", "executor", "address", "as_json", "quiet", *AGAIN}
+    if extra := [name for field, name in given.items() if field not in allowed]:
+        flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
+        raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")
+    typed_now: dict[str, Any] = {field: context.params[name] for field, name in given.items() if field in AGAIN}
+    typed_now |= {field: tuple(typed_now[field]) for field in NAMES.values() if field in typed_now}
+    made = absolute(Plan(**typed_now))
+    return {field: getattr(made, field) for field in typed_now}
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nl2sql.cli.options import TrustOption, TypedUrlOption, trust_of
 from nl2sql.cli.runs import RunArgument
 from nl2sql.errors import UsageError
 
@@ -54,6 +55,8 @@ def export_command(
     golds: Annotated[
         bool, typer.Option("--golds/--no-golds", help="With the benchmark's golds, beside those texts.")
     ] = True,
+    trust: TrustOption = False,
+    engine_url: TypedUrlOption = "",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Export a run for another tool: Inspect AI, lm-evaluation-harness, MLflow, Weights & Biases, OpenTelemetry.
@@ -71,12 +74,14 @@ def export_command(
     import sys
 
     from nl2sql.runs.export.contents import Contents
+    from nl2sql.runs.folder import as_a_run_leaves
 
     address = _address(to, out, endpoint)
     texts = content if content is not None else address is None
     progress = not quiet and sys.stderr.isatty()
-    contents = Contents.of(run, content=texts, golds=golds, progress=progress)
-    count, place = _export(to, contents, out, address, progress)
+    with as_a_run_leaves(run):
+        contents = Contents.of(run, content=texts, golds=golds, progress=progress, trust=trust_of(trust, engine_url))
+        count, place = _export(to, contents, out, address, progress)
     said = "with" if texts else "without"
     print(f"exported {count} episodes of {run} to {place}, {said} their texts")
     if contents.note:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from nl2sql.errors import UsageError
+
+if TYPE_CHECKING:
+    from nl2sql.runs.named import Trust
 
 ModelOption = Annotated[
     str,
@@ -56,12 +59,29 @@ ConstrainOption = Annotated[
         "(SQL in the one style that the adapter learns)."
     ),
 ]
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Open what the run's manifest names: its code, addresses and paths, with your account and keys."
+    ),
+]
+TypedUrlOption = Annotated[
+    str, typer.Option("--engine-url", help="The run's own engine, typed again: its $PASSWORD is read only then.")
+]
 OWN = "or your own: FILE.py:function, module:function, a plugin."
 ToolOption = Annotated[
     list[str] | None,
     typer.Option("--tool", help="A tool to add to the loop: FILE.py:function, module:function, or a plugin's name."),
 ]
 GateOption = Annotated[list[str] | None, typer.Option("--gate", help="A gate to add to the loop, named likewise.")]
+
+
+def trust_of(trust: bool, engine_url: str = "") -> Trust:
+    """What ``--trust`` and ``--engine-url`` say of a run folder."""
+    from nl2sql.runs.named import Trust
+    from nl2sql.runs.plan import Plan, absolute
+
+    return Trust(trust, {"engine_url": absolute(Plan(engine_url=engine_url)).engine_url} if engine_url else {})
 
 
 def check_added(controller: str, added: Sequence[str]) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from nl2sql.cli.options import TrustOption, TypedUrlOption, trust_of
+
 
 def report_command(
     runs: Annotated[
@@ -17,6 +19,8 @@ def report_command(
     golds: Annotated[
         bool, typer.Option("--golds/--no-golds", help="Run the golds, to show their rows beside the predicted.")
     ] = True,
+    trust: TrustOption = False,
+    engine_url: TypedUrlOption = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
@@ -35,5 +39,12 @@ def report_command(
 
     from nl2sql.runs.report import write_report
 
-    path = write_report(runs, out, golds=golds, progress=not quiet and sys.stderr.isatty(), force=force)
+    path = write_report(
+        runs,
+        out,
+        golds=golds,
+        progress=not quiet and sys.stderr.isatty(),
+        force=force,
+        trust=trust_of(trust, engine_url),
+    )
     print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")

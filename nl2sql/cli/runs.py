@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated
 import typer
 
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
+from nl2sql.cli.options import TrustOption, TypedUrlOption, trust_of
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of nl2sql eval.")]
 
@@ -26,7 +28,7 @@ def runs_command(
       nl2sql runs
       nl2sql runs /data/runs --json
     """
-    from nl2sql.errors import UsageError, typed
+    from nl2sql.errors import UsageError, one_line, typed
     from nl2sql.runs.listing import entries
 
     if not folder.is_dir():
@@ -42,7 +44,7 @@ def runs_command(
     for entry in listed:
         score = "" if entry.ex is None else f"{100 * entry.ex:.1f}"
         what = (entry.controller, entry.model, entry.benchmark, str(entry.questions), score, entry.state)
-        rows.append((entry.path, f"{entry.began:%Y-%m-%d %H:%M}", *what))
+        rows.append((one_line(entry.path), f"{entry.began:%Y-%m-%d %H:%M}", *what))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
         print("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
@@ -55,15 +57,14 @@ def runs_command(
 
 def _going_on(folder: Path) -> str:
     """The command that goes on with an unfinished run: of a seed, its run's; of a cell, its ablation's."""
-    from nl2sql.errors import typed
-    from nl2sql.machine import from_json
-    from nl2sql.runs.folder import top_of
+    from nl2sql.errors import UsageError, one_line, typed
+    from nl2sql.runs.folder import read_json, top_of
 
     folder = top_of(folder)
-    with suppress(OSError, ValueError, KeyError, TypeError):  # no ablation, or a torn file
-        ablation = from_json((folder.parent / "ablation.json").read_text(encoding="utf-8"))
-        if command := ablation["command"]:  # none where it was started from Python
-            return str(command)
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, UsageError):  # no ablation, or a torn file
+        words = shlex.split(one_line(read_json(folder.parent / "ablation.json")["command"]))
+        if words[:2] == ["nl2sql", "ablate"]:  # none where it was started from Python
+            return shlex.join(words)
     return f"nl2sql eval --resume {typed(folder)}"
 
 
@@ -79,6 +80,8 @@ def replay_command(
     partial: Annotated[
         bool, typer.Option("--partial", help="Score what is finished of a run that is not; writes nothing.")
     ] = False,
+    trust: TrustOption = False,
+    engine_url: TypedUrlOption = "",
     executor: ExecutorOption = "local",
     address: AddressOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -99,24 +102,33 @@ def replay_command(
     import sys
 
     from nl2sql.agents.record import json_text
+    from nl2sql.errors import printable
     from nl2sql.runs.rescore import replay
     from nl2sql.runs.summary import summary_text
 
     progress = not quiet and sys.stderr.isatty()
     with open_executor(executor, address) as worker:
         report = replay(
-            run, overrides=set_ or (), replace=replace, partial=partial, progress=progress, executor=worker
+            run,
+            overrides=set_ or (),
+            replace=replace,
+            partial=partial,
+            progress=progress,
+            executor=worker,
+            trust=trust_of(trust, engine_url),
         ).report
     if as_json:
         print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
     else:
-        print(summary_text(report))
+        print(printable(summary_text(report)))
         if name := report.get("file"):
             print(f"\nanother scoring than the run's own: written to {run / name}")
 
 
 def check_run_command(
     run: RunArgument,
+    trust: TrustOption = False,
+    engine_url: TypedUrlOption = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check a run folder: every line readable, every question once and with its trace, nothing changed since.
@@ -125,13 +137,14 @@ def check_run_command(
     """
     from dataclasses import asdict
 
+    from nl2sql.errors import one_line
     from nl2sql.runs.check import check_run
 
     findings = []
-    for finding in check_run(run):
+    for finding in check_run(run, trust_of(trust, engine_url)):
         findings.append(finding)
         if not as_json:
-            print(f"{finding.status:4}  {finding.what}: {finding.detail}", flush=True)
+            print(one_line(f"{finding.status}") + "  " + one_line(f"{finding.what}: {finding.detail}"), flush=True)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False, indent=2))
     if any(finding.status == "fail" for finding in findings):
@@ -143,6 +156,8 @@ def export_failures_command(
     out: Annotated[Path, typer.Option(help="The file to write: NAME.csv or NAME.jsonl.")],
     metric: Annotated[str | None, typer.Option(help="Wrong under this metric; default EX. E.g. VA.")] = None,
     notes: Annotated[Path | None, typer.Option(help="Notes that a report's page has saved.")] = None,
+    trust: TrustOption = False,
+    engine_url: TypedUrlOption = "",
 ) -> None:
     """Write the wrong items of a run for annotation: question, gold, SQL, error, cause, label and comment.
 
@@ -152,10 +167,12 @@ def export_failures_command(
     In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe; JSON lines are verbatim.
     """
     from nl2sql.runs.export.failures import failures, write_failures
+    from nl2sql.runs.folder import as_a_run_leaves
     from nl2sql.runs.run import Run
 
     loaded = Run.load(run)
-    rows = failures(loaded, metric=metric, notes=notes)
+    with as_a_run_leaves(run):
+        rows = failures(loaded, metric=metric, notes=notes, trust=trust_of(trust, engine_url))
     write_failures(rows, out)
     first = next(iter(loaded.parts()))
     items = f"items of {first}, the first seed," if first else "items"

@@ -16,7 +16,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question
 from nl2sql.machine import from_json
+from nl2sql.safe_files import MEGABYTE, read_bytes
 
 ID_KEYS = ("id", "question_id", "qid", "instance_id")
 SQL_KEYS = (  # what is surely a prediction comes before what may be the gold beside it
@@ -49,6 +50,7 @@ DB_KEYS = ("db_id", "database_id", "db", "database", "db_name")
 NO_PREDICTIONS = ("gold", "gold_sql", "gold_query", "raw_sql", "prefill")  # the last two: of runs of ours
 NOT_UNSURE = frozenset((*SQL_KEYS, *TEXT_KEYS, *NO_PREDICTIONS))  # fields whose SQL is known for what it is
 BIRD_MARK = "\t----- bird -----\t"
+MOST_BYTES = 1024 * MEGABYTE  # of the predictions of a run folder; a file that is named may be a pipe
 SHOWN = 5  # ids or lines that a message names
 
 
@@ -63,7 +65,9 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
     path = Path(path)
     if (path / "predictions.jsonl").is_file():
         path = path / "predictions.jsonl"
-    text = _read_text(path, "predictions file")
+        text = _read_text(path, "predictions file", lambda file: read_bytes(file, MOST_BYTES))
+    else:
+        text = _read_text(path, "predictions file")
     reading = _Reading(path)
     kind = _kind(path, text)
     _READERS[kind](reading, text, questions)
@@ -156,9 +160,9 @@ class _Reading:
         self.predictions[id_] = sql.strip() if isinstance(sql, str) else ""
 
 
-def _read_text(path: Path, what: str) -> str:
+def _read_text(path: Path, what: str, read: Callable[[Path], bytes] = Path.read_bytes) -> str:
     try:
-        raw = path.read_bytes()
+        raw = read(path)
         wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
         return raw.decode("utf-16" if wide else "utf-8-sig")
     except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nl2sql.errors import Nl2SqlError, UsageError, typed
-from nl2sql.machine import from_json
-from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest
-from nl2sql.runs.plan import fingerprints, open_benchmark, read_plan
+from nl2sql.runs.folder import RunFolder, as_a_run_leaves, iter_jsonl, line_files, parts_of, read_json, read_manifest
+from nl2sql.runs.named import Trust, benchmark_of
+from nl2sql.runs.plan import fingerprints, read_plan
 from nl2sql.runs.rescore import changed_since, owed_of, questions_of, stores_of
+from nl2sql.safe_files import open_regular
 
 Status = Literal["ok", "warn", "fail"]
 LISTED = 3  # ids named in a finding
@@ -27,8 +29,8 @@ class Finding:
     detail: str
 
 
-def check_run(folder: str | Path) -> Iterator[Finding]:
-    """Look through a run folder (each seed of it), yielding findings as they are made.
+def check_run(folder: str | Path, trust: Trust | bool = False) -> Iterator[Finding]:
+    """Look through a run folder (each seed of it), yielding findings as they are made. trust: see ``runs.named``.
 
     Raises UsageError where there is no run, or one of another version. Databases are read for their fingerprints;
     nothing is executed and nothing is written.
@@ -40,18 +42,19 @@ def check_run(folder: str | Path) -> Iterator[Finding]:
         if name and not (part / "manifest.json").exists():
             yield Finding(f"{prefix}run", "warn", f"not started; nl2sql eval --resume {typed(path)}")
             continue
-        for finding in _check(part, path):
-            yield Finding(prefix + finding.what, finding.status, finding.detail)
+        with as_a_run_leaves(part):
+            for finding in _check(part, path, trust):
+                yield Finding(prefix + finding.what, finding.status, finding.detail)
 
 
-def _check(folder: Path, top: Path) -> Iterator[Finding]:
+def _check(folder: Path, top: Path, trust: Trust | bool) -> Iterator[Finding]:
     manifest = read_manifest(folder)
     wrote = manifest.get("environment", {})
     model, controller = manifest["model"].get("name"), manifest["controller"]["name"]
     by = f"nl2sql {wrote.get('nl2sql')} ({wrote.get('commit') or 'no commit'})"
     yield Finding("manifest", "ok", f"{controller} on {manifest['plan']['benchmark']}, model {model}, by {by}")
     readable = True
-    for file in sorted(folder.rglob("*.jsonl")):
+    for file in line_files(folder):
         if finding := _lines(file, file.relative_to(folder)):
             readable &= finding.status != "fail"
             yield finding
@@ -65,7 +68,7 @@ def _check(folder: Path, top: Path) -> Iterator[Finding]:
     done = f"all {len(manifest['questions'])} questions done"
     yield Finding("owed", "warn" if owed else "ok", f"{listed}; nl2sql eval --resume {typed(top)}" if owed else done)
     yield _report(folder, main, top)
-    yield _benchmark(folder)
+    yield _benchmark(folder, trust)
 
 
 def _lines(file: Path, name: Path) -> Finding | None:
@@ -74,8 +77,8 @@ def _lines(file: Path, name: Path) -> Finding | None:
             pass
     except Nl2SqlError as error:
         return Finding(str(name), "fail", str(error))
-    with file.open("rb") as opened:
-        opened.seek(max(0, file.stat().st_size - 1))
+    with open_regular(file) as opened:
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - 1))
         torn = opened.read(1) not in (b"", b"\n")
     detail = "its last line is torn (a killed process, a full disk); a resume cuts it and does the question again"
     return Finding(str(name), "warn", detail) if torn else None
@@ -114,8 +117,8 @@ def _report(folder: Path, main: RunFolder, top: Path) -> Finding:
     if not path.exists():
         return Finding("report", "warn", f"none yet; nl2sql eval --resume {typed(top)}")
     try:
-        items = {item["id"]: item["sql"] for item in from_json(path.read_text(encoding="utf-8"))["items"]}
-    except (ValueError, KeyError, TypeError):
+        items = {item["id"]: item["sql"] for item in read_json(path)["items"]}
+    except (OSError, ValueError, KeyError, TypeError):
         return Finding("report", "fail", f"not a report; write it anew with: nl2sql replay {typed(folder)}")
     predictions = main.predictions()
     if gone := items.keys() - {row["id"] for row in predictions}:
@@ -128,13 +131,13 @@ def _report(folder: Path, main: RunFolder, top: Path) -> Finding:
     return Finding("report", "fail" if stale else "ok", detail if stale else f"scores {len(items)} predictions")
 
 
-def _benchmark(folder: Path) -> Finding:
+def _benchmark(folder: Path, trust: Trust | bool) -> Finding:
     """Questions and databases are what they were."""
     plan, _ = read_plan(folder)
     if "benchmark" in plan.objects:
         return Finding("benchmark", "warn", f"{plan.benchmark} was given as an object; not looked at")
     try:
-        benchmark = open_benchmark(plan, {})
+        benchmark = benchmark_of(folder, trust)
         questions = questions_of(folder, benchmark)
         changed = changed_since(folder, fingerprints(benchmark, questions))
     except UsageError as error:

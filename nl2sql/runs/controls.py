@@ -29,7 +29,6 @@ class Control:
     text: str = "sql"
 
 
-FOLDERS = {"single_shot": "control", "equal_tokens": "control_equal_tokens"}  # store -> folder in the run's
 CONTROLS = (
     Control("with_guardrails", "single_shot", "ex_single_shot", "paired", "single_shot"),
     Control(

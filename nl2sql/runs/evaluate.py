@@ -16,9 +16,18 @@ from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Gate, Model, Tool
 from nl2sql.runs.carry_out import carry_out
 from nl2sql.runs.controls import control_stores
-from nl2sql.runs.folder import FORMAT, environment, locked, new_folder, read_manifest, write_json
+from nl2sql.runs.folder import (
+    FORMAT,
+    as_a_run_leaves,
+    environment,
+    locked,
+    new_folder,
+    read_manifest,
+    write_json,
+)
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
+from nl2sql.runs.named import Trust, check_code, check_named, check_same, code_files
 from nl2sql.runs.opened import Opened
 from nl2sql.runs.plan import Plan, absolute, plan_record, read_plan
 from nl2sql.runs.run import Run
@@ -145,6 +154,7 @@ def _keep_pooled_manifest(folder: Path, plan: Plan, config: Config, opened: Open
         "model": opened.fit(cells_of(plan, config)[0]).describe(),
         "questions": [question.id for question in opened.questions],
         "environment": environment(),
+        **({"code": code} if (code := code_files(plan)) else {}),
     }
     write_json(folder / "manifest.json", manifest)
 
@@ -159,19 +169,24 @@ def resume(
     gates: Mapping[str, Gate] | None = None,
     progress: bool = True,
     executor: Executor = LOCAL,
+    trust: Trust | bool = False,
 ) -> Run:
     """Continue an interrupted run from its manifest; what is finished is not done again.
 
-    A run that was given a Python object (benchmark, model, controller, tools, gates) needs it again.
-    Raises UsageError when there is nothing to resume, or when what the run depends on has changed since.
+    A run that was given a Python object (benchmark, model, controller, tools, gates) needs it again. trust: see
+    ``runs.named``. Raises UsageError when there is nothing to resume, when what the run depends on has changed since,
+    or for what the folder alone may not name.
     """
     path = Path(folder)
     plan, config = read_plan(path)
+    check_same(path, plan, trust)
+    check_named(path, plan, config, trust)
+    check_code(path, read_manifest(path), plan)
     executor.check(plan, config)
     objects = {"benchmark": benchmark, "model": model, "controller": controller, "tools": tools, "gates": gates}
     missing = [name for name in plan.objects if not objects[name]]
     if missing:
         call = f"nl2sql.resume({str(path)!r}, {', '.join(f'{name}=...' for name in missing)})"
         raise UsageError(f"{path} was started from Python; continue it there: {call}")
-    with Opened(plan, objects, executor) as opened:
+    with as_a_run_leaves(path), Opened(plan, objects, executor) as opened:
         return _carried_out(plan, config, path, opened, progress)

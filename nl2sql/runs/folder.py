@@ -4,15 +4,20 @@
 per question and ``traces.jsonl`` one line per episode (``trace_format``). Each line carries a content key of
 question, config, controller and model; on resume, lines of another key do not count. What a killed process or a full
 disk left half-done (a torn last line, a trace without its prediction) is dropped and its question is done again.
+
+A folder may be a stranger's: its files are opened by ``nl2sql.safe_files``, its manifest has the types of ``MANIFEST``,
+and what else breaks on its content is said of the folder (``as_a_run_leaves``). What its manifest names is opened by
+``nl2sql.runs.named``.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import platform
+import secrets
+import stat
 import subprocess
 import sys
 import threading
@@ -26,13 +31,40 @@ from typing import IO, Any, TypeAlias
 
 from nl2sql import __version__
 from nl2sql.agents.record import TRACE_FORMAT, Episode, episode_to_dict, json_text
-from nl2sql.errors import Nl2SqlError, UsageError, typed
+from nl2sql.errors import Nl2SqlError, UsageError, one_line, typed
 from nl2sql.machine import from_json
+from nl2sql.safe_files import MEGABYTE, NotOpened, open_regular, read_bytes
 
 FORMAT = 1  # of run folders; another number is another version's
 TICK_S = 10.0
 LOCK_TRIES = 4
+MOST_BYTES = {"manifest.json": 16 * MEGABYTE, "report.json": 64 * MEGABYTE, "traces.jsonl": 8192 * MEGABYTE}
+OTHER_BYTES = 1024 * MEGABYTE  # of another file
+LONGEST_LINE, MOST_LINES = 32 * MEGABYTE, 1_000_000  # of a file of lines
+MOST_VALUES = 2_000_000  # in one document or line of JSON: a list of nothing takes thirty times its text in memory
+MOST_SEEDS = 1000
+FOLDERS = {"single_shot": "control", "equal_tokens": "control_equal_tokens"}  # of a run's controls
 QuestionKey: TypeAlias = tuple[str, str, str]  # benchmark, database, id
+_TEXTS: Any = {...: str}
+MANIFEST: Any = {  # the types of what a manifest has; a key may be missing, and others may be there
+    "key": str,
+    "plan": {
+        **dict.fromkeys(("benchmark", "controller", "model", "engine_url", "history", "adapter", "device"), str),
+        **{"split": (str, type(None)), "seeds": [int], "objects": [str], "tools": [str], "gates": [str]},
+    },
+    "config": dict,
+    "controller": _TEXTS,
+    "controls": [str],
+    "model": dict,
+    "prompts": _TEXTS,
+    "members": _TEXTS,
+    "questions": [str],
+    "left_out": {...: int},
+    "fingerprints": _TEXTS,
+    "environment": dict,
+    "turns": dict,
+}
+BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)
 PREDICTION_KEYS = (
     "id",
     "db_id",
@@ -93,9 +125,10 @@ def top_of(folder: Path) -> Path:
 
 def write_json(path: Path, data: Any) -> None:
     """Write JSON by way of a temporary file, so that a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        temporary.write_text(json_text(data, indent=2) + "\n", encoding="utf-8")
+        with open_regular(temporary, "xb") as file:
+            file.write((json_text(data, indent=2) + "\n").encode())
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -111,7 +144,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """``manifest.json`` of a run folder. Raises UsageError where there is none, or that of another version."""
     path = folder / "manifest.json"
     try:
-        manifest = from_json(path.read_text(encoding="utf-8"))
+        manifest = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         there = _holds_files(folder)
         hint = "the runs below it" if there else "start one with"
@@ -122,7 +155,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise UsageError(
             f"{path} cannot be read as JSON: {why}; the runs that can: nl2sql runs {typed(folder.parent)}"
         ) from None
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("plan"), dict):
+    if not _fits(manifest, MANIFEST) or "plan" not in manifest or len(manifest["plan"].get("seeds", ())) > MOST_SEEDS:
         raise UsageError(f"{path} is not a manifest of this version; start a new run with another --out")
     if manifest.get("format") != FORMAT:
         writer = manifest.get("environment", {}).get("nl2sql", "another version")
@@ -130,16 +163,67 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} has run format {manifest.get('format')!r} of nl2sql {writer}; version {__version__} reads "
             f"format {FORMAT}: use that version, or start a new run with another --out"
         )
+    for name in (*FOLDERS.values(), *map(seed_folder, manifest["plan"].get("seeds", ()))):
+        inside(folder, name)
     return manifest
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The folder ``name`` in ``folder``, there or not. Raises NotOpened for a link, a file, or a place elsewhere."""
+    path = folder / name
+    plain = name not in ("", ".", "..") and path.parent == folder and "\0" not in name
+    if not plain or (os.path.lexists(path) and not stat.S_ISDIR(path.lstat().st_mode)):
+        raise NotOpened(f"{one_line(path, 300)} is no folder of the run's own, and is not opened; expected one")
+    return path
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether ``value`` has the types of ``shape``: a type, several, a list of one, or a mapping (``...``: any key)."""
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(item, shape[0]) for item in value)
+    if isinstance(shape, dict):
+        inside = value.items() if isinstance(value, dict) else ()
+        known = ((item, shape.get(name, shape.get(...))) for name, item in inside)
+        return isinstance(value, dict) and all(form is None or _fits(item, form) for item, form in known)
+    return isinstance(value, shape) and not (shape is int and isinstance(value, bool))
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file of a run folder, within its bounds. Raises OSError, ValueError and NotOpened."""
+    return _bounded_json(read_bytes(path, MOST_BYTES.get(path.name, OTHER_BYTES)))
+
+
+def _bounded_json(text: bytes) -> Any:
+    if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+    return from_json(text)
+
+
+@contextmanager
+def as_a_run_leaves(folder: object) -> Iterator[None]:
+    """What breaks in the block on the content of a run folder is said of that folder. Raises UsageError."""
+    try:
+        yield
+    except BROKEN as error:
+        what = one_line(f"{type(error).__name__}: {error}", 200)
+        look = f"look through it with: nl2sql check-run {typed(folder)} (NL2SQL_DEBUG=1 shows the traceback)"
+        raise UsageError(f"{folder} is not what a run leaves ({what}); {look}") from error
 
 
 def began(folder: Path) -> datetime:
     """When a run began: as its manifest says, else the time of that file. Raises UsageError where there is no run."""
     manifest = read_manifest(folder)
-    said = manifest.get("environment", {}).get("began")
-    if said:
-        return datetime.fromisoformat(said).astimezone(UTC)
-    return datetime.fromtimestamp((folder / "manifest.json").stat().st_mtime, UTC)
+    with suppress(TypeError, ValueError, OverflowError):  # none, or none that this calendar has
+        return datetime.fromisoformat(manifest.get("environment", {}).get("began")).astimezone(UTC)
+    return written(folder)
+
+
+def written(folder: Path) -> datetime:
+    """When the manifest of a folder was written; the epoch where the system has no such time."""
+    try:
+        return datetime.fromtimestamp((folder / "manifest.json").lstat().st_mtime, UTC)
+    except (OSError, ValueError, OverflowError):
+        return datetime.fromtimestamp(0, UTC)
 
 
 def environment() -> dict[str, Any]:
@@ -167,21 +251,40 @@ def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
     The file may be growing, and larger than memory. Raises Nl2SqlError for a line that is not a JSON object.
     """
-    if not path.exists():
+    try:
+        file = _open_lines(path)
+    except (FileNotFoundError, NotADirectoryError):
         return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+    with file:
+        for number in range(1, MOST_LINES + 2):
+            line = file.readline(LONGEST_LINE)
+            if number > MOST_LINES or len(line) == LONGEST_LINE:
+                raise NotOpened(f"{path} has more than {MOST_LINES:,} lines, or one of {LONGEST_LINE:,} bytes")
             if not line.endswith(b"\n"):
                 return
             try:
-                row = from_json(line)
+                row = _bounded_json(line)
             except ValueError:
                 row = None
-            if not isinstance(row, dict):
+            if not _fits(row, {"id": str, "key": str}):
                 raise Nl2SqlError(
-                    f"{path} line {number} is not a JSON object; remove that line and resume the run"
+                    f"{path} line {number} is not a JSON object of a run; remove that line and resume the run"
                 ) from None
             yield row
+
+
+def count_lines(path: Path) -> int:
+    """The whole lines of an append-only file, which may be missing; none of them is read as JSON."""
+    try:
+        file = _open_lines(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    with file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(MEGABYTE), b""))
+
+
+def _open_lines(path: Path, mode: str = "rb") -> IO[bytes]:
+    return open_regular(path, mode, most=MOST_BYTES.get(path.name, OTHER_BYTES))
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -200,7 +303,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Only one process runs in a folder. Raises UsageError where another does."""
-    with (folder / ".lock").open("w") as lock:
+    with open_regular(folder / ".lock", "ab") as lock:
         for tries_left in reversed(range(LOCK_TRIES)):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -216,7 +319,7 @@ def locked(folder: Path) -> Iterator[None]:
 def is_running(folder: Path) -> bool:
     """Whether a process of this machine runs in a folder now."""
     try:
-        with (folder / ".lock").open() as lock:
+        with open_regular(folder / ".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -237,20 +340,26 @@ def left_as_found(folder: Path, new: bool) -> Iterator[None]:
         raise
 
 
+def line_files(folder: Path) -> list[Path]:
+    """The append-only files of one run and its controls, whatever lies under their names."""
+    return [path for place in ("", *FOLDERS.values()) for path in sorted((folder / place).glob("*.jsonl"))]
+
+
 def cut_torn_ends(folder: Path) -> None:
     """Cut torn last lines, and traces at the end whose predictions were not written: their questions are owed."""
-    for path in folder.rglob("*.jsonl"):
-        with path.open("rb+") as file:
+    there = line_files(folder)
+    for path in there:
+        with _open_lines(path, "rb+") as file:
             file.truncate(_line_end(file, file.seek(0, os.SEEK_END)))
-    for path in folder.rglob("traces.jsonl"):
+    for path in (path for path in there if path.name == "traces.jsonl"):
         finished = {(row.get("id"), row.get("key")) for row in iter_jsonl(path.with_name("predictions.jsonl"))}
-        with path.open("rb+") as file:
+        with _open_lines(path, "rb+") as file:
             end = file.seek(0, os.SEEK_END)
             while end:
                 start = _line_end(file, end - 1)
                 file.seek(start)
                 try:
-                    row = json.loads(file.read(end - start))
+                    row = _bounded_json(file.read(end - start))
                     if (row.get("id"), row.get("key")) in finished:
                         break
                 except (ValueError, AttributeError):
@@ -261,7 +370,10 @@ def cut_torn_ends(folder: Path) -> None:
 
 def _line_end(file: IO[bytes], before: int, block: int = 1 << 20) -> int:
     """The position behind the last line break among the first ``before`` bytes; 0 where there is none."""
+    least = before - LONGEST_LINE
     while before:
+        if before < least:
+            raise NotOpened(f"{file.name} has a line of more than {LONGEST_LINE:,} bytes; expected a file of a run")
         start = max(0, before - block)
         file.seek(start)
         at = file.read(before - start).rfind(b"\n")
@@ -307,7 +419,7 @@ class RunFolder:
         try:
             if name not in self._files:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                self._files[name] = (self.folder / name).open("ab", buffering=0)
+                self._files[name] = open_regular(self.folder / name, "ab", buffering=0)
             file = self._files[name]
             before = file.seek(0, os.SEEK_END)
             try:

@@ -9,22 +9,27 @@ ablation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from nl2sql.errors import Nl2SqlError
-from nl2sql.machine import from_json
-from nl2sql.runs.folder import began, is_running, iter_jsonl, parts_of, read_manifest
+from nl2sql.errors import Nl2SqlError, one_line
+from nl2sql.runs.folder import BROKEN, began, count_lines, is_running, parts_of, read_json, read_manifest, written
+from nl2sql.safe_files import NotOpened
+
+SHOWN, LONGEST_PROBLEM = 200, 500  # characters of a name, of a reason
+Stamp: TypeAlias = tuple[tuple[int, int, int], ...]  # of files: when each was changed, its size and its number
 
 
 @dataclass(frozen=True)
 class RunEntry:
     """One run. ``ex``: execution accuracy between 0 and 1, ``metric`` its name with its rule; None where nothing was
-    scored. ``began``: as its manifest says, else when that was written. ``running``: a process is at it. ``problem``:
-    why it cannot be read."""
+    scored. ``began``: as its manifest says, else when that was written. ``running``: a process is at it. ``asks``: its
+    benchmark was given by name. ``problem``: why it cannot be read."""
 
     path: str
     began: datetime
@@ -36,6 +41,7 @@ class RunEntry:
     metric: str = ""
     ex: float | None = None
     running: bool = False
+    asks: bool = False
     problem: str = ""
 
     @property
@@ -48,39 +54,96 @@ class RunEntry:
         return "done" if done else f"{running}{self.answered} of {self.questions}"
 
 
-def entries(folder: Path) -> Iterator[RunEntry]:
-    """The runs in a folder and in its folders, and the cells of ablations, the latest first."""
-    found = [path for depth in ("", "*/", "*/*/") for path in folder.glob(f"{depth}manifest.json")]
-    latest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)  # of those of one second
-    yield from sorted((_entry(path.parent) for path in latest), key=lambda entry: entry.began, reverse=True)
+class Listing:
+    """The runs in a folder, of which only those whose files have changed are read again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._kept: dict[Path, tuple[Sequence[Path], Stamp, RunEntry]] = {}
+
+    def entries(self) -> list[RunEntry]:
+        """The runs in the folder and in its folders, and the cells of ablations, the latest first."""
+        kept = dict(self._kept)
+        found = {place: _again(kept.get(place)) or _read(place, self.folder) for place in _places(self.folder)}
+        self._kept = found
+        latest = sorted(found.values(), key=lambda read: read[1][0][0], reverse=True)  # of those of one second
+        running = [replace(entry, running=_is_running(files)) for files, _, entry in latest]
+        return sorted(running, key=lambda entry: entry.began, reverse=True)
 
 
-def _entry(folder: Path) -> RunEntry:
+def entries(folder: Path) -> list[RunEntry]:
+    """The runs in a folder, as ``Listing`` finds them, each read anew."""
+    return Listing(folder).entries()
+
+
+def _places(folder: Path, below: int = 2) -> Iterator[Path]:
+    """The folders with a manifest, of whatever kind; a link to one is a place, and nothing below it is."""
+    if os.path.lexists(folder / "manifest.json"):
+        yield folder
+    if not below:
+        return
+    with suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            if entry.is_symlink() or entry.is_dir(follow_symlinks=False):
+                yield from _places(Path(entry.path), 0 if entry.is_symlink() else below - 1)
+
+
+def _again(kept: tuple[Sequence[Path], Stamp, RunEntry] | None) -> tuple[Sequence[Path], Stamp, RunEntry] | None:
+    """What was read of a run, where its files are still the same."""
+    return kept if kept is not None and kept[1] == _stamp(kept[0]) else None
+
+
+def _stamp(files: Sequence[Path]) -> Stamp:
+    def of(file: Path) -> tuple[int, int, int]:
+        try:
+            found = file.lstat()
+        except OSError:
+            return (0, 0, 0)
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+    return tuple(map(of, files))
+
+
+def _is_running(files: Sequence[Path]) -> bool:
+    with suppress(NotOpened, OSError):
+        return any(map(is_running, {file.parent for file in files}))
+    return False
+
+
+def _read(folder: Path, top: Path) -> tuple[Sequence[Path], Stamp, RunEntry]:
+    """The files that decide an entry, their state, and the entry."""
+    files = [folder / "manifest.json", folder / "report.json"]
     try:
+        if folder.is_symlink() and folder != top:
+            raise NotOpened(f"{folder} is a link; name the folder that it leads to")
         manifest = read_manifest(folder)
-        plan, report = manifest["plan"], _report(folder / "report.json")
+        plan = manifest["plan"]
         parts = parts_of(folder, plan.get("seeds") or ()).values()
+        files += [part / "predictions.jsonl" for part in parts]
+        stamp = _stamp(files)  # before they are read
+        report = _report(folder / "report.json")
         metric = next((name for name in report.get("metrics", {}) if name.startswith("EX")), "")
-        return RunEntry(
+        entry = RunEntry(
             path=str(folder),
             began=began(folder),
-            controller=str(plan["controller"]),
-            model=str(manifest["model"].get("name", plan["model"])),
-            benchmark="/".join(str(plan[key]) for key in ("benchmark", "split") if plan.get(key)),
+            controller=one_line(plan["controller"], SHOWN),
+            model=one_line(manifest["model"].get("name", plan["model"]), SHOWN),
+            benchmark=one_line("/".join(str(plan[key]) for key in ("benchmark", "split") if plan.get(key)), SHOWN),
             questions=len(manifest["questions"]) * len(parts),
-            answered=sum(1 for part in parts for _ in iter_jsonl(part / "predictions.jsonl")),
-            metric=metric,
-            ex=report["metrics"][metric]["value"] if metric else None,
-            running=any(map(is_running, {folder, *parts})),
+            answered=sum(count_lines(part / "predictions.jsonl") for part in parts),
+            metric=one_line(metric, SHOWN),
+            ex=float(report["metrics"][metric]["value"]) if metric else None,
+            asks="benchmark" not in plan.get("objects", ()),
         )
-    except (Nl2SqlError, KeyError, TypeError, ValueError, AttributeError) as error:
-        written = datetime.fromtimestamp((folder / "manifest.json").stat().st_mtime, UTC)
-        return RunEntry(str(folder), written, problem=" ".join(str(error).split()))
+    except (Nl2SqlError, OSError, *BROKEN) as error:
+        stamp = _stamp(files)
+        entry = RunEntry(str(folder), written(folder), problem=one_line(error, LONGEST_PROBLEM))
+    return files, stamp, entry
 
 
 def _report(path: Path) -> dict[str, Any]:
     try:
-        report = from_json(path.read_text(encoding="utf-8"))
+        report = read_json(path)
     except (OSError, ValueError):
         return {}
     return report if isinstance(report, dict) else {}

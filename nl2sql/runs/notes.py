@@ -17,6 +17,7 @@ from nl2sql.agents.record import json_text
 from nl2sql.errors import UsageError
 from nl2sql.runs.folder import iter_jsonl
 from nl2sql.runs.run import Run
+from nl2sql.safe_files import open_regular
 
 FILE = "notes.jsonl"
 MOST_TAGS, LONGEST_TAG, LONGEST_NOTE = 20, 60, 10_000  # of one note; the latter two in characters
@@ -49,8 +50,8 @@ def add_note(run: Run, db_id: str, id_: str, tags: Iterable[str], note: str) -> 
     if not any(item["id"] == id_ and item["db_id"] == db_id for item in run.report["items"]):
         raise UsageError(f"the run has no question {id_!r} of {db_id!r}")
     line: Mapping[str, Any] = {"run": run.manifest["key"], "db_id": db_id, "id": id_, **_note(list(tags), note)}
-    with (run.folder / FILE).open("a", encoding="utf-8") as out:
-        out.write(json_text(line) + "\n")
+    with open_regular(run.folder / FILE, "ab") as out:
+        out.write((json_text(line) + "\n").encode())
 
 
 def _note(tags: list[Any], note: str) -> Note:

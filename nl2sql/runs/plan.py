@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nl2sql.agents import prompts
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
@@ -89,9 +89,9 @@ def _absolute(spec: str) -> str:
 
 
 def _absolute_url(url: str) -> str:
-    """The URL with its path made absolute, where it has one and no variable begins it."""
+    """The URL with its path made absolute, where it has one."""
     form, colon, path = url.partition(":") if url.startswith(("duckdb:", "clickhouse:")) else ("", "", url)
-    if not path or path.startswith("$") or ":" in path:
+    if not path or ":" in path:
         return url
     return f"{form}{colon}{Path(path).expanduser().absolute()}"
 
@@ -103,13 +103,18 @@ def default_split(benchmark: str, split: str | None) -> str | None:
 
 def read_plan(folder: Path) -> tuple[Plan, Config]:
     """The plan and the resolved config of a run folder. Raises UsageError where it holds none, or another version's."""
+    from pydantic import TypeAdapter
+
     from nl2sql.config import build_config
 
     manifest = read_manifest(folder)
     try:
         kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in manifest["plan"].items()}
-        return Plan(**kept), build_config(manifest["config"])
-    except (TypeError, KeyError, AttributeError, UsageError):
+        plan = Plan(**kept)
+        for name, kind in get_type_hints(Plan).items():
+            TypeAdapter(kind).validate_python(getattr(plan, name), strict=True)
+        return plan, build_config(manifest["config"])
+    except (TypeError, KeyError, AttributeError, ValueError, RuntimeError, UsageError):
         raise UsageError(
             f"{folder / 'manifest.json'} is not a manifest of this version; start a new run with another --out"
         ) from None

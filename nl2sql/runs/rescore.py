@@ -14,10 +14,19 @@ from nl2sql.config import Config, EvalConfig, build_config, config_keys, load_co
 from nl2sql.errors import UsageError, interruptible, typed
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question, content_key
-from nl2sql.runs.controls import FOLDERS
-from nl2sql.runs.folder import RunFolder, iter_jsonl, parts_of, read_manifest, top_of, write_json
+from nl2sql.runs.folder import (
+    FOLDERS,
+    RunFolder,
+    as_a_run_leaves,
+    iter_jsonl,
+    parts_of,
+    read_manifest,
+    top_of,
+    write_json,
+)
 from nl2sql.runs.job import Executor
 from nl2sql.runs.local import LOCAL
+from nl2sql.runs.named import SCORED, Trust, check_named
 from nl2sql.runs.plan import UNREADABLE, fingerprints, open_benchmark, read_plan
 from nl2sql.runs.run import Run
 from nl2sql.runs.seeds import pooled
@@ -33,6 +42,7 @@ def replay(
     partial: bool = False,
     progress: bool = True,
     executor: Executor = LOCAL,
+    trust: Trust | bool = False,
 ) -> Run:
     """Score the predictions of ``folder`` again and write its ``report.json``; returns the Run.
 
@@ -40,18 +50,24 @@ def replay(
     benchmark: for a run that was given one as an object. overrides: ``eval.KEY=VALUE``, in place of the run's own
     scoring. replace: make another scoring the run's ``report.json`` all the same. partial: score the questions that are
     finished, in a run that owes others, and of a run with seeds those that are begun; nothing is written. executor:
-    scores.
-    Raises UsageError when questions are owed, or when the benchmark no longer has them.
+    scores. trust: see ``runs.named``; what ``overrides`` say is typed.
+    Raises UsageError when questions are owed, when the benchmark no longer has them, or for what the folder alone may
+    not name.
     """
     path = Path(folder)
     plan, config = read_plan(path)
     if "benchmark" in plan.objects and benchmark is None:
         raise UsageError(f"{path} was given a benchmark object; nl2sql.replay({str(path)!r}, benchmark=...)")
-    wanted = _rescored(config, overrides).eval
+    overrides = list(overrides)
+    rescored = _rescored(config, overrides)
+    said = {item.partition("=")[0].strip() for item in overrides}
+    check_named(path, plan, rescored, trust, tuple(setting for setting in SCORED if setting not in said))
+    wanted = rescored.eval
     name = "report.json" if replace else report_name(config.eval, wanted)
     settings = Settings(wanted, executor=executor, progress=progress)
     opened = open_benchmark(plan, {"benchmark": benchmark})
-    with interruptible(f"interrupted; score it again with: nl2sql replay {typed(path)}"):
+    again = f"interrupted; score it again with: nl2sql replay {typed(path)}"
+    with as_a_run_leaves(path), interruptible(again):
         parts = parts_of(path, plan.seeds)
         if partial:
             parts = {part_name: part for part_name, part in parts.items() if has_answers(part)}
@@ -61,7 +77,7 @@ def replay(
             for part in parts.values():
                 _check_finished(part)
         runs = {part_name: _score(part, opened, settings, "" if partial else name) for part_name, part in parts.items()}
-    run = pooled(path, plan, config, runs)
+        run = pooled(path, plan, config, runs)
     if plan.seeds and not partial:
         write_json(path / name, run.report)
     return run

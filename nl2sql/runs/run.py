@@ -11,8 +11,8 @@ from nl2sql.agents.display import Shown
 from nl2sql.errors import UsageError, typed
 from nl2sql.eval.scores import item_field
 from nl2sql.eval.stats import mcnemar
-from nl2sql.machine import from_json, missing_part
-from nl2sql.runs.folder import QuestionKey, RunFolder, parts_of, read_manifest
+from nl2sql.machine import missing_part
+from nl2sql.runs.folder import QuestionKey, RunFolder, parts_of, read_json, read_manifest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ class Run:
         path = Path(folder)
         manifest = read_manifest(path)
         try:
-            report = from_json((path / "report.json").read_text(encoding="utf-8"))
+            report = read_json(path / "report.json")
         except FileNotFoundError:
             raise UsageError(
                 f"{path} holds no finished run (report.json is missing); continue it with: "

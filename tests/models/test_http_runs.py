@@ -145,7 +145,7 @@ def test_a_run_of_a_server_resumes_with_its_options(tmp_path: Path) -> None:
         run = start(chosen, NO_TS, out=tmp_path / "run", progress=False)
         lines = (run.folder / "predictions.jsonl").read_bytes().splitlines(keepends=True)
         (run.folder / "predictions.jsonl").write_bytes(b"".join(lines[:2]))
-        again = resume(run.folder, progress=False)
+        again = resume(run.folder, progress=False, trust=True)
     assert again.manifest["model"]["context_window"] == 1999
     assert again.report["metrics"] == run.report["metrics"] and len(again.predictions()) == LIMIT
 

@@ -148,7 +148,7 @@ def test_an_interrupted_run_resumes_to_the_same_metrics(tmp_path: Path) -> None:
     (broken / "predictions.jsonl").write_bytes(b"".join(lines[:11]) + lines[11][:40])  # a torn line
     (broken / "control" / "predictions.jsonl").unlink()
     (broken / "report.json").unlink()
-    resumed = resume(broken, progress=False)
+    resumed = resume(broken, progress=False, trust=True)
     assert again["metrics"] == whole["metrics"] == resumed.report["metrics"]
     assert len(resumed.predictions()) == 40
     assert resumed.report["control"]["with_guardrails"]["metrics"] == whole["control"]["with_guardrails"]["metrics"]
@@ -229,7 +229,7 @@ def test_an_interrupted_seed_run_is_continued_as_a_whole(tmp_path: Path) -> None
     whole = start(plan, NO_TS, out=out, progress=False).report
     shutil.rmtree(out / "seed-2")
     (out / "report.json").unlink()
-    assert resume(out, progress=False).report["metrics"] == whole["metrics"]
+    assert resume(out, progress=False, trust=True).report["metrics"] == whole["metrics"]
 
 
 def test_a_run_is_not_continued_when_what_it_depends_on_has_changed(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_run_is_not_continued_when_what_it_depends_on_has_changed(tmp_path: Pa
     start(Plan(split="quick", limit=6, model=f"scripted:{script}"), NO_TS, out=out, progress=False)
     script.write_text(json.dumps({"replies": oracle(40, 40)}), encoding="utf-8")
     with pytest.raises(UsageError, match="model changed"):
-        resume(out, progress=False)
+        resume(out, progress=False, trust=True)
 
 
 def test_a_run_of_objects_is_continued_with_the_same_objects_only(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_run_with_seeds_is_listed_and_its_seeds_are_epochs(folder: Path, tmp_p
     assert rows == [(1, 1)] * 3 + [(2, 2)] * 3
     assert export(tmp_path / "run", "--to", "inspect", "--out", tmp_path / "log.eval")
     before = (tmp_path / "run" / "manifest.json").read_bytes()
-    assert resume(tmp_path / "run", progress=False).report["n"] == 3
+    assert resume(tmp_path / "run", progress=False, trust=True).report["n"] == 3
     assert (tmp_path / "run" / "manifest.json").read_bytes() == before
 
 

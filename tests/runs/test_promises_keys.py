@@ -21,9 +21,8 @@ from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Question
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.runs.controls import FOLDERS
 from nl2sql.runs.evaluate import evaluate, resume
-from nl2sql.runs.folder import RunFolder, cut_torn_ends, read_jsonl
+from nl2sql.runs.folder import FOLDERS, RunFolder, cut_torn_ends, read_jsonl
 from nl2sql.runs.plan import fingerprints, run_key
 
 MODEL = {"name": "m", "revision": "r1", "dtype": "float32", "device": "cpu"}

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Question, content_key
 from nl2sql.machine import from_json
 from nl2sql.runs.folder import began, iter_jsonl, parts_of, seed_folder
-from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.named import Trust, benchmark_of
+from nl2sql.runs.plan import read_plan
 from nl2sql.runs.rescore import has_answers, owed_of, questions_of, replay
 from nl2sql.runs.run import Run
 from nl2sql.runs.summary import systems_of
@@ -74,10 +76,12 @@ class Contents:
     content: bool
 
     @classmethod
-    def of(cls, folder: Path, *, content: bool, golds: bool = True, progress: bool = False) -> Contents:
+    def of(
+        cls, folder: Path, *, content: bool, golds: bool = True, progress: bool = False, trust: Trust | bool = False
+    ) -> Contents:
         """Open a run folder. An unfinished run's episodes are scored; nothing is written there.
 
-        golds: read the benchmark for its golds; where that is not at hand, ``note`` says so.
+        golds: read the benchmark for its golds; where that is not at hand, ``note`` says so. trust: see ``runs.named``.
         Raises UsageError for a folder without a run, or whose run has no finished question yet.
         """
         plan, _ = read_plan(folder)
@@ -88,12 +92,9 @@ class Contents:
             for name, count in owed_of(place).items()
         }
         if owed or not (folder / "report.json").exists():
-            run = replay(folder, partial=True, progress=progress)
-            parts = (
-                {n: replay(at, partial=True, progress=progress) for n, at in places.items() if has_answers(at)}
-                if plan.seeds
-                else {"": run}
-            )
+            again = partial(replay, partial=True, progress=progress, trust=trust)
+            run = again(folder)
+            parts = {n: again(at) for n, at in places.items() if has_answers(at)} if plan.seeds else {"": run}
         else:
             run = Run.load(folder)
             parts = run.parts()
@@ -103,7 +104,7 @@ class Contents:
             try:
                 if "benchmark" in plan.objects:
                     raise Nl2SqlError(f"{plan.benchmark} was given as an object")
-                asked = questions_of(folder, open_benchmark(plan, {}))
+                asked = questions_of(folder, benchmark_of(folder, trust))
                 questions = {question.id: question for question in asked}
             except Nl2SqlError as error:
                 note = f"no golds, because the benchmark is not at hand: {error}"

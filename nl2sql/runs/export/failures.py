@@ -14,8 +14,9 @@ from nl2sql.eval.scores import item_field, one_metric
 from nl2sql.interfaces import Benchmark
 from nl2sql.machine import write_whole
 from nl2sql.runs.folder import top_of
+from nl2sql.runs.named import Trust, benchmark_of
 from nl2sql.runs.notes import notes_of
-from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.plan import read_plan
 from nl2sql.runs.rescore import questions_of
 from nl2sql.runs.run import Run
 
@@ -28,12 +29,19 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would execute a cell
 
 
 def failures(
-    run: Run, *, metric: str | None = None, benchmark: Benchmark | None = None, notes: Path | None = None
+    run: Run,
+    *,
+    metric: str | None = None,
+    benchmark: Benchmark | None = None,
+    notes: Path | None = None,
+    trust: Trust | bool = False,
 ) -> list[dict[str, Any]]:
     """One dict of ``FIELDS`` per item that is wrong under ``metric`` (default: EX), in the run's order.
 
     benchmark: for a run that was given one as an object. notes: a file that the report's page has saved, beside the
-    run's own notes. ``gold`` is the first accepted gold, ``evidence`` and ``gold`` are None where the benchmark is not
+    run's own notes. trust: see ``runs.named``.
+
+    ``gold`` is the first accepted gold, ``evidence`` and ``gold`` are None where the benchmark is not
     given. Raises UsageError for a metric that the run has not, a benchmark that no longer has the run's questions, or
     a file without notes. A run with seeds gives the items of its first seed.
     """
@@ -41,7 +49,7 @@ def failures(
     chosen = one_metric(metric or "EX", list(part.report["metrics"]))
     plan, _ = read_plan(part.folder)
     if benchmark is None and "benchmark" not in plan.objects:
-        benchmark = open_benchmark(plan, {})
+        benchmark = benchmark_of(part.folder, trust)
     asked = {question.id: question for question in questions_of(part.folder, benchmark)} if benchmark else {}
     predictions = {row["id"]: row for row in part.predictions()}
     noted = notes_of(part, notes)

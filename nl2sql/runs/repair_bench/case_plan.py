@@ -17,6 +17,7 @@ from nl2sql.errors import UsageError
 from nl2sql.interfaces import Benchmark, Database, Question
 from nl2sql.repair.corpus import Corpus
 from nl2sql.runs.folder import exclusive, iter_jsonl, left_as_found, write_json
+from nl2sql.runs.named import Trust
 from nl2sql.runs.repair_bench.cases import (
     CaseSource,
     RepairCase,
@@ -89,8 +90,10 @@ class Sources:
 
 
 @contextmanager
-def open_cases(folder: Path, plan: CasePlan, *, progress: bool = True) -> Iterator[tuple[list[RepairCase], Sources]]:
-    """The cases of a plan and their databases; made where the folder is new, else read.
+def open_cases(
+    folder: Path, plan: CasePlan, *, progress: bool = True, trust: Trust | bool = False
+) -> Iterator[tuple[list[RepairCase], Sources]]:
+    """The cases of a plan and their databases; made where the folder is new, else read. trust: in the plan's runs.
 
     Raises UsageError where the folder holds the cases of another plan, or anything else.
     """
@@ -102,12 +105,12 @@ def open_cases(folder: Path, plan: CasePlan, *, progress: bool = True) -> Iterat
     with left_as_found(folder, new), exclusive(folder):
         sources = Sources(plan.dialect, folder)
         try:
-            yield _cases(folder, plan, sources, progress), sources
+            yield _cases(folder, plan, sources, progress, trust), sources
         finally:
             sources.close()
 
 
-def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool) -> list[RepairCase]:
+def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool, trust: Trust | bool) -> list[RepairCase]:
     about = {"format": FORMAT, "plan": json.loads(json.dumps(asdict(plan)))}
     if (folder / ABOUT).exists():
         kept = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -123,7 +126,7 @@ def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool) -> li
     if plan.learn_from and not name:
         raise UsageError(f"--learn-from {plan.learn_from!r}: expected BENCHMARK:SPLIT, such as packaged:dev")
     taught = learning_questions(sources.questions(name, split), split) if name else []
-    cases = _made(plan, sources, progress)
+    cases = _made(plan, sources, progress, trust)
     if name:
         _learn(folder / LEARNED, plan, cases, (sources.of(name), taught), progress)
     lines = [json.dumps(case.to_dict(), ensure_ascii=False) + "\n" for case in cases]
@@ -132,7 +135,7 @@ def _cases(folder: Path, plan: CasePlan, sources: Sources, progress: bool) -> li
     return cases
 
 
-def _made(plan: CasePlan, sources: Sources, progress: bool) -> list[RepairCase]:
+def _made(plan: CasePlan, sources: Sources, progress: bool, trust: Trust | bool) -> list[RepairCase]:
     cases: list[RepairCase] = []
     if plan.count:
         questions = [q for q in sources.questions(plan.benchmark, plan.split).questions if scorable(q)]
@@ -140,7 +143,7 @@ def _made(plan: CasePlan, sources: Sources, progress: bool) -> list[RepairCase]:
         cases += corrupted_cases(questions, source, plan.count, plan.seed, slips=SLIPS[plan.dialect], progress=progress)
     if plan.dialect != "sqlite":
         cases += written_cases(bank(sources.folder), sources.of(DATABASE))
-    cases += failed_in_runs(map(Path, plan.runs))
+    cases += failed_in_runs(map(Path, plan.runs), trust)
     if not cases:
         raise UsageError("there is nothing to repair: give --cases 1 or more, or --run with failures in it")
     return cases

@@ -21,6 +21,7 @@ from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.deterministic import fault
 from nl2sql.repair.dry_run import engine_version
 from nl2sql.repair.transfer import LEARNING_SPLITS, Repair, learn, source_of
+from nl2sql.runs.named import Trust
 from nl2sql.runs.repair_bench.slips import KINDS, Slip
 from nl2sql.sql.same import same_words
 
@@ -190,29 +191,30 @@ def refusal_of(sql: str, database: Database) -> str:
     return "" if result.success or result.error_kind == "timeout" else result.error or "refused"
 
 
-def failed_in_runs(folders: Iterable[Path]) -> Iterator[RepairCase]:
+def failed_in_runs(folders: Iterable[Path], trust: Trust | bool = False) -> Iterator[RepairCase]:
     """``failed_in_run`` of each folder; those that share a name are told apart by a hash of their place."""
     places = dict.fromkeys(folder.resolve() for folder in folders)
     names = [place.name for place in places]
     for place in places:
         suffix = f"-{content_key(str(place))[:8]}" if names.count(place.name) > 1 else ""
-        yield from failed_in_run(place, f"{place.name}{suffix}")
+        yield from failed_in_run(place, f"{place.name}{suffix}", trust)
 
 
-def failed_in_run(folder: Path, label: str) -> Iterator[RepairCase]:
+def failed_in_run(folder: Path, label: str, trust: Trust | bool = False) -> Iterator[RepairCase]:
     """What the model of a run wrote and the engine refused: its answers, and the loop's candidates on the way to them;
     each statement once a question. ``label``: of the run, in the cases' ids.
 
     Raises UsageError for a folder that is no run, or one whose benchmark was a Python object.
     """
     from nl2sql.agents.repairing import refused_candidates
-    from nl2sql.runs.plan import open_benchmark, read_plan
+    from nl2sql.runs.named import benchmark_of
+    from nl2sql.runs.plan import read_plan
     from nl2sql.runs.run import Run
 
     run, (plan, _) = Run.load(folder), read_plan(folder)
     if "benchmark" in plan.objects:
         raise UsageError(f"{folder} was run on a benchmark object; its databases cannot be opened from here")
-    benchmark = open_benchmark(plan, {})
+    benchmark = benchmark_of(folder, trust)
     source = SqliteSource(plan.benchmark, benchmark)
     questions = {question.id: question for question in benchmark.questions}
     for name, part in run.parts().items():

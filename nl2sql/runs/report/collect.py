@@ -9,10 +9,9 @@ from typing import Any
 
 from nl2sql.errors import UsageError, typed
 from nl2sql.eval.stats import PairedTest, adjusted, paired_test
-from nl2sql.machine import from_json
 from nl2sql.runs.ablation.grid import TABLE
 from nl2sql.runs.controls import systems_of
-from nl2sql.runs.folder import QuestionKey
+from nl2sql.runs.folder import QuestionKey, inside, read_json
 from nl2sql.runs.run import Run, shared_ex
 
 
@@ -85,10 +84,10 @@ def _cells_of(folder: Path) -> list[Path]:
     if not path.exists():
         return [folder]
     try:
-        data = from_json(path.read_text(encoding="utf-8"))
-        cells = [folder / cell["name"] for cell in data["cells"]]
+        data = read_json(path)
+        cells = [inside(folder, cell["name"]) for cell in data["cells"]]
         command = data.get("command") or f"nl2sql ablate GRID --out {typed(folder)}"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path} is not an ablation's; name the run folders in {folder} one by one") from None
     if owed := [cell.name for cell in cells if not (cell / "report.json").exists()]:
         raise UsageError(

@@ -21,8 +21,9 @@ from nl2sql.agents.record import json_text, json_value
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Benchmark, Question, RunResult
 from nl2sql.runs.folder import QuestionKey, iter_jsonl
+from nl2sql.runs.named import Trust, benchmark_of
 from nl2sql.runs.notes import notes_of
-from nl2sql.runs.plan import open_benchmark, read_plan
+from nl2sql.runs.plan import read_plan
 from nl2sql.runs.report.collect import Collected, right_of
 from nl2sql.runs.rescore import questions_of, stores_of
 from nl2sql.runs.run import Run
@@ -48,13 +49,13 @@ class Packed:
     notes: list[str]
 
 
-def pack(collected: Collected, *, golds: bool = True, progress: bool = True) -> Packed:
+def pack(collected: Collected, *, golds: bool = True, progress: bool = True, trust: Trust | bool = False) -> Packed:
     """Read every trace and pack it. ``golds``: run the golds, so that their rows stand beside the predicted ones.
 
     Where the page would grow too large, it is done again with shorter texts, and a note says so.
     """
     notes: list[str] = []
-    asked = _questions(collected, golds, notes)
+    asked = _questions(collected, golds, notes, trust)
     gold_rows = _run_golds(asked, progress) if golds else {}
     room = max(MOST_BYTES, MOST_PER_EPISODE * sum(len(run.report["items"]) for run in collected.runs.values()))
     for long in LONG:
@@ -127,7 +128,9 @@ def _traces(run: Run, items: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield trace
 
 
-def _questions(collected: Collected, golds: bool, notes: list[str]) -> dict[QuestionKey, tuple[Question, Benchmark]]:
+def _questions(
+    collected: Collected, golds: bool, notes: list[str], trust: Trust | bool
+) -> dict[QuestionKey, tuple[Question, Benchmark]]:
     """The questions of all runs with the benchmarks that they are from; a note for a run whose is not at hand."""
     questions: dict[QuestionKey, tuple[Question, Benchmark]] = {}
     for label, run in collected.runs.items():
@@ -139,7 +142,7 @@ def _questions(collected: Collected, golds: bool, notes: list[str]) -> dict[Ques
         try:
             if "benchmark" in plan.objects:
                 raise Nl2SqlError(f"{plan.benchmark} was given as an object")
-            benchmark = open_benchmark(plan, {})
+            benchmark = benchmark_of(run.folder, trust)
             name = run.report["benchmark"]
             questions |= {(name, q.db_id, q.id): (q, benchmark) for q in questions_of(run.folder, benchmark)}
         except Nl2SqlError as error:

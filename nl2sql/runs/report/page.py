@@ -20,6 +20,8 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.causes import CAUSES
 from nl2sql.machine import write_whole
 from nl2sql.runs.dialogue_scores import dialogue_rows
+from nl2sql.runs.folder import as_a_run_leaves
+from nl2sql.runs.named import Trust
 from nl2sql.runs.plan import Plan
 from nl2sql.runs.report.collect import Collected, collect
 from nl2sql.runs.report.episodes import pack
@@ -33,19 +35,31 @@ NOT_TOLD = {field.name: field.default for field in fields(Plan) if field.name in
 
 
 def report_html(
-    runs: Iterable[str | Path], *, golds: bool = True, progress: bool = True, live: Mapping[str, str] | None = None
+    runs: Iterable[str | Path],
+    *,
+    golds: bool = True,
+    progress: bool = True,
+    live: Mapping[str, str] | None = None,
+    trust: Trust | bool = False,
 ) -> str:
     """The report of finished runs as one HTML page that needs nothing else.
 
     runs: run folders; the first is what the others are compared with. golds: run the benchmark's golds (in the
     sandbox) to show their rows beside the predicted ones. live: where ``nl2sql view`` serves the page, its addresses of
     the list of ``runs``, of the page for ``sql`` (a JSON list, one of each run), and of the one that takes ``notes``.
+    trust: see ``runs.named``.
     Raises UsageError for a folder without a finished run.
     """
+    folders = [Path(run) for run in runs]
+    with as_a_run_leaves(folders[0] if len(folders) == 1 else ", ".join(map(str, folders))):
+        return _html(folders, golds, progress, live or {}, trust)
+
+
+def _html(folders: Iterable[Path], golds: bool, progress: bool, live: Mapping[str, str], trust: Trust | bool) -> str:
     import jinja2
 
-    collected = collect(runs)
-    packed = pack(collected, golds=golds, progress=progress)
+    collected = collect(folders)
+    packed = pack(collected, golds=golds, progress=progress, trust=trust)
     script = "".join(map(_asset, SCRIPTS))
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     page.filters |= {"percent": _percent, "points": _points}
@@ -70,14 +84,20 @@ def report_html(
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
-        live=live or {},
+        live=live,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     return text.encode("utf-8", "backslashreplace").decode()  # half a character, which a model can write
 
 
 def write_report(
-    runs: Iterable[str | Path], out: str | Path, *, golds: bool = True, progress: bool = True, force: bool = False
+    runs: Iterable[str | Path],
+    out: str | Path,
+    *,
+    golds: bool = True,
+    progress: bool = True,
+    force: bool = False,
+    trust: Trust | bool = False,
 ) -> Path:
     """Write ``report_html`` to ``out``. Raises UsageError where that exists (unless ``force``) or cannot be written."""
     path = Path(out).expanduser()
@@ -85,7 +105,7 @@ def write_report(
         raise UsageError(f"--out {path} exists; name another file, or overwrite it with --force")
     if not path.parent.is_dir():
         raise UsageError(f"--out {path}: the folder {path.parent} does not exist")
-    text = report_html(runs, golds=golds, progress=progress)
+    text = report_html(runs, golds=golds, progress=progress, trust=trust)
     try:
         write_whole(path, text)
     except OSError as error:

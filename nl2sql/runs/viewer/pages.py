@@ -14,24 +14,23 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
 from nl2sql.interfaces import Benchmark, RunResult
-from nl2sql.runs.folder import iter_jsonl, parts_of, read_manifest
-from nl2sql.runs.listing import RunEntry, entries
+from nl2sql.runs.folder import BROKEN, as_a_run_leaves, iter_jsonl, line_files, parts_of, read_manifest
+from nl2sql.runs.listing import Listing, RunEntry
+from nl2sql.runs.named import Trust, benchmark_of
 from nl2sql.runs.notes import FILE as NOTES_FILE
 from nl2sql.runs.notes import add_note
-from nl2sql.runs.plan import open_benchmark, read_plan
 from nl2sql.runs.report.episodes import shown_cell
 from nl2sql.runs.report.page import report_html, style
 from nl2sql.runs.rescore import replay
@@ -41,6 +40,8 @@ from nl2sql.runs.summary import summary_text
 Query = Mapping[str, Sequence[str]]
 LAST_ANSWERS = 10
 KEPT_REPORTS = 4  # of megabytes each
+LONGEST_CELL = 5000  # characters of an answer
+WAIT_S = 3.0  # of a page for scores that are being made
 TIMEOUT_S, MAX_ROWS = 10.0, 200
 
 
@@ -55,13 +56,18 @@ class Page:
 
 
 class Pages:
-    """The pages over the runs in ``folder``, for many threads."""
+    """The pages over the runs in ``folder``, for many threads. trust: see ``runs.named``.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._lock = threading.Lock()  # one report or score at a time
+    What one run takes long over is waited for by its own pages alone.
+    """
+
+    def __init__(self, folder: Path, trust: Trust | bool = False) -> None:
+        self.folder, self.trust = folder, trust
+        self._listing = Listing(folder)
+        self._lock = threading.Lock()  # of what follows
+        self._locks: dict[object, threading.Lock] = {}  # one report, note or benchmark of the same runs at a time
         self._reports: OrderedDict[object, str] = OrderedDict()
-        self._scores: dict[str, tuple[int, str]] = {}  # run -> answers scored, its scores
+        self._scores: dict[str, _Scores] = {}
         self._benchmarks: dict[str, Benchmark] = {}
 
     def answer(self, name: str, query: Query, form: Query) -> Page:
@@ -78,12 +84,12 @@ class Pages:
             return make(query) if make else _page("message.html", 404, message=f"there is no page {name!r}")
         except (Nl2SqlError, OSError) as error:
             return _page("message.html", 400, message=one_line(error))
-        except (KeyError, TypeError, ValueError) as error:  # a file that is not what a run leaves
+        except BROKEN as error:  # a file that is not what a run leaves
             what = one_line(f"{type(error).__name__}: {error}")
             return _page("message.html", 400, message=f"this cannot be shown ({what}); nl2sql check-run RUN looks why")
 
     def _listed(self) -> dict[str, RunEntry]:
-        return {_name(self.folder, entry): entry for entry in entries(self.folder)}
+        return {_name(self.folder, entry): entry for entry in self._listing.entries()}
 
     def _chosen(self, query: Query) -> dict[str, RunEntry]:
         """The named runs, oldest first. Raises UsageError for none, and for one that is not listed."""
@@ -95,10 +101,10 @@ class Pages:
         return {name: entry for name, entry in reversed(listed.items()) if name in wanted}
 
     def _list(self, query: Query) -> Page:
-        return _page("list.html", folder=self.folder, runs=self._listed(), began=_began, asks=_asks)
+        return _page("list.html", folder=self.folder, runs=self._listed(), began=_began)
 
     def _rows(self, query: Query) -> Page:
-        return _page("rows.html", runs=self._listed(), began=_began, asks=_asks)
+        return _page("rows.html", runs=self._listed(), began=_began)
 
     def _report(self, query: Query) -> Page:
         chosen = self._chosen(query)
@@ -106,8 +112,8 @@ class Pages:
         if unfinished := [name for name, entry in chosen.items() if entry.state != "done"]:
             raise UsageError(f"{unfinished[0]} is not finished, so it has no report yet")
         stamps = tuple((str(file), file.stat().st_mtime_ns) for folder in folders for file in _read_by_report(folder))
-        with self._lock:
-            if stamps not in self._reports:
+        with self._lock_of(*chosen):
+            if (page := self._reports.get(stamps)) is None:
                 runs = _address({"run": list(chosen)})
                 sql = [
                     f"sql?{_address({'run': [name]})}"
@@ -115,10 +121,16 @@ class Pages:
                     for _ in Run.load(entry.path).parts()  # each seed is a run of the page
                 ]
                 live = {"runs": "./", "sql": json.dumps(sql), "notes": f"note?{runs}"}
-                self._reports[stamps] = report_html(folders, progress=False, live=live)
-                while len(self._reports) > KEPT_REPORTS:
-                    self._reports.popitem(last=False)
-            return Page(self._reports[stamps], kind="text/html", own_policy=True)
+                page = report_html(folders, progress=False, live=live, trust=self.trust)
+                with self._lock:
+                    self._reports[stamps] = page
+                    while len(self._reports) > KEPT_REPORTS:
+                        self._reports.popitem(last=False)
+            return Page(page, kind="text/html", own_policy=True)
+
+    def _lock_of(self, *what: str) -> threading.Lock:
+        with self._lock:
+            return self._locks.setdefault(what, threading.Lock())
 
     def _note(self, query: Query, form: Query) -> Page:
         """Write a note on an answer of the run in column ``at`` of the report."""
@@ -128,7 +140,7 @@ class Pages:
         at, db, id_, tags, note = (form.get(key, [""])[0] for key in ("at", "db", "id", "tags", "note"))
         if not at.isdecimal() or int(at) >= len(parts):
             raise UsageError(f"the report has no run {at!r}")
-        with self._lock:
+        with self._lock_of("note"):
             add_note(parts[int(at)], db, id_, tags.split(","), note)
         return Page("saved")
 
@@ -137,12 +149,10 @@ class Pages:
         if entry.problem:
             raise UsageError(entry.problem)
         with self._lock:
-            scored, scores = self._scores.get(name, (0, ""))
-            if entry.answered != scored:
-                scores = _scores(Path(entry.path))
-                self._scores[name] = (entry.answered, scores)
-        answers = list(islice(reversed(_answers(Path(entry.path))), LAST_ANSWERS))
-        return _page("progress.html", name=name, entry=entry, scores=scores, answers=answers)
+            scores = self._scores.setdefault(name, _Scores())
+            scores.make(entry, self.trust)
+        text = scores.text()
+        return _page("progress.html", name=name, entry=entry, scores=text, answers=_answers(Path(entry.path)))
 
     def _sql(self, query: Query, *, execute: bool) -> Page:
         name, entry = next(iter(self._chosen(query).items()))
@@ -159,15 +169,40 @@ class Pages:
         )
 
     def _benchmark(self, name: str, folder: Path) -> Benchmark:
-        with self._lock:
+        with self._lock_of("benchmark", name):
             if name not in self._benchmarks:
-                self._benchmarks[name] = open_benchmark(read_plan(folder)[0], {})
+                self._benchmarks[name] = benchmark_of(folder, self.trust)
             return self._benchmarks[name]
+
+
+class _Scores:
+    """The scores of the answers of a run so far, which another thread makes."""
+
+    def __init__(self) -> None:
+        self._answered, self._text = 0, ""
+        self._maker: threading.Thread | None = None
+
+    def make(self, entry: RunEntry, trust: Trust | bool) -> None:
+        """Begin to score a run anew, where it has other answers than at the last time, and nobody is at it."""
+        if entry.answered != self._answered and not (self._maker and self._maker.is_alive()):
+            self._maker = threading.Thread(target=self._made, args=(entry, trust), daemon=True)
+            self._maker.start()
+
+    def text(self) -> str:
+        """The last scores; those that are being made, where they come soon."""
+        if self._maker:
+            self._maker.join(WAIT_S)
+        return self._text or "the scores so far are being made"
+
+    def _made(self, entry: RunEntry, trust: Trust | bool) -> None:
+        self._text = _scores(Path(entry.path), trust)
+        self._answered = entry.answered
 
 
 def _read_by_report(folder: Path) -> list[Path]:
     """The files of a run whose change makes another report."""
-    return [folder / "report.json", *sorted(folder.rglob(NOTES_FILE))]
+    places = parts_of(folder, read_manifest(folder)["plan"].get("seeds") or ()).values()
+    return [folder / "report.json", *(file for at in places for file in line_files(at) if file.name == NOTES_FILE)]
 
 
 def _name(folder: Path, entry: RunEntry) -> str:
@@ -188,24 +223,23 @@ def _began(entry: RunEntry) -> str:
     return "just now"
 
 
-def _asks(entry: RunEntry) -> bool:
-    """Whether the databases of a run can be asked here: its benchmark was given by name."""
-    return not entry.problem and "benchmark" not in read_manifest(Path(entry.path))["plan"].get("objects", ())
-
-
-def _answers(folder: Path) -> list[dict[str, Any]]:
+def _answers(folder: Path) -> list[dict[str, str]]:
+    """The last answers, the latest first."""
     plan = read_manifest(folder)["plan"]
     parts = parts_of(folder, plan.get("seeds") or ()).values()
-    return [row for part in parts for row in iter_jsonl(part / "predictions.jsonl")]
+    last = deque((row for part in parts for row in iter_jsonl(part / "predictions.jsonl")), LAST_ANSWERS)
+    names = ("id", "sql", "error")
+    return [{name: str(row.get(name) or "")[:LONGEST_CELL] for name in names} for row in reversed(last)]
 
 
-def _scores(folder: Path) -> str:
+def _scores(folder: Path, trust: Trust | bool) -> str:
     """The scores of the answers so far, without TS; or why there are none."""
+    fast = ["eval.replicas=0", f"eval.timeout_s={TIMEOUT_S}"]
     try:
-        run = replay(folder, partial=True, overrides=["eval.replicas=0"], progress=False)
-    except Nl2SqlError as error:
+        with as_a_run_leaves(folder):
+            return summary_text(replay(folder, partial=True, overrides=fast, progress=False, trust=trust).report)
+    except (Nl2SqlError, OSError) as error:
         return one_line(error)
-    return summary_text(run.report)
 
 
 def _page(template: str, status: int = 200, **values: Any) -> Page:
