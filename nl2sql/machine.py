@@ -12,8 +12,8 @@ import importlib.util
 import json
 import os
 import re
+import secrets
 import shlex
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -287,10 +287,10 @@ def written_whole(path: Path, *, new: bool = False, binary: bool = False) -> Ite
     if new and os.path.lexists(path):
         raise FileExistsError(f"{path} exists")
     real = path.resolve()  # a link stays one
-    beside = real.with_name(f".{real.name[:100]}.{os.getpid()}.{threading.get_ident()}.tmp")
+    beside = real.with_name(f".{real.name[:100]}.{secrets.token_hex(8)}.tmp")
     place: Callable[[Path, Path], object] = _place_new if new else Path.replace
     try:
-        with beside.open(**form) as file:
+        with beside.open(**form | {"mode": form["mode"].replace("w", "x")}) as file:  # never over what lies there
             yield file
         place(beside, real)
     finally:

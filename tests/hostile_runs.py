@@ -19,7 +19,7 @@ Spoil = Callable[[Path], None]
 TERABYTE = 2**40
 FILES = (
     *("manifest.json", "report.json", "predictions.jsonl", "traces.jsonl", "phases.jsonl", "notes.jsonl", ".lock"),
-    *("control", "control/predictions.jsonl", "control/traces.jsonl"),
+    *("report.html", "control", "control/predictions.jsonl", "control/traces.jsonl"),
 )
 VALUES: dict[str, Any] = {
     "5": 5,

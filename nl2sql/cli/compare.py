@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nl2sql.cli.options import TrustOption, TypedUrlOption, trust_of
+from nl2sql.errors import one_line
 
 if TYPE_CHECKING:
     from nl2sql.eval.comparison import Comparison, Group
@@ -177,7 +178,7 @@ def _print(sides: dict[str, Any], left_out: dict[str, int], compared: Comparison
             if side[what]:
                 typer.echo(f"  {what}: {len(side[what])} ({_listed(side[what], max(show, 1))})")
     for warning in dict.fromkeys(warning for side in sides.values() for warning in side["warnings"]):
-        typer.echo(f"note: {warning}")
+        typer.echo(f"note: {one_line(warning)}")
     if left_out:
         typer.echo("left out: " + ", ".join(f"{count} {reason}" for reason, count in left_out.items()))
     width = max(len(name) for name in compared.metrics)
@@ -214,4 +215,4 @@ def _group_line(label: str, group: Group, width: int) -> str:
 
 def _listed(ids: list[str], show: int) -> str:
     shown = ids if show < 0 else ids[:show]
-    return ", ".join(shown) + (f", ... {len(ids) - len(shown)} more" if len(shown) < len(ids) else "")
+    return one_line(", ".join(shown)) + (f", ... {len(ids) - len(shown)} more" if len(shown) < len(ids) else "")

@@ -29,7 +29,7 @@ from nl2sql.cli.options import (
     TrustOption,
     check_added,
 )
-from nl2sql.errors import Nl2SqlError, UsageError, typed
+from nl2sql.errors import Nl2SqlError, UsageError, printable, typed
 
 if TYPE_CHECKING:
     from nl2sql.runs.named import Trust
@@ -186,7 +186,7 @@ def evaluate_command(
     else:
         from nl2sql.runs.summary import summary_text
 
-        print(summary_text(report))
+        print(printable(summary_text(report)))
         print(f"\nrun folder: {report['run']}")
         print(f"report:     {_page(Path(report['run']), report['n'], progress, said)}")
         print(f"next:       {_next(Path(report['run']))}")
@@ -196,11 +196,12 @@ def evaluate_command(
 
 def _page(folder: Path, questions: int, progress: bool, trust: Trust) -> str:
     """The report of a run, written into its folder, or why it could not be and the command that writes it."""
+    from nl2sql.runs.folder import own_file
     from nl2sql.runs.report.page import write_report
 
     try:
         golds = questions <= MOST_WITH_GOLDS
-        page = folder / "report.html"
+        page = own_file(folder, "report.html")
         return str(write_report([folder], page, golds=golds, progress=progress, force=True, trust=trust))
     except Nl2SqlError as error:
         return f"not written ({error}); nl2sql report {typed(folder)} --out report.html"

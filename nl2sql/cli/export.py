@@ -11,7 +11,7 @@ import typer
 
 from nl2sql.cli.options import TrustOption, TypedUrlOption, trust_of
 from nl2sql.cli.runs import RunArgument
-from nl2sql.errors import UsageError
+from nl2sql.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from nl2sql.runs.export.contents import Contents
@@ -85,7 +85,7 @@ def export_command(
     said = "with" if texts else "without"
     print(f"exported {count} episodes of {run} to {place}, {said} their texts")
     if contents.note:
-        print(f"note: {contents.note}")
+        print(f"note: {one_line(contents.note)}")
     if contents.owed:
         print(f"note: {contents.state}; what was exported says so")
 

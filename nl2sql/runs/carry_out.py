@@ -26,7 +26,7 @@ from nl2sql.runs.controls import control_stores
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, TURN_FIELDS, OwnHistories, as_resolved, resolve_usage
 from nl2sql.runs.folder import FOLDERS, FORMAT, RunFolder, environment, exclusive, iter_jsonl, read_manifest, write_json
 from nl2sql.runs.job import Cell, Job, no_bar
-from nl2sql.runs.named import code_files
+from nl2sql.runs.named import code_files, said_again
 from nl2sql.runs.opened import Opened
 from nl2sql.runs.plan import Plan, fingerprints, left_out_of, plan_record, run_key
 from nl2sql.runs.run import Run
@@ -108,7 +108,7 @@ class _Work:
             kept = sum(1 for _ in iter_jsonl(self.folder / "predictions.jsonl"))
             raise Cancelled(
                 f"interrupted; {kept} questions are kept in {self.folder}; continue with: "
-                f"{_continue(job.plan, self.top)}"
+                f"{_continue(job.plan, job.config, self.top)}"
             ) from None
         report["seconds"] = round(time.perf_counter() - started, 1)
         write_json(self.folder / "report.json", report)
@@ -188,10 +188,10 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [name for name in {**old, **new} if old.get(name) != new.get(name)]
 
 
-def _continue(plan: Plan, top: Path) -> str:
+def _continue(plan: Plan, config: Config, top: Path) -> str:
     """The command or the call that goes on with an interrupted run."""
     if not plan.objects:
-        return f"nl2sql eval --resume {typed(top)}"
+        return f"nl2sql eval --resume {typed(top)}{said_again(plan, config)}"
     arguments = ", ".join(f"{name}={name}" for name in plan.objects)
     return f"nl2sql.resume({str(top)!r}, {arguments})"
 

@@ -177,6 +177,14 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
+def own_file(folder: Path, name: str) -> Path:
+    """The file ``name`` in ``folder``, there or not. Raises NotOpened where it is a link or no file at all."""
+    path = folder / name
+    if os.path.lexists(path):
+        open_regular(path, "ab").close()
+    return path
+
+
 def _fits(value: Any, shape: Any) -> bool:
     """Whether ``value`` has the types of ``shape``: a type, several, a list of one, or a mapping (``...``: any key)."""
     if isinstance(shape, list):
@@ -268,7 +276,7 @@ def iter_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 row = None
             if not _fits(row, {"id": str, "key": str}):
                 raise Nl2SqlError(
-                    f"{path} line {number} is not a JSON object of a run; remove that line and resume the run"
+                    f"{path} line {number} is not a JSON object; remove that line and resume the run"
                 ) from None
             yield row
 

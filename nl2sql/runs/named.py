@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.benchmarks.load import is_at_hand
-from nl2sql.errors import UsageError, one_line
+from nl2sql.errors import UsageError, one_line, typed
 from nl2sql.interfaces import Benchmark
 from nl2sql.runs.plan import Plan, open_benchmark, read_plan
 from nl2sql.safe_files import MEGABYTE, read_bytes
@@ -120,6 +120,17 @@ def check_named(
                 f"{folder} names {name}={one_line(value, 200)!r}, which is not opened on a folder's word alone; if it "
                 "is yours, or whoever made it is trusted with your account and keys, add --trust"
             )
+
+
+def said_again(plan: Plan, config: Config) -> str:
+    """What has to be typed behind ``--resume FOLDER`` of one's own run: "", or options with a blank before them."""
+    try:
+        check_named(Path(), plan, config, Trust(typed={"engine_url": plan.engine_url}))
+    except UsageError:
+        options = " --trust"
+    else:
+        options = ""
+    return options + (f" --engine-url {typed(plan.engine_url)}" if plan.engine_url else "")
 
 
 def check_same(folder: Path, plan: Plan, trust: Trust | bool) -> None:

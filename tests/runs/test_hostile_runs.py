@@ -125,7 +125,7 @@ def some(kinds: Iterable[str], every: int) -> list[str]:
 @pytest.mark.timeout(300)
 def test_something_else_in_the_place_of_a_file(place: Place) -> None:
     kinds = hostile_runs.files(place.outside)
-    for kind in some(kinds, 4):
+    for kind in some(kinds, 6):
         folder = place.copy()
         kinds[kind](folder)
         said = place.tried(folder)
@@ -136,7 +136,7 @@ def test_something_else_in_the_place_of_a_file(place: Place) -> None:
 @pytest.mark.timeout(300)
 def test_fields_of_another_type(place: Place) -> None:
     kinds = hostile_runs.fields(place.honest)
-    for kind in some(kinds, 9):
+    for kind in some(kinds, 16):
         folder = place.copy()
         kinds[kind](folder)
         said = place.tried(folder)

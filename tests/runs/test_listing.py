@@ -19,7 +19,7 @@ from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.export.contents import Contents
 from nl2sql.runs.folder import is_running, locked
-from nl2sql.runs.listing import entries
+from nl2sql.runs.listing import Listing, entries
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,30 @@ def test_a_cell_whose_ablation_names_no_command_goes_on_by_itself(runs: Path, tm
     (tmp_path / "g r" / "ablation.json").write_text(kept)
     shown = CliRunner().invoke(app, ["runs", str(tmp_path)])
     assert shown.stdout.splitlines()[-1] == f"next: nl2sql eval --resume '{tmp_path}/g r/begun'", shown.exception
+
+
+def test_a_run_is_read_again_when_its_files_have_changed(runs: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(runs / "finished", tmp_path / "run"))
+    report, listing = folder / "report.json", Listing(tmp_path)
+    [first] = listing.entries()
+    written = report.stat()
+    text = report.read_text(encoding="utf-8")
+    report.write_text("x" * len(text.encode()), encoding="utf-8")
+    os.utime(report, ns=(written.st_atime_ns, written.st_mtime_ns))
+    assert listing.entries() == [first] and first.state == "done"
+    report.touch()
+    assert listing.entries()[0].state == "3 of 3"
+    shutil.rmtree(folder)
+    assert listing.entries() == []
+
+
+@pytest.mark.parametrize("command", ["rm -rf /", "nl2sql ablate g.yaml; rm -rf /", "nl2sql\x1b[2Jablate g"])
+def test_the_next_command_is_one_of_ours(runs: Path, tmp_path: Path, command: str) -> None:
+    (tmp_path / "grid").mkdir()
+    shutil.copytree(runs / "begun", tmp_path / "grid" / "begun")
+    (tmp_path / "grid" / "ablation.json").write_text(json.dumps({"command": command}))
+    shown = CliRunner().invoke(app, ["runs", str(tmp_path)]).stdout.splitlines()[-1]
+    assert shown.startswith("next: nl2sql") and ("'" in shown or "--resume" in shown), shown
 
 
 def test_no_folder_and_no_run_are_one_line(tmp_path: Path) -> None:

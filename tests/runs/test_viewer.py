@@ -102,6 +102,13 @@ def test_a_report_is_made_anew_when_the_run_is_scored_anew(folder: Path) -> None
     assert pages.answer("report", {"run": ["first"]}, {}).text is not first.text
 
 
+def test_a_run_that_takes_long_holds_up_no_other(folder: Path) -> None:
+    pages = Pages(folder)
+    with pages._lock_of("first"), pages._lock_of("benchmark", "first"):
+        for page in ("", "report", "sql", "progress"):
+            assert pages.answer(page, {"run": ["second"]}, {}).status == 200, page
+
+
 def test_a_run_in_progress_shows_its_scores_so_far_and_goes_on(server: ViewServer, folder: Path) -> None:
     status, page = get(server, "progress?run=begun")
     assert status == 200 and "begun: 1 of 3" in page and 'http-equiv="refresh"' in page
