@@ -98,7 +98,7 @@ def asked(benchmark: FolderBenchmark, options: argparse.Namespace) -> dict[str, 
         plan, kept = read_plan(out)
         if (plan.limit, kept.model_dump()) != (options.limit, with_preset(get_controller("best"), config).model_dump()):
             raise UsageError(f"{out} was begun with another --limit or other settings; name another --out")
-        runs[kind] = resume(out, benchmark=kinds[kind], model=model)
+        runs[kind] = resume(out, benchmark=kinds[kind], model=model, trust=True)
     return runs
 
 

@@ -56,7 +56,7 @@ def write_script(path: Path, questions: Sequence[Question], delay_s: float) -> N
 
 def eval_command(script: Path, out: Path, asked: Sequence[str]) -> list[str]:
     fresh = ["--split", "dev", *asked, "--model", f"scripted:{script}", "--out", str(out)]
-    options = fresh if not (out / "manifest.json").exists() else ["--resume", str(out)]
+    options = fresh if not (out / "manifest.json").exists() else ["--resume", str(out), "--trust"]
     quick = [] if "--resume" in options else ["--batch-size", "4", "--replicas", "1"]
     return [sys.executable, "-m", "nl2sql.cli", "eval", *options, *quick, "--quiet"]
 

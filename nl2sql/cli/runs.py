@@ -173,7 +173,7 @@ def export_failures_command(
     loaded = Run.load(run)
     with as_a_run_leaves(run):
         rows = failures(loaded, metric=metric, notes=notes, trust=trust_of(trust, engine_url))
+        first, n = next(iter(loaded.parts())), loaded.report["n"]
     write_failures(rows, out)
-    first = next(iter(loaded.parts()))
     items = f"items of {first}, the first seed," if first else "items"
-    print(f"wrote {len(rows)} of {loaded.report['n']} {items} to {out}")
+    print(f"wrote {len(rows)} of {n} {items} to {out}")

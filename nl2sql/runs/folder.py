@@ -40,7 +40,7 @@ TICK_S = 10.0
 LOCK_TRIES = 4
 MOST_BYTES = {"manifest.json": 16 * MEGABYTE, "report.json": 64 * MEGABYTE, "traces.jsonl": 8192 * MEGABYTE}
 OTHER_BYTES = 1024 * MEGABYTE  # of another file
-LONGEST_LINE, MOST_LINES = 32 * MEGABYTE, 1_000_000  # of a file of lines
+LONGEST_LINE, MOST_LINES = 32 * MEGABYTE, 100_000  # of a file of lines
 MOST_VALUES = 2_000_000  # in one document or line of JSON: a list of nothing takes thirty times its text in memory
 MOST_SEEDS = 1000
 FOLDERS = {"single_shot": "control", "equal_tokens": "control_equal_tokens"}  # of a run's controls
@@ -64,7 +64,7 @@ MANIFEST: Any = {  # the types of what a manifest has; a key may be missing, and
     "environment": dict,
     "turns": dict,
 }
-BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError)
+BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError, StopIteration)
 PREDICTION_KEYS = (
     "id",
     "db_id",
@@ -202,7 +202,7 @@ def read_json(path: Path) -> Any:
 
 
 def _bounded_json(text: bytes) -> Any:
-    if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
+    if len(text) > MOST_VALUES and sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise ValueError(f"it holds more than {MOST_VALUES:,} values")
     return from_json(text)
 

@@ -63,7 +63,8 @@ def _html(folders: Iterable[Path], golds: bool, progress: bool, live: Mapping[st
     script = "".join(map(_asset, SCRIPTS))
     page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     page.filters |= {"percent": _percent, "points": _points}
-    text: str = page.from_string(_asset("page.html")).render(
+    text = _rendered(
+        page,
         title=title(collected),
         collected=collected,
         facts=_facts(collected),
@@ -88,6 +89,17 @@ def _html(folders: Iterable[Path], golds: bool, progress: bool, live: Mapping[st
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     return text.encode("utf-8", "backslashreplace").decode()  # half a character, which a model can write
+
+
+def _rendered(page: Any, **values: Any) -> str:
+    """The page with its values. Raises ValueError where a report lacks one of them."""
+    from jinja2 import UndefinedError
+
+    try:
+        text: str = page.from_string(_asset("page.html")).render(**values)
+    except UndefinedError as error:
+        raise ValueError(f"report.json: {error}") from error
+    return text
 
 
 def write_report(
