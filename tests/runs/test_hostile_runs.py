@@ -122,7 +122,7 @@ def some(kinds: Iterable[str], every: int) -> list[str]:
     return list(kinds)[:: 1 if os.environ.get("NL2SQL_ALL_KINDS") else every]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_something_else_in_the_place_of_a_file(place: Place) -> None:
     kinds = hostile_runs.files(place.outside)
     for kind in some(kinds, 10):
@@ -133,7 +133,7 @@ def test_something_else_in_the_place_of_a_file(place: Place) -> None:
         place.check(folder)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_fields_of_another_type(place: Place) -> None:
     kinds = hostile_runs.fields(place.honest)
     for kind in some(kinds, 40):
