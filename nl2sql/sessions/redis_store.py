@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from math import ceil
 from typing import Any, TypeVar
 
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError, one_line
@@ -33,19 +34,30 @@ from nl2sql.sessions.turns import (
 
 T = TypeVar("T")
 CONNECT_S, ANSWER_S = 2.0, 5.0
+LONGEST = 2**21  # bytes of a turn: five texts of MAX_CHARS, each character six at most
 
 # KEYS: the turns, the owner's sessions. ARGV: turn, how many are kept, milliseconds to live, session, now.
 ADD = """
-for _, kept in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
+for _, kept in ipairs(redis.call('LRANGE', KEYS[1], -tonumber(ARGV[2]), -1)) do
     if kept == ARGV[1] then return 0 end
 end
+local ttl, left = tonumber(ARGV[3]), redis.call('PTTL', KEYS[2])
 redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('LTRIM', KEYS[1], -tonumber(ARGV[2]), -1)
 redis.call('ZADD', KEYS[2], ARGV[5], ARGV[4])
-for _, key in ipairs(KEYS) do
-    if tonumber(ARGV[3]) > 0 then redis.call('PEXPIRE', key, ARGV[3]) else redis.call('PERSIST', key) end
-end
+if ttl > 0 then redis.call('PEXPIRE', KEYS[1], ttl) else redis.call('PERSIST', KEYS[1]) end
+-- the list lives as long as any session in it; -1: it has one without an end
+if ttl == 0 then redis.call('PERSIST', KEYS[2])
+elseif left ~= -1 and left < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
 return 1
+"""
+# KEYS: the turns. ARGV: how many are kept, the longest. One that is longer was not written here, and is given as "".
+HISTORY = """
+local turns = redis.call('LRANGE', KEYS[1], -tonumber(ARGV[1]), -1)
+for place, turn in ipairs(turns) do
+    if #turn > tonumber(ARGV[2]) then turns[place] = '' end
+end
+return turns
 """
 # KEYS: the owner's sessions. ARGV: the beginning of their keys. Gives those that live; the others leave the set.
 LIST = """
@@ -96,6 +108,7 @@ class RedisStore:
             self.place = _place(self._client.connection_pool.connection_kwargs)
             self._add = self._client.register_script(ADD)
             self._list = self._client.register_script(LIST)
+            self._history = self._client.register_script(HISTORY)
             self._ask(self._client.ping)
         except (ValueError, TypeError) as error:  # an option that is none is refused at the first call
             raise UsageError(f"the address of Redis: {one_line(error, 100)}; {_EXPECTED}") from None
@@ -103,14 +116,14 @@ class RedisStore:
     def history(self, owner: str, session_id: str) -> list[Turn]:
         """The session's turns, oldest first. Raises Nl2SqlError for a turn that is none."""
         key = turns_key(checked_owner(owner), checked_session(session_id))
-        texts = self._ask(lambda: self._client.lrange(key, 0, -1))
+        texts = self._ask(lambda: self._history([key], [KEPT, LONGEST]))
         return [turn_from_text(text, f"session store {self.place}") for text in texts]
 
     def add(self, owner: str, session_id: str, turn: Turn) -> None:
         """Put a turn behind the session's others, in one step of the server."""
         keys = [turns_key(checked_owner(owner), checked_session(session_id)), list_key(owner)]
         text = turn_to_text(turn_of(turn), id=secrets.token_hex(8))
-        values: list[str | float] = [text, KEPT, int(self.ttl_s * 1000), session_id, time.time()]
+        values: list[str | float] = [text, KEPT, ceil(self.ttl_s * 1000), session_id, time.time()]
         self._ask(lambda: self._add(keys, values))
 
     def sessions(self, owner: str) -> list[str]:
@@ -134,7 +147,7 @@ class RedisStore:
 
         def all_owners() -> int:
             ended = 0
-            for key in self._client.scan_iter(match=list_key("*")):
+            for key in self._client.scan_iter(match=list_key("*"), count=1000, _type="zset"):
                 before = self._client.zcard(key)
                 owner = key.removeprefix("nl2sql:{").removesuffix("}:sessions")
                 ended += before - len(self._list([key], [turns_key(owner, "")]))

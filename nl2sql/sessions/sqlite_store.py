@@ -33,16 +33,21 @@ from nl2sql.sessions.turns import (
 SESSIONS = OwnFile(
     "session store",
     "--store",
-    1,
+    2,
     0x6E6C3273,  # "nl2s"
     """
 CREATE TABLE session_list (
-    owner TEXT NOT NULL, session TEXT NOT NULL, added REAL NOT NULL, PRIMARY KEY (owner, session)) WITHOUT ROWID;
+    owner TEXT NOT NULL, session TEXT NOT NULL, added REAL NOT NULL, ends REAL NOT NULL DEFAULT 9e999,
+    PRIMARY KEY (owner, session)) WITHOUT ROWID;
 CREATE TABLE session_turns (
     owner TEXT NOT NULL, session TEXT NOT NULL, place INTEGER NOT NULL, turn TEXT NOT NULL,
     PRIMARY KEY (owner, session, place)) WITHOUT ROWID;
-CREATE INDEX idx_session_added ON session_list (added);
+CREATE INDEX idx_session_ends ON session_list (ends);
 """,
+    upgrades=(
+        "ALTER TABLE session_list ADD COLUMN ends REAL NOT NULL DEFAULT 9e999;"
+        "DROP INDEX idx_session_added; CREATE INDEX idx_session_ends ON session_list (ends)",
+    ),
 )
 _MINE = "WHERE owner = ?1 AND session = ?2"
 
@@ -68,52 +73,51 @@ class SqliteStore:
         """The session's turns, oldest first. Raises Nl2SqlError for a turn that is none."""
         mine = checked_owner(owner), checked_session(session_id)
         with self._reading() as run:
-            alive = f"EXISTS (SELECT 1 FROM session_list {_MINE} AND added > ?3)"
-            rows = run(f"SELECT turn FROM session_turns {_MINE} AND {alive} ORDER BY place", *mine, self._oldest())
-            texts = [row[0] for row in rows]
+            alive = f"EXISTS (SELECT 1 FROM session_list {_MINE} AND ends > ?3)"
+            latest = f"SELECT turn FROM session_turns {_MINE} AND {alive} ORDER BY place DESC LIMIT {KEPT}"
+            texts = [row[0] for row in run(latest, *mine, self._now())][::-1]
         return [turn_from_text(text, f"session store {self.path}") for text in texts]
 
     def add(self, owner: str, session_id: str, turn: Turn) -> None:
         """Put a turn behind the session's others, in one transaction."""
         mine, text = (checked_owner(owner), checked_session(session_id)), turn_to_text(turn_of(turn))
+        now = self._now()
         with self._writing() as run:
-            if run(f"DELETE FROM session_list {_MINE} AND added <= ?3", *mine, self._oldest()).rowcount:
+            if run(f"DELETE FROM session_list {_MINE} AND ends <= ?3", *mine, now).rowcount:
                 run(f"DELETE FROM session_turns {_MINE}", *mine)
             last = f"(SELECT coalesce(max(place), 0) FROM session_turns {_MINE})"
             run(f"INSERT INTO session_turns SELECT ?1, ?2, {last} + 1, ?3", *mine, text)
             run(f"DELETE FROM session_turns {_MINE} AND place <= {last} - {KEPT}", *mine)
-            run("INSERT OR REPLACE INTO session_list VALUES (?, ?, ?)", *mine, self._now())
+            ends = now + self.ttl_s if self.ttl_s else float("inf")
+            run("INSERT OR REPLACE INTO session_list VALUES (?, ?, ?, ?)", *mine, now, ends)
 
     def sessions(self, owner: str) -> list[str]:
         """The owner's sessions, the latest first."""
         with self._reading() as run:
-            listed = "SELECT session FROM session_list WHERE owner = ? AND added > ? ORDER BY added DESC, session"
-            return [row[0] for row in run(listed, checked_owner(owner), self._oldest())]
+            mine = "owner = ? AND ends > ? AND typeof(session) = 'text'"
+            listed = f"SELECT session FROM session_list WHERE {mine} ORDER BY added DESC, session"
+            return [row[0] for row in run(listed, checked_owner(owner), self._now())]
 
     def delete(self, owner: str, session_id: str) -> bool:
         """Forget a session; False where there was none."""
         mine = checked_owner(owner), checked_session(session_id)
         with self._writing() as run:
             run(f"DELETE FROM session_turns {_MINE}", *mine)
-            lived = run(f"DELETE FROM session_list {_MINE} AND added > ?3", *mine, self._oldest()).rowcount
+            lived = run(f"DELETE FROM session_list {_MINE} AND ends > ?3", *mine, self._now()).rowcount
             run(f"DELETE FROM session_list {_MINE}", *mine)
             return bool(lived)
 
     def cleanup(self) -> int:
         """Remove the sessions whose time has passed; how many they were."""
-        oldest = self._oldest()  # once: a session that ends between two moments would leave its turns behind
+        now = self._now()  # once: a session that ends between two moments would leave its turns behind
         with self._writing() as run:
-            ended = "SELECT owner, session FROM session_list WHERE added <= ?1"
-            run(f"DELETE FROM session_turns WHERE (owner, session) IN ({ended})", oldest)
-            return int(run("DELETE FROM session_list WHERE added <= ?1", oldest).rowcount)
+            ended = "SELECT owner, session FROM session_list WHERE ends <= ?1"
+            run(f"DELETE FROM session_turns WHERE (owner, session) IN ({ended})", now)
+            return int(run("DELETE FROM session_list WHERE ends <= ?1", now).rowcount)
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
-
-    def _oldest(self) -> float:
-        """The moment after which a session that lives had its last turn."""
-        return self._now() - self.ttl_s if self.ttl_s else float("-inf")
 
     @contextmanager
     def _reading(self) -> Iterator[Callable[..., sqlite3.Cursor]]:

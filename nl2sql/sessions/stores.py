@@ -6,7 +6,8 @@
 (['How many orders?'], [], ['s1'])
 
 A session belongs to its owner: every call names both, and another owner's session of the same name is another session.
-It begins with its first turn, keeps the last ``turns.KEPT``, and with a time to live ends so long after its last turn.
+It begins with its first turn, keeps the last ``turns.KEPT``, and ends so long after its last turn as the time to live
+of the store that added this turn says, whatever another store of the same file or server says.
 Stores are thread-safe; the turns of one session stay in the order in which they were added.
 
 Not covered: who an owner is. Whoever may choose the name of an owner, or may read the file or the Redis server, reads
@@ -15,6 +16,7 @@ that owner's sessions.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -28,7 +30,7 @@ from nl2sql.sessions.turns import KEPT, checked_owner, checked_session, checked_
 
 T = TypeVar("T")
 MEMORY = "memory"
-MOST_SESSIONS = 10_000  # in memory; the one that rested longest is forgotten
+MOST_SESSIONS = 10_000  # in memory; of the owner who begins another, the one that rested longest is forgotten
 FORMS = "memory, a SQLite FILE, redis://HOST:PORT/NUMBER"
 _REDIS = ("redis://", "rediss://", "unix://")
 
@@ -66,7 +68,8 @@ class MemoryStore:
     def __init__(self, ttl_s: float = 0.0, *, now: Callable[[], float] = time.time) -> None:
         self.ttl_s, self._now = checked_ttl(ttl_s), now
         self._lock = threading.Lock()
-        self._sessions: dict[tuple[str, str], tuple[float, list[Turn]]] = {}  # in the order of their last turns
+        # (owner, session) -> when it ends, turns; in the order of their last turns
+        self._sessions: dict[tuple[str, str], tuple[float, list[Turn]]] = {}
 
     def history(self, owner: str, session_id: str) -> list[Turn]:
         key = checked_owner(owner), checked_session(session_id)
@@ -106,15 +109,16 @@ class MemoryStore:
         """Nothing to release."""
 
     def _turns(self, key: tuple[str, str]) -> list[Turn]:
-        added, turns = self._sessions.get(key, (0.0, []))
-        return [] if self.ttl_s and added + self.ttl_s <= self._now() else turns
+        ends, turns = self._sessions.get(key, (0.0, []))
+        return [] if ends <= self._now() else turns
 
     def _place(self, key: tuple[str, str], turns: list[Turn]) -> None:
         self._sessions.pop(key, None)
         if turns:
-            self._sessions[key] = self._now(), turns[-KEPT:]
+            self._sessions[key] = (self._now() + self.ttl_s if self.ttl_s else math.inf), turns[-KEPT:]
         if len(self._sessions) > MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+            mine = next(other for other in self._sessions if other[0] == key[0])
+            del self._sessions[mine if mine != key else next(iter(self._sessions))]
 
 
 class EnduringStore:

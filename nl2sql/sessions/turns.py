@@ -94,7 +94,7 @@ def turn_from_text(text: str, where: str) -> Turn:
         return turn_of({name: entry[name] for name in FIELDS})
     except (ValueError, KeyError, TypeError, UsageError) as error:
         reason = one_line(f"{type(error).__name__}: {error}", 100)
-        raise Nl2SqlError(f"{where} holds a turn that nl2sql did not write ({reason}); delete the session") from None
+        raise Nl2SqlError(f"{where} holds a turn that nl2sql did not write ({reason}); begin another session") from None
 
 
 # ------------------------------------------------------------------------------------------ names and times

@@ -195,6 +195,10 @@ def test_a_wrong_spec_is_a_usage_error(spec: str, wanted: str) -> None:
         "mysql://u:hun/ter2@127.0.0.1/db",
         "mysql://u:12#ter2@127.0.0.1/db",
         "mysql://u:hun#ter2@[127.0.0.1/db",
+        "duckdb://u:hunter2@box/shop",
+        "clickhouse://u:hunter2@box:9000/shop",
+        "clickhouse:u:hunter2@box",
+        "duckdb://box/shop?password=hunter2",
     ],
 )
 def test_no_error_shows_a_password_with_signs_of_an_address(address: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 import subprocess
@@ -155,7 +156,7 @@ def test_a_session_ends_so_long_after_its_last_turn(kind: str, tmp_path: Path) -
 
 
 def test_a_cleanup_looks_at_the_clock_once(tmp_path: Path) -> None:
-    moments = iter([100.0, 100.0, 109.0, 111.0])
+    moments = iter([100.0, 109.0, 111.0])
     with closing(SqliteStore(tmp_path / "s.db", 10.0, now=lambda: next(moments))) as store:
         store.add("ada", "s", turn("one"))
         assert store.cleanup() == 0
@@ -170,13 +171,62 @@ def test_redis_ends_sessions_by_itself(redis_address: str) -> None:
         short.add("ada", "goes", turn("x"))
         while store.history("ada", "goes"):
             time.sleep(0.01)
-        assert store._client.exists(list_key("ada")) == 0, "it lives as long as the owner's last turn would"
+        assert store.sessions("ada") == ["stays"], "the list lives as long as any of its sessions"
+        short.add("ben", "goes", turn("x"))
+        while store._client.exists(list_key("ben")):
+            time.sleep(0.01)
         store.add("ada", "stays", turn("y"))
         short.add("ada", "goes", turn("x"))
         store.add("ada", "stays", turn("z"))
         while store.history("ada", "goes"):
             time.sleep(0.01)
         assert store.cleanup() == 1 and store.sessions("ada") == ["stays"]
+
+
+@pytest.mark.parametrize("order", ["with, without", "without, with"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
+def test_a_time_to_live_ends_nothing_that_was_kept_without_one(
+    kind: str, order: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """ada keeps without an end, ben with one, in one file or server; ada has a second session that ends."""
+    address = request.getfixturevalue("redis_address") if kind == "redis" else str(tmp_path / "s.db")
+    lasting = MemoryStore() if kind == "memory" else open_store(address)
+    ending = MemoryStore(0.05) if kind == "memory" else open_store(address, ttl_s=0.05)
+    with closing(lasting), closing(ending):
+        for who in ("ada", "ben"):
+            for session in lasting.sessions(who):
+                lasting.delete(who, session)
+        for store, owner, session in [(lasting, "ada", "a"), (ending, "ben", "b"), (ending, "ada", "a2")][
+            :: 1 if order == "without, with" else -1
+        ]:
+            store.add(owner, session, turn(session))
+        while ending.sessions("ben") or ending.history("ada", "a2"):
+            time.sleep(0.01)
+        for store in (lasting, ending)[: 1 if kind == "memory" else 2]:
+            store.cleanup()
+            assert store.sessions("ada") == ["a"] and asked(store, "ada", "a") == ["a"]
+            assert store.sessions("ben") == []
+
+
+def test_an_owner_with_many_sessions_in_memory_drops_none_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nl2sql.sessions.stores.MOST_SESSIONS", 3)
+    store = MemoryStore()
+    store.add("ada", "a", turn("x"))
+    for number in range(9):
+        store.add("ben", f"b{number}", turn("x"))
+    assert store.sessions("ada") == ["a"] and store.sessions("ben") == ["b8", "b7"]
+
+
+def test_a_store_of_the_first_version_is_used_and_its_sessions_do_not_end(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "s.db")) as store:
+        store.add("ada", "s", turn("one"))
+    with closing(sqlite3.connect(tmp_path / "s.db")) as connection:
+        connection.executescript(
+            "DROP INDEX idx_session_ends; ALTER TABLE session_list DROP COLUMN ends;"
+            "CREATE INDEX idx_session_added ON session_list (added); PRAGMA user_version = 1"
+        )
+    with closing(SqliteStore(tmp_path / "s.db", 0.001)) as store:
+        assert store.cleanup() == 0 and asked(store, "ada", "s") == ["one"]
 
 
 @pytest.mark.parametrize("ttl_s", [-1.0, float("nan"), float("inf")])
@@ -264,7 +314,7 @@ def test_a_file_that_is_no_store_is_a_clear_error_and_stays(
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '"x"', '{"user_query": 7}', '{"user_query": ""}', "9" * 5000])
+@pytest.mark.parametrize("text", ["{", "[]", "5", '"x"', '{"user_query": 7}', '{"user_query": ""}', "9" * 5000])
 def test_a_turn_that_nl2sql_did_not_write_is_a_clear_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     with closing(SqliteStore(path)) as store:
@@ -325,7 +375,76 @@ def test_memory_forgets_the_session_that_rested_longest(monkeypatch: pytest.Monk
     assert store.sessions("ada") == ["three", "one"] and store.history("ada", "two") == []
 
 
+HOSTILE = {  # what a stranger's file may hold beside our tables, and the words of its refusal
+    "a trigger": (
+        "CREATE TRIGGER t AFTER INSERT ON session_turns BEGIN INSERT INTO session_list WITH RECURSIVE n(i) AS "
+        "(SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 9e8) SELECT 'ada', i, 1, 1 FROM n; END",
+        "trigger t is not as nl2sql makes it",
+    ),
+    "a view": ("CREATE VIEW v AS SELECT 1", "view v is not"),
+    "an index on an expression": ("CREATE INDEX i ON session_turns (hex(zeroblob(length(turn))))", "index i is not"),
+    "another table": ("CREATE TABLE more (x)", "table more is not"),
+    "a column that is computed": (
+        "ALTER TABLE session_list ADD COLUMN x AS (hex(zeroblob(9e8)))",
+        "table session_list is not",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_file_with_more_than_our_tables_is_refused_and_stays(kind: str, tmp_path: Path) -> None:
+    path, (script, said) = tmp_path / "s.db", HOSTILE[kind]
+    with closing(SqliteStore(path)) as store:
+        store.add("ada", "s", turn("x"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"PRAGMA journal_mode = DELETE; {script}")
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=rf"s\.db is not used: its {said}.*; give --store another file"):
+        open_store(str(path))
+    assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == ["s.db"]
+
+
+def test_a_file_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "s.db")
+    (tmp_path / "t.db").symlink_to(tmp_path / "s.db")
+    for name in ("s.db", "t.db", "/dev/zero"):
+        with pytest.raises(DatabaseError, match="cannot be opened: not a regular file"):
+            open_store(str(tmp_path / name))
+
+
+def test_a_session_of_very_many_turns_is_read_from_its_end(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "s.db")) as store:
+        store.add("ada", "s", turn("first"))
+        store.add("ada", "long", turn("x"))
+        with closing(sqlite3.connect(tmp_path / "s.db")) as connection, connection:
+            row = connection.execute("SELECT turn FROM session_turns WHERE session = 's'").fetchone()
+            rows = (("ada", "s", place, *row) for place in range(2, 50))
+            connection.executemany("INSERT INTO session_turns VALUES (?, ?, ?, ?)", rows)
+            connection.execute("UPDATE session_turns SET turn = zeroblob(20000000) WHERE session = 'long'")
+        assert len(store.history("ada", "s")) == 10
+        with pytest.raises(DatabaseError, match="too big"):
+            store.history("ada", "long")
+
+
 # ----------------------------------------------------------------------------------------------------- Redis
+
+
+def test_redis_reads_a_list_of_a_stranger_from_its_end(redis_address: str) -> None:
+    with closing(RedisStore(redis_address)) as store:
+        store._client.flushdb()
+        store.add("ada", "s", turn("x"))
+        text, key = store._client.lindex(turns_key("ada", "s"), 0), turns_key("ada", "s")
+        for _ in range(40):
+            store._client.rpush(key, *[text] * 10_000)
+        assert len(store.history("ada", "s")) == 10
+        store.add("ada", "s", turn("y"))
+        assert asked(store, "ada", "s")[8:] == ["x", "y"] and store._client.llen(key) == 10
+        for odd in ("5", b"\xff\xfe", b"x" * 3_000_000):
+            store._client.rpush(key, odd)
+            with pytest.raises(Nl2SqlError, match="did not write"):
+                store.history("ada", "s")
+        store._client.set(list_key("eve"), "no list")
+        assert store.cleanup() == 0
 
 
 @pytest.fixture

@@ -41,11 +41,10 @@ def open_database(spec: str | Path) -> Database:
             raise UsageError(f"{form}://... names no database; expected e.g. {form}://USER@HOST/NAME")
         return EngineDatabase(SERVERS[form], text, name)
     if form in ("duckdb", "clickhouse") and colon:
-        path = Path(rest).expanduser()
-        if not (path.is_file() if form == "duckdb" else path.is_dir()):
-            raise UsageError(
-                f"{form} database {path} does not exist; expected a {form} {'file' if form == 'duckdb' else 'folder'}"
-            )
+        path, place = as_path(rest), "file" if form == "duckdb" else "folder"
+        if path is None or not (path.is_file() if place == "file" else path.is_dir()):
+            shown = "..." if "@" in rest or rest.startswith("//") else rest  # an address may hold a password
+            raise UsageError(f"{form} database {shown} does not exist; expected a {place}: {form}:{place.upper()}")
         return EngineDatabase(form, str(path.resolve()), path.stem)
     from nl2sql.databases.data_files import as_sqlite, identifier, is_data
     from nl2sql.databases.sqlite.database import SqliteDatabase

@@ -5,8 +5,9 @@
 frozenset({'notes'})
 
 Several processes may write at once: each write is one transaction that waits for its turn. A damaged file, one of a
-newer nl2sql, or one that is none of ours is an error that leaves it as it is. ``write_ahead`` waits, too: SQLite itself
-refuses the change of a journal at once where another connection reads at that moment.
+newer nl2sql, or one that is none of ours is an error that leaves it as it is; so is one that holds more than our
+statements made (a trigger runs whenever we write). ``write_ahead`` waits, too: SQLite itself refuses the change of a
+journal at once where another connection reads at that moment.
 
 Not covered: files on network drives, where SQLite's locks do not hold.
 """
@@ -16,12 +17,18 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from nl2sql.databases.sqlite.disk import read_head, stored_bytes
 from nl2sql.errors import DatabaseError, UsageError, one_line
 
 WAIT_S = 20.0  # for another process's transaction
+CHECK_S, CHECKED_PER_S = 1.0, 50 * 2**20  # what the look at a file may take, and a second more for so many bytes
+LONGEST = 16 * 2**20  # characters of one value
+_MADE = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
 
 
 def write_ahead(connection: sqlite3.Connection) -> None:
@@ -41,7 +48,8 @@ def write_ahead(connection: sqlite3.Connection) -> None:
 class OwnFile:
     """A kind of file: what it is called, the option that names one, and the statements that make a new one.
 
-    application: SQLite's mark of the kind, 32 bits. hint: what to type for another file of the kind.
+    application: SQLite's mark of the kind, 32 bits. hint: what to type for another file of the kind. upgrades: the
+    statements that make the next version of version 1, 2, ...
     """
 
     noun: str
@@ -50,6 +58,7 @@ class OwnFile:
     application: int
     statements: str
     hint: str = ""
+    upgrades: Sequence[str] = ()
 
     @property
     def tables(self) -> frozenset[str]:
@@ -65,10 +74,13 @@ class OwnFile:
                 f"{self.noun} {path} is not a file that can be made; give {self.option} FILE in an existing folder"
             )
         try:
+            if path.exists():
+                read_head(path, 0)  # a pipe or a device, there or beside it, would be waited for
             connection = sqlite3.connect(path, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise DatabaseError(f"{self.noun} {path} cannot be opened: {error}") from None
+        except (sqlite3.Error, OSError) as error:
+            raise DatabaseError(f"{self.noun} {path} cannot be opened: {getattr(error, 'strerror', error)}") from None
         try:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
             self._prepare(connection, path)
         except sqlite3.Error as error:
             connection.close()
@@ -80,29 +92,45 @@ class OwnFile:
 
     def _prepare(self, connection: sqlite3.Connection, path: Path) -> None:
         connection.execute("BEGIN IMMEDIATE")  # one process prepares, the others wait and then find it done
+        ends = time.monotonic() + CHECK_S + stored_bytes(path) / CHECKED_PER_S
+        connection.set_progress_handler(lambda: int(time.monotonic() > ends), 10_000)
         rows = connection.execute("SELECT lower(name) FROM sqlite_master WHERE type = 'table'").fetchall()
         names = {row[0] for row in rows}
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > self.version:
             made = f"version {version}, made by a newer nl2sql; this one knows {self.version}"
             raise DatabaseError(f"{self.noun} {path} has {made}")
-        if names and (version < self.version or not self.tables <= names):
+        if names and (version < 1 or not self.tables <= names):
             raise UsageError(
                 f"{path} is a SQLite database but no {self.noun} of nl2sql (its tables: "
                 f"{', '.join(sorted(names)[:5])}); give {self.option} another file{self.hint}"
             )
-        if not names:
-            for statement in self.statements.split(";"):
-                connection.execute(statement)
+        upgrades = self.upgrades[version - 1 :] if names else [self.statements]
+        for statement in ";".join(upgrades).split(";"):
+            connection.execute(statement)
+        if odd := _written(connection) ^ self._made():
+            kind, name, _ = min(odd)
+            what = f"{kind} {one_line(name, 60)} is not as nl2sql makes it"
+            raise UsageError(f"{self.noun} {path} is not used: its {what}; give {self.option} another file{self.hint}")
+        if upgrades:
             connection.execute(f"PRAGMA user_version = {self.version}")
             connection.execute(f"PRAGMA application_id = {self.application}")
-        elif (problem := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        if (problem := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(f"database disk image is malformed: {problem}")
+        connection.set_progress_handler(None, 0)
         connection.execute("COMMIT")
+
+    def _made(self) -> set[tuple[str, str, str]]:
+        """What a new file holds."""
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.executescript(self.statements)
+            return _written(connection)
 
     def error(self, path: Path, error: sqlite3.Error) -> DatabaseError:
         """SQLite's error about such a file, as one line with what to do next."""
         text, subject = one_line(error), f"{self.noun} {path}"
+        if "interrupted" in text:
+            return DatabaseError(f"{subject} takes too long to look through; give {self.option} another file")
         if "locked" in text or "busy" in text:
             return DatabaseError(f"{subject} is being written by another process for over {WAIT_S:g} s; try again")
         if "not a database" in text or "malformed" in text:
@@ -110,3 +138,8 @@ class OwnFile:
         if "readonly" in text:
             return DatabaseError(f"{subject} cannot be written: it, or its folder, is read-only")
         return DatabaseError(f"{subject}: {text}")
+
+
+def _written(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """(type, name, statement) of all that a database holds, however the statement is laid out."""
+    return {(kind, name, "".join(sql.split())) for kind, name, sql in connection.execute(_MADE)}
