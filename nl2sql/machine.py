@@ -266,6 +266,9 @@ def _whole_number(digits: str) -> int:
     return int(digits)
 
 
+JSON_READER = json.JSONDecoder(parse_int=_whole_number)  # for values one after another; RecursionError is its user's
+
+
 def write_whole(path: Path, parts: str | Iterable[str], *, new: bool = False) -> None:
     """Write a text file as a whole or not at all: beside its place first. ``new``: never over one that is there.
 
