@@ -211,7 +211,7 @@ KINDS: dict[str, tuple[str, Maker]] = {
     "a text of ten kilobytes in every row": ("a.parquet", repeated("x" * 10_000, 800_000)),
     "5,000 columns": ("a.parquet", lambda: parquet(**{f"c{n}": [1] for n in range(5000)})()),
     "lists in lists": ("a.parquet", parquet(a=[[[[1, 2], []], None]])),
-    "times and decimals": ("a.parquet", framed(a=pd.to_datetime(["2024-01-01", None]), b=[b"\xff", None])),
+    "times and decimals": ("a.parquet", framed(a=[pd.Timestamp("2024-01-01"), None], b=[b"\xff", None])),
     "a footer that is longer than the file": ("a.parquet", patched(SMALL, -8, b"\xff\xff\xff\x7f")),
     "a footer of noise": ("a.parquet", patched(SMALL, -60, bytes(range(50)))),
     "a page of noise": ("a.parquet", patched(SMALL, 4, bytes(range(40)))),
@@ -228,6 +228,11 @@ def _folder(folder: Path, files: int) -> None:
     folder.mkdir()
     for number in range(files):
         (folder / f"{number}.csv").write_bytes(b"a\n1\n")
+
+
+def _link_to_a_pipe(path: Path) -> None:
+    os.mkfifo(path.with_name("p"))
+    path.symlink_to("p")
 
 
 def _socket(path: Path) -> None:
@@ -249,7 +254,7 @@ def _inside(folder: Path, lay: Callable[[Path], object], name: str = "a.csv") ->
 # kind -> (name, what lays it there)
 PLACES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a pipe": ("a.csv", os.mkfifo),
-    "a link to a pipe": ("a.json", lambda path: (os.mkfifo(path.with_name("p")), path.symlink_to("p"))),
+    "a link to a pipe": ("a.json", _link_to_a_pipe),
     "a link to a device": ("a.csv", lambda path: path.symlink_to("/dev/zero")),
     "a link to a terminal": ("a.xlsx", lambda path: path.symlink_to("/dev/tty")),
     "a link to a process's memory": ("a.csv", lambda path: path.symlink_to("/proc/self/mem")),

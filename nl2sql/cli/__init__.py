@@ -127,6 +127,11 @@ def main() -> None:
         print(f"{_error()} cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - nothing more to flush at exit
         sys.exit(1)
+    except MemoryError:
+        if debug:
+            raise
+        print(f"{_error()} there is too little memory for this; close other programs, or give less", file=sys.stderr)
+        sys.exit(1)
     except Exception as error:
         if debug:
             raise

@@ -17,6 +17,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import importlib
 import io
 import itertools
 import json
@@ -157,8 +158,8 @@ class DataFile:
         self._cells += cells
         self._bytes += size
         if self._cells > self._most or self._bytes > WRITTEN + WRITTEN_PER_BYTE * self.stored:
-            size = f"of a file of {self.stored:,} bytes at most {self._most:,} cells are read"
-            raise ValueError(f"it unfolds into too many rows and columns: {size}; give a part of it")
+            most = f"of a file of {self.stored:,} bytes at most {self._most:,} cells are read"
+            raise ValueError(f"it unfolds into too many rows and columns: {most}; give a part of it")
 
 
 class _Watched(io.RawIOBase):
@@ -232,7 +233,7 @@ class _Column:
         """Whether nothing but a text is left."""
         return self.code or not (self.real or self.flag or self.grouped or self.thousands or self.midnight)
 
-    def type(self, mark: str, proved: bool) -> tuple[str, Callable[[str], Any] | None]:
+    def kind(self, mark: str, proved: bool) -> tuple[str, Callable[[str], Any] | None]:
         """The column's type, and what makes its value of a text; None: nothing. proved: commas are decimal here."""
         if self.code or self.empty:
             return ("TEXT" if self.code else "INTEGER"), None
@@ -267,7 +268,7 @@ def _of_texts(
         for column, values in zip(columns, itertools.zip_longest(*batch), strict=False):
             column.see(values)
     proved = mark == ";" and any(column.comma_number(mark) for column in columns)
-    made = [column.type(mark, proved) for column in columns]
+    made = [column.kind(mark, proved) for column in columns]
     if codes == EXCEL_CODES:  # only there a day is written with its midnight
         days = [not column.empty and column.midnight for column in columns]
         made = [
@@ -275,13 +276,13 @@ def _of_texts(
         ]
     makes = [make for _, make in made]
 
-    def values() -> Iterator[Row]:
+    def by_rows() -> Iterator[Row]:
         for batch in _batches(rows(), len(names)):
-            by_column = list(itertools.zip_longest(*batch))
+            by_column: list[Sequence[str | None]] = list(itertools.zip_longest(*batch))
             by_column += [(None,) * len(batch)] * (len(names) - len(by_column))
             yield from zip(*map(_made, makes, by_column), strict=True)
 
-    return Table(names, [of for of, _ in made], values())
+    return Table(names, [of for of, _ in made], by_rows())
 
 
 def _made(make: Callable[[str], Any] | None, column: Sequence[str | None]) -> list[Any]:
@@ -565,10 +566,10 @@ def _cell(value: Any) -> str | None:
 def _parquet(file: DataFile) -> dict[str, Table]:
     if missing := missing_part("pandas", "pyarrow"):
         raise ImportError(f"Parquet files are read with pandas and pyarrow, and {missing}")
-    import pandas.core.arrays.arrow.extension_types  # noqa: F401 - periods; it takes away types that are pickled
     import pyarrow
     import pyarrow.parquet
 
+    importlib.import_module("pandas.core.arrays.arrow.extension_types")  # periods; it takes away types that are pickled
     pyarrow.set_cpu_count(1)
     with pyarrow.parquet.ParquetFile(file.open()) as opened:
         about = opened.metadata
@@ -659,7 +660,7 @@ def _values(values: pd.Series[Any], form: str) -> list[Any]:
         values = values.dt.strftime(form)
     elif form == "text":
         values = values.astype("string")
-    held: list[Any] = values.to_numpy(dtype=object, na_value=None).tolist()
+    held: list[Any] = values.to_numpy(dtype=object, na_value=None).tolist()  # type: ignore[call-overload]
     return list(map(_held, held))
 
 

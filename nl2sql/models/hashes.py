@@ -7,7 +7,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from nl2sql.databases.sqlite.disk import stored_bytes
+from nl2sql.errors import ModelError
 from nl2sql.machine import cache_dir
+
+HOLES = 64 * 2**20  # bytes that a weights file may have beyond twice those that lie on the disk
 
 
 def file_sha256(path: Path) -> str:
@@ -17,8 +21,12 @@ def file_sha256(path: Path) -> str:
 
 
 def weights_hash(file: Path) -> str:
-    """SHA-256 of a weights file, remembered in the cache by path, size and time of change."""
+    """SHA-256 of a weights file, remembered in the cache by path, size and time of change.
+
+    Raises ModelError for a file of holes, which would be read for hours."""
     stat = file.stat()
+    if stat.st_size > HOLES + 2 * (stored := stored_bytes(file)):
+        raise ModelError(f"{file} has {stat.st_size:,} bytes, of which {stored:,} lie on the disk; fetch it again")
     key = hashlib.sha256(f"{file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:32]
     memo = cache_dir("models", "hashes") / f"{key}.json"
     try:

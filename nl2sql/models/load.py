@@ -12,7 +12,7 @@ import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nl2sql.errors import ModelError, UsageError, one_line
+from nl2sql.errors import ModelError, Nl2SqlError, UsageError, one_line
 from nl2sql.machine import cores, missing_part
 from nl2sql.models.adapters import find_adapter, merge_adapter
 from nl2sql.models.convert import convert_gguf, quiet_transformers, refuse_missing
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 DEVICES = ("auto", "cpu", "cuda", "mps", MAP)
 DTYPES = ("float32", "bfloat16", "float16")
-_LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError, TypeError, AttributeError)
 
 
 class Loaded(NamedTuple):
@@ -48,7 +47,6 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
     folder = find_adapter(adapter, embedded_model(source.value).adapter if source.kind == "embedded" else "none")
     sleep_at_barriers()
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoTokenizer
 
     device = _pick_device(device)
@@ -60,14 +58,14 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
         check_room(Path(where), source.value, dtype, device)
     try:
         with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(where)
+            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
             model = _load_weights(where, getattr(torch, dtype), device).eval()
     except torch.OutOfMemoryError as error:
         raise ModelError(
             f"model {source.value!r} does not fit into what {device} has free "
             f"({one_line(error, 120)}); use --device {MAP}, or a smaller model"
         ) from None
-    except (*_LOAD_ERRORS, SafetensorError) as error:
+    except Exception as error:  # noqa: BLE001 - readers of weights raise what a stranger's bytes make them
         raise _load_error(source, where, error) from None
     merged = merge_adapter(model, folder) if folder else ""
     revision = str(model.config._commit_hash or "") if kind == "hub" else _revision(source, Path(where))
@@ -101,7 +99,7 @@ def _whole_model(where: str, dtype: Any, **options: Any) -> Any:
     """The model as transformers loads it. Raises ValueError where the files lack a parameter: it would be random."""
     from transformers import AutoModelForCausalLM
 
-    options |= {"dtype": dtype, "output_loading_info": True}
+    options |= {"dtype": dtype, "output_loading_info": True, "trust_remote_code": False}  # nor is it asked for
     try:
         model, found = AutoModelForCausalLM.from_pretrained(where, attn_implementation="sdpa", **options)
     except ValueError as error:
@@ -183,7 +181,9 @@ def _converted(gguf: Path) -> Path:
     digest = weights_hash(gguf)
     try:
         return into_cache(f"gguf-{digest[:24]}", lambda target: convert_gguf(gguf, target), what=str(gguf))
-    except _LOAD_ERRORS as error:
+    except Nl2SqlError:
+        raise
+    except Exception as error:  # noqa: BLE001 - readers of weights raise what a stranger's bytes make them
         raise _load_error(Source("gguf", str(gguf)), str(gguf), error) from None
 
 
@@ -195,6 +195,11 @@ def _revision(source: Source, folder: Path) -> str:
 
 def _load_error(source: Source, where: str, error: Exception) -> ModelError:
     first = one_line(error, 240)
+    if isinstance(error, MemoryError) or "allocate memory" in first:
+        return ModelError(
+            f"model {source.value!r} takes more memory than there is ({first or 'MemoryError'}); give a smaller model, "
+            "or a server's: --model http://HOST/v1#NAME"
+        )
     if source.kind == "hub":
         return ModelError(
             f"hub model {source.value!r} could not be loaded ({first}); check the name and the network, or give a "
@@ -208,4 +213,4 @@ def _load_error(source: Source, where: str, error: Exception) -> ModelError:
 
 
 _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # of a model that was split
-_FORMS = "expected a transformers causal LM folder or a .gguf file of a supported architecture"
+_FORMS = "expected a transformers causal LM folder or a .gguf file of a supported architecture; fetch a cut one again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -211,6 +212,45 @@ def test_a_file_that_is_no_gguf_is_one_line(tmp_path: Path) -> None:
         load_model(str(fake))
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache" / "models").glob("gguf-*"))
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 20, 24, 31, 60, 200, 900])
+def test_a_gguf_that_is_cut_is_one_line(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "whole.gguf", layers_there=1)
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "whole.gguf").read_bytes()[:size])
+    with pytest.raises(ModelError, match=r"cut\.gguf' cannot be loaded .*fetch a cut one again$") as caught:
+        load_model(str(tmp_path / "cut.gguf"))
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_holes_are_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "m.gguf").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ModelError, match="of which 0 lie on the disk"):
+        load_model(str(tmp_path / "m.gguf"))
+
+
+def test_too_little_memory_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr("nl2sql.models.load._load_weights", full)
+    with pytest.raises(
+        ModelError, match=r"takes more memory than there is \(Unable to allocate 9 GiB\); give a smaller"
+    ):
+        load_parts(resolve_spec(str(folder)))
+
+
+def test_a_folder_that_brings_code_of_its_own_runs_none(folder: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(folder, tmp_path / "own")
+    config = json.loads((own / "config.json").read_text()) | {"model_type": "own", "architectures": ["Own"]}
+    config["auto_map"] = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Own"}
+    (own / "config.json").write_text(json.dumps(config))
+    (own / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_parts(resolve_spec(str(own)))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_hub_id_without_network_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
