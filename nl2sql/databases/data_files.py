@@ -19,7 +19,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, cast
 
 from nl2sql.databases.data_readers import MOST_TABLES, READERS, SNIFFED, identifier
 from nl2sql.databases.sqlite.disk import resolved, stored_bytes
@@ -84,9 +84,8 @@ def as_sqlite(path: Path) -> Path:
             real = file if path.is_dir() else resolved(file)
             stored += (on_disk := stored_bytes(real))
             with open_regular(real, most=HOLES + HOLES_PER_BYTE * on_disk) as opened:
-                digest.update(
-                    os.fsencode(file.name) + b"\0" + hashlib.file_digest(cast(BinaryIO, opened), "sha256").digest()
-                )
+                content = hashlib.file_digest(cast(Any, opened), "sha256")
+            digest.update(os.fsencode(file.name) + b"\0" + content.digest())
         except OSError as error:
             raise UsageError(f"{shown_path(file)} cannot be read: {error.strerror}") from None
     copy = cache_dir("data-files") / f"{digest.hexdigest()[:32]}.sqlite"
