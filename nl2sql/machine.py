@@ -45,6 +45,7 @@ _DISK_FULL = ("no space left", "errno 28", "os error 28", "file too large", "os 
 
 PARTS = {  # optional package -> the extra that installs it
     **dict.fromkeys(("accelerate", "gguf", "safetensors", "tokenizers", "torch", "transformers"), "local"),
+    "xllamacpp": "llamacpp",
     **dict.fromkeys(("datasets", "huggingface_hub", "matplotlib", "numpy", "pandas", "pyarrow"), "data"),
 }
 
@@ -146,6 +147,14 @@ def cores() -> int:
     """Processor cores that this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def threads() -> int:
+    """Threads to compute with: NL2SQL_THREADS, else one per core. Raises UsageError for another text."""
+    text = os.environ.get("NL2SQL_THREADS", "")
+    if text and not (text.isdigit() and int(text) > 0):
+        raise UsageError(f"NL2SQL_THREADS={text!r} is not a positive whole number; example: NL2SQL_THREADS=2")
+    return int(text) if text else cores()
 
 
 def all_bytes() -> int | None:

@@ -61,7 +61,7 @@ def pull_command(
 
     Example: nl2sql models pull smollm2-135m
     """
-    from nl2sql.models.embedded import embedded_model
+    from nl2sql.models.embedded import SOURCE, embedded_model, room
     from nl2sql.models.embedded import pull as pull_model
 
     model = embedded_model(name)
@@ -69,12 +69,14 @@ def pull_command(
     if model.notice:
         print(model.notice, file=sys.stderr)
     if not was_cached:
-        print(f"{name}: fetching {_mb(model.download_bytes)}, then converting once", file=sys.stderr)
+        print(f"{name}: {room(model)}", file=sys.stderr)
     folder = pull_model(name, force=force)
     if as_json:
         _print_json({**_facts(model), "was_cached": was_cached})
     else:
         print(f"{name}: {'already in' if was_cached else 'ready in'} {folder} (license: {model.license})")
+        if (source := folder / SOURCE).is_file():  # older caches have none
+            print(source.read_text().strip())
 
 
 @app.command()
@@ -166,7 +168,8 @@ def _facts(model: EmbeddedModel) -> dict[str, Any]:
         "chat_template": model.chat_template,
         "adapter": model.adapter,
         "download_bytes": model.download_bytes,
-        "disk_bytes": model.converted_bytes,
+        "disk_bytes": model.disk_bytes,
+        "engine": model.engine,
         "sha256": model.gguf_sha256,
         "packages": [wheel.requirement for wheel in model.wheels],
         "cached": cached,

@@ -18,7 +18,7 @@ from nl2sql.models.hashes import weights_revision
 if TYPE_CHECKING:
     import torch
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS, GGUF = "adapter_config.json", "adapter_model.safetensors", "adapter.gguf"
 PREFIX = "base_model.model."
 _UNSUPPORTED = (
     *("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "lora_bias"),
@@ -51,6 +51,23 @@ def find_adapter(spec: str, default: str = "none") -> Path | None:
             "or scripts/train_adapter.py wrote"
         )
     return folder
+
+
+def find_gguf_adapter(spec: str, default: str = "none") -> Path | None:
+    """The same for llama.cpp, which takes an adapter as one .gguf file: a path, or ``adapter.gguf`` in the folder.
+
+    A default adapter that has no such form is none. Raises UsageError for one that was asked for.
+    """
+    if spec.endswith(".gguf"):
+        if not Path(spec).expanduser().is_file():
+            raise UsageError(f"adapter file {spec!r} does not exist; give a LoRA adapter as a .gguf file, or `none`")
+        return Path(spec).expanduser()
+    folder = find_adapter(spec, default)
+    if folder is None or (folder / GGUF).is_file():
+        return folder and folder / GGUF
+    if spec == "auto":
+        return None
+    raise UsageError(f"adapter {spec!r} has no {GGUF}, the form that llama.cpp takes; add --engine slots, or `none`")
 
 
 def merge_adapter(model: Any, folder: Path) -> str:

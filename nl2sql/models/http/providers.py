@@ -55,13 +55,16 @@ PROVIDERS: Mapping[str, Provider] = {
 }
 
 
+OWN = "own"
+
+
 @dataclass(frozen=True)
 class Place:
     """The place that a served model is found at, and the key that opens it."""
 
     url: str
     name: str
-    provider: str = ""  # "": a plain address
+    provider: str = ""  # "": a plain address; OWN: a child process of ours
     key: str = field(default="", repr=False)
     key_variable: str = KEY_VARIABLE
 

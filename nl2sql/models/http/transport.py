@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from nl2sql.errors import Cancelled, ModelError, one_line
 from nl2sql.machine import masked, masked_data
-from nl2sql.models.http.providers import Place, key_headers
+from nl2sql.models.http.providers import OWN, Place, key_headers
 from nl2sql.sql.bounds import load_json
 
 logger = logging.getLogger(__name__)
@@ -217,7 +217,9 @@ class Transport:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         timeout = httpx.Timeout(None, connect=CONNECT_S)
         try:
-            return httpx.AsyncClient(headers=headers, limits=limits, timeout=timeout)
+            return httpx.AsyncClient(
+                headers=headers, limits=limits, timeout=timeout, trust_env=self.place.provider != OWN
+            )
         except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
             named = [name for name in _ENVIRONMENT if os.environ.get(name) or os.environ.get(name.lower())]
             what = f"{type(error).__name__}: {_without_password(self._clean(str(error)))}"

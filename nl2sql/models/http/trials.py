@@ -7,6 +7,7 @@ call tries again.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from nl2sql.errors import ModelError
@@ -34,11 +35,14 @@ class Ask(Protocol):
 
 
 class Trials:
-    """The findings about one server. Thread-safe; one trial at a time."""
+    """The findings about one server. Thread-safe; one trial at a time.
 
-    def __init__(self) -> None:
-        self._forms: dict[str, str] = {}
-        self._samples: bool | None = None
+    forms, samples: of a server that is known, and is not tried.
+    """
+
+    def __init__(self, forms: Mapping[str, str] | None = None, samples: bool | None = None) -> None:
+        self._forms = dict(forms or {})
+        self._samples = samples
         self._tools: bool | None = None
         self._lock = threading.Lock()
 

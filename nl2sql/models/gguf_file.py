@@ -1,0 +1,62 @@
+"""What a GGUF file says of itself, read without any library: its architecture, window, chat template, adapter's scale.
+
+>>> read_header(Path("qwen2.5-coder-0.5b.gguf"))["general.architecture"]  # doctest: +SKIP
+'qwen2'
+
+Not here: the tensors; lists (the tokenizer's) are passed over, only their lengths are given.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any
+
+from nl2sql.errors import ModelError
+
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TEXT, _LIST = 8, 9
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The key-value pairs of a GGUF file. Raises ModelError for a file that is none, or ends too early."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data[:4] != b"GGUF":
+                raise ModelError(f"{path} does not begin as a GGUF file does; expected one, as llama.cpp reads it")
+            return _Reader(data).pairs()
+    except (OSError, ValueError, struct.error, KeyError) as error:
+        raise ModelError(f"{path} cannot be read as GGUF ({error or 'it ends too early'}); copy it again") from None
+
+
+class _Reader:
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data, self._at = data, 8
+
+    def pairs(self) -> dict[str, Any]:
+        _, count = self._number("Q"), self._number("Q")
+        return {self._text(): self._value(self._number("I")) for _ in range(count)}
+
+    def _number(self, form: str) -> Any:
+        (value,) = struct.unpack_from(f"<{form}", self._data, self._at)
+        self._at += struct.calcsize(form)
+        return value
+
+    def _text(self) -> str:
+        size = self._number("Q")
+        self._at += size
+        return self._data[self._at - size : self._at].decode("utf-8", "replace")
+
+    def _value(self, kind: int) -> Any:
+        if kind == _TEXT:
+            return self._text()
+        if kind != _LIST:
+            return self._number(_NUMBERS[kind])
+        inner, count = self._number("I"), self._number("Q")
+        if inner in _NUMBERS:
+            self._at += count * struct.calcsize(_NUMBERS[inner])
+            return count
+        for _ in range(count):
+            self._value(inner)
+        return count

@@ -1,0 +1,299 @@
+"""GGUF files on llama.cpp, in a child process of ours: embedded models that come as one, and ``--model FILE.gguf``.
+
+``LlamaCppModel`` is an ``HttpModel`` whose server is known, so that nothing is probed: prompts are rendered here with
+the file's own chat template, turned into tokens there, and sent as tokens. When llama.cpp dies, every call that it was
+computing fails with a ModelError, and the next call starts it anew; the rest of a run goes on. No torch is needed.
+
+Not here: hidden states and the likelihood of a prompt's own tokens (the torch engine has them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
+from nl2sql.interfaces import Completion, Message, ToolDefinition
+from nl2sql.machine import missing_part, threads
+from nl2sql.models.chat import Chat
+from nl2sql.models.gguf_file import read_header
+from nl2sql.models.hashes import weights_revision
+from nl2sql.models.http.model import HttpModel
+from nl2sql.models.http.options import ServerOptions
+from nl2sql.models.http.probe import Abilities
+from nl2sql.models.http.providers import OWN, Place
+from nl2sql.models.http.trials import Trials
+from nl2sql.models.memory import memory_limit
+
+CHILD = Path(__file__).with_name("llamacpp_child.py")
+START_S = 300.0  # a child that does not listen by then never will
+REQUEST_S = 86400.0  # for one answer: how long it takes is a matter of the machine, and callers can cancel
+SLOT_TOKENS = 2048  # cells for each row at least, where memory allows: a loop's prompt and what it writes
+_FORMS = {"lark": "grammar (llguidance)", "json_schema": "json_schema"}
+
+
+class LlamaCppModel(HttpModel):
+    """A GGUF file on llama.cpp. Use ``load_model``.
+
+    batch_size: rows computed at once. adapter: a LoRA adapter as GGUF, applied as the weights are used. Raises
+    ModelError for a file that llama.cpp does not take, and where xllamacpp is not installed.
+    """
+
+    def __init__(self, gguf: Path, *, name: str, batch_size: int = 8, adapter: Path | None = None) -> None:
+        if missing := missing_part("xllamacpp"):
+            raise ModelError(f"{name} runs on llama.cpp, and {missing}")
+        header = read_header(gguf)
+        window, cells = _cells(header, batch_size)
+        self.threads = threads()
+        self.revision = "+".join(weights_revision([file]) for file in (gguf, adapter) if file)
+        name = f"{name}+{adapter.resolve().parent.name}" if adapter else name
+        settings = {"model": str(gguf), "name": name, "slots": batch_size, "cells": cells, "threads": self.threads}
+        self._child = Child(settings | {"adapter": str(adapter or "")})
+        place = Place(self._child.address, name, OWN, self._child.key)
+        self._connect(place, ServerOptions(timeout_s=REQUEST_S, retries=0), batch_size)
+        try:
+            tokenizer = ServedTokenizer(header.get("tokenizer.chat_template", ""), self._ask_child)
+            abilities = Abilities(
+                way="completions",
+                window=window,
+                window_known=True,
+                counting="tokenizer",
+                stops=True,
+                logprobs={"logprobs": 1},
+            )
+            self._know(Chat(tokenizer, None), abilities, Trials(_FORMS, samples=True))
+        except BaseException:
+            self.close()
+            raise
+
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        """Continue the open assistant turn; see ``Model.generate``.
+
+        ``logprob`` sums the log-probabilities of the tokens at temperature 1, before a grammar. Raises ModelError,
+        also where llama.cpp ended meanwhile.
+        """
+        sampling = options.get("sampling")
+        if sampling is not None and not (sampling.temperature > 0 and 0 < sampling.top_p <= 1):
+            raise UsageError(f"{sampling}: expected both above 0, and top_p at most 1; sampling=None decodes greedily")
+        with self._child.alive():
+            return super().generate(messages, **options)
+
+    def describe(self) -> dict[str, Any]:
+        """The model as a manifest records it."""
+        return {
+            "backend": "llama.cpp",
+            "engine": "llamacpp",
+            "name": self.name,
+            "revision": self.revision,
+            "device": "cpu",
+            "batch_size": self.batch_size,
+            "context_window": self.context_window,
+            "chat_template": self._chat is not None and self._chat.has_template,
+            "threads": self.threads,
+            "xllamacpp": importlib.metadata.version("xllamacpp"),
+        }
+
+    def cache_identity(self) -> dict[str, Any]:
+        """The identity of this model for the response cache."""
+        described = self.describe()
+        return {key: described[key] for key in ("backend", "name", "revision", "xllamacpp")}
+
+    def close(self) -> None:
+        """Hang up and end the child; callers still waiting get Cancelled."""
+        super().close()
+        self._child.close()
+
+    def _prompt(
+        self, messages: Sequence[Message], prefill: str, tools: Sequence[ToolDefinition] = ()
+    ) -> tuple[str, dict[str, Any]]:
+        assert self._chat is not None
+        return "completions", {"model": self.name, "prompt": self._chat.prompt_ids(messages, prefill, tools)}
+
+    def _ask_child(self, path: str, body: dict[str, Any] | None) -> Any:
+        with self._child.alive():
+            return self._server.send("POST" if body else "GET", f"{self._child.root}/{path}", body).data
+
+
+class Child:
+    """The process that llama.cpp runs in. Thread-safe; started anew where it ended, at the same address."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.key = secrets.token_urlsafe(24)
+        self._folder = tempfile.TemporaryDirectory(prefix="nl2sql-llamacpp-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        self._settings = settings | {"key": self.key, "port": 0, "folder": f"{folder}{os.sep}"}
+        self._log = folder / "log"
+        self._lock = threading.Lock()
+        self._processes: list[subprocess.Popen[str]] = []  # the one that runs; shared with the finalizer
+        self._at_exit = weakref.finalize(self, _end, self._processes, self._folder)
+        self.root = self._start()
+        self.address = f"{self.root}/v1"
+        self._settings["port"] = int(self.root.rpartition(":")[2])
+
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """A process that runs, for a call to it. A ModelError of the block says so where the process ended."""
+        process = self._running()
+        try:
+            yield
+        except Cancelled:
+            raise
+        except ModelError as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)  # a connection that breaks is seen before the end of the process
+            if process.poll() is None or not self._at_exit.alive:
+                raise
+            raise ModelError(
+                f"llama.cpp ended ({_status(process.returncode)}) while it computed this call: {self._last_words()}; "
+                "the next call starts it anew"
+            ) from error
+
+    def close(self) -> None:
+        self._at_exit()
+
+    def _running(self) -> subprocess.Popen[str]:
+        with self._lock:
+            if not self._at_exit.alive:
+                raise ModelError("the model is closed")
+            if self._processes[-1].poll() is not None:
+                self._start()
+            return self._processes[-1]
+
+    def _start(self) -> str:
+        """Start the process and wait until it listens; its address."""
+        # Threads that spin where they wait for each other collapse beside other work (``load.sleep_at_barriers``).
+        environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", str(CHILD)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+            )
+        self._processes[:] = [process]
+        assert process.stdin is not None and process.stdout is not None
+        slow = threading.Timer(START_S, process.kill)
+        slow.start()
+        try:
+            process.stdin.write(json.dumps(self._settings) + "\n")
+            process.stdin.flush()
+            said = json.loads(process.stdout.readline() or "{}")
+        except (OSError, ValueError):
+            said = {}
+        finally:
+            slow.cancel()
+        if "address" not in said:
+            process.kill()
+            process.wait()
+            why = said.get("error") or _status(process.returncode)
+            raise ModelError(
+                f"llama.cpp cannot load {self._settings['model']} ({one_line(why, 200)}: {self._last_words()}); "
+                "expected a .gguf file of a supported architecture, whole, and memory for it"
+            )
+        return str(said["address"])
+
+    def _last_words(self) -> str:
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return one_line(lines[-1], 200) if lines else "it said nothing"
+
+
+class ServedTokenizer:
+    """What ``Chat`` asks of a tokenizer: the template of a GGUF file, rendered here, and llama.cpp's tokens.
+
+    ask: sends a request to the child, ``(path, body)``; parsed JSON comes back.
+    """
+
+    special_tokens_map: Mapping[str, str] = MappingProxyType({})
+    added_tokens_decoder: Mapping[int, Any] = MappingProxyType({})
+    eos_token_id = None
+
+    def __init__(self, template: str, ask: Callable[[str, dict[str, Any] | None], Any]) -> None:
+        self.chat_template, self._ask = template, ask
+        about = ask("props", None)
+        self._special = {name: str(about.get(name) or "") for name in ("bos_token", "eos_token")}
+        self.bos_token = self._special["bos_token"]
+        self._ids = lru_cache(maxsize=256)(self._tokens)
+
+    def __deepcopy__(self, _: Any) -> ServedTokenizer:
+        return self  # it holds nothing that changes
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, Any]:
+        return {"input_ids": self._ids(text, add_special_tokens)}
+
+    def apply_chat_template(
+        self, chat: Sequence[Message], *, tokenize: bool = False, add_generation_prompt: bool = False, **more: Any
+    ) -> str:
+        """The conversation as text. Raises jinja2's TemplateError."""
+        settings = {**self._special, **more, "add_generation_prompt": add_generation_prompt}
+        return _template(self.chat_template).render(messages=chat, **settings)
+
+    def _tokens(self, text: str, special: bool) -> tuple[int, ...]:
+        body = {"content": text, "add_special": special, "parse_special": True}
+        return tuple(self._ask("tokenize", body)["tokens"])
+
+
+@lru_cache(maxsize=8)
+def _template(text: str) -> Any:
+    """A chat template as transformers compiles it."""
+    from jinja2.exceptions import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> str:
+        raise TemplateError(message)
+
+    def as_json(value: Any, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    made.filters["tojson"] = as_json
+    made.globals["raise_exception"] = refuse
+    return made.from_string(text)
+
+
+def _cells(header: dict[str, Any], slots: int) -> tuple[int, int]:
+    """The window of a row, and the tokens whose keys and values are held for all rows, within the memory limit."""
+    kind = header.get("general.architecture", "")
+    value: Callable[[str], int] = lambda key: int(header.get(f"{kind}.{key}") or 0)  # noqa: E731
+    heads = value("attention.head_count") or 1
+    width = value("embedding_length") // heads
+    sizes = [value(f"attention.{part}_length") or width for part in ("key", "value")]
+    token = 2 * value("block_count") * (value("attention.head_count_kv") or heads) * sum(sizes)  # bytes, in float16
+    window = value("context_length") or SLOT_TOKENS
+    cells = min(max(window, slots * SLOT_TOKENS), memory_limit() // max(1, token)) // 256 * 256
+    if cells < 512:
+        raise ModelError(f"memory allows keys and values of {cells} tokens only; set NL2SQL_MEMORY_GB higher")
+    return min(window, cells), cells
+
+
+def _status(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+
+
+def _end(processes: list[subprocess.Popen[str]], folder: tempfile.TemporaryDirectory[str]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+    folder.cleanup()
