@@ -20,27 +20,31 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
-from nl2sql.interfaces import Completion, Message, ToolDefinition
+from nl2sql.interfaces import Completion, Message, ToolDefinition, Usage
 from nl2sql.machine import missing_part, threads
 from nl2sql.models.chat import Chat
 from nl2sql.models.gguf_file import read_header
 from nl2sql.models.hashes import weights_revision
-from nl2sql.models.http.model import HttpModel
+from nl2sql.models.http.model import HttpModel, seed_of
 from nl2sql.models.http.options import ServerOptions
 from nl2sql.models.http.probe import Abilities
 from nl2sql.models.http.providers import OWN, Place
 from nl2sql.models.http.trials import Trials
+from nl2sql.models.llamacpp_slots import Slots
 from nl2sql.models.memory import memory_limit
 
 CHILD = Path(__file__).with_name("llamacpp_child.py")
 START_S = 300.0  # a child that does not listen by then never will
 REQUEST_S = 86400.0  # for one answer: how long it takes is a matter of the machine, and callers can cancel
+COUNTING = 8  # requests that compute nothing, beside the rows
 SLOT_TOKENS = 2048  # cells for each row at least, where memory allows: a loop's prompt and what it writes
 _FORMS = {"lark": "grammar (llguidance)", "json_schema": "json_schema"}
 
@@ -63,7 +67,8 @@ class LlamaCppModel(HttpModel):
         settings = {"model": str(gguf), "name": name, "slots": batch_size, "cells": cells, "threads": self.threads}
         self._child = Child(settings | {"adapter": str(adapter or "")})
         place = Place(self._child.address, name, OWN, self._child.key)
-        self._connect(place, ServerOptions(timeout_s=REQUEST_S, retries=0), batch_size)
+        self._connect(place, ServerOptions(timeout_s=REQUEST_S, retries=0), batch_size + COUNTING)
+        self.batch_size = batch_size
         try:
             tokenizer = ServedTokenizer(header.get("tokenizer.chat_template", ""), self._ask_child)
             abilities = Abilities(
@@ -75,6 +80,7 @@ class LlamaCppModel(HttpModel):
                 logprobs={"logprobs": 1},
             )
             self._know(Chat(tokenizer, None), abilities, Trials(_FORMS, samples=True))
+            self._slots = Slots(batch_size, cells, self._child.folder, self._ask_child, lambda: self._child.starts)
         except BaseException:
             self.close()
             raise
@@ -122,9 +128,29 @@ class LlamaCppModel(HttpModel):
         assert self._chat is not None
         return "completions", {"model": self.name, "prompt": self._chat.prompt_ids(messages, prefill, tools)}
 
-    def _ask_child(self, path: str, body: dict[str, Any] | None) -> Any:
+    def _ask(self, *asked: Any) -> list[Completion]:
+        """As ``HttpModel._ask``: each completion is a row of its own, with a slot and a seed."""
+        *prompt, extra, most, sampling, seed, n, cancel, tools, _ = asked
+        ids = self._prompt(prompt[0], prompt[1], tools)[1]["prompt"]
+        ask: Callable[..., list[Completion]] = super()._ask
+
+        def row(index: int) -> Completion:
+            own = seed_of(seed, index)
+            with self._slots.row(ids, most, cancel) as (slot, read):
+                (made,) = ask(*prompt, extra | {"id_slot": slot}, most, sampling, own, 1, cancel, tools, 1)
+            computed = (read.prompt or 0) - read.reused
+            usage = Usage(prefill_tokens=computed, compute_seconds=read.compute_seconds)
+            return replace(made, usage=made.usage + usage)
+
+        if n == 1:
+            return [row(0)]
+        with ThreadPoolExecutor(n, thread_name_prefix="llamacpp-row") as threads:
+            return list(threads.map(row, range(n)))
+
+    def _ask_child(self, path: str, body: dict[str, Any] | None, cancel: threading.Event | None = None) -> Any:
+        method = "GET" if body is None else "POST"
         with self._child.alive():
-            return self._server.send("POST" if body else "GET", f"{self._child.root}/{path}", body).data
+            return self._server.send(method, f"{self._child.root}/{path}", body, cancel=cancel).data
 
 
 class Child:
@@ -133,9 +159,10 @@ class Child:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.key = secrets.token_urlsafe(24)
         self._folder = tempfile.TemporaryDirectory(prefix="nl2sql-llamacpp-", ignore_cleanup_errors=True)
-        folder = Path(self._folder.name)
-        self._settings = settings | {"key": self.key, "port": 0, "folder": f"{folder}{os.sep}"}
-        self._log = folder / "log"
+        self.folder = Path(self._folder.name)
+        self._settings = settings | {"key": self.key, "port": 0, "folder": f"{self.folder}{os.sep}"}
+        self._log = self.folder / "log"
+        self.starts = 0
         self._lock = threading.Lock()
         self._processes: list[subprocess.Popen[str]] = []  # the one that runs; shared with the finalizer
         self._at_exit = weakref.finalize(self, _end, self._processes, self._folder)
@@ -186,6 +213,7 @@ class Child:
                 env=environment,
             )
         self._processes[:] = [process]
+        self.starts += 1
         assert process.stdin is not None and process.stdout is not None
         slow = threading.Timer(START_S, process.kill)
         slow.start()

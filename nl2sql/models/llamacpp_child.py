@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any
 
+BATCH = 256  # tokens of a prompt that are read before the other rows write their next one
 PARENT_S = 1.0  # how often it looks whether its parent is still there
 
 
@@ -41,6 +42,7 @@ def _server(settings: dict[str, Any]) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path, params.model_alias = settings["model"], {settings["name"]}
     params.n_parallel, params.n_ctx, params.kv_unified = settings["slots"], settings["cells"], True
+    params.n_batch = params.n_ubatch = BATCH
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
     params.cpuparams.poll = params.cpuparams_batch.poll = 0  # no spinning between graphs
     params.port, params.api_keys, params.ui = settings["port"], [settings["key"]], False

@@ -64,8 +64,8 @@ class HttpModel:
         """Set up the requests to the server at ``place``; none is made yet."""
         self.url, self.name = place.url, place.name
         self.batch_size, self.options = batch_size, options
-        limits = {"timeout_s": options.timeout_s, "retries": options.retries}
-        self._server = Server(Transport(place, **limits, concurrency=batch_size), options.body)
+        transport = Transport(place, timeout_s=options.timeout_s, retries=options.retries, concurrency=batch_size)
+        self._server = Server(transport, options.body)
 
     def _know(self, chat: Chat | None, abilities: Abilities, trials: Trials) -> None:
         """Take what is known of the server."""
@@ -224,7 +224,7 @@ class HttpModel:
         path, prompt = self._prompt(messages, prefill, tools)
         requests: list[Any] = []
         for index, (size, stream) in enumerate(zip(sizes, streams, strict=True)):
-            body = prompt | self._settings(max_new_tokens, stop, sampling, _seed(seed, index), size) | extra
+            body = prompt | self._settings(max_new_tokens, stop, sampling, seed_of(seed, index), size) | extra
             if stream is not None:
                 body |= {"stream": True, "stream_options": {"include_usage": True}}
             requests.append(("POST", f"{self.url}/{path}", body, stream))
@@ -401,7 +401,7 @@ class HttpModel:
         return UsageError(f"which model of {self.url}? {offered}. Example: --model {example}")
 
 
-def _seed(seed: int | None, index: int) -> int | None:
+def seed_of(seed: int | None, index: int) -> int | None:
     """A seed of its own for request ``index`` of a call; 31 bits, which every server takes."""
     if seed is None:
         return None
