@@ -92,3 +92,43 @@ def saved_tiny(folder: Path, model: Any = None) -> Path:
     (tiny_model() if model is None else model).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def tiny_gguf(path: Path, model: Any, template: str = TEMPLATE) -> Path:
+    """``path``, with the weights of the tiny qwen2 ``model`` and the tokenizer above, in float32."""
+    import gguf
+
+    config, vocab = model.config, tiny_tokenizer().get_vocab()
+    writer = gguf.GGUFWriter(str(path), "qwen2")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(vocab, key=lambda token: vocab[token]))
+    writer.add_token_types([3 if token in SPECIAL else 1 for token in sorted(vocab, key=lambda token: vocab[token])])
+    writer.add_token_merges(["Ġ Ġ"])  # llama.cpp wants one; its product is no token
+    writer.add_eos_token_id(vocab["<|im_end|>"])
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(template)
+    for name, weight in model.state_dict().items():
+        for theirs, ours in GGUF_NAMES:
+            name = name.replace(theirs, ours)
+        writer.add_tensor(name, weight.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+GGUF_NAMES = (
+    *(("model.layers.", "blk."), ("model.embed_tokens", "token_embd"), ("model.norm", "output_norm")),
+    *(("lm_head", "output"), ("self_attn.o_proj", "attn_output"), ("self_attn.", "attn_"), ("mlp.", "ffn_")),
+    *(("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"), ("_proj", "")),
+)
