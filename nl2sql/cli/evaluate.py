@@ -73,8 +73,11 @@ def evaluate_command(
         int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
     ] = 32,
     engine: Annotated[
-        Literal["auto", "slots", "continuous"],
-        typer.Option(help="How a local model batches: our slots (auto), or transformers' continuous batching."),
+        Literal["auto", "llamacpp", "slots", "continuous"],
+        typer.Option(
+            help="What runs a local model: llama.cpp (auto for .gguf files and the models that come as one), our slots "
+            "on torch (auto for others), or transformers' continuous batching."
+        ),
     ] = "auto",
     server: ServerOption = None,
     no_cache: CacheOption = False,

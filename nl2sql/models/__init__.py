@@ -7,12 +7,10 @@ model library.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nl2sql.errors import UsageError
-from nl2sql.machine import missing_part
-from nl2sql.models.spec import Source, resolve_spec
+from nl2sql.models.spec import Source, resolve_spec, runs_on_llamacpp
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Model
@@ -78,40 +76,9 @@ def _open(
         model: Model = made_by_plugin("models", name, text)
         return model
     if runs_on_llamacpp(source, engine, device, dtype):
-        return _open_llamacpp(source, batch_size, adapter)
+        from nl2sql.models.llamacpp import LlamaCppModel
+
+        return LlamaCppModel.load(source, batch_size=batch_size, adapter=adapter)
     from nl2sql.models.local import LocalModel
 
     return LocalModel.load(source, device=device, dtype=dtype, batch_size=batch_size, engine=engine, adapter=adapter)
-
-
-def runs_on_llamacpp(source: Source, engine: str, device: str = "auto", dtype: str | None = None) -> bool:
-    """Whether llama.cpp runs a local model: where it is asked for, an entry's own, or what runs a .gguf file best.
-
-    Raises UsageError where it is asked for and cannot.
-    """
-    from nl2sql.models.embedded import embedded_model
-
-    fits = source.kind in ("embedded", "gguf")
-    if engine == "llamacpp":
-        if not fits or device not in ("auto", "cpu") or dtype is not None:
-            raise UsageError(
-                f"--engine llamacpp runs embedded models and .gguf files, on the CPU and in their own precision; not "
-                f"{source.value!r}, --device {device}, --dtype {dtype}"
-            )
-        return True
-    if engine != "auto" or device not in ("auto", "cpu") or dtype is not None or not fits:
-        return False
-    if source.kind == "gguf" or embedded_model(source.value).engine == "llamacpp":
-        return True
-    return bool(missing_part("torch", "transformers")) and not missing_part("xllamacpp")
-
-
-def _open_llamacpp(source: Source, batch_size: int, adapter: str) -> Model:
-    from nl2sql.models.adapters import find_gguf_adapter
-    from nl2sql.models.embedded import embedded_model, pulled
-    from nl2sql.models.llamacpp import LlamaCppModel
-
-    entry = embedded_model(source.value, "llamacpp") if source.kind == "embedded" else None
-    found = find_gguf_adapter(adapter, entry.adapter if entry else "none")
-    gguf = pulled(entry) if entry else Path(source.value)
-    return LlamaCppModel(gguf, name=entry.name if entry else gguf.name, batch_size=batch_size, adapter=found)

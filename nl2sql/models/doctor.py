@@ -10,15 +10,17 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from nl2sql.errors import ModelError, one_line
-from nl2sql.interfaces import Grammar
+from nl2sql.interfaces import Grammar, Model
+from nl2sql.models.llamacpp import LlamaCppModel
 from nl2sql.models.load import load_parts
 from nl2sql.models.local import LocalModel
-from nl2sql.models.memory import VARIABLE
-from nl2sql.models.spec import Source
+from nl2sql.models.memory import VARIABLE, memory_limit
+from nl2sql.models.spec import Source, runs_on_llamacpp
 from nl2sql.models.spread import input_device, places
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.08, "float16": 0.02}  # of the largest logit
@@ -42,6 +44,9 @@ class Check:
 def check_model(source: Source, *, device: str = "auto", dtype: str | None = None) -> Iterator[Check]:
     """Load the model and check it; yields each finding as it is made. Raises what loading raises."""
     started = time.perf_counter()
+    if runs_on_llamacpp(source, "auto", device, dtype):
+        yield from _check_llamacpp(source)
+        return
     loaded = load_parts(source, device=device, dtype=dtype)
     model, tokenizer = loaded.parts
     kind = str(model.dtype).removeprefix("torch.")
@@ -68,6 +73,24 @@ def check_model(source: Source, *, device: str = "auto", dtype: str | None = Non
         yield _memory(mine)
     finally:
         mine.close()
+
+
+def _check_llamacpp(source: Source) -> Iterator[Check]:
+    started = time.perf_counter()
+    with closing(LlamaCppModel.load(source, batch_size=ROWS)) as model:
+        told = f"{model.name} on llama.cpp, {model.threads} threads, in {time.perf_counter() - started:.1f} s"
+        yield Check("loading", "ok", told)
+        yield _template(model.tokenizer)
+        conversations = [_conversation(n) for n in range(ROWS)]
+        messages, turns = conversations[0]
+        usages = [model.generate(messages, prefill=turn, max_new_tokens=1)[0].usage for turn in turns]
+        reused = f"{sum(u.reused_tokens for u in usages)} of {sum(u.prompt_tokens for u in usages)} tokens reused"
+        yield Check("reused cache", "ok" if usages[-1].reused_tokens else "warn", reused)
+        yield _batches(model, conversations, "quantised")
+        yield _grammar(model)
+        yield _speed(model, conversations)
+        cache = f"{model.cache_bytes / 1e6:.0f} MB of keys and values for {model.cells:,} tokens"
+        yield Check("memory", "ok", f"{cache}, of {memory_limit() / 1e9:.1f} GB allowed ({VARIABLE} sets it)")
 
 
 Conversation = tuple[list[dict[str, str]], list[str]]  # messages, and the open assistant turn as it grows
@@ -117,7 +140,7 @@ def _reuse(model: LocalModel, fresh: Sequence[Any], conversation: Conversation, 
     return Check("reused cache = fresh", "ok" if reused else "warn", detail)
 
 
-def _batches(model: LocalModel, conversations: Sequence[Conversation], dtype: str) -> Check:
+def _batches(model: Model, conversations: Sequence[Conversation], dtype: str) -> Check:
     def text(conversation: Conversation) -> str:
         return model.generate(conversation[0], prefill=conversation[1][-1], max_new_tokens=NEW_TOKENS)[0].text
 
@@ -149,7 +172,7 @@ def _template(tokenizer: Any) -> Check:
     return Check("chat template", "warn", "rewrites earlier turns: their cache is reused up to the first change only")
 
 
-def _grammar(model: LocalModel) -> Check:
+def _grammar(model: Model) -> Check:
     grammar = Grammar("lark", 'start: "Action: " ("run_sql" | "finish") "[{}]"')
     try:
         text = model.generate(_conversation(0)[0], max_new_tokens=32, grammar=grammar)[0].text
@@ -170,7 +193,7 @@ def _memory(model: LocalModel) -> Check:
     return Check("memory", "warn" if over else "ok", f"{held / 1e6:.0f} MB held, {cache} among them, {limit}")
 
 
-def _speed(model: LocalModel, conversations: Sequence[Conversation]) -> Check:
+def _speed(model: Model, conversations: Sequence[Conversation]) -> Check:
     def rate(work: Callable[[], int]) -> float:
         started = time.perf_counter()
         return work() / (time.perf_counter() - started)

@@ -30,7 +30,9 @@ from typing import Any
 from nl2sql.errors import Cancelled, ModelError, UsageError, one_line
 from nl2sql.interfaces import Completion, Message, ToolDefinition, Usage
 from nl2sql.machine import missing_part, threads
+from nl2sql.models.adapters import find_gguf_adapter
 from nl2sql.models.chat import Chat
+from nl2sql.models.embedded import embedded_model, pulled
 from nl2sql.models.gguf_file import read_header
 from nl2sql.models.hashes import weights_revision
 from nl2sql.models.http.model import HttpModel, seed_of
@@ -39,7 +41,8 @@ from nl2sql.models.http.probe import Abilities
 from nl2sql.models.http.providers import OWN, Place
 from nl2sql.models.http.trials import Trials
 from nl2sql.models.llamacpp_slots import Slots
-from nl2sql.models.memory import memory_limit
+from nl2sql.models.memory import VARIABLE, memory_limit
+from nl2sql.models.spec import Source
 
 CHILD = Path(__file__).with_name("llamacpp_child.py")
 START_S = 300.0  # a child that does not listen by then never will
@@ -61,6 +64,7 @@ class LlamaCppModel(HttpModel):
             raise ModelError(f"{name} runs on llama.cpp, and {missing}")
         header = read_header(gguf)
         window, cells = _cells(header, batch_size)
+        self.cells, self.cache_bytes = cells, cells * _token_bytes(header)
         self.threads = threads()
         self.revision = "+".join(weights_revision([file]) for file in (gguf, adapter) if file)
         name = f"{name}+{adapter.resolve().parent.name}" if adapter else name
@@ -70,7 +74,7 @@ class LlamaCppModel(HttpModel):
         self._connect(place, ServerOptions(timeout_s=REQUEST_S, retries=0), batch_size + COUNTING)
         self.batch_size = batch_size
         try:
-            tokenizer = ServedTokenizer(header.get("tokenizer.chat_template", ""), self._ask_child)
+            self.tokenizer = tokenizer = ServedTokenizer(header.get("tokenizer.chat_template", ""), self._ask_child)
             abilities = Abilities(
                 way="completions",
                 window=window,
@@ -84,6 +88,17 @@ class LlamaCppModel(HttpModel):
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def load(cls, source: Source, *, batch_size: int = 8, adapter: str = "auto") -> LlamaCppModel:
+        """The embedded model or .gguf file that ``source`` names; pulled where the cache lacks it.
+
+        adapter: auto (the embedded model's, where it has a GGUF form), none, a packaged name, a folder, a .gguf file.
+        """
+        entry = embedded_model(source.value, "llamacpp") if source.kind == "embedded" else None
+        found = find_gguf_adapter(adapter, entry.adapter if entry else "none")
+        gguf = pulled(entry) if entry else Path(source.value)
+        return cls(gguf, name=entry.name if entry else gguf.name, batch_size=batch_size, adapter=found)
 
     def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
         """Continue the open assistant turn; see ``Model.generate``.
@@ -108,6 +123,7 @@ class LlamaCppModel(HttpModel):
             "batch_size": self.batch_size,
             "context_window": self.context_window,
             "chat_template": self._chat is not None and self._chat.has_template,
+            "cells": self.cells,
             "threads": self.threads,
             "xllamacpp": importlib.metadata.version("xllamacpp"),
         }
@@ -297,18 +313,24 @@ def _template(text: str) -> Any:
     return made.from_string(text)
 
 
+def _token_bytes(header: dict[str, Any]) -> int:
+    """Bytes that the keys and values of a token take, in float16."""
+    heads = _of(header, "attention.head_count") or 1
+    width = _of(header, "embedding_length") // heads
+    sizes = [_of(header, f"attention.{part}_length") or width for part in ("key", "value")]
+    return max(1, 2 * _of(header, "block_count") * (_of(header, "attention.head_count_kv") or heads) * sum(sizes))
+
+
+def _of(header: dict[str, Any], key: str) -> int:
+    return int(header.get(f"{header.get('general.architecture', '')}.{key}") or 0)
+
+
 def _cells(header: dict[str, Any], slots: int) -> tuple[int, int]:
     """The window of a row, and the tokens whose keys and values are held for all rows, within the memory limit."""
-    kind = header.get("general.architecture", "")
-    value: Callable[[str], int] = lambda key: int(header.get(f"{kind}.{key}") or 0)  # noqa: E731
-    heads = value("attention.head_count") or 1
-    width = value("embedding_length") // heads
-    sizes = [value(f"attention.{part}_length") or width for part in ("key", "value")]
-    token = 2 * value("block_count") * (value("attention.head_count_kv") or heads) * sum(sizes)  # bytes, in float16
-    window = value("context_length") or SLOT_TOKENS
-    cells = min(max(window, slots * SLOT_TOKENS), memory_limit() // max(1, token)) // 256 * 256
+    window = _of(header, "context_length") or SLOT_TOKENS
+    cells = min(max(window, slots * SLOT_TOKENS), memory_limit() // _token_bytes(header)) // 256 * 256
     if cells < 512:
-        raise ModelError(f"memory allows keys and values of {cells} tokens only; set NL2SQL_MEMORY_GB higher")
+        raise ModelError(f"memory allows keys and values of {cells} tokens only; set {VARIABLE} higher")
     return min(window, cells), cells
 
 

