@@ -6,14 +6,18 @@ model library.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from nl2sql.errors import UsageError
-from nl2sql.models.spec import Source, resolve_spec, runs_on_llamacpp
+from nl2sql.errors import ModelError, UsageError, one_line
+from nl2sql.models.embedded import embedded_model, pulled
+from nl2sql.models.spec import DEFAULT_MODEL, FALLBACK, Source, resolve_spec, runs_on_llamacpp
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Model
+
+logger = logging.getLogger(__name__)
 
 
 def load_model(
@@ -43,12 +47,26 @@ def load_model(
     source = resolve_spec(spec)
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size} is not positive; use --batch-size 32")
+    if source.kind == "embedded":
+        source = at_hand(source)
     model = _open(source, device, dtype, batch_size, tuple(server), engine, adapter)
     if not cache:
         return model
     from nl2sql.models.response_cache import cached
 
     return cached(model)
+
+
+def at_hand(source: Source) -> Source:
+    """An embedded model; in place of the default one, where nobody has its weights, the smaller one."""
+    if source.value != DEFAULT_MODEL or source.value == FALLBACK:
+        return source
+    try:
+        pulled(embedded_model(source.value))
+    except ModelError as error:
+        logger.warning("%s; using %s instead", one_line(error, 400), FALLBACK)
+        return Source("embedded", FALLBACK)
+    return source
 
 
 def _open(

@@ -82,7 +82,7 @@ def _append(client: Any, address: str, path: Path, bar: Any) -> None:
         goes_on = response.status_code == 206
         with path.open("ab" if goes_on else "wb") as file:
             bar.update(file.tell() - bar.n)
-            for block in response.iter_bytes(1 << 20):
+            for block in response.iter_bytes():
                 file.write(block)
                 bar.update(len(block))
 

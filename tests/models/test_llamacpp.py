@@ -181,7 +181,7 @@ def test_files_that_are_no_model_are_one_line(tmp_path: Path, gguf: Path) -> Non
         with pytest.raises(ModelError, match=says) as caught:
             load_model(str(file))
         assert "\n" not in str(caught.value)
-    with pytest.raises(ModelError, match="ends too early|cannot be read as GGUF"):
+    with pytest.raises(ModelError, match=r"ends too early|cannot be read as GGUF"):
         cut.write_bytes(gguf.read_bytes()[:300])
         read_header(cut)
 
@@ -192,7 +192,7 @@ def test_what_runs_on_llamacpp() -> None:
     assert runs_on_llamacpp(small, "llamacpp") and not runs_on_llamacpp(qwen, "slots")
     assert not runs_on_llamacpp(qwen, "auto", "auto", "float32") and runs_on_llamacpp(Source("gguf", "x.gguf"), "auto")
     assert embedded_model("smollm2-135m", "llamacpp").folder.name == "smollm2-135m-llamacpp"
-    with pytest.raises(UsageError, match="--engine llamacpp runs embedded models and .gguf files"):
+    with pytest.raises(UsageError, match=r"--engine llamacpp runs embedded models and .gguf files"):
         runs_on_llamacpp(Source("folder", "/x"), "llamacpp")
 
 
