@@ -29,16 +29,6 @@ from typing import Any
 import numpy as np
 
 SCRIPTS = Path(__file__).resolve().parent
-LAYER = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-PEFT_NAMES = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 
 
 # --- pack: here ------------------------------------------------------------------------------------------------------
@@ -568,7 +558,10 @@ def export(options: argparse.Namespace) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     peft_out(pairs, rank, scaled * rank, options)
     gguf_out(pairs, scaled * rank, options)
-    (options.out / "recipe.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    about |= {"model": {"name": options.model}}
+    if options.data:
+        about["data"] = json.loads((options.data / "card.json").read_text(encoding="utf-8"))
+    (options.out / "recipe.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     for file in sorted(options.out.iterdir()):
         print(f"{file.stat().st_size:>12,} {file}")
     return 0
@@ -591,10 +584,12 @@ def peft_out(
 ) -> None:
     from safetensors.numpy import save_file
 
+    from nl2sql.models.adapters import GGUF_LAYERS
+
     tensors = {}
     for layer, (down, up) in pairs.items():
         _, number, kind = layer.split(".")
-        place = f"base_model.model.model.layers.{number}.{PEFT_NAMES[kind]}"
+        place = f"base_model.model.model.layers.{number}.{GGUF_LAYERS[kind]}"
         tensors[f"{place}.lora_A.weight"] = np.ascontiguousarray(down.astype(np.float16))
         tensors[f"{place}.lora_B.weight"] = np.ascontiguousarray(up.astype(np.float16))
     save_file(tensors, options.out / "adapter_model.safetensors")
@@ -603,7 +598,7 @@ def peft_out(
         "lora_alpha": alpha,
         "peft_type": "LORA",
         "r": rank,
-        "target_modules": sorted({name.rpartition(".")[2] for name in PEFT_NAMES.values()}),
+        "target_modules": sorted({name.rpartition(".")[2] for name in GGUF_LAYERS.values()}),
         "task_type": "CAUSAL_LM",
     }
     (options.out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -662,6 +657,7 @@ def main() -> int:
     exporting.add_argument("--tuned", required=True, type=Path)
     exporting.add_argument("--out", required=True, type=Path)
     exporting.add_argument("--model", default="qwen2.5-coder-0.5b")
+    exporting.add_argument("--data", type=Path, help="what build_training_data.py wrote: its card goes into recipe.json")
     exporting.add_argument("--rank", type=int, help="the closest adapter of a lower rank")
     options = parser.parse_args()
     return {"pack": pack, "train": train, "export": export}[options.command](options)

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, GGUF = "adapter_config.json", "adapter_model.safetensors", "adapter.gguf"
 PREFIX = "base_model.model."
+GGUF_LAYERS = {  # a layer's name in a GGUF file -> in a transformers model
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 _UNSUPPORTED = (
     *("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication", "lora_bias"),
     *("alora_invocation_tokens", "use_qalora", "use_bdlora"),
@@ -30,7 +39,7 @@ _BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")  # others cha
 def packaged_adapters() -> dict[str, Path]:
     """The adapters that the package carries, by name."""
     home = Path(__file__).parent / "packaged_adapters"
-    return {file.parent.name: file.parent for file in sorted(home.glob(f"*/{WEIGHTS}"))}
+    return {file.parent.name: file.parent for file in sorted(home.glob(f"*/{CONFIG}"))}
 
 
 def find_adapter(spec: str, default: str = "none") -> Path | None:
@@ -43,7 +52,7 @@ def find_adapter(spec: str, default: str = "none") -> Path | None:
         return None
     packaged = packaged_adapters()
     folder = packaged.get(spec) or Path(spec).expanduser()
-    missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
+    missing = [name for name in (CONFIG, _weights(folder).name) if not (folder / name).is_file()]
     if missing:
         what = f"has no {' and no '.join(missing)}" if folder.is_dir() else "does not exist"
         raise UsageError(
@@ -76,14 +85,9 @@ def merge_adapter(model: Any, folder: Path) -> str:
     Sums are taken in float32 and rounded once. Raises ModelError for an adapter of another kind or another model.
     """
     import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     scale = adapter_scale(_read_config(folder), folder)
-    try:
-        tensors = load_file(folder / WEIGHTS)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{folder / WEIGHTS} cannot be read ({error}); copy or train it again") from None
+    tensors = _tensors(_weights(folder))
     weights, layers = dict(model.named_parameters()), dict(model.named_modules())
     changes = []
     for name in sorted(tensors):
@@ -105,12 +109,38 @@ def merge_adapter(model: Any, folder: Path) -> str:
             )
         changes.append((target, up, down))
     if not changes:
-        raise ModelError(f"adapter {folder} changes nothing: {WEIGHTS} holds no LoRA layers")
+        raise ModelError(f"adapter {folder} changes nothing: {_weights(folder).name} holds no LoRA layers")
     with torch.no_grad():
         for target, up, down in changes:
             change = scale * (up.float() @ down.float())
             target.copy_((target.float() + change.to(target.device)).to(target.dtype))
     return adapter_revision(folder)
+
+
+def _weights(folder: Path) -> Path:
+    """An adapter's matrices: peft's file, or, where that is missing, the one that llama.cpp takes."""
+    return folder / (GGUF if (folder / GGUF).is_file() and not (folder / WEIGHTS).is_file() else WEIGHTS)
+
+
+def _tensors(file: Path) -> dict[str, torch.Tensor]:
+    """An adapter's matrices by peft's names. Raises ModelError for a file that cannot be read."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if file.name != GGUF:
+            return load_file(file)
+        from gguf import GGUFReader, dequantize
+
+        found = {}
+        for tensor in GGUFReader(file).tensors:  # blk.0.attn_q.weight.lora_a
+            _, number, layer, _, side = tensor.name.split(".")
+            name = f"{PREFIX}model.layers.{number}.{GGUF_LAYERS[layer]}.lora_{side[-1].upper()}.weight"
+            found[name] = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+        return found
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"{file} cannot be read ({error}); copy or train it again") from None
 
 
 def _fits(target: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> bool:
@@ -132,7 +162,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def adapter_revision(folder: Path) -> str:
     """The hash of an adapter's configuration and weights."""
-    return weights_revision([folder / CONFIG, folder / WEIGHTS])
+    return weights_revision([folder / CONFIG, _weights(folder)])
 
 
 def adapter_scale(config: dict[str, Any], folder: Path) -> float:

@@ -14,19 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.errors import ModelError
+from nl2sql.safe_files import MEGABYTE, open_regular
 
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
+_MOST = 32 * MEGABYTE  # of a header; one with 150,000 tokens has 6
+_MOST_PAIRS = 1000
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """The key-value pairs of a GGUF file. Raises ModelError for a file that is none, or ends too early."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            open_regular(path.resolve()) as file,
+            mmap.mmap(file.fileno(), min(_MOST, path.stat().st_size), access=mmap.ACCESS_READ) as data,
+        ):
             if data[:4] != b"GGUF":
                 raise ModelError(f"{path} does not begin as a GGUF file does; expected one, as llama.cpp reads it")
             return _Reader(data).pairs()
-    except (OSError, ValueError, struct.error, KeyError) as error:
+    except (OSError, ValueError, struct.error, KeyError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as GGUF ({error or 'it ends too early'}); copy it again") from None
 
 
@@ -36,6 +42,8 @@ class _Reader:
 
     def pairs(self) -> dict[str, Any]:
         _, count = self._number("Q"), self._number("Q")
+        if count > _MOST_PAIRS:
+            raise ValueError(f"{count:,} settings; expected at most {_MOST_PAIRS:,}")
         return {self._text(): self._value(self._number("I")) for _ in range(count)}
 
     def _number(self, form: str) -> Any:
@@ -46,6 +54,8 @@ class _Reader:
     def _text(self) -> str:
         size = self._number("Q")
         self._at += size
+        if self._at > len(self._data):
+            raise ValueError("it ends too early")
         return self._data[self._at - size : self._at].decode("utf-8", "replace")
 
     def _value(self, kind: int) -> Any:
