@@ -20,7 +20,6 @@ from uuid import UUID
 
 import anyio
 import anyio.to_thread
-from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
@@ -28,6 +27,7 @@ from mcp.types import ToolAnnotations
 from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import json_tree
+from nl2sql.cli.mcp_wire import AnsweringServer
 from nl2sql.databases.data_files import as_sqlite
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import Cancelled, DatabaseError, Nl2SqlError
@@ -260,11 +260,11 @@ def _stamp(database: Database) -> list[tuple[int, int, int]] | None:
     return [(file.st_mtime_ns, file.st_size, file.st_ino) for file in files]
 
 
-def build_server(profiles: Mapping[str, DatabaseTools]) -> MCPServer:
+def build_server(profiles: Mapping[str, DatabaseTools]) -> AnsweringServer:
     """The tools of each profile behind the protocol. ``log_successful_query`` is there only where one may write."""
     first = next(iter(profiles))
     listed = ", ".join(f"{name} ({tools.database.dialect})" for name, tools in profiles.items())
-    server = MCPServer(
+    server = AnsweringServer(
         "nl2sql",
         version=__version__,
         instructions=f"Reads the databases {listed}; each is a profile, and without a profile tools read {first}. Look "
@@ -344,10 +344,10 @@ async def _outside(
 ) -> dict[str, Any]:
     """Run a tool in a thread, so that the server stays answerable; our errors become the tool's.
 
-    cancel: is set when the client no longer wants the answer, which then is not waited for.
+    An answer that the client no longer wants is not waited for. cancel: is set then.
     """
     try:
-        return await anyio.to_thread.run_sync(lambda: function(*arguments), abandon_on_cancel=cancel is not None)
+        return await anyio.to_thread.run_sync(lambda: function(*arguments), abandon_on_cancel=True)
     except Nl2SqlError as error:
         raise ToolError(str(error)) from None
     except anyio.get_cancelled_exc_class():

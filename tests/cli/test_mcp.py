@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -18,10 +22,11 @@ import anyio
 import programs
 import pytest
 import servers
+from hostile_documents import KINDS, documents
 from mcp import Client, MCPError, StdioServerParameters
 
 from nl2sql.cli.mcp import _address, _profiles
-from nl2sql.cli.mcp_server import DatabaseTools, SharedModel
+from nl2sql.cli.mcp_server import DatabaseTools, SharedModel, _outside
 from nl2sql.config import Config, build_config
 from nl2sql.databases.engines import open_database
 from nl2sql.errors import UsageError
@@ -349,12 +354,82 @@ def test_a_question_that_is_given_up_keeps_nobody_waiting(shop: Path, tmp_path: 
     assert talk(arguments, conversation)["rows"] == [[4]]
 
 
+def test_an_answer_that_nobody_waits_for_is_not_waited_for() -> None:
+    wanted, ended = threading.Event(), []
+
+    async def given_up() -> None:
+        with anyio.move_on_after(0.2):
+            await _outside(lambda: {"ended": ended.append(wanted.wait(60))})
+
+    anyio.run(given_up)
+    assert not ended
+    wanted.set()
+
+
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+def request(id: Any, method: str, params: Any) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+
+
+def calls(count: int) -> list[str]:
+    """Requests with documents that are hard to validate; in JSON, half a surrogate pair is an escape."""
+    asked = [{"name": "query_datasource", "arguments": {"query": query}} for _, query in documents(count)]
+    lines = [request(i, "tools/call", call) for i, call in enumerate(asked, 1)]
+    return [*lines, request(len(lines) + 1, "tools/call", {}).replace("{}", '{"id": 1, "a": ' + "[" * 5_000)]
+
+
+def test_every_document_is_answered_under_the_id_of_its_request(shop: Path) -> None:
+    """1,000 of them with NL2SQL_VIZQL_DOCUMENTS=1000."""
+    command = [sys.executable, "-m", "nl2sql.cli", "mcp", "--db", str(shop)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
+        try:
+            count = int(os.environ.get("NL2SQL_VIZQL_DOCUMENTS", len(KINDS)))
+            for i, line in enumerate([request(0, "initialize", HELLO), *calls(count)]):
+                process.stdin.write(line + "\n")
+                process.stdin.flush()
+                answer = json.loads(process.stdout.readline())
+                assert answer["id"] == i, (line[:200], answer)
+            assert "cannot be read as JSON" in answer["error"]["message"]
+        finally:
+            process.kill()
+
+
+def test_over_http_what_the_library_cannot_read_is_answered_under_its_id(shop: Path) -> None:
+    address = f"127.0.0.1:{servers.free_port()}"
+    process = subprocess.Popen([sys.executable, "-m", "nl2sql.cli", "mcp", "--db", str(shop), "--http", address])
+    accepts = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+    def post(body: str, **headers: str) -> tuple[str, Any]:
+        asked = urllib.request.Request(f"http://{address}/mcp", body.encode(), accepts | headers)
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as reply:
+                return reply.headers["mcp-session-id"], json.loads(reply.read().decode().partition("data: ")[2])
+        except urllib.error.HTTPError as error:
+            return "", json.loads(error.read())
+
+    try:
+        host, _, port = address.partition(":")
+        servers.waiting(lambda: socket.create_connection((host, int(port)), 1).close(), OSError, process)
+        session, _ = post(request(0, "initialize", HELLO))
+        query = {"query": {"fields": [{"fieldCaption": "Sta\ud800tus"}]}}
+        _, mended = post(
+            request(7, "tools/call", {"name": "query_datasource", "arguments": query}), **{"mcp-session-id": session}
+        )
+        _, deep = post(calls(0)[0], **{"mcp-session-id": session})
+        assert (deep["id"], deep["error"]["code"]) == (1, -32700)
+    finally:
+        servers.stop(process)
+    assert mended["id"] == 7 and "Sta\ufffdtus" in str(mended["result"])
+
+
 def test_ctrl_c_ends_the_server_though_its_client_says_nothing(shop: Path) -> None:
     command = [sys.executable, "-m", "nl2sql.cli", "mcp", "--db", str(shop)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}) + "\n")
+        process.stdin.write(request(1, "initialize", HELLO) + "\n")
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["id"] == 1
         process.send_signal(signal.SIGINT)
