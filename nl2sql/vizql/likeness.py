@@ -12,16 +12,26 @@ Not covered: names that mean the same and are written otherwise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from difflib import SequenceMatcher
+from heapq import nlargest
 
 LEAST = 0.55  # 'Regoin' is not 'Segment' (0.46), and may be 'Revenue' (0.57)
 MOST = 3
+LOOKED_AT = 50  # of the known names, those that share the most letters: a ratio takes its time
 
 
 def did_you_mean(name: str, known: Iterable[str], *, least: float = LEAST) -> list[tuple[str, float]]:
     """At most three of ``known`` with their likeness to ``name``, best first; the best one in any case."""
-    ranked = sorted(((likeness(name, other), other) for other in known), key=lambda pair: (-pair[0], pair[1]))
+    letters = Counter(name.casefold()[:200])
+
+    def shared(other: str) -> float:
+        theirs = other.casefold()[:200]
+        return sum((letters & Counter(theirs)).values()) / (len(theirs) + 1)
+
+    near = nlargest(LOOKED_AT, known, key=shared)
+    ranked = sorted(((likeness(name, other), other) for other in near), key=lambda pair: (-pair[0], pair[1]))
     return [(other, round(score, 2)) for i, (score, other) in enumerate(ranked[:MOST]) if score >= least or i == 0]
 
 

@@ -22,7 +22,9 @@ from typing import Any, Final, TypeAlias
 
 Place: TypeAlias = tuple[str | int, ...]
 REMOVE: Final = "\0remove"  # in place of a value: the part goes; no JSON text of a model holds a NUL
+MOST_ERRORS = 50  # of one query; what is shown says when there are more
 MOST_SHOWN = 80  # characters of a wrong value in a message
+MOST_PASTED = 2_000  # characters of the JSON of a part in a suggestion
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,21 @@ def place_text(place: Place) -> str:
 
 
 def suggest(query: Any, text: str, place: Place, *changes: Change, likelihood: float = 0.9) -> Suggestion:
-    """The suggestion of ``changes`` to ``query``; ``{json}`` in ``text`` becomes the mended part at ``place``."""
-    part = part_at(_changed(query, changes), place)
-    snippet = "" if part is REMOVE else as_json(part)
+    """The suggestion of ``changes`` to ``query``; ``{json}`` in ``text`` becomes the mended part at ``place``.
+
+    Of a part of more than ``MOST_PASTED`` characters only the changed value is shown.
+    """
+    inside = [Change(c.place[len(place) :], c.value) for c in changes if c.place[: len(place)] == place]
+    snippet = _pasted(_changed(part_at(query, place), inside))
+    if len(snippet) > MOST_PASTED:
+        value = _pasted(changes[0].value)
+        snippet = value if len(value) <= MOST_PASTED else ""
     return Suggestion(text.replace("{json}", snippet), changes, snippet, likelihood)
 
 
 def apply(query: Any, suggestion: Suggestion) -> Any:
     """A copy of ``query`` in which ``suggestion`` is carried out; ``query`` itself stays as it is."""
-    return _changed(query, suggestion.changes)
+    return copy.deepcopy(_changed(query, suggestion.changes))
 
 
 def under(error: QueryError, head: Place) -> QueryError:
@@ -112,15 +120,26 @@ def shown(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
 
 
+def _pasted(part: Any) -> str:
+    return "" if part is REMOVE else as_json(part)
+
+
 def _changed(document: Any, changes: Sequence[Change]) -> Any:
-    document = copy.deepcopy(document)
+    """``document`` after ``changes``; what they leave as it is, is shared with it."""
     for change in changes:
-        if not change.place:
-            document = copy.deepcopy(change.value)
-            continue
-        *way, last = change.place
-        _set(part_at(document, way), last, copy.deepcopy(change.value))
+        document = _with(document, change.place, change.value)
     return document
+
+
+def _with(part: Any, place: Place, value: Any) -> Any:
+    if not place:
+        return value
+    step, rest = place[0], place[1:]
+    if not isinstance(part, dict | list) or (rest and not _has(part, step)):
+        return part
+    made: Any = part.copy()
+    _set(made, step, _with(part[step], rest, value) if rest else value)
+    return made
 
 
 def _set(parent: Any, step: str | int, value: Any) -> None:

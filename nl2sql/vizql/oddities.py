@@ -35,7 +35,7 @@ def _top_beside_others(checked: Checked) -> Iterator[str]:
     filters = checked.query.get("filters") or []
     tops = [part for part in filters if part["filterType"] == "TOP"]
     for part in filters if tops else ():
-        if part not in tops and not part.get("context") and groups(part["field"].get("function")):
+        if part["filterType"] != "TOP" and not part.get("context") and groups(part["field"].get("function")):
             about = f"the TOP filter on {field_name(tops[0]['field'])}"
             said = f"The filter on {field_name(part['field'])} is applied beside {about}"
             yield f"{said}; context: true applies it before"

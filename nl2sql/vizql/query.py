@@ -15,6 +15,8 @@ covered: names, types and values of a data source (``validator``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, Field
@@ -22,10 +24,13 @@ from pydantic import BaseModel, Field
 from nl2sql.vizql import rules, shape
 from nl2sql.vizql.fields import FIELD_MODELS, Caption, Part, QueryField, field_kind
 from nl2sql.vizql.filters import QueryFilter, Scalar
-from nl2sql.vizql.mending import Change, QueryError, shown, suggest, under
+from nl2sql.vizql.mending import MOST_ERRORS, Change, Place, QueryError, shown, suggest, under
 
 Errors: TypeAlias = list[QueryError]
 DEEPEST = 32  # levels of a document: the service's deepest query has 7
+MOST_VALUES = 10_000  # in a document, with lists and objects
+MOST_CHARS = 200_000  # of texts, keys and numbers in a document
+MOST_PARTS = 500  # fields, filters, parameters
 DIALECT = "vizql"  # of a database whose statements are such queries
 API = 20263  # the newest version of the service that is known here
 
@@ -92,8 +97,8 @@ class Request(Part):
 
 
 def read_query(data: Any, *, api: int = API) -> Query | Errors:
-    """The query that ``data`` (any JSON) is, or all that is wrong with it. Raises nothing."""
-    errors = query_errors(data, api=api)
+    """The query that ``data`` (any JSON) is, or what is wrong with it, ``MOST_ERRORS`` at most. Raises nothing."""
+    errors = list(islice(query_errors(data, api=api), MOST_ERRORS))
     return errors or Query.model_validate(data)
 
 
@@ -102,7 +107,7 @@ def read_request(data: Any, *, api: int = API) -> Request | Errors:
 
     Raises nothing.
     """
-    errors = request_errors(data, api=api)
+    errors = list(islice(request_errors(data, api=api), MOST_ERRORS))
     return errors or Request.model_validate(data if is_request(data) else {"query": data})
 
 
@@ -116,62 +121,73 @@ def to_json(part: BaseModel) -> dict[str, Any]:
     return part.model_dump(mode="json", exclude_unset=True)
 
 
-def request_errors(data: Any, *, api: int = API) -> Errors:
-    """All that is wrong with a request, a draft or a query, without knowing its data source."""
+def request_errors(data: Any, *, api: int = API) -> Iterator[QueryError]:
+    """All that is wrong with a request, a draft or a query, without knowing its data source; one by one, so that who
+    needs no more looks for no more."""
     if not is_request(data):
-        return query_errors(data, api=api)
-    if (deep := _too_deep(data)) is not None:
-        return deep
-    errors = shape.unknown_keys(data, (), "the request", tuple(Request.model_fields))
+        yield from query_errors(data, api=api)
+        return
+    if (large := _too_large(data)) is not None:
+        yield large
+        return
+    yield from shape.unknown_keys(data, (), "the request", tuple(Request.model_fields))
     if "query" not in data:
-        errors.append(QueryError("missing", ("query",), "Required field 'query' is missing"))
+        yield QueryError("missing", ("query",), "Required field 'query' is missing")
     else:
-        errors += [under(error, ("query",)) for error in query_errors(data["query"], api=api)]
+        yield from (under(error, ("query",)) for error in query_errors(data["query"], api=api))
     if "datasource" in data:
-        errors += _datasource_errors(data, api)
+        yield from _datasource_errors(data, api)
     if "options" in data:
-        errors += shape.part_errors(Options, data, ("options",), "the options")
-    return errors + rules.newer_keys(data, api)
+        yield from shape.part_errors(Options, data, ("options",), "the options")
+    yield from rules.newer_keys(data, api)
 
 
-def query_errors(data: Any, *, api: int = API) -> Errors:
-    """All that is wrong with a query, without knowing its data source."""
-    if (deep := _too_deep(data)) is not None:
-        return deep
+def query_errors(data: Any, *, api: int = API) -> Iterator[QueryError]:
+    """All that is wrong with a query, without knowing its data source; one by one."""
+    if (large := _too_large(data)) is not None:
+        yield large
+        return
     if not isinstance(data, dict):
-        return [QueryError("type", (), f"Expected a query, a JSON object with 'fields'; it is {shown(data)}")]
-    errors = shape.unknown_keys(data, (), "the query", tuple(Query.model_fields))
-    errors += _fields_errors(data)
-    errors += _list_errors(data, "filters", shape.filter_errors)
-    errors += _list_errors(data, "parameters", _parameter_errors)
-    return errors + rules.query_rules(data, {error.place[:2] for error in errors}, api)
+        yield QueryError("type", (), f"Expected a query, a JSON object with 'fields'; it is {shown(data)}")
+        return
+    broken: set[Place] = set()
+    for error in _shape_errors(data):
+        broken.add(error.place[:2])
+        yield error
+    yield from rules.query_rules(data, broken, api)
 
 
-def _fields_errors(data: dict[str, Any]) -> Errors:
+def _shape_errors(data: dict[str, Any]) -> Iterator[QueryError]:
+    yield from shape.unknown_keys(data, (), "the query", tuple(Query.model_fields))
     if data.get("fields") == [] or "fields" not in data:
-        return [QueryError("missing", ("fields",), "Required field 'query.fields' is missing or empty")]
-    return _list_errors(data, "fields", _field_errors)
+        yield QueryError("missing", ("fields",), "Required field 'query.fields' is missing or empty")
+    else:
+        yield from _list_errors(data, "fields", _field_errors)
+    yield from _list_errors(data, "filters", shape.filter_errors)
+    yield from _list_errors(data, "parameters", _parameter_errors)
 
 
-def _field_errors(data: dict[str, Any], place: tuple[str | int, ...]) -> Errors:
+def _field_errors(data: dict[str, Any], place: Place) -> Errors:
     field = data["fields"][place[1]]
     model = FIELD_MODELS[field_kind(field)]
     return shape.part_errors(model, data, place, shape.named("field", field))
 
 
-def _parameter_errors(data: dict[str, Any], place: tuple[str | int, ...]) -> Errors:
+def _parameter_errors(data: dict[str, Any], place: Place) -> Errors:
     named = shape.named("parameter", data["parameters"][place[1]], "parameterCaption")
     return shape.part_errors(Parameter, data, place, named)
 
 
-def _list_errors(data: dict[str, Any], name: str, check: Any) -> Errors:
-    if name not in data:
-        return []
-    if not isinstance(data[name], list):
-        way = suggest(data, f"Write '{name}' as a list: {{json}}", (name,), Change((name,), [data[name]]))
-        ways = (way,) if isinstance(data[name], dict) else ()
-        return [QueryError("type", (name,), f"'{name}' must be a list; it is {shown(data[name])}", ways)]
-    return [error for i in range(len(data[name])) for error in check(data, (name, i))]
+def _list_errors(data: dict[str, Any], name: str, check: Any) -> Iterator[QueryError]:
+    parts = data.get(name, [])
+    if not isinstance(parts, list):
+        way = suggest(data, f"Write '{name}' as a list: {{json}}", (name,), Change((name,), [parts]))
+        ways = (way,) if isinstance(parts, dict) else ()
+        yield QueryError("type", (name,), f"'{name}' must be a list; it is {shown(parts)}", ways)
+    elif len(parts) > MOST_PARTS:
+        yield QueryError("size", (name,), f"The query has {len(parts):,} {name}; expected at most {MOST_PARTS}")
+    else:
+        yield from (error for i in range(len(parts)) for error in check(data, (name, i)))
 
 
 def _datasource_errors(data: dict[str, Any], api: int) -> Errors:
@@ -189,16 +205,27 @@ def luid_missing(*ways: Any) -> QueryError:
     return QueryError("missing", place, "Required field 'datasource.datasourceLuid' is missing", ways)
 
 
-def _too_deep(data: Any) -> Errors | None:
-    """The error of a document nested past ``DEEPEST``; no other check could read it."""
-    level = [data]
-    for _ in range(DEEPEST):
-        level = [
-            item
-            for value in level
-            if isinstance(value, dict | list)
-            for item in (value.values() if isinstance(value, dict) else value)
-        ]
-    if not level:
-        return None
-    return [QueryError("type", (), f"The query is nested too deeply; expected at most {DEEPEST} levels")]
+def _too_large(data: Any) -> QueryError | None:
+    """The error of a document past the limits; no other check could read it, or not in time."""
+    level, values, chars = [data], 0, 0
+    for _ in range(DEEPEST + 1):
+        values += len(level)
+        chars += sum(map(_chars, level))
+        for most, found, what in ((MOST_VALUES, values, "values"), (MOST_CHARS, chars, "characters")):
+            if found > most:
+                return QueryError("size", (), f"The query is too large; expected at most {most:,} {what}")
+        level = [item for value in level for item in _inside(value)]
+        if not level:
+            return None
+    return QueryError("size", (), f"The query is nested too deeply; expected at most {DEEPEST} levels")
+
+
+def _inside(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _chars(value: Any) -> int:
+    """About how many characters a value has, without those inside of it."""
+    if isinstance(value, str | dict):
+        return len(value) if isinstance(value, str) else sum(map(len, value))
+    return value.bit_length() // 3 if isinstance(value, int) else 0

@@ -28,18 +28,17 @@ _ENDS = {"QUANTITATIVE_NUMERICAL": ("min", "max"), "QUANTITATIVE_DATE": ("minDat
 _NEEDED = {"RANGE": (0, 1), "MIN": (0,), "MAX": (1,), "ONLY_NULL": (), "ONLY_NON_NULL": ()}
 
 
-def query_rules(query: dict[str, Any], broken: set[Place], api: int) -> list[QueryError]:
-    """What breaks a rule in those parts of ``query`` that are not ``broken`` (``(list, index)``)."""
+def query_rules(query: dict[str, Any], broken: set[Place], api: int) -> Iterator[QueryError]:
+    """What breaks a rule in those parts of ``query`` that are not ``broken`` (``(list, index)``, ``(list,)``)."""
     fields = list(_parts(query, "fields", broken))
     filters = list(_parts(query, "filters", broken))
     parameters = list(_parts(query, "parameters", broken))
-    errors = [error for place in fields for error in _field_rules(query, place, api)]
-    errors += _twice(query, [((*p, "sortPriority"), part_at(query, p).get("sortPriority")) for p in fields])
-    errors += _repeated(query, fields, _field_key, "field", "twice")
-    errors += [error for place in filters for rule in _FILTER_RULES for error in rule(query, place, api)]
-    errors += _repeated(query, filters, _filter_key, "filter", "more than one filter of the same field and function")
-    errors += _repeated(query, parameters, _parameter_key, "parameter", "twice")
-    return errors
+    yield from (error for place in fields for error in _field_rules(query, place, api))
+    yield from _twice(query, [((*p, "sortPriority"), part_at(query, p).get("sortPriority")) for p in fields])
+    yield from _repeated(query, fields, _field_key, "field", "twice")
+    yield from (error for place in filters for rule in _FILTER_RULES for error in rule(query, place, api))
+    yield from _repeated(query, filters, _filter_key, "filter", "more than one filter of the same field and function")
+    yield from _repeated(query, parameters, _parameter_key, "parameter", "twice")
 
 
 def newer_keys(request: dict[str, Any], api: int) -> list[QueryError]:
@@ -58,7 +57,7 @@ def field_name(field: Any) -> str:
 
 def _parts(query: dict[str, Any], name: str, broken: set[Place]) -> Iterator[Place]:
     parts = query.get(name)
-    for i in range(len(parts) if isinstance(parts, list) else 0):
+    for i in range(len(parts) if isinstance(parts, list) and (name,) not in broken else 0):
         if (name, i) not in broken:
             yield (name, i)
 

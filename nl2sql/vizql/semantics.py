@@ -131,9 +131,9 @@ def _caption_is_new(checked: Checked, place: Place) -> Iterator[QueryError]:
 
 def _measure_needs_function(checked: Checked, place: Place, known: FieldMetadata) -> QueryError:
     name = checked.name_of(known)
-    text = f"Add aggregation to '{name}': {{json}}"
-    names = likely_functions(known)[:1] or ["SUM"]
-    ways = tuple(checked.way(place, text, Change((*place, "function"), function)) for function in names)
+    change = Change((*place, "function"), (likely_functions(known) or ["SUM"])[0])
+    # less likely than a name that is nearly right: which function was meant is a guess
+    ways = (checked.way(place, f"Add aggregation to '{name}': {{json}}", change, likelihood=0.85),)
     return QueryError("measure", place, f"MEASURE field '{name}' requires aggregation function", ways)
 
 

@@ -11,7 +11,7 @@ Not covered: rules between the values of a part (``rules``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from nl2sql.vizql.fields import FIELD_MODELS, FUNCTIONS, NO_FUNCTIONS
 from nl2sql.vizql.filters import FILTER_MODELS
 from nl2sql.vizql.likeness import did_you_mean
-from nl2sql.vizql.mending import REMOVE, Change, Place, QueryError, Suggestion, part_at, shown, suggest
+from nl2sql.vizql.mending import MOST_ERRORS, REMOVE, Change, Place, QueryError, Suggestion, part_at, shown, suggest
 
 Errors: TypeAlias = list[QueryError]
 SYNONYMS = {  # what other query languages call a function
@@ -82,14 +82,15 @@ def filter_errors(data: dict[str, Any], place: Place) -> Errors:
     return [QueryError("choice", here, f"Unknown filterType {shown(kind)}; expected one of {expected}", ways)]
 
 
-def unknown_keys(data: dict[str, Any], place: Place, what: str, known: Iterable[str]) -> Errors:
+def unknown_keys(data: dict[str, Any], place: Place, what: str, known: Iterable[str]) -> Iterator[QueryError]:
     """The keys of the part at ``place`` that are not ``known``."""
     part, names = part_at(data, place), tuple(known)
-    return [_unknown_key(data, (*place, key), what, names) for key in part if key not in names]
+    yield from (_unknown_key(data, (*place, key), what, names) for key in part if key not in names)
 
 
 def part_errors(model: type[BaseModel], data: Any, place: Place, what: str) -> Errors:
-    """What is wrong with the shape of the part at ``place`` of ``data``, which ``model`` describes.
+    """What is wrong with the shape of the part at ``place`` of ``data``, which ``model`` describes; if that is more
+    than ``MOST_ERRORS``, one more than these.
 
     data: the whole query, so that suggestions can show it mended. what: the part, as messages name it.
     """
@@ -104,6 +105,8 @@ def part_errors(model: type[BaseModel], data: Any, place: Place, what: str) -> E
         for item in error.errors(include_url=False):
             one = _query_error(item, model, data, place, what)
             distinct.setdefault((one.kind, one.place), one)
+            if len(distinct) > MOST_ERRORS:
+                break
         return sorted(distinct.values(), key=_mends_others)
     return []
 

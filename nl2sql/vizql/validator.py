@@ -19,13 +19,26 @@ Not covered: whether a valid query can be executed here (``docs/vizql.md``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.config import VizqlConfig
 from nl2sql.vizql.filter_semantics import filter_errors
 from nl2sql.vizql.lookup import Checked
-from nl2sql.vizql.mending import REMOVE, Change, Place, QueryError, Suggestion, apply, part_at, suggest, under
+from nl2sql.vizql.mending import (
+    MOST_ERRORS,
+    REMOVE,
+    Change,
+    Place,
+    QueryError,
+    Suggestion,
+    apply,
+    part_at,
+    suggest,
+    under,
+)
 from nl2sql.vizql.oddities import warnings_of
 from nl2sql.vizql.parameters import parameter_errors
 from nl2sql.vizql.query import is_request, luid_missing, request_errors
@@ -42,7 +55,10 @@ _CHECKS = {"fields": field_errors, "filters": filter_errors, "parameters": param
 
 @dataclass(frozen=True)
 class Validation:
-    """What was said about a query: its errors in the query's order, and warnings, which never fail."""
+    """What was said about a query: its errors, those first that are mended most likely, and warnings, which never fail.
+
+    Errors of one likelihood have the query's order; those that nothing is suggested for come last.
+    """
 
     errors: tuple[QueryError, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -58,13 +74,13 @@ class Validation:
 
     @property
     def suggestions(self) -> tuple[Suggestion, ...]:
-        """Every suggestion: errors in the query's order, the likeliest way to mend each first."""
-        return tuple(way for error in self.errors for way in error.suggestions)
+        """Every suggestion, the likeliest of the whole query first."""
+        return tuple(sorted((way for error in self.errors for way in error.suggestions), key=_unlikely))
 
     @property
     def validation_suggestions(self) -> list[str]:
-        """The suggestions as lines, one line once: the likeliest way of each error."""
-        return list(dict.fromkeys(error.suggestions[0].text for error in self.errors if error.suggestions))
+        """The suggestions as lines, one line once."""
+        return list(dict.fromkeys(way.text for way in self.suggestions))
 
     @property
     def broken(self) -> frozenset[Place]:
@@ -95,28 +111,62 @@ def validate(
     source, for values of filters; without it, or with ``vizql.check_values`` off, values are taken as they are.
     """
     settings = settings or VizqlConfig()
-    errors = request_errors(document, api=settings.api)
-    if any(error.place == () for error in errors):
-        return Validation(tuple(errors))  # nothing in it can be looked at
-    errors += _no_datasource(document, source)
-    head: Place = ("query",) if is_request(document) else ()
-    query = document.get("query") if head else document
-    if source is None or not isinstance(query, dict) or not isinstance(query.get("fields"), list):
-        return _validation(errors, head)
-    options = document.get("options") if head else None
-    checked = Checked(query, source, settings, options if isinstance(options, dict) else {})
-    broken = {error.place[len(head) :][:2] for error in errors}
-    places = [place for place in _places(query) if place not in broken and (place[0],) not in broken]
-    further = [error for place in places for error in _CHECKS[str(place[0])](checked, place)]
+    found = list(islice(_errors(document, source, settings, database), MOST_ERRORS + 1))
+    if not found:
+        return Validation((), tuple(_warnings(document, source, settings)))
+    head = _head(document)
+    errors = sorted(found[:MOST_ERRORS], key=lambda error: _rank(error.place, head))
+    errors.sort(key=lambda error: _unlikely(*error.suggestions[:1]))
+    if len(found) > MOST_ERRORS:
+        said = f"There are more errors than these {MOST_ERRORS}; mend these and validate the query again"
+        errors.append(QueryError("more", (), said))
+    return Validation(tuple(errors))
+
+
+def _errors(
+    document: Any, source: DataSource | None, settings: VizqlConfig, database: Database | None
+) -> Iterator[QueryError]:
+    """What is wrong, one by one: who has enough of them looks for no more."""
+    head, broken = _head(document), set()
+    for error in chain(request_errors(document, api=settings.api), _no_datasource(document, source)):
+        yield error
+        broken.add(error.place[len(head) :][:2])
+        if error.place == ():
+            return  # nothing in it can be looked at
+    checked = _checked(document, source, settings)
+    if checked is None:
+        return
+    places = [place for place in _places(checked.query) if place not in broken and (place[0],) not in broken]
+    wrong: set[Place] = set()
+    for place in places:
+        for error in _CHECKS[str(place[0])](checked, place):
+            wrong.add(error.place[:2])
+            yield under(error, head)
     if database is not None and settings.check_values and checked.semantic:
-        wrong = {error.place[:2] for error in further}
-        further += value_errors(checked, [p for p in places if p[0] == "filters" and p not in wrong], database)
-    errors += [under(error, head) for error in further]
-    return _validation(errors, head, () if errors else [*_other_datasource(document, source), *warnings_of(checked)])
+        sound = [place for place in places if place[0] == "filters" and place not in wrong]
+        yield from (under(error, head) for error in value_errors(checked, sound, database))
 
 
-def _validation(errors: list[QueryError], head: Place, warnings: Any = ()) -> Validation:
-    return Validation(tuple(sorted(errors, key=lambda error: _rank(error.place, head))), tuple(warnings))
+def _head(document: Any) -> Place:
+    return ("query",) if is_request(document) else ()
+
+
+def _checked(document: Any, source: DataSource | None, settings: VizqlConfig) -> Checked | None:
+    """The query with its data source; None where either cannot be looked into."""
+    query = document.get("query") if _head(document) else document
+    if source is None or not isinstance(query, dict) or not isinstance(query.get("fields"), list):
+        return None
+    options = document.get("options") if _head(document) else None
+    return Checked(query, source, settings, options if isinstance(options, dict) else {})
+
+
+def _warnings(document: Any, source: DataSource | None, settings: VizqlConfig) -> list[str]:
+    checked = _checked(document, source, settings)
+    return [] if checked is None else [*_other_datasource(document, checked.source), *warnings_of(checked)]
+
+
+def _unlikely(*ways: Suggestion) -> float:
+    return -ways[0].likelihood if ways else 0.0
 
 
 def _rank(place: Place, head: Place) -> tuple[int, int]:

@@ -35,13 +35,16 @@ def value_errors(checked: Checked, places: Sequence[Place], database: Database) 
     A query that fails says nothing of the values: a database that is away is no error of the query.
     """
     columns = {place: known for place in places if (known := _column(checked, place)) is not None}
-    values = _distinct(checked.source, columns, database, MOST) if columns else {}
-    for place, there in values.items():
-        part = part_at(checked.query, place)
-        shown_as = [alias.get("value") for alias in columns[place].aliases]
-        texts = _texts((*there, *shown_as))
-        check = _set_values if part["filterType"] == "SET" else _match_texts
-        yield from check(checked, place, texts, checked.name_of(columns[place]))
+    fields = {known.fieldCaption: known for known in columns.values()}
+    values = _distinct(checked.source, fields, database, MOST) if fields else {}
+    texts = {
+        caption: _texts((*there, *(alias.get("value") for alias in fields[caption].aliases)))
+        for caption, there in values.items()
+    }
+    for place, known in columns.items():
+        if known.fieldCaption in texts:
+            check = _set_values if part_at(checked.query, place)["filterType"] == "SET" else _match_texts
+            yield from check(checked, place, texts[known.fieldCaption], checked.name_of(known))
 
 
 def _column(checked: Checked, place: Place) -> FieldMetadata | None:
@@ -84,8 +87,9 @@ def _distinct(
     if not result.success or result.truncated:
         return {}
     values: dict[K, list[Any]] = {key: [] for key in columns}
+    keys = list(columns)
     for i, value in result.rows:
-        values[list(columns)[int(i)]].append(value)
+        values[keys[int(i)]].append(value)
     return {key: there for key, there in values.items() if len(there) <= most}
 
 
@@ -102,14 +106,14 @@ def _sql(source: DataSource, columns: Iterable[FieldMetadata], dialect: str, mos
         )
     whole = selects[0]
     for other in selects[1:]:
-        whole = exp.union(whole, other, distinct=False)
+        whole = exp.union(whole, other, distinct=False, copy=False)
     return whole.sql(dialect=dialect)
 
 
 def _set_values(checked: Checked, place: Place, known: list[str], caption: str) -> Iterator[QueryError]:
-    values = part_at(checked.query, (*place, "values"))
+    values, there = part_at(checked.query, (*place, "values")), frozenset(known)
     for i, value in enumerate(values):
-        if not isinstance(value, str) or value in known:
+        if not isinstance(value, str) or value in there:
             continue
         here = (*place, "values", i)
         ranked = [(name, likely) for name, likely in did_you_mean(value, known) if name not in values]

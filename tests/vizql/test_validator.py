@@ -17,7 +17,7 @@ from strategies import FIXTURES, SUPERSTORE, queries
 
 from nl2sql.config import VizqlConfig
 from nl2sql.databases.engines import open_database
-from nl2sql.vizql.mending import apply, part_at, place_text
+from nl2sql.vizql.mending import MOST_ERRORS, apply, part_at, place_text
 from nl2sql.vizql.query import Query, Request, read_query, read_request
 from nl2sql.vizql.source import DataSource
 from nl2sql.vizql.validator import validate
@@ -85,6 +85,50 @@ def test_valid_parts_are_told_from_broken_ones() -> None:
     filters = [{"field": REGION, "filterType": "SET", "values": []}]
     for query in ({"fields": fields, "filters": filters}, {"query": {"fields": fields, "filters": filters}}):
         assert validate(query, SUPERSTORE).broken == {("fields", 1), ("filters", 0)}
+
+
+def test_errors_and_suggestions_are_ranked_over_the_whole_query_and_all_are_there() -> None:
+    fields = [{"fieldCaption": "Segmnets of all"}, {"fieldCaption": "Sales"}, {"fieldCaption": "region"}]
+    validation = validate({"fields": fields, "filters": [{"filterType": "SET", "values": ["x"]}]}, SUPERSTORE)
+    assert [place_text(error.place) for error in validation.errors] == [
+        *("fields[2].fieldCaption", "fields[1]", "fields[0].fieldCaption", "filters[0].field")  # nothing mends the last
+    ]
+    likely = [way.likelihood for way in validation.suggestions]
+    assert likely == sorted(likely, reverse=True) and len(likely) == sum(len(e.suggestions) for e in validation.errors)
+    assert validation.validation_suggestions == list(dict.fromkeys(way.text for way in validation.suggestions))
+
+
+@pytest.mark.parametrize("count", [MOST_ERRORS, MOST_ERRORS + 1])
+def test_more_errors_than_are_listed_are_said(count: int) -> None:
+    keys = {f"key {i}": i for i in range(count)}
+    for query in ({"fields": [REGION | keys]}, {"fields": [REGION], **keys}, {"query": {"fields": [REGION | keys]}}):
+        *first, last = validate(query, SUPERSTORE).errors
+        assert [error.kind for error in first[: MOST_ERRORS - 1]] == ["unknown_key"] * (MOST_ERRORS - 1)
+        assert (last.kind == "more") == (count > MOST_ERRORS)
+    assert "more errors than these 50" in last.message or count == MOST_ERRORS
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({"fields": [REGION] * 501}, "The query has 501 fields; expected at most 500"),
+        ({"fields": [REGION], "parameters": [0] * 501}, "The query has 501 parameters; expected at most 500"),
+        ({"fields": [0] * 10_000}, "The query is too large; expected at most 10,000 values"),
+        ({"fields": [{"fieldCaption": "é" * 200_001}]}, "The query is too large; expected at most 200,000 characters"),
+        ({"fields": [{"x" * 200_001: 1}]}, "The query is too large; expected at most 200,000 characters"),
+        ({"fields": [10**700_000]}, "The query is too large; expected at most 200,000 characters"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_a_query_past_the_limits_is_one_error(query: Any, said: str) -> None:
+    assert [error.message for error in validate(query, SUPERSTORE).errors] == [said]
+    assert [error.message for error in validate({"query": query}, SUPERSTORE).errors][:1] == [said]
+
+
+def test_a_large_part_is_not_repeated_for_each_of_its_errors() -> None:
+    values = [f"{i} times" for i in range(5_000)]
+    part = {"field": {"fieldCaption": "Sales"}, "filterType": "SET", "values": values}
+    assert len(json.dumps(validate({"fields": [REGION], "filters": [part]}, SUPERSTORE).to_dict())) < 50_000
 
 
 WARNED = {

@@ -98,15 +98,15 @@ def _of(part: Any) -> Any:
 
 
 def mended(draft: Any, validation: Validation, check: Callable[[Any], Validation]) -> Any | None:
-    """The draft after its likeliest suggestions, one error at a time; None where they do not lead to a valid one.
+    """The draft after its likeliest suggestions, one at a time; None where they do not lead to a valid one.
 
     What is hardly alike (``likeness.LEAST``) is suggested, and not carried out: it answers another question.
     """
     for _ in range(MOST_STEPS):
-        error = next((error for error in validation.errors if error.suggestions), None)
-        if error is None or error.suggestions[0].likelihood < LEAST:
+        ways = validation.suggestions
+        if not ways or ways[0].likelihood < LEAST:
             return None
-        draft = apply(draft, error.suggestions[0])
+        draft = apply(draft, ways[0])
         validation = check(draft)
         if validation.is_valid:
             return draft
@@ -114,6 +114,6 @@ def mended(draft: Any, validation: Validation, check: Callable[[Any], Validation
 
 
 def suggestion_lines(validation: Validation, *, ranked: bool) -> list[str]:
-    """The suggestions of all errors as lines, each once: an error's likeliest first, or all by the alphabet."""
-    lines = list(dict.fromkeys(way.text for way in validation.suggestions))
+    """The suggestions of all errors as lines, each once: the likeliest first, or by the alphabet."""
+    lines = validation.validation_suggestions
     return lines if ranked else sorted(lines)
