@@ -6,7 +6,8 @@ The functions are those of ``FUNCTIONS`` with the aggregates. Worked examples: `
 >>> sorted(FUNCTIONS)[:4]
 ['ABS', 'CEILING', 'CONTAINS', 'ENDSWITH']
 
-Not covered: LOD expressions, table calculations, and all other functions, which are refused by name.
+Not covered: LOD expressions, IN, table calculations, and all other functions, which are refused by name. What no
+engine would take (a total of texts, rows beside aggregates) is a FormulaError, which the validator reports, too.
 """
 
 from __future__ import annotations
@@ -16,8 +17,18 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from nl2sql.vizql.fields import DATE_PARTS, CalculatedField
-from nl2sql.vizql.formula_tree import Call, Choice, Constant, Day, Name, NotExecutable, Operation, Tree
+from nl2sql.vizql.fields import DATE_PARTS
+from nl2sql.vizql.formula_tree import (
+    Call,
+    Choice,
+    Constant,
+    Day,
+    FormulaError,
+    Name,
+    NotExecutable,
+    Operation,
+    Tree,
+)
 from nl2sql.vizql.scalars import DATES, NUMBERS, UNKNOWN, Value, comparable, constant, date_literal, moment_of
 
 if TYPE_CHECKING:
@@ -26,6 +37,8 @@ if TYPE_CHECKING:
 
 _COMPARED = {"=": exp.EQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE}
 _TABLE_CALCULATIONS = ("RUNNING_", "WINDOW_", "RANK", "MODEL_", "SCRIPT_")
+_AGGREGATES = ("SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR")
+_MORE = {("MIN", 2), ("MAX", 2), ("IIF", 4)}  # how many arguments the language takes, and we do not
 _OF_TABLES = frozenset({"INDEX", "LOOKUP", "FIRST", "LAST", "SIZE", "TOTAL", "PREVIOUS_VALUE"})
 
 
@@ -60,10 +73,8 @@ class Evaluation:
     def name(self, name: Name) -> Value:
         """A calculation of the query, a field, or a parameter."""
         scope, folded = self.scope, name.text.casefold()
-        own = [f for f in scope.request.query.fields if isinstance(f, CalculatedField)]
-        called = [f for f in own if f.fieldCaption.casefold() == folded]
-        if called and not name.parameter:
-            return scope.formula(called[0].calculation, self.grouping, self.depth + 1)
+        if folded in scope.own and not name.parameter:
+            return scope.formula(scope.own[folded], self.grouping, self.depth + 1)
         known = self.field(name.text)
         if known is not None and not name.parameter:
             return scope.field(known, self.grouping, self.depth, aliased=False)
@@ -80,7 +91,7 @@ class Evaluation:
         names = [(p, {p.parameterCaption.casefold(), p.parameterName.casefold()}) for p in parameters]
         known = next((p for p, called in names if folded in called), None)
         if known is None:
-            raise NotExecutable(f"the name [{text}] in a formula, which the data source does not have")
+            raise FormulaError(f"the name [{text}] in a formula, which the data source does not have")
         asked = self.scope.request.query.parameters or []
         value = next((p.value for p in asked if p.parameterCaption == known.parameterCaption), known.value)
         kind = known.dataType if known.dataType not in UNKNOWN else _kind_of(value)
@@ -100,6 +111,8 @@ class Evaluation:
         if sign == "+" and any(part.kind == "STRING" for part in parts):
             _need(parts, ("STRING",), sign)
             return merged(exp.DPipe(this=exp.paren(parts[0].sql), expression=exp.paren(parts[1].sql)), "STRING", parts)
+        if any(part.kind in DATES for part in parts):
+            raise NotExecutable(f"the sign {sign} beside a date")
         _need(parts, NUMBERS, sign)
         return merged(*_arithmetic(sign, parts), parts)
 
@@ -107,22 +120,27 @@ class Evaluation:
         kinds = {left.kind, right.kind}
         alike = (set(NUMBERS), set(DATES), {"STRING"}, {"BOOLEAN"})
         if not (kinds & set(UNKNOWN) or any(kinds <= among for among in alike)):
-            raise NotExecutable(f"{left.kind} {sign} {right.kind} in a formula")
+            refused = NotExecutable if kinds & set(DATES) else FormulaError
+            raise refused(f"the comparison {left.kind} {sign} {right.kind}")
         moments, dialect = "DATETIME" in kinds, self.scope.dialect
         sides = [exp.paren(comparable(side, dialect, moments=moments)) for side in (left, right)]
         return merged(_COMPARED[sign](this=sides[0], expression=sides[1]), "BOOLEAN", [left, right])
 
     def call(self, call: Call) -> Value:
         name, count = call.name, len(call.arguments)
+        if name.startswith("{"):
+            raise NotExecutable(f"an LOD expression ({name})")
         if name.startswith(_TABLE_CALCULATIONS) or name in _OF_TABLES:
             raise NotExecutable(f"the table calculation {name}()")
-        if name in ("SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR") and count == 1:
+        if name in _AGGREGATES and count == 1:
             return self.aggregate(name, call.arguments[0])
         arguments = [self.value(argument) for argument in call.arguments]
         if name in DATE_PARTS and count == 1:
             return self.scope.of_date(name, arguments[0])
         if name not in FUNCTIONS or count not in FUNCTIONS[name][0]:
-            raise NotExecutable(f"the function {name} with {count} argument{'s' * (count != 1)}")
+            known = name in FUNCTIONS or name in _AGGREGATES or name in DATE_PARTS
+            refused = FormulaError if known and (name, count) not in _MORE else NotExecutable
+            raise refused(f"the function {name} with {count} argument{'s' * (count != 1)}")
         return FUNCTIONS[name][1](arguments)
 
     def aggregate(self, name: str, argument: Tree) -> Value:
@@ -144,10 +162,10 @@ class Evaluation:
 
 
 def merged(sql: exp.Expr, kind: str, parts: Sequence[Value]) -> Value:
-    """A value made of others. Raises NotExecutable where rows and aggregates are mixed."""
+    """A value made of others. Raises FormulaError where rows and aggregates are mixed."""
     levels = {part.level for part in parts} - {"constant"}
     if len(levels) > 1:
-        raise NotExecutable("a formula that mixes rows and aggregates")
+        raise FormulaError("an expression that mixes rows and aggregates")
     tables = frozenset().union(*(part.tables for part in parts))
     return Value(sql, kind, levels.pop() if levels else "constant", tables)
 
@@ -167,7 +185,8 @@ def _common(values: Sequence[Value]) -> str:
     if kinds == set(NUMBERS):
         return "REAL"
     if len(kinds) > 1:
-        raise NotExecutable(f"a formula with values of the types {', '.join(sorted(kinds))}")
+        refused = NotExecutable if kinds & set(DATES) else FormulaError
+        raise refused(f"an expression with values of the types {', '.join(sorted(kinds))}")
     return kinds.pop() if kinds else "UNKNOWN"
 
 
@@ -201,7 +220,7 @@ def _kind_of(value: object) -> str:
 def _need(values: Sequence[Value], kinds: Sequence[str], what: str) -> None:
     for value in values:
         if value.kind not in (*kinds, *UNKNOWN):
-            raise NotExecutable(f"{what} of a value of type {value.kind}")
+            raise FormulaError(f"{what} of a value of type {value.kind}")
 
 
 # ------------------------------------------------------------------------------------------------------- functions

@@ -51,7 +51,7 @@ def filter_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
         yield from _kind_errors(checked, place, known)
         yield from _set_errors(checked, place, known)
     if "calculation" in part:
-        yield from formula_errors(checked, (*place, "calculation"))
+        yield from formula_errors(checked, (*place, "calculation"), aggregate=True, kind="BOOLEAN")
     if "fieldToMeasure" in part:
         yield from _measured(checked, (*place, "fieldToMeasure"))
     if "condition" in part:
@@ -138,7 +138,7 @@ def _meant(value: Any, kind: str) -> Any:
 def _measured(checked: Checked, place: Place) -> Iterator[QueryError]:
     part = part_at(checked.query, place)
     if "calculation" in part:
-        yield from formula_errors(checked, (*place, "calculation"))
+        yield from formula_errors(checked, (*place, "calculation"), aggregate=True)
         return
     known, errors = checked.look_up(place)
     yield from errors

@@ -1,14 +1,20 @@
 """Tableau formulas as trees: numbers, texts, names in brackets, arithmetic, comparisons, IF, CASE, calls.
 
+The one reader of formulas: what the validator accepts is what the compiler reads.
+
 >>> parse_formula("SUM([Sales]) / 2")
 Operation(sign='/', parts=(Call(name='SUM', arguments=(Name(text='Sales', parameter=False),)), Constant(value=2)))
->>> parse_formula("{FIXED [Region]: SUM([Sales])}")
+>>> parse_formula("SUM([Sales]")
 Traceback (most recent call last):
     ...
-nl2sql.vizql.formula_tree.NotExecutable: an LOD expression ({FIXED ...})
+nl2sql.vizql.formula_tree.FormulaError: an unclosed '('
+>>> [name for name, _ in references("SUM([Sales]) / COUNTD([Order ID]) // per [x]")]
+['Sales', 'Order ID']
+>>> bracketed("Weight [kg]"), references("MAX([Weight [kg]]])")
+('[Weight [kg]]]', [('Weight [kg]', (4, 18))])
 
-Binding, loosest first: OR, AND, NOT, comparisons, + and -, * and / and %, a leading -, ^. Not covered: IN, and what
-the names mean (``scalars``).
+Binding, loosest first: OR, AND, NOT, comparisons and IN, + and -, * and / and %, a leading -, ^. Not covered: what the
+names mean (``evaluation``).
 """
 
 from __future__ import annotations
@@ -16,10 +22,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 from nl2sql.machine import MOST_DIGITS
-from nl2sql.vizql.formulas import name_in
 
 DEEPEST = 40  # expressions within expressions
 LONGEST = 10_000  # characters
@@ -34,15 +40,20 @@ _TOKEN = re.compile(
     |(?P<sign><>|!=|<=|>=|==|[-+*/%^=<>(),{}:])""",
     re.VERBOSE | re.DOTALL,
 )
-_BINDING = {"OR": 1, "AND": 2, "=": 4, "<>": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "+": 5, "-": 5}
+_BINDING = {"OR": 1, "AND": 2, "=": 4, "<>": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "IN": 4, "+": 5, "-": 5}
 _BINDING |= {"*": 6, "/": 6, "%": 6, "^": 8}
 _NOT, _MINUS = 3, 7
 _SAME = {"==": "=", "!=": "<>"}
-_WORDS = frozenset({"AND", "OR", "NOT", "IF", "THEN", "ELSEIF", "ELSE", "END", "CASE", "WHEN"})
+_PAIRS = {")": "(", "}": "{"}
+_WORDS = frozenset({"AND", "OR", "NOT", "IN", "IF", "THEN", "ELSEIF", "ELSE", "END", "CASE", "WHEN"})
 
 
 class NotExecutable(Exception):
     """A valid query, or a part of one, that is not executed here; the text names what."""
+
+
+class FormulaError(NotExecutable):
+    """A formula that nobody executes: it breaks the language's rules, or the limits here."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +105,36 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 def parse_formula(text: str) -> Tree:
-    """The tree of a formula. Raises NotExecutable, which says what was not read."""
+    """The tree of a formula. Raises FormulaError, which says what it has that cannot be read."""
     if len(text) > LONGEST:
-        raise NotExecutable(f"a formula of more than {LONGEST:,} characters")
+        raise FormulaError(f"more than {LONGEST:,} characters")
     reader = _Reader(_tokens(text))
     tree = reader.expression(0)
     reader.expect("end", "")
     return tree
+
+
+def references(formula: str) -> list[tuple[str, tuple[int, int]]]:
+    """The names in brackets with where they stand, brackets included; of ``[Parameters].[X]`` the last."""
+    return [(name_in(m["name"])[1], m.span()) for m in _TOKEN.finditer(formula) if m["name"]]
+
+
+def called(formula: str) -> list[tuple[str, tuple[int, int]]]:
+    """The names of functions that a formula calls, with where they stand."""
+    tokens = [token for token in _TOKEN.finditer(formula) if token.lastgroup]
+    words = [token for token, after in pairwise(tokens) if token["word"] and after[0] == "("]
+    return [(word[0], word.span()) for word in words if word[0].upper() not in _WORDS]
+
+
+def name_in(brackets: str) -> tuple[str, str]:
+    """The owner and the name in brackets: ``[Parameters].[X]`` is Parameters and X, ``[X]`` has no owner."""
+    owner, dot, last = brackets.rpartition("].[")
+    return owner.removeprefix("["), (last[:-1] if dot else brackets[1:-1]).replace("]]", "]")
+
+
+def bracketed(name: str) -> str:
+    """A name as a formula writes it."""
+    return "[" + name.replace("]", "]]") + "]"
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
@@ -108,7 +142,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise NotExecutable(f"the sign {text[at]!r} in a formula")
+            sign = text[at]
+            raise FormulaError(f"an unclosed {sign!r}" if sign in "\"'[" else f"the sign {sign!r}")
         at = match.end()
         if match.lastgroup:
             tokens.append((match.lastgroup, match[match.lastgroup]))
@@ -125,7 +160,7 @@ def _with_words(token: tuple[str, str]) -> tuple[str, str]:
 def _number(text: str) -> int | float:
     whole = text.isdigit()
     if (whole and len(text) > MOST_DIGITS) or math.isinf(float(text)):
-        raise NotExecutable(f"a number past all limits ({text[:20]})")
+        raise FormulaError(f"a number past all limits ({text[:20]})")
     return int(text) if whole else float(text)
 
 
@@ -146,20 +181,25 @@ class _Reader:
 
     def expect(self, kind: str, text: str) -> None:
         token = self.take()
+        if token[0] == "end" and text in _PAIRS:
+            raise FormulaError(f"an unclosed {_PAIRS[text]!r}")
         if token != (kind, text):
-            raise NotExecutable(f"a formula with {token[1] or 'its end'!r} where {text or 'its end'!r} is expected")
+            raise FormulaError(f"{_shown(token[1])} where {_shown(text)} is expected")
 
     def expression(self, least: int) -> Tree:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise NotExecutable(f"a formula nested more than {DEEPEST} deep")
+            raise FormulaError(f"expressions that are nested more than {DEEPEST} deep")
         left, chained = self.operand(), 0
         while (sign := self.tokens[self.at])[0] == "sign" and _BINDING.get(sign[1], -1) > least:
             self.at += 1
             chained += 1
             if chained > MOST_CHAINED:
-                raise NotExecutable(f"more than {MOST_CHAINED} operations in one expression of a formula")
-            left = Operation(sign[1], (left, self.expression(_BINDING[sign[1]])))
+                raise FormulaError(f"more than {MOST_CHAINED} operations in one expression")
+            if sign[1] == "IN":
+                left = Call("IN", (left, *(self.arguments(")") if self.met("(") else [self.operand()])))
+            else:
+                left = Operation(sign[1], (left, self.expression(_BINDING[sign[1]])))
         self.depth -= 1
         return left
 
@@ -178,7 +218,7 @@ class _Reader:
             return Name(name, owner.lower() == "parameters")
         if kind == "word":
             return self.word(text.upper())
-        raise NotExecutable("a formula that ends too early")
+        raise FormulaError(f"{_shown('')} where a value is expected")
 
     def signed(self, sign: str) -> Tree:
         if sign == "(":
@@ -194,9 +234,17 @@ class _Reader:
             self.expect("sign", "WHEN")
             return self.choice(subject)
         if sign == "{":
-            kind, text = self.take()
-            raise NotExecutable(f"an LOD expression ({{{text.upper() if kind == 'word' else ''} ...}})")
-        raise NotExecutable(f"a formula with {sign!r} where a value is expected")
+            return self.level_of_detail()
+        raise FormulaError(f"{_shown(sign)} where a value is expected")
+
+    def level_of_detail(self) -> Tree:
+        kind, text = self.tokens[self.at]
+        keyword = text.upper() if kind == "word" and text.upper() in ("FIXED", "INCLUDE", "EXCLUDE") else ""
+        self.at += bool(keyword)
+        dimensions = self.arguments(":") if keyword else []
+        inner = self.expression(0)
+        self.expect("sign", "}")
+        return Call(f"{{{keyword} ...}}", (*dimensions, inner))
 
     def choice(self, subject: Tree | None) -> Tree:
         ways, again = [], "ELSEIF" if subject is None else "WHEN"
@@ -214,10 +262,18 @@ class _Reader:
         if not self.met("("):
             if word in _CONSTANTS:
                 return Constant(_CONSTANTS[word])
-            raise NotExecutable(f"the name {word} without brackets in a formula")
+            raise FormulaError(f"the name {word} without brackets")
+        return Call(word, tuple(self.arguments(")")))
+
+    def arguments(self, end: str) -> list[Tree]:
+        """Expressions with commas between them, up to the sign ``end``, which is passed."""
         arguments: list[Tree] = []
-        while not self.met(")"):
-            if arguments:
-                self.expect("sign", ",")
+        while not self.met(end):
+            if arguments and not self.met(","):
+                self.expect("sign", end)
             arguments.append(self.expression(0))
-        return Call(word, tuple(arguments))
+        return arguments
+
+
+def _shown(sign: str) -> str:
+    return f"{sign[:40]!r}" if sign else "its end"

@@ -14,14 +14,15 @@ executed raises NotExecutable with its name. Not covered: groups, bins of the da
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sqlglot import exp
 
 from nl2sql.vizql import days
 from nl2sql.vizql.evaluation import Evaluation
-from nl2sql.vizql.fields import DATE_PARTS, DATE_TRUNCATIONS
-from nl2sql.vizql.formula_tree import NotExecutable, parse_formula
+from nl2sql.vizql.fields import DATE_PARTS, DATE_TRUNCATIONS, CalculatedField
+from nl2sql.vizql.formula_tree import FormulaError, NotExecutable, parse_formula
 from nl2sql.vizql.functions import result_type
 from nl2sql.vizql.joins import logical_table_of
 from nl2sql.vizql.query import Request
@@ -31,6 +32,7 @@ from nl2sql.vizql.source import DataSource, FieldMetadata
 AGGREGATES = frozenset({"SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR"})
 DEEPEST = 10  # calculations that name calculations
 MOST = 300  # calculations that one query reads, one that is named twice counted twice
+MOST_CHARS = 60_000  # of these
 
 
 @dataclass
@@ -42,8 +44,9 @@ class Grouping:
     def aggregate(self, function: str, argument: Value, label: str) -> Value:
         """The aggregate as a column of the grouped rows, ``s``. Raises NotExecutable inside of another aggregate."""
         if argument.level != "row":
-            what = "an aggregate of an aggregate" if argument.level == "aggregate" else "an aggregate of a constant"
-            raise NotExecutable(f"{what} ({label})")
+            if argument.level == "aggregate":
+                raise FormulaError(f"an aggregate of an aggregate ({label})")
+            raise NotExecutable(f"an aggregate of a constant ({label})")
         key = (function, argument.sql.sql(), argument.tables)  # the rows of any table are counted as 1
         self.aggregates.setdefault(key, (function, argument, label))
         name = f"m{list(self.aggregates).index(key)}"
@@ -59,12 +62,19 @@ class Scope:
     dialect: str
     aliases: dict[str, str] = field(default_factory=dict)
     calculations: int = 0  # read so far
+    chars: int = 0  # of these
 
     @property
     def by_name(self) -> bool:
         """Does the query name fields by ``fieldName``, in its formulas too, and not by caption?"""
         options = self.request.options
         return bool(options and options.interpretFieldCaptionsAsFieldNames)
+
+    @cached_property
+    def own(self) -> dict[str, str]:
+        """The query's calculations: the formula by the caption, in lower case; the first of two."""
+        fields = reversed(self.request.query.fields)
+        return {part.fieldCaption.casefold(): part.calculation for part in fields if isinstance(part, CalculatedField)}
 
     def known(self, caption: str) -> FieldMetadata:
         """The field of the data source that a query names. Raises NotExecutable where there is none."""
@@ -104,7 +114,10 @@ class Scope:
     def field(self, known: FieldMetadata, grouping: Grouping, depth: int = 0, aliased: bool = True) -> Value:
         """The column or formula behind a field; ``aliased``: with its members' aliases as they are shown."""
         if known.columnClass == "CALCULATION":
-            value = self.formula(known.formula, grouping, depth + 1, by_name=False)
+            try:
+                value = self.formula(known.formula, grouping, depth + 1, by_name=False)
+            except FormulaError as error:  # no fault of the query
+                raise NotExecutable(f"the calculation of field '{known.fieldCaption}': {error}") from None
             kind = known.dataType if known.dataType not in UNKNOWN else value.kind
             return Value(value.sql, kind, value.level, value.tables)
         if known.columnClass not in ("COLUMN", "UNSPECIFIED"):
@@ -136,10 +149,11 @@ class Scope:
 
     def formula(self, text: str, grouping: Grouping, depth: int = 0, *, by_name: bool | None = None) -> Value:
         """What a formula gives; ``by_name``: whether it names fields by ``fieldName`` only, as the query says."""
-        self.calculations += 1
-        if self.calculations > MOST:
-            raise NotExecutable(f"calculations that name more than {MOST} calculations in all")
+        self.calculations, self.chars = self.calculations + 1, self.chars + len(text)
+        if self.calculations > MOST or self.chars > MOST_CHARS:
+            said = f"{MOST} calculations" if self.calculations > MOST else f"{MOST_CHARS:,} characters"
+            raise FormulaError(f"calculations that name more than {said} in all")
         if depth > DEEPEST:
-            raise NotExecutable(f"calculations that name calculations more than {DEEPEST} deep")
+            raise FormulaError(f"calculations that name calculations more than {DEEPEST} deep")
         names = self.by_name if by_name is None else by_name  # a formula of the data source has its own names
         return Evaluation(self, grouping, depth, by_name=names).value(parse_formula(text))

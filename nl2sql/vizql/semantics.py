@@ -9,7 +9,7 @@ The wording is the specification's where it gives one: "MEASURE field 'Sales' re
 >>> error.message, error.suggestions[0].snippet
 ("MEASURE field 'Sales' requires aggregation function", '{"fieldCaption": "Sales", "function": "SUM"}')
 
-Not covered: filters (``filter_semantics``), and types inside of formulas.
+Not covered: filters (``filter_semantics``).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from nl2sql.vizql.fields import DATE_PARTS, DATE_TRUNCATIONS, field_kind
-from nl2sql.vizql.formulas import bracketed, references, unclosed
-from nl2sql.vizql.functions import ON_DIMENSIONS, fits, likely_functions
+from nl2sql.vizql.formula_tree import FormulaError, NotExecutable, bracketed, called, parse_formula, references
+from nl2sql.vizql.functions import IN_FORMULAS, ON_DIMENSIONS, fits, is_known, likely_functions
 from nl2sql.vizql.likeness import did_you_mean
 from nl2sql.vizql.lookup import Checked
-from nl2sql.vizql.mending import Change, Place, QueryError, part_at
+from nl2sql.vizql.mending import Change, Place, QueryError, part_at, shown
 from nl2sql.vizql.source import FieldMetadata
 
 
@@ -30,9 +30,8 @@ def field_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
     """What is wrong with the field at ``place``, whose shape is right, for this data source."""
     part = part_at(checked.query, place)
     if "calculation" in part:
-        yield from formula_errors(checked, (*place, "calculation"))
+        yield from formula_errors(checked, (*place, "calculation"), caption=part["fieldCaption"])
         yield from _caption_is_new(checked, place)
-        yield from _names_itself(checked, place)
     else:
         known, errors = checked.look_up(place)
         yield from errors
@@ -64,54 +63,75 @@ def role_errors(checked: Checked, place: Place, known: FieldMetadata) -> Iterato
         yield _does_not_fit(checked, place, known, function)
 
 
-def formula_errors(checked: Checked, place: Place) -> Iterator[QueryError]:
-    """What is wrong with the formula at ``place``: a sign that is not closed, a name that the data source lacks."""
-    formula = part_at(checked.query, place)
-    if (sign := unclosed(formula)) is not None:
-        yield QueryError("formula", place, f"The calculation '{formula}' has an unclosed {sign}")
-        return
-    known = _known_in_formulas(checked)
-    for name, (start, end) in references(formula):
-        if name.casefold() in known:
-            continue
-        ranked = did_you_mean(name, known.values())
-        text = f"Field '{name}' not found. Did you mean: {', '.join(n for n, _ in ranked)}?"
-        ways = [
-            checked.way(
-                place, text, Change(place, f"{formula[:start]}{bracketed(n)}{formula[end:]}"), likelihood=likely
-            )
-            for n, likely in ranked
-        ]
-        yield QueryError("not_found", place, f"Field '{name}' not found in schema", tuple(ways))
+def formula_errors(
+    checked: Checked, place: Place, *, caption: str = "", aggregate: bool = False, kind: str = ""
+) -> Iterator[QueryError]:
+    """What is wrong with the formula at ``place``: what cannot be read, names and functions that there
+    are not, and what no engine takes.
 
-
-def _known_in_formulas(checked: Checked) -> dict[str, str]:
-    """Whatever a formula can name: fields, parameters, tables (``COUNT([Orders])``), the query's calculations.
-
-    Where the query names its fields by ``fieldName``, a caption is no name, in formulas neither.
+    caption: of the calculation, which it must not name. aggregate: whether it must be one. kind: the
+    type that it must have.
     """
-    source = checked.source
-    own = [part.get("fieldCaption", "") for part in checked.query["fields"] if _is_calculation(part)]
-    names = [
-        *own,
-        *(table.caption for table in source.logicalTables),
-        *(name for parameter in source.parameters for name in (parameter.parameterName, parameter.parameterCaption)),
-        *(field.fieldName for field in source.fields),
-        *(() if checked.options.get("interpretFieldCaptionsAsFieldNames") else source.captions),
+    formula = part_at(checked.query, place)
+    try:
+        parse_formula(formula)
+    except FormulaError as reason:
+        yield _refused(place, formula, reason)
+        return
+    names = [name for name in references(formula) if name[0].casefold() not in checked.names_in_formulas]
+    for name, span in names:
+        known = checked.names_in_formulas.values()
+        said = f"Field '{name}' not found"
+        yield _misspelt(
+            checked,
+            place,
+            span,
+            (said, f"{said} in schema"),
+            [(bracketed(n), n, s) for n, s in did_you_mean(name, known)],
+        )
+    functions = [(name, span) for name, span in called(formula) if not is_known(name)]
+    for name, span in functions:
+        said = f"Function '{name}' not found"
+        yield _misspelt(
+            checked,
+            place,
+            span,
+            (said, f"{said} in calculation {shown(formula)}"),
+            [(n, n, s) for n, s in did_you_mean(name.upper(), IN_FORMULAS)],
+        )
+    owned = [name.casefold() for name, span in references(formula) if "].[" not in formula[slice(*span)]]
+    if caption and caption.casefold() in owned and checked.source.field_any_case(caption) is None:
+        yield QueryError("formula", place, f"Calculation '{caption}' names itself")
+    elif checked.semantic and not names and not functions:
+        try:
+            value = checked.evaluate(formula)
+            if aggregate and value.level != "aggregate":
+                yield _refused(place, formula, "no aggregate, and needs one")
+            elif kind and value.kind not in (kind, "UNKNOWN", "UNSPECIFIED"):
+                yield _refused(place, formula, f"values of type {value.kind}; expected {kind}")
+        except FormulaError as reason:
+            yield _refused(place, formula, reason)
+        except NotExecutable:
+            pass  # it is valid, and the compiler says why it is not executed
+        except RecursionError:
+            yield _refused(place, formula, "calculations that are nested too deeply")
+
+
+def _refused(place: Place, formula: str, reason: object) -> QueryError:
+    return QueryError("formula", place, f"The calculation {shown(formula)} has {reason}")
+
+
+def _misspelt(
+    checked: Checked, place: Place, span: tuple[int, int], said: tuple[str, str], ranked: list[tuple[str, str, float]]
+) -> QueryError:
+    """A name in a formula that there is not; ``ranked``: what it may be, as the formula has it and as it is said."""
+    formula, (start, end) = part_at(checked.query, place), span
+    text = f"{said[0]}. Did you mean: {', '.join(name for _, name, _ in ranked)}?"
+    ways = [
+        checked.way(place, text, Change(place, formula[:start] + written + formula[end:]), likelihood=likely)
+        for written, _, likely in ranked
     ]
-    return {name.casefold(): name for name in names if isinstance(name, str) and name}
-
-
-def _is_calculation(part: Any) -> bool:
-    return isinstance(part, dict) and "calculation" in part
-
-
-def _names_itself(checked: Checked, place: Place) -> Iterator[QueryError]:
-    """A calculation whose formula names its own caption, where that is no field's."""
-    formula, caption = (part_at(checked.query, (*place, key)) for key in ("calculation", "fieldCaption"))
-    names = {name.casefold() for name, span in references(formula) if not formula[slice(*span)].count("].[")}
-    if caption.casefold() in names and checked.source.field_any_case(caption) is None and unclosed(formula) is None:
-        yield QueryError("formula", (*place, "calculation"), f"Calculation '{caption}' names itself")
+    return QueryError("not_found", place, said[1], tuple(ways))
 
 
 def _caption_is_new(checked: Checked, place: Place) -> Iterator[QueryError]:

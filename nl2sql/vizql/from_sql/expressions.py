@@ -21,7 +21,7 @@ from sqlglot import exp
 from nl2sql.vizql.conditions import lowered
 from nl2sql.vizql.fields import DATE_PARTS
 from nl2sql.vizql.filters import is_full_date
-from nl2sql.vizql.formulas import bracketed
+from nl2sql.vizql.formula_tree import bracketed
 from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
 from nl2sql.vizql.source import FieldMetadata
 

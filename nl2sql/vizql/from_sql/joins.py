@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nl2sql.vizql.formula_tree import NotExecutable
-from nl2sql.vizql.formulas import references
+from nl2sql.vizql.formula_tree import NotExecutable, references
 from nl2sql.vizql.from_sql.conditions import Json, not_null
 from nl2sql.vizql.from_sql.reading import NotStructured, SourceSelect
 from nl2sql.vizql.joins import leading, ways
