@@ -63,7 +63,8 @@ def infer(database: Database) -> DataSource:
     """The data source over all tables of ``database``; its name is the database's.
 
     A second column of the same caption is told apart by its table, as Tableau does: "Name (Customers)". Views and
-    tables without rows are fields like others. Raises DatabaseError where the schema cannot be read.
+    tables without rows are fields like others; a column whose name is "" is left out, and one of blanks is "Column 2",
+    by its place. Raises DatabaseError where the schema cannot be read.
     """
     schema = database.schema()
     tables = [table for table in schema.tables if table.columns]
@@ -73,10 +74,13 @@ def infer(database: Database) -> DataSource:
     names: dict[tuple[str, str], str] = {}
     for table in tables:
         keys = {c.lower() for key in table.foreign_keys for c in key.columns}
-        for column in table.columns:
+        for n, column in enumerate(table.columns, 1):
+            if not column.name:  # no fieldName can be empty
+                continue
             values = [row.get(column.name) for row in samples[table.name]]
             kind = data_type_of(column.type, values, dates_are_texts=database.dialect == "sqlite")
-            field = _field(table, column, kind, column.name.lower() in keys, taken)
+            caption = caption_of(column.name).strip() or f"Column {n}"
+            field = _field(table, column, kind, caption, column.name.lower() in keys, taken)
             names[table.name.lower(), column.name.lower()] = field["fieldName"]
             fields.append(field)
     data = {
@@ -135,10 +139,10 @@ def data_type_of(declared: str, values: Sequence[Any], *, dates_are_texts: bool 
     return "INTEGER" if types <= {int} else "REAL" if types <= {int, float} else "UNKNOWN"
 
 
-def _field(table: Table, column: Column, kind: str, foreign: bool, taken: Counter[str]) -> dict[str, Any]:
+def _field(table: Table, column: Column, kind: str, caption: str, foreign: bool, taken: Counter[str]) -> dict[str, Any]:
     number = "DATE" not in column.type.upper() and is_measure(column.name, kind)  # a DATE of SQLite may hold 2004
     measure = number and not (foreign or column.primary_key)
-    caption = _free(caption_of(column.name), table.name, taken)
+    caption = _free(caption, table.name, taken)
     name = _free(column.name, table.name, taken, "name:")
     return {
         "fieldCaption": caption,
@@ -166,9 +170,9 @@ def _free(name: str, table: str, taken: Counter[str], prefix: str = "") -> str:
 
 
 def _logical_table(table: Table, names: dict[tuple[str, str], str]) -> dict[str, Any]:
-    key = [names[table.name.lower(), c.name.lower()] for c in table.columns if c.primary_key]
+    key = [names.get((table.name.lower(), c.name.lower()), "") for c in table.columns if c.primary_key]
     return {"logicalTableId": table.name, "caption": caption_of(table.name), "table": table.name} | (
-        {"key": key} if key else {}
+        {"key": key} if all(key) and key else {}
     )
 
 

@@ -190,6 +190,22 @@ def test_keys_and_codes_are_dimensions_and_amounts_measures(tmp_path: Path) -> N
     assert read_again(source, tmp_path) == source
 
 
+@pytest.mark.parametrize("key", ["", " PRIMARY KEY"])
+def test_a_column_without_a_name_refuses_no_other(key: str, tmp_path: Path) -> None:
+    columns = f'"" INT{key}, " " TEXT, "\t" INT, "a]b" TEXT, "new\nline" TEXT, name TEXT'
+    script = f"""CREATE TABLE t ({columns}); INSERT INTO t VALUES (0, 'blank', 1, 'x', 'y', 'z');
+    CREATE TABLE u ("" INT REFERENCES t(""), name TEXT); INSERT INTO u VALUES (0, 'u')"""
+    with open_database(make_database(tmp_path / "e.sqlite", script)) as database:
+        (tmp_path / "e.yaml").write_text(to_yaml(infer(database)), encoding="utf-8")
+        source = read_source(tmp_path / "e.yaml")
+        assert [field.fieldCaption for field in source.fields] == [
+            *("Column 2", "Column 3", "A B", "New Line", "Name", "Name (U)")
+        ]
+        for field in source.fields[:5]:
+            reply = run_query({"fields": [{"fieldCaption": field.fieldCaption}]}, source, database)
+            assert reply.result is not None and len(reply.result.rows) == 1, (field, reply.error)
+
+
 def test_a_date_of_sqlite_is_one_by_its_values(tmp_path: Path) -> None:
     days = """CREATE TABLE hire (born DATE, hired DATETIME, seen TIMESTAMP, left_on DATE, founded DATE, never DATE);
     INSERT INTO hire VALUES ('1978-12-23', '2024-01-31', '2024-01-31 10:00:00', '17-MAR-2002', 2004, NULL);

@@ -6,12 +6,15 @@ tell by their code whether another query may mend them (``vizql.reactions``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from nl2sql.agents.vizql.drafts import query_of
 from nl2sql.agents.vizql.state import Context
 from nl2sql.interfaces import RunResult
-from nl2sql.vizql.query import DIALECT
+from nl2sql.vizql.mending import Place
+from nl2sql.vizql.query import DIALECT, is_request
 from nl2sql.vizql.querying import statement
 from nl2sql.vizql.reactions import reaction
 
@@ -37,6 +40,33 @@ def execute(here: Context, draft: dict[str, Any]) -> Ran:
     result = task.result_of(sql)
     mendable = dialect != DIALECT or reaction(result.error_kind) == "refine"  # else the server's, or of the sign-in
     return Ran(sql, result, errors_of(result), result.success or mendable)
+
+
+def failing_parts(here: Context, draft: dict[str, Any]) -> frozenset[Place]:
+    """The fields and filters of a valid draft that fail alone; none where only all together fail, or where a service
+    would be asked for each."""
+    database, query = here.task.resources.database, query_of(draft)
+    if database.dialect == DIALECT:
+        return frozenset()
+
+    def fails(**parts: Any) -> bool:
+        alone = {**query, "filters": [], **parts}
+        request = {**draft, "query": alone} if is_request(draft) else alone
+        sql, reasons = statement(request, here.source, database.dialect, here.task.config.vizql)
+        return bool(reasons) or not here.task.result_of(sql).success
+
+    def failing() -> Iterator[Place]:
+        sound = None
+        for i, field in enumerate(query["fields"]):
+            if fails(fields=[field]):
+                yield ("fields", i)
+            else:
+                sound = sound or field
+        for i, part in enumerate(query.get("filters") or ()):
+            if sound is not None and fails(fields=[sound], filters=[part]):
+                yield ("filters", i)
+
+    return frozenset(failing())
 
 
 def errors_of(result: RunResult) -> list[str]:

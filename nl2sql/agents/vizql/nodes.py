@@ -18,11 +18,12 @@ from nl2sql.agents.vizql import drafts, execution
 from nl2sql.agents.vizql.state import VizqlState, Work
 from nl2sql.agents.vizql.through_sql import drafts_in_sql, sql_draft
 from nl2sql.config import VizqlConfig
-from nl2sql.vizql.mending import as_json
+from nl2sql.vizql.mending import Place, as_json
+from nl2sql.vizql.validator import Validation
 
 Update: TypeAlias = dict[str, Any]
 MOST_ATTEMPTS = 10  # with vizql.increment off the version never ends an episode
-SHOWN_ERRORS = 8  # of one attempt, in the refiner's prompt
+SHOWN_SUGGESTIONS = 16  # in the refiner's prompt; that there are more is said
 PREVIEW = 5  # rows of a result in the trace
 
 
@@ -91,7 +92,12 @@ def executor(state: VizqlState, work: Work) -> Update:
     log(work, "execute_query", {"version": version}, observation, errors[0] if errors else "ok")
     stage = "execution" if not result.success else "result" if errors else "answered"
     return {
-        "execution_result": {"success": result.success, "refinable": ran.refinable, "odd": bool(errors)},
+        "execution_result": {
+            "success": result.success,
+            "refinable": ran.refinable,
+            "odd": bool(errors),
+            "error_kind": result.error_kind,
+        },
         "validation_errors": errors,
         "validation_suggestions": [],
         "attempts": [{**_attempt(state, stage, errors), "sql": ran.sql, "success": result.success}],
@@ -105,17 +111,17 @@ def refiner(state: VizqlState, work: Work) -> Update:
     """
     settings, before = work.task.config.vizql, state["query_draft"]
     version = state["query_version"] + settings.increment
-    broken_here = state["execution_result"] is None  # else the query is valid, and nothing in it is known to be wrong
     validation = work.here.check(before)
     draft, by = None, "suggestions"
-    if settings.apply_suggestions and broken_here:
+    if settings.apply_suggestions and not validation.is_valid:
         draft = drafts.mended(before, validation, work.here.check)
     reply = ""
     if draft is None:
         reply, draft = ask(work, refine_prompt(state, work))
         by = "model"
-    if draft is not None and settings.keep_valid and broken_here:
-        kept = drafts.with_valid_parts(before, validation.broken, draft)
+    broken = _broken(state, work, validation) if settings.keep_valid else frozenset()
+    if draft is not None and broken:
+        kept = drafts.with_valid_parts(before, broken, draft)
         # what was valid alone may not go with a part that the reply mended
         draft = draft if not work.here.check(kept).is_valid and work.here.check(draft).is_valid else kept
     reason = "ok" if draft is not None else "no query in the reply"
@@ -125,6 +131,16 @@ def refiner(state: VizqlState, work: Work) -> Update:
         "query_version": version,
         "unread": reply if draft is None else "",
     }
+
+
+def _broken(state: VizqlState, work: Work, validation: Validation) -> frozenset[Place]:
+    """The parts of the draft that are known to be wrong; none, where what is wrong with it is not known of a part."""
+    ran = state["execution_result"]
+    if ran is None:
+        return validation.broken
+    if ran["success"] or ran["error_kind"] == "timeout":  # and each part may take as long
+        return frozenset()
+    return execution.failing_parts(work.here, state["query_draft"])
 
 
 def formatter(state: VizqlState, work: Work) -> Update:
@@ -185,10 +201,12 @@ def refinements_left(state: VizqlState, settings: VizqlConfig) -> bool:
 def refine_prompt(state: VizqlState, work: Work) -> str:
     """The specification's six parts, and with ``vizql.accumulate`` the errors of earlier versions."""
     config, here = work.task.config, work.here
-    errors = [*state["validation_errors"]][:SHOWN_ERRORS]
+    errors = [*state["validation_errors"]]
     if state["unread"]:
         errors.insert(0, "The last reply held no query as JSON")
-    shown = state["validation_suggestions"][:SHOWN_ERRORS] if config.vizql.suggestions else []
+    suggestions = state["validation_suggestions"] if config.vizql.suggestions else []
+    shown, left = suggestions[:SHOWN_SUGGESTIONS], len(suggestions) - SHOWN_SUGGESTIONS
+    shown += [f"and {left} that are less likely"] if left > 0 else []
     earlier = _earlier(state) if config.vizql.accumulate else ""
     return prompts.prompt(
         "vizql_refine",
@@ -208,7 +226,7 @@ def _earlier(state: VizqlState) -> str:
     *before, last = [attempt["errors"] for attempt in state["attempts"]]
     if not before:
         return ""
-    lines = [f"- version {n}: {error}" for n, errors in enumerate(before, 1) for error in errors[:SHOWN_ERRORS]]
+    lines = [f"- version {n}: {error}" for n, errors in enumerate(before, 1) for error in errors]
     gone = {error for errors in before for error in errors if error not in before[-1]}
     lines += [f"- It was mended before and is back: {error}" for error in last if error in gone]
     return "\nErrors of earlier versions:\n" + "".join(f"{line}\n" for line in dict.fromkeys(lines))

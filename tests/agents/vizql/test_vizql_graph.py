@@ -249,6 +249,40 @@ def test_what_is_valid_and_not_executable_goes_to_the_refiner_by_name(orders: Sq
     assert "not executable: " in shown[1] and "LOD" in shown[1] and episode.rows == ((17.5,),)
 
 
+FIXED = {"fieldCaption": "Share", "calculation": "{FIXED [Region]: SUM([Sales])}"}
+NOT_HERE = "- not executable: field 'Share': an LOD expression"
+
+
+def test_all_errors_reach_the_refiner_and_what_is_left_out_is_said(orders: SqliteDatabase) -> None:
+    wrong = query(*({"fieldCaption": f"Regio{i}"} for i in "abcdefghijklmopqrs"))
+    _, shown = asked(orders, wrong, wrong, query(TOTAL))
+    errors = [f"Field 'Regio{i}' not found in schema" for i in "abcdefghijklmopqrs"]
+    assert [error for error in errors if f"- {error}\n" not in shown[1]] == []
+    assert [error for error in errors if f"- version 1: {error}\n" not in shown[2]] == []
+    assert shown[1].count("Did you mean") == nodes.SHOWN_SUGGESTIONS and "- and 2 that are less likely\n" in shown[1]
+
+
+def test_errors_of_execution_accumulate(orders: SqliteDatabase) -> None:
+    _, shown = asked(orders, query(FIXED), query(SALES), query(FIXED), query(TOTAL), keep_valid=False)
+    assert NOT_HERE in shown[1] and f"- version 1: {NOT_HERE.removeprefix('- ')}" in shown[2]
+    assert f"- It was mended before and is back: {NOT_HERE.removeprefix('- ')}" in shown[3]
+
+
+@pytest.mark.parametrize("fails", ["in the compiler", "in the database"])
+def test_valid_parts_are_kept_after_an_error_of_execution(fails: str, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "orders.sqlite") as connection:
+        connection.execute("CREATE TABLE orders (order_id INTEGER PRIMARY KEY, region TEXT, sales REAL, units INTEGER)")
+        connection.executemany("INSERT INTO orders VALUES (?, 'West', ?, ?)", [(n, n, 2**62) for n in range(3)])
+    broken = FIXED if fails == "in the compiler" else {"fieldCaption": "Units", "function": "SUM"}
+    west, over = {"field": REGION, "filterType": "SET", "values": ["West"]}, from_to("MIN", min=1)
+    with SqliteDatabase(tmp_path / "orders.sqlite") as database:
+        for keep, fields, filters in ((True, [REGION, TOTAL], [west, over]), (False, [TOTAL], None)):
+            replies = query(REGION, broken, filters=[west, over]), query(TOTAL)
+            episode, shown = asked(database, *replies, keep_valid=keep)
+            written = episode.flags["vizql"]["query"]
+            assert len(shown) == 2 and (written["fields"], written.get("filters")) == (fields, filters)
+
+
 def test_keep_valid_puts_back_what_a_reply_lost(orders: SqliteDatabase) -> None:
     episode, _ = asked(orders, query(REGION, SALES), query(TOTAL))
     assert episode.flags["vizql"]["query"] == {"fields": [REGION, TOTAL]}
