@@ -39,6 +39,7 @@ _COMPARED = {"=": exp.EQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT
 _TABLE_CALCULATIONS = ("RUNNING_", "WINDOW_", "RANK", "MODEL_", "SCRIPT_")
 _AGGREGATES = ("SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR")
 _MORE = {("MIN", 2), ("MAX", 2), ("IIF", 4)}  # how many arguments the language takes, and we do not
+_BIGINT, _DOUBLE = exp.DataType.build("bigint"), exp.DataType.build("double")
 _OF_TABLES = frozenset({"INDEX", "LOOKUP", "FIRST", "LAST", "SIZE", "TOTAL", "PREVIOUS_VALUE"})
 
 
@@ -53,6 +54,7 @@ class Evaluation:
 
     def value(self, tree: Tree) -> Value:
         """The value of a tree. Raises NotExecutable."""
+        self.scope.count()
         match tree:
             case Constant(value):
                 return constant(value, _kind_of(value))
@@ -104,13 +106,13 @@ class Evaluation:
             return self.compared(sign, *parts)
         if sign in ("AND", "OR", "NOT"):
             _need(parts, ("BOOLEAN",), sign)
-            sqls = [exp.paren(part.sql) for part in parts]
+            sqls = [_paren(part.sql) for part in parts]
             joined = {"AND": exp.And, "OR": exp.Or}
             sql = exp.Not(this=sqls[0]) if sign == "NOT" else joined[sign](this=sqls[0], expression=sqls[1])
-            return merged(exp.paren(sql), "BOOLEAN", parts)  # NOT a IS NULL would be NOT (a IS NULL)
+            return merged(_paren(sql), "BOOLEAN", parts)  # NOT a IS NULL would be NOT (a IS NULL)
         if sign == "+" and any(part.kind == "STRING" for part in parts):
             _need(parts, ("STRING",), sign)
-            return merged(exp.DPipe(this=exp.paren(parts[0].sql), expression=exp.paren(parts[1].sql)), "STRING", parts)
+            return merged(exp.DPipe(this=_paren(parts[0].sql), expression=_paren(parts[1].sql)), "STRING", parts)
         if any(part.kind in DATES for part in parts):
             raise NotExecutable(f"the sign {sign} beside a date")
         _need(parts, NUMBERS, sign)
@@ -123,7 +125,7 @@ class Evaluation:
             refused = NotExecutable if kinds & set(DATES) else FormulaError
             raise refused(f"the comparison {left.kind} {sign} {right.kind}")
         moments, dialect = "DATETIME" in kinds, self.scope.dialect
-        sides = [exp.paren(comparable(side, dialect, moments=moments)) for side in (left, right)]
+        sides = [_paren(comparable(side, dialect, moments=moments)) for side in (left, right)]
         return merged(_COMPARED[sign](this=sides[0], expression=sides[1]), "BOOLEAN", [left, right])
 
     def call(self, call: Call) -> Value:
@@ -191,15 +193,15 @@ def _common(values: Sequence[Value]) -> str:
 
 
 def _arithmetic(sign: str, parts: list[Value]) -> tuple[exp.Expr, str]:
-    sqls = [exp.paren(part.sql) for part in parts]
+    sqls = [_paren(part.sql) for part in parts]
     whole = all(part.kind == "INTEGER" for part in parts)
     if len(parts) == 1:
         return exp.Neg(this=sqls[0]), parts[0].kind
     left, right = sqls
     if sign in ("+", "-", "*"):
-        wide = exp.cast(left, "bigint") if whole else left  # else DuckDB has 32 bits
+        wide = exp.cast(left, _BIGINT, copy=False) if whole else left  # else DuckDB has 32 bits
         made = {"+": exp.Add, "-": exp.Sub, "*": exp.Mul}[sign](this=wide, expression=right)
-        return exp.paren(made), "INTEGER" if whole else "REAL"
+        return _paren(made), "INTEGER" if whole else "REAL"
     not_zero = exp.Nullif(this=right, expression=exp.Literal.number(0))
     if sign == "/":
         return exp.Div(this=_float(left), expression=_float(not_zero), typed=True, safe=True), "REAL"
@@ -208,8 +210,13 @@ def _arithmetic(sign: str, parts: list[Value]) -> tuple[exp.Expr, str]:
     raise NotExecutable(f"the sign {sign} between {' and '.join(part.kind for part in parts)} in a formula")
 
 
+def _paren(sql: exp.Expr) -> exp.Expr:
+    """``sql`` in parentheses, and no copy of it: a long formula would copy itself at each of its signs."""
+    return exp.Paren(this=sql)
+
+
 def _float(sql: exp.Expr) -> exp.Expr:
-    return exp.cast(sql, "double")
+    return exp.cast(sql, _DOUBLE, copy=False)
 
 
 def _kind_of(value: object) -> str:

@@ -78,7 +78,7 @@ class Checked:
         from nl2sql.vizql.scope import Scope
 
         named = ((n, t) for n, t in self.calculations.items() if self.source.field_any_case(n) is None)
-        own = [CalculatedField.model_construct(fieldCaption=n, calculation=t) for n, t in named]
+        own: list[Any] = [CalculatedField.model_construct(fieldCaption=n, calculation=t) for n, t in named]
         given = self.query.get("parameters")
         keys = set(Parameter.model_fields)
         parts = [part for part in given if isinstance(part, dict) and keys <= set(part)] if given else []

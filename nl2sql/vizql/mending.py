@@ -134,7 +134,8 @@ def _changed(document: Any, changes: Sequence[Change]) -> Any:
 def _with(part: Any, place: Place, value: Any) -> Any:
     if not place:
         return value
-    step, rest = place[0], place[1:]
+    step: Any = place[0]
+    rest = place[1:]
     if not isinstance(part, dict | list) or (rest and not _has(part, step)):
         return part
     made: Any = part.copy()

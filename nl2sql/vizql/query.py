@@ -30,7 +30,7 @@ Errors: TypeAlias = list[QueryError]
 DEEPEST = 32  # levels of a document: the service's deepest query has 7
 MOST_VALUES = 10_000  # in a document, with lists and objects
 MOST_CHARS = 200_000  # of texts, keys and numbers in a document
-MOST_PARTS = 500  # fields, filters, parameters
+MOST_PARTS = 500  # fields, filters, parameters, keys of one object
 DIALECT = "vizql"  # of a database whose statements are such queries
 API = 20263  # the newest version of the service that is known here
 
@@ -211,9 +211,16 @@ def _too_large(data: Any) -> QueryError | None:
     for _ in range(DEEPEST + 1):
         values += len(level)
         chars += sum(map(_chars, level))
-        for most, found, what in ((MOST_VALUES, values, "values"), (MOST_CHARS, chars, "characters")):
+        keys = max(len(value) if isinstance(value, dict) else 0 for value in level)
+        bounds = (
+            (MOST_VALUES, values, "values"),
+            (MOST_CHARS, chars, "characters"),
+            (MOST_PARTS, keys, "keys in one object"),
+        )
+        for most, found, what in bounds:
             if found > most:
-                return QueryError("size", (), f"The query is too large; expected at most {most:,} {what}")
+                said = f"The query is too large; expected at most {most:,} {what}"
+                return QueryError("size", (), said)
         level = [item for value in level for item in _inside(value)]
         if not level:
             return None

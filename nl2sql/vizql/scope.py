@@ -32,7 +32,7 @@ from nl2sql.vizql.source import DataSource, FieldMetadata
 AGGREGATES = frozenset({"SUM", "AVG", "MEDIAN", "COUNT", "COUNTD", "MIN", "MAX", "STDEV", "VAR"})
 DEEPEST = 10  # calculations that name calculations
 MOST = 300  # calculations that one query reads, one that is named twice counted twice
-MOST_CHARS = 60_000  # of these
+MOST_PARTS = 3_000  # values and operations of these
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Scope:
     dialect: str
     aliases: dict[str, str] = field(default_factory=dict)
     calculations: int = 0  # read so far
-    chars: int = 0  # of these
+    parts: int = 0  # of these
 
     @property
     def by_name(self) -> bool:
@@ -147,12 +147,17 @@ class Scope:
             case = case.when(column.copy().is_(member) if is_null else column.copy().eq(member), shown)
         return case.else_(column)
 
+    def count(self) -> None:
+        """One more part of a formula is read. Raises FormulaError for too many in one query."""
+        self.parts += 1
+        if self.parts > MOST_PARTS:
+            raise FormulaError(f"calculations of more than {MOST_PARTS:,} parts in all")
+
     def formula(self, text: str, grouping: Grouping, depth: int = 0, *, by_name: bool | None = None) -> Value:
         """What a formula gives; ``by_name``: whether it names fields by ``fieldName`` only, as the query says."""
-        self.calculations, self.chars = self.calculations + 1, self.chars + len(text)
-        if self.calculations > MOST or self.chars > MOST_CHARS:
-            said = f"{MOST} calculations" if self.calculations > MOST else f"{MOST_CHARS:,} characters"
-            raise FormulaError(f"calculations that name more than {said} in all")
+        self.calculations += 1
+        if self.calculations > MOST:
+            raise FormulaError(f"calculations that name more than {MOST} calculations in all")
         if depth > DEEPEST:
             raise FormulaError(f"calculations that name calculations more than {DEEPEST} deep")
         names = self.by_name if by_name is None else by_name  # a formula of the data source has its own names
