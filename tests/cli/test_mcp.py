@@ -385,8 +385,10 @@ def test_every_document_is_answered_under_the_id_of_its_request(shop: Path) -> N
     command = [sys.executable, "-m", "nl2sql.cli", "mcp", "--db", str(shop)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
+        count = int(os.environ.get("NL2SQL_VIZQL_DOCUMENTS", len(KINDS)))
+        guard = threading.Timer(60 + count, process.kill)  # a line without an answer would be waited for
+        guard.start()
         try:
-            count = int(os.environ.get("NL2SQL_VIZQL_DOCUMENTS", len(KINDS)))
             for i, line in enumerate([request(0, "initialize", HELLO), *calls(count)]):
                 process.stdin.write(line + "\n")
                 process.stdin.flush()
@@ -394,6 +396,7 @@ def test_every_document_is_answered_under_the_id_of_its_request(shop: Path) -> N
                 assert answer["id"] == i, (line[:200], answer)
             assert "cannot be read as JSON" in answer["error"]["message"]
         finally:
+            guard.cancel()
             process.kill()
 
 

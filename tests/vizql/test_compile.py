@@ -219,6 +219,9 @@ FILTERED = [
     (_about("Day", "SET", values=[2023], function="YEAR"), {5}),
     (_about("Note", "MATCH", contains="RED"), {1, 2, 5}),
     (_about("Note", "MATCH", startsWith="r", endsWith="a"), {2}),
+    (_about("Note", "MATCH", startsWith="rED", endsWith="D"), {1, 5}),
+    (_about("Note", "MATCH", endsWith="SEA"), {2}),
+    (_about("Note", "MATCH", startsWith="RED", exclude=True), {3, 4}),
     (_about("Note", "MATCH", endsWith="a very long red"), set()),
     (_about("Note", "MATCH", contains="red", exclude=True), {3, 4}),
     (_about("Amount", "QUANTITATIVE_NUMERICAL", quantitativeFilterType="RANGE", min=7.5, max=10.0), {1, 5}),
@@ -228,6 +231,12 @@ FILTERED = [
     (_about("Day", "QUANTITATIVE_DATE", quantitativeFilterType="MAX", maxDate="2024-01-01"), {1, 5}),
     (_about("Day", "DATE", dateRangeType="CURRENT", periodType="YEARS"), {1, 2, 3}),
     (_about("Day", "DATE", dateRangeType="TODATE", periodType="YEARS"), {1, 2}),
+    (_about("Day", "DATE", dateRangeType="TODATE", periodType="MONTHS", anchorDate="2024-02-29"), {2}),
+    (_about("Day", "DATE", dateRangeType="TODATE", periodType="YEARS", anchorDate="2024-01-01"), {1}),
+    (_about("Day", "DATE", dateRangeType="TODATE", periodType="YEARS", anchorDate="2024-12-29"), {1, 2}),
+    (_about("Day", "DATE", dateRangeType="CURRENT", periodType="WEEKS", anchorDate="2025-01-05"), {3}),
+    (_about("Day", "DATE", dateRangeType="LASTN", rangeN=1, periodType="MONTHS", anchorDate="2024-02-01"), {2}),
+    (_about("Day", "DATE", dateRangeType="NEXTN", rangeN=1, periodType="MONTHS", anchorDate="2024-02-29"), {2}),
     (_about("Day", "DATE", dateRangeType="LAST", periodType="MONTHS"), {2}),
     (_about("Day", "DATE", dateRangeType="LASTN", rangeN=3, periodType="MONTHS"), {1, 2}),
     (_about("Day", "DATE", dateRangeType="NEXT", periodType="QUARTERS", anchorDate="2024-07-01"), {3}),
@@ -258,6 +267,13 @@ def test_top_looks_at_all_rows_unless_another_filter_is_context(shop: Database) 
     assert rows(shop, query(CITY, filters=[TOP, SMALL])) == []
     assert rows(shop, query(CITY, filters=[TOP, SMALL | {"context": True}])) == [("Oslo",)]
     assert rows(shop, query(CITY, filters=[TOP | {"direction": "BOTTOM"}])) == [("Oslo",)]
+
+
+def test_of_equals_top_takes_the_first_by_the_value(shop: Database) -> None:
+    count = {"fieldCaption": "Shop Key", "function": "COUNT"}
+    for direction in ("TOP", "BOTTOM"):
+        part = _about("City", "TOP", howMany=2, fieldToMeasure=count, direction=direction)
+        assert bag(rows(shop, query(CITY, filters=[part]))) == bag([("Bern",), ("Oslo",)])
 
 
 def test_condition_keeps_values_of_its_field(shop: Database) -> None:

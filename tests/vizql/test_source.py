@@ -192,7 +192,7 @@ def test_keys_and_codes_are_dimensions_and_amounts_measures(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("key", ["", " PRIMARY KEY"])
 def test_a_column_without_a_name_refuses_no_other(key: str, tmp_path: Path) -> None:
-    columns = f'"" INT{key}, " " TEXT, "\t" INT, "a]b" TEXT, "new\nline" TEXT, name TEXT'
+    columns = f'"" INT{key}, " " TEXT, "\t" TEXT, "a]b" TEXT, "new\nline" TEXT, name TEXT'
     script = f"""CREATE TABLE t ({columns}); INSERT INTO t VALUES (0, 'blank', 1, 'x', 'y', 'z');
     CREATE TABLE u ("" INT REFERENCES t(""), name TEXT); INSERT INTO u VALUES (0, 'u')"""
     with open_database(make_database(tmp_path / "e.sqlite", script)) as database:

@@ -89,13 +89,17 @@ def test_valid_parts_are_told_from_broken_ones() -> None:
 
 def test_errors_and_suggestions_are_ranked_over_the_whole_query_and_all_are_there() -> None:
     fields = [{"fieldCaption": "Segmnets of all"}, {"fieldCaption": "Sales"}, {"fieldCaption": "region"}]
+    fields.append({"fieldCaption": "Profit", "function": "SUMM"})
     validation = validate({"fields": fields, "filters": [{"filterType": "SET", "values": ["x"]}]}, SUPERSTORE)
     assert [place_text(error.place) for error in validation.errors] == [
-        *("fields[2].fieldCaption", "fields[1]", "fields[0].fieldCaption", "filters[0].field")  # nothing mends the last
+        *("fields[2].fieldCaption", "fields[3].function", "fields[1]", "fields[0].fieldCaption"),
+        "filters[0].field",  # nothing mends it
     ]
     likely = [way.likelihood for way in validation.suggestions]
     assert likely == sorted(likely, reverse=True) and len(likely) == sum(len(e.suggestions) for e in validation.errors)
-    assert validation.validation_suggestions == list(dict.fromkeys(way.text for way in validation.suggestions))
+    lines = {way.text for error in validation.errors for way in error.suggestions}
+    assert len(lines) > 4 and validation.validation_suggestions[-1].startswith("Remove the function")
+    assert sorted(validation.validation_suggestions) == sorted(lines)
 
 
 @pytest.mark.parametrize("count", [MOST_ERRORS, MOST_ERRORS + 1])
@@ -115,6 +119,10 @@ def test_more_errors_than_are_listed_are_said(count: int) -> None:
         ({"fields": [REGION], "parameters": [0] * 501}, "The query has 501 parameters; expected at most 500"),
         ({"fields": [0] * 10_000}, "The query is too large; expected at most 10,000 values"),
         ({"fields": [{"fieldCaption": "é" * 200_001}]}, "The query is too large; expected at most 200,000 characters"),
+        (
+            {"fields": [{f"k{i}": 1 for i in range(501)}]},
+            "The query is too large; expected at most 500 keys in one object",
+        ),
         ({"fields": [{"x" * 200_001: 1}]}, "The query is too large; expected at most 200,000 characters"),
         ({"fields": [10**700_000]}, "The query is too large; expected at most 200,000 characters"),
     ],
@@ -222,6 +230,55 @@ def test_values_of_filters_are_looked_for(shop_source: Any) -> None:
     assert len(statements) == 1
     assert validate(query, source, VizqlConfig(check_values=False), database).is_valid
     assert validate(query, source).is_valid
+
+
+def of_filter(shop_source: Any, caption: str, **part: Any) -> list[str]:
+    """The errors of a query with this filter; open is shown as Offen."""
+    source, database = shop_source
+    fields = [field.model_copy() for field in source.fields]
+    alias = {"aliases": ({"member": "open", "value": "Offen"},)}
+    fields = [field.model_copy(update=alias) if field.fieldCaption == "Status" else field for field in fields]
+    filters = [{"field": {"fieldCaption": caption}, **part}]
+    query = {"fields": [{"fieldCaption": "City"}], "filters": filters}
+    return validate(query, source.model_copy(update={"fields": tuple(fields)}), None, database).validation_errors
+
+
+@pytest.mark.parametrize(
+    ("caption", "part", "wrong"),
+    [
+        ("City", {"values": ["Bern", "x", "y"]}, ["x", "y"]),
+        ("City", {"values": ["x", "Bern", None, "y"], "exclude": True}, ["x", "y"]),
+        ("Status", {"values": ["open", "Offen", "shipped"]}, []),
+        ("Status", {"values": ["Offen", "offen"]}, ["offen"]),
+    ],
+)
+def test_every_value_of_a_set_is_looked_for_and_aliases_are_values(
+    shop_source: Any, caption: str, part: dict[str, Any], wrong: list[str]
+) -> None:
+    said = [f"Value '{value}' not found in field '{caption}'" for value in wrong]
+    assert of_filter(shop_source, caption, filterType="SET", **part) == said
+
+
+@pytest.mark.parametrize("part", [{"startsWith": "bE"}, {"endsWith": "ERN"}, {"contains": "ER"}])
+def test_match_is_about_values_in_any_case_and_about_aliases(shop_source: Any, part: dict[str, str]) -> None:
+    assert of_filter(shop_source, "City", filterType="MATCH", **part) == []
+    assert of_filter(shop_source, "Status", filterType="MATCH", startsWith="OFF") == []
+    [key] = part
+    assert of_filter(shop_source, "City", filterType="MATCH", **{key: "x"}) == [
+        f"No value of field 'City' has {key} 'x'"
+    ]
+
+
+def test_of_a_column_with_too_many_values_nothing_is_said(tmp_path: Path) -> None:
+    from nl2sql.vizql.infer import infer
+
+    part = {"field": {"fieldCaption": "Name"}, "filterType": "SET", "values": ["nobody"]}
+    for count in (2_000, 2_001):
+        names = ", ".join(f"('name {i}')" for i in range(count))
+        script = f"CREATE TABLE t (name TEXT); INSERT INTO t VALUES {names}"
+        with open_database(str(make_database(tmp_path / f"{count}.sqlite", script))) as database:
+            query = {"fields": [{"fieldCaption": "Name"}], "filters": [part]}
+            assert validate(query, infer(database), None, database).is_valid == (count > 2_000)
 
 
 def test_a_column_of_texts_may_hold_numbers(tmp_path: Path) -> None:
