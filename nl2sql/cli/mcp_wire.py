@@ -127,5 +127,5 @@ def _id_in(text: str) -> int | str | None:
         depth += (token[0] in "{[") - (token[0] in "}]")
         value = _ID.match(text, token.end()) if depth == 1 and token[0] == '"id"' else None
         if value:
-            return json.loads(value[1])  # type: ignore[no-any-return]
+            return json.loads(value[1])
     return None
