@@ -377,7 +377,7 @@ def calls(count: int) -> list[str]:
     """Requests with documents that are hard to validate; in JSON, half a surrogate pair is an escape."""
     asked = [{"name": "query_datasource", "arguments": {"query": query}} for _, query in documents(count)]
     lines = [request(i, "tools/call", call) for i, call in enumerate(asked, 1)]
-    return [*lines, request(len(lines) + 1, "tools/call", {}).replace("{}", '{"id": 1, "a": ' + "[" * 5_000)]
+    return [*lines, request(len(lines) + 1, "tools/call", {}).replace("{}", '{"id": "another", "a": ' + "[" * 5_000)]
 
 
 def test_every_document_is_answered_under_the_id_of_its_request(shop: Path) -> None:
