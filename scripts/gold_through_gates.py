@@ -8,8 +8,8 @@ Two sides of the same gates. *Right SQL*: every gold that runs is sent through t
 of the outermost query is removed (aggregate, GROUP BY, ORDER BY/LIMIT, DISTINCT); where what is left still executes and
 returns other rows it should be rejected. Two denominators: ``all`` such queries, and ``asked``, those whose question
 has one of the words of ``ASKED_FOR``: a crude and generous rule, kept apart from the gates' own cues.
-Guardrails and validation are those with ``keep_order`` and ``explain``, as ``reflect`` and ``candidates`` have them;
-``--letter`` takes those of ``react``. Exit code 1 when a bound of ``BOUNDS`` is missed.
+Validation is that with ``explain``, as ``reflect`` and ``candidates`` have it; ``--letter`` takes the specification's,
+and strips an order that no cue asks for. Exit code 1 when a bound of ``BOUNDS`` is missed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from nl2sql.eval import results_match
 from nl2sql.eval.rules import order_matters
 from nl2sql.interfaces import Database, Question, RunResult
 
-BOUNDS = {"ex_unchanged": 0.99, "validate_sql": 0.005, "gates": 0.03, "bite": 0.60}
+BOUNDS = {"ex_unchanged": 0.999, "validate_sql": 0.005, "gates": 0.03, "bite": 0.60}
 FEWEST = 10  # a bite measured on fewer queries is shown, not held to its bound
 TIMEOUT_S, SCORED_ROWS = 10.0, 100_000  # as the evaluation bounds golds
 COMPARED_ROWS = 5_000  # of a query less one structure: its first rows are enough to see a difference
@@ -91,7 +91,7 @@ class Item:
 def judge(sql: str, question: Question, database: Database, letter: bool) -> tuple[str, str, str]:
     """(who rejected, reason, guarded SQL) of a query on its way through the loop's gates, in their order."""
     schema = database.schema()
-    guarded, reject = apply_guardrails(sql, question.text, schema, keep_order=not letter)
+    guarded, reject = apply_guardrails(sql, question.text, schema, strip_unasked=letter)
     if reject is not None:
         return "guardrails", reject, guarded
     checked = validate_sql(guarded, schema, None if letter else database)
@@ -150,7 +150,7 @@ def guardrail_at_fault(question: Question, gold: RunResult, database: Database, 
     sql, schema = question.gold[0], database.schema()
     for name, step in (
         ("clean_candidate_with_reason", lambda text: clean_candidate_with_reason(text)[0] or ""),
-        ("guarded_postprocess", lambda text: guarded_postprocess(text, question.text, keep_order=not letter)),
+        ("guarded_postprocess", lambda text: guarded_postprocess(text, question.text, strip_unasked=letter)),
         ("enforce_projection_contract", lambda text: enforce_projection_contract(text, question.text)),
         ("canonicalize_table_casing", lambda text: canonicalize_table_casing(text, schema)),
     ):
@@ -288,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, help="a seeded sample of so many golds per benchmark")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--halves", action="store_true", help="also each half of the databases (even, odd by hash)")
-    parser.add_argument("--letter", action="store_true", help="as react has them: without keep_order and explain")
+    parser.add_argument("--letter", action="store_true", help="the specification's letter: strip_unasked, no explain")
     parser.add_argument("--exceptions", action="store_true", help="list every gold that was rejected or changed")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     args = parser.parse_args(argv)

@@ -157,10 +157,10 @@ class Task:
         return ended
 
     def guardrail_options(self) -> dict[str, Any]:
-        """How the guardrails are applied: those that an ablation leaves out, and whether an unasked order stays."""
+        """How the guardrails are applied: those that an ablation leaves out, and whether an unasked order goes."""
         react = self.config.react
         cut = [name for name in guardrails.CUTTABLE if not getattr(react, name)]
-        return {"cut": cut, "keep_order": react.keep_order}
+        return {"cut": cut, "strip_unasked": react.strip_unasked}
 
     def own_text(self, raw_sql: str) -> str:
         """The part of a raw SQL text that the model wrote: without the prefill that opened its turn."""

@@ -76,7 +76,7 @@ class ReactConfig(_Frozen):
     repair: bool = True  # a failure forces repair_sql
     vanilla: bool = True  # steps used up: a fresh query without the loop, else the last one
 
-    keep_order: bool = False  # an unasked ORDER BY without LIMIT stays: it changes no rows
+    strip_unasked: bool = False  # the letter of 4.1.2: ORDER BY and LIMIT go where no cue asks for a ranking
     explain: bool = False  # validate_sql also asks the engine to compile the query; always on other engines than SQLite
     suggestions: bool = False  # the observation of validate_sql names what may have been meant
     suspicion_repair: bool = False  # a suspicion about a query that ran forces a repair, each one once
@@ -382,7 +382,7 @@ class Config(_Frozen):
         return value
 
 
-CHECKS: dict[str, Any] = {"keep_order": True, "explain": True, "suggestions": True}  # beyond the specification's
+CHECKS: dict[str, Any] = {"explain": True, "suggestions": True}  # beyond the specification's
 PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it starts from; others start from the defaults
     "react_plus": {
         "react": {

@@ -211,7 +211,7 @@ def test_an_overridden_action_runs_without_the_arguments_that_were_meant_for_ano
     assert f"{wanted}\nAction: extract_constraints[{{}}]\nObservation: " in model.asked[1]["prefill"]
 
 
-@pytest.mark.parametrize("name", ["explain", "keep_order", "native_tools"])  # switches that are off
+@pytest.mark.parametrize("name", ["explain", "strip_unasked", "native_tools"])  # switches that are off
 def test_a_user_s_gate_is_asked_whatever_its_name(shop: Path, name: str) -> None:
     replies = [*FIRST, RIGHT, *CHECKS, "run_sql"]
     gates = {name: lambda state, action, args: "not today" if action == "run_sql" else None}

@@ -46,7 +46,7 @@ def test_its_call_is_the_loop_s_first_generate_sql(tmp_path: Path, linking: bool
 def test_its_sql_is_guarded_and_its_raw_text_untouched(shop: Path) -> None:
     raw = " COUNT(*) FROM ORDERS LIMIT 5; -- so"
     episode, _ = ask(shop, raw)
-    assert (episode.sql, episode.raw_sql, episode.prefill) == ("SELECT COUNT(*) FROM orders;", raw, "SELECT")
+    assert (episode.sql, episode.raw_sql, episode.prefill) == ("SELECT COUNT(*) FROM orders LIMIT 5;", raw, "SELECT")
     assert (episode.finish, episode.rows, episode.steps, episode.error) == ("answered", ((4,),), 1, None)
     assert episode.trace == [{"step": 0, "llm": raw}] and episode.controller == "single_shot"
     (logged,) = episode.decision_log

@@ -36,17 +36,17 @@ __all__ = [
 
 
 def apply_guardrails(
-    raw_sql: str, nlq: str, schema: Schema, *, cut: Collection[str] = (), keep_order: bool = False
+    raw_sql: str, nlq: str, schema: Schema, *, cut: Collection[str] = (), strip_unasked: bool = False
 ) -> tuple[str, str | None]:
     """All four guardrails: ``(sql, None)`` when accepted, ``("", "clean_reject:<reason>")`` when rejected.
 
-    cut: those of ``CUTTABLE`` that are left out. keep_order: see ``guarded_postprocess``.
+    cut: those of ``CUTTABLE`` that are left out. strip_unasked: see ``guarded_postprocess``.
     """
     sql, reason = clean_candidate_with_reason(raw_sql, schema.dialect)
     if sql is None:
         return "", f"clean_reject:{reason}"
     if "postprocess" not in cut:
-        sql = guarded_postprocess(sql, nlq, keep_order=keep_order, dialect=schema.dialect)
+        sql = guarded_postprocess(sql, nlq, strip_unasked=strip_unasked, dialect=schema.dialect)
     if "projection_contract" not in cut:
         sql = enforce_projection_contract(sql, nlq)
     return sql if "table_casing" in cut else canonicalize_table_casing(sql, schema), None
@@ -59,14 +59,14 @@ def vanilla_candidate(
     schema: Schema,
     *,
     cut: Collection[str] = (),
-    keep_order: bool = False,
+    strip_unasked: bool = False,
 ) -> str:
     """The deterministic fallback: one single-shot ``generate(nlq, schema_summary)`` through the guardrails.
 
-    cut, keep_order: as in ``apply_guardrails``. Returns "" when the guardrails reject what came. What ``generate``
+    cut, strip_unasked: as in ``apply_guardrails``. Returns "" when the guardrails reject what came. What ``generate``
     raises is the caller's.
     """
-    sql, _ = apply_guardrails(generate(nlq, schema_summary), nlq, schema, cut=cut, keep_order=keep_order)
+    sql, _ = apply_guardrails(generate(nlq, schema_summary), nlq, schema, cut=cut, strip_unasked=strip_unasked)
     return sql
 
 

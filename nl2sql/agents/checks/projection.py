@@ -4,8 +4,8 @@
 'SELECT name, city FROM shops'
 
 Only where the question itself enumerates fields ("Show the name, age and city of ...") and each of them is exactly
-one item of the outermost SELECT: items nobody asked for go, and the asked ones come in the question's order. In any
-doubt the SQL stays as it is.
+one item of the outermost SELECT: the asked ones come in the question's order, and items nobody asked for go where
+the SQL accounts for every other word of the question ("of all members" FROM members): any other word may ask for one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _LEAD = re.compile(
     r"|what\s+(?:are|is|were|was))\s+(?:me\s+|us\s+|out\s+)?",
     re.I,
 )
-_STOP = re.compile(
-    r"\b(?:of|for|from|in|on|at|who|whose|whom|that|which|where|with|by|when|having|has|have|had|to|as|if|sorted"
-    r"|ordered|order|using|per|across|among|between|under|over|above|below|is|are|was|were)\b|[.?!;:()\"']",
-    re.I,
+_STOPS = (
+    "of for from in on at who whose whom that which where with by when having has have had to as if sorted "
+    "ordered order using per across among between under over above below is are was were"
 )
+_STOP = re.compile(rf"\b(?:{'|'.join(_STOPS.split())})\b|[.?!;:()\"']", re.I)
 _MORE_TO_COME = re.compile(
     r"\b(?:and|also|including|plus|along|together|well|their|its|his|her|how|what|when|where|why|then|respectively"
     r"|show|list|give|find|return|display|tell)\b",
@@ -100,8 +100,9 @@ def enforce_projection_contract(sql: str, nlq: str) -> str:
     matched = _match(fields, items)
     if matched is None:
         return sql
-    prunable = closed and not tree.args.get("distinct")
-    kept = [item for item in items if item in matched or not (prunable and _nobody_asked(item, tree, nlq))]
+    prunable = closed and not tree.args.get("distinct") and _accounted_for(nlq, fields, tree, matched)
+    owners = {column.table for item in matched for column in item.tree.find_all(exp.Column)}
+    kept = [i for i in items if i in matched or not (prunable and _nobody_asked(i, tree, nlq, owners))]
     in_order = iter(matched)
     arranged = [next(in_order) if item in matched else item for item in kept]
     if arranged == items:
@@ -218,10 +219,22 @@ def _only_match(field: frozenset[str], items: list[_Item]) -> _Item | None:
     return None
 
 
-def _nobody_asked(item: _Item, tree: exp.Select, nlq: str) -> bool:
-    """A plain column whose name the question does not mention, that is no group's key and whose alias is not used."""
+def _accounted_for(nlq: str, fields: list[frozenset[str]], tree: exp.Select, matched: list[_Item]) -> bool:
+    """Whether every word besides the fields relates things, or stands in the SQL outside of items nobody asked for."""
+    own = {id(node) for item in matched for node in item.tree.walk()}
+    listed = {id(node) for item in tree.expressions for node in item.walk()} - own
+    used = (n.name for n in tree.find_all(exp.Identifier, exp.Literal) if id(n) not in listed)
+    known = {*_text_words(f"{_STOPS} {_FILLERS} and"), *itertools.chain(*fields), *_name_words(" ".join(used))}
+    return set(_text_words(_LEAD.sub(" ", nlq, count=1))) <= known
+
+
+def _nobody_asked(item: _Item, tree: exp.Select, nlq: str, owners: set[str]) -> bool:
+    """A plain column that the question does not name, of a table that an asked one comes from; no group's key.
+
+    owners: as the items that were asked for name their tables. An alias that the query uses elsewhere stays, too.
+    """
     column = item.column
-    if column is None or (item.words - _GENERIC or item.words) & set(_text_words(nlq)):
+    if column is None or column.table not in owners or (item.words - _GENERIC or item.words) & set(_text_words(nlq)):
         return False
     alias = item.tree.alias.lower() if isinstance(item.tree, exp.Alias) else ""
     group = tree.args.get("group")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nl2sql.agents.checks.constraints.cues import Cues, lexicon, read_cues
@@ -24,6 +25,7 @@ from nl2sql.agents.checks.constraints.evidence import (
     stores_extreme,
 )
 from nl2sql.agents.checks.constraints.shape import QueryShape, name_words, read_shape, singular
+from nl2sql.sql.words import letter_words
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
@@ -60,6 +62,7 @@ def intent_constraints(nlq: str, sql: str, schema: Schema | None = None) -> tupl
             and not _row_per_thing(cues, shape, schema, "group"),
             "missing_group_by",
         ),
+        (not has_groups(shape) and _leaves_out_a_group(cues, shape, schema), "missing_group_by"),
         (_lacks_extreme(cues, shape), "missing_limit:1" if shape.order else "missing_order_by"),
         (_lacks_distinct(cues, shape, schema), "missing_distinct"),
     ):
@@ -151,6 +154,32 @@ def _row_per_thing(cues: Cues, shape: QueryShape, schema: Schema | None, cue: st
             if {noun, singular(noun)} & words or name.startswith(singular(noun)):
                 return not any({w, singular(w)} & attributes for w in run[at + 1 :])
     return False
+
+
+def _leaves_out_a_group(cues: Cues, shape: QueryShape, schema: Schema | None) -> bool:
+    """ "average X per Y", "total X by Y": nothing in the query is called Y, or Y is a column that it leaves out.
+
+    After "by" may stand who did it ("taught by professors"): there the schema has to know X and Y.
+    """
+    tables = schema.tables if schema else ()
+    own = [table for table in tables if table.name.lower() in shape.tables]
+    used = _all_words([*shape.tables, *(use.name for use in shape.columns), *shape.strings])
+    open_columns = _all_words(c.name for table in own for c in table.columns) - used
+    known = _all_words(name for table in tables for name in (table.name, *(c.name for c in table.columns)))
+    groups = [_all_words(run) for run in _noun_runs(cues, "per")] if _names_aggregate(cues) else []
+    for (words, _), run in zip(cues.matches.get("by", ()), _noun_runs(cues, "by"), strict=True):
+        if name_words(words.split()[-2]) & (known | lexicon().stored["count"]) and _all_words(run) & known:
+            groups.append(_all_words(run))
+    names = [frozenset(map(singular, letter_words(table.name))) for table in tables]
+    tables_left_out = [name for name in names if len(name) > 1 and not name <= used]
+    return any(
+        group and (group & open_columns or not group & used or any(name <= group for name in tables_left_out))
+        for group in groups
+    )
+
+
+def _all_words(names: Iterable[str]) -> set[str]:
+    return {word for name in names for word in name_words(name)}
 
 
 def _noun_runs(cues: Cues, cue: str, reach: int = 3) -> list[list[str]]:
