@@ -228,10 +228,10 @@ def model_text(seed: int, number: int) -> str:
 @cache
 def readers() -> dict[str, Callable[[str], object]]:
     """Everything that reads a model's text, by name. Nothing here may raise."""
+    from nl2sql.agents.checks.candidate import behind_prefill
     from nl2sql.agents.checks.constraints import extract_constraints, intent_constraints, validate_constraints
     from nl2sql.agents.checks.guardrails import apply_guardrails, canonicalize_table_casing
     from nl2sql.agents.native_tools import as_action
-    from nl2sql.agents.task import join_prefill
     from nl2sql.agents.turns import parse_action
     from nl2sql.benchmarks import load_benchmark
     from nl2sql.databases.validation import validate_sql
@@ -254,7 +254,7 @@ def readers() -> dict[str, Callable[[str], object]]:
     analyzer = ErrorAnalyzer()
 
     def through_guardrails(text: str) -> object:
-        return apply_guardrails(join_prefill("SELECT", bounded(text)), QUESTION, schema)
+        return apply_guardrails(behind_prefill("SELECT", bounded(text)), QUESTION, schema)
 
     return {
         "door": bounded,

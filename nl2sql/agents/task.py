@@ -1,6 +1,6 @@
 """The work of an episode: the task (fixed, and what is counted) and the loop's state.
 
->>> join_prefill("SELECT", " name FROM customers")
+>>> behind_prefill("SELECT", " name FROM customers")
 'SELECT name FROM customers'
 
 A ``Task`` is opened by ``agents.opening``; it asks the model, executes queries once each, and makes the ``Episode`` in
@@ -9,7 +9,6 @@ the end.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql.agents import prompts
 from nl2sql.agents.ahead import begun
 from nl2sql.agents.checks import constraints, guardrails, verifier
+from nl2sql.agents.checks.candidate import behind_prefill
 from nl2sql.agents.context import grounding, linking
 from nl2sql.agents.failures import blaming_model, cut_rows, run_bounded
 from nl2sql.agents.grammars import select
@@ -29,7 +29,7 @@ from nl2sql.databases import schema
 from nl2sql.databases.schema import Schema
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Database, Message, Question, Resources, RunResult, Sampling, Usage
-from nl2sql.sql.bounds import REFUSED, bounded
+from nl2sql.sql.bounds import bounded
 from nl2sql.vizql.query import DIALECT
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ class Task:
 
         def ended() -> list[tuple[str, Completion]]:
             completions = call()
-            joined = [join_prefill(prefill, completion.text) for completion in completions]
+            dialect = self.schema.dialect
+            joined = [behind_prefill(prefill, completion.text, dialect) for completion in completions]
             self.likely |= {raw: completion.logprob for raw, completion in zip(joined, completions, strict=True)}
             self.opened_with |= {raw: prefill for raw, c in zip(joined, completions, strict=True) if raw != c.text}
             return list(zip(joined, completions, strict=True))
@@ -338,12 +339,6 @@ class Task:
                 **(flags or {}),
             },
         )
-
-
-def join_prefill(prefill: str, text: str) -> str:
-    """The raw SQL behind a prefilled turn; a model that starts over (a server without prefill) is not doubled."""
-    whole = text.startswith(REFUSED) or re.match(r"\s*(?:(?:SELECT|WITH)\b|```)", text, re.IGNORECASE)
-    return text if whole else prefill + text
 
 
 @dataclass

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nl2sql.agents.checks.candidate import behind_prefill
 from nl2sql.agents.checks.guardrails import (
     apply_guardrails,
     canonicalize_table_casing,
@@ -28,9 +29,11 @@ def cases(name: str) -> list[tuple[str, ...]]:
     """The cases of a fixture file: fields between |||, line breaks and tabs written as \\n and \\t, % for comments."""
     lines = (FIXTURES / name).read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.strip() and not line.startswith("%")]
-    return [
-        tuple(part.strip(" ").replace("\\n", "\n").replace("\\t", "\t") for part in line.split("|||")) for line in kept
-    ]
+    return [tuple(_meant(part.strip(" ")) for part in line.split("|||")) for line in kept]
+
+
+def _meant(text: str) -> str:
+    return "\\".join(part.replace("\\n", "\n").replace("\\t", "\t") for part in text.split("\\\\"))
 
 
 def table(name: str, *columns: str) -> Table:
@@ -53,6 +56,12 @@ def test_clean_keeps_one_select_or_says_why_not(raw: str, expected: str) -> None
     sql, reason = clean_candidate_with_reason(raw)
     assert (f"!{reason}" if sql is None else sql) == expected
     assert (reason == "ok") == (sql is not None)
+
+
+@pytest.mark.parametrize(("text", "expected"), cases("behind_prefill.txt"))
+def test_a_model_that_starts_over_behind_the_prefill_is_not_doubled(text: str, expected: str) -> None:
+    sql, reason = clean_candidate_with_reason(behind_prefill("SELECT ", text))
+    assert (f"!{reason}" if sql is None else sql) == expected
 
 
 @pytest.mark.parametrize(("nlq", "sql", "expected"), cases("projection.txt"))

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from nl2sql.agents.checks.candidate import behind_prefill
 from nl2sql.agents.controllers import answer
-from nl2sql.agents.task import join_prefill
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import build_config
 from nl2sql.models.scripted import ScriptedModel
@@ -55,4 +55,4 @@ def test_sql_past_the_limits_is_rejected(controller: str) -> None:
 
 
 def test_a_refused_text_gets_no_prefill() -> None:
-    assert join_prefill("SELECT", bounded("(" * 300)).startswith(REFUSED)
+    assert behind_prefill("SELECT", bounded("(" * 300)).startswith(REFUSED)

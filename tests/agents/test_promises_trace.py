@@ -144,7 +144,7 @@ def test_an_exhausted_loop_asks_once_more_with_the_schema_s_summary(shop: Path) 
     episode, model = play(shop, *FIRST, NO_COUNT, vanilla, config={"max_steps": 2})
     summary = "customers: customer_id, name, city\norders: order_id, customer_id, status, total"
     assert f"Schema:\n{summary}\n\nQuestion: {QUESTION}\nSQL:" in model.sql_prompts()[-1]
-    assert (episode.finish, episode.sql) == ("vanilla", "SELECT COUNT(*) FROM orders;")
+    assert (episode.finish, episode.sql) == ("vanilla", "SELECT COUNT(*) FROM orders ORDER BY 1 LIMIT 5;")
     assert (episode.prefill, episode.raw_sql) == ("SELECT", vanilla)
     assert episode.flags["exhausted_after_success"] is False
 

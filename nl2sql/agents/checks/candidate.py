@@ -16,12 +16,14 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
 from nl2sql.errors import one_line
+from nl2sql.models.http.thinking import CLOSING, OPENING, begun, set_aside
 from nl2sql.sql.bounds import REFUSED, decode_json, past_limits
 from nl2sql.sql.parse import parse_bounded
 from nl2sql.sql.same import same_tokens
@@ -29,14 +31,22 @@ from nl2sql.sql.text import Tree, edited, parse, syntax_error, tokens
 
 _MAX_CHARS = 20_000  # longer output is no answer to "write one query"
 _MAX_SNIPPETS = 8  # code blocks and labelled texts tried in one output
+_MAX_SELECTS = 200  # looked at in one text
 _MAX_STARTS = 12  # SELECTs tried in one text
+_MAX_QUOTES = 2  # tried as the end of SQL in quotes
 _MAX_CUTS = 25  # line ends tried per SELECT
 _MAX_SEMICOLONS = 20  # tried as a statement's end; each costs a reading of the text before it
 _PARSED_CHARS = 200_000  # read by the tokenizer per call, all attempts together; more happens to garbage only
 
-_THINKING = re.compile(r"<think>.*?</think>|\A\s*<think>.*", re.S | re.I)
 _FENCE = re.compile(r"```[ \t]*([A-Za-z0-9_+-]*)[ \t]*\n?(.*?)(?:```|\Z)", re.S)
-_TAGGED = re.compile(r"<(sql|query|answer)>(.*?)(?:</\1>|\Z)", re.S | re.I)
+_TAGGED = re.compile(r"<(\w+)>(.*?)(?:</\1>|\Z)", re.S | re.I)
+_ANSWER_TAG = re.compile("sql|query|final|answer|solution|response|result|output", re.I)  # before others: drafts
+_CALLED_FINAL = re.compile(  # what ends in front of a block; "Alternatively:" does not
+    r"\b(?:final|correct(?:ed|ion)?|revised|fixed|answer)\b[^\n.;`]{0,60}[:\n][\s*#>-]*\Z", re.I
+)
+_QUOTED = re.compile(r"(\"\"\"|'\'\'|[\"'])\s*(?=(?:select|with)\b)", re.I)
+_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.S)
+_ESCAPES = {"n": "\n", "r": "\n", "t": "\t"}  # any other character stands for itself: quotes, Markdown's _ and *
 _LABEL = re.compile(
     r"(?:^|\n)[ \t>*#-]*(?:final |the |sqlite |corrected |generated )*"
     r"(?:sql(?:ite)?(?: ?query| statement)?|query|answer|repaired sql)[ \t*]*:[ \t*]*",
@@ -63,8 +73,9 @@ _ECHO = re.compile(
 )
 _PLACEHOLDER = re.compile(r"\.\.\.|…|<[A-Za-z_ ]+>|\[(?:table|column)[^\]]*\]|\byour (?:sql|query)\b", re.I)
 _BEGINS = re.compile(r"[\s(]*(?:select|with)\b", re.I)
+_STARTS_OVER = re.compile(r"\s*(?:(?:SELECT|WITH)\b|```)", re.I)
 _LEADING_NOISE = re.compile(r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.S)
-_SPECIAL_TOKEN = re.compile(r"<\|[^|>]*\|>.*|</s>.*|<end_of_turn>.*|\[/?INST\].*|```.*", re.S)
+_SPECIAL_TOKEN = re.compile(r"<\|[^|>]*\|>.*|</\w+>.*|<end_of_turn>.*|\[/\w+\].*|\[INST\].*|```.*", re.S)
 _INSIDE = re.compile(r"(?:\(|\b(?:union|all|intersect|except))\Z", re.I)  # what comes before an inner SELECT
 _CONTINUES = re.compile(
     r"\s*(?:[^\w\s`\"#*>\-]|(?:--)|(?:from|where|group|order|having|limit|offset|join|left|right|inner|outer|full|cross"
@@ -93,29 +104,51 @@ def clean_candidate_with_reason(raw_sql: str, dialect: str = "sqlite") -> tuple[
     """
     if past_limits(raw_sql) or raw_sql.startswith(REFUSED):
         return None, "junk"
-    text = _answer(raw_sql) if "think>" in raw_sql.lower() else raw_sql
+    text = _answer(raw_sql)
     if not text.strip(" \t\r\n;`"):
         return None, "empty"
     if len(text) > _MAX_CHARS:
         return None, "junk"
     reasons: list[str] = []
     budget = _Budget(_PARSED_CHARS, dialect)
-    for snippet in itertools.islice(_snippets(text), _MAX_SNIPPETS):
-        sql, reason = _first_statement(snippet, budget)
-        if sql is not None:
-            return sql + ";", "ok"
-        if reason == "multi_statement":
-            return None, reason
-        if reason:
-            reasons.append(reason)
+    for form in dict.fromkeys((text, _unescaped(text))):
+        for snippet in itertools.islice(_snippets(form), _MAX_SNIPPETS):
+            sql, reason = _first_statement(snippet, budget)
+            if sql is not None:
+                return sql + ";", "ok"
+            if reason == "multi_statement":
+                return None, reason
+            if reason:
+                reasons.append(reason)
     return None, _verdict(text, reasons)
 
 
+def behind_prefill(prefill: str, text: str, dialect: str = "sqlite") -> str:
+    """The raw SQL of a turn that ``prefill`` opened: both, or the text alone where the model starts over in it.
+
+    It starts over with a SELECT, a code fence or thoughts, or with a statement in parentheses behind a bare SELECT.
+    """
+    if past_limits(text) or text.startswith(REFUSED) or not prefill or _STARTS_OVER.match(text) or begun(text):
+        return text
+    bare = prefill.split()[-1:] in (["SELECT"], ["select"])
+    return text if bare and _whole(text, _Budget(_PARSED_CHARS, dialect)) else prefill + text
+
+
 def _answer(text: str) -> str:
-    """A text without its thoughts; where the chat template has opened them, all before the closing tag are some."""
-    thought, closed, rest = text.partition("</think>")
-    opened = closed and "<think>" not in thought.lower() and "select" in rest.lower()
-    return _THINKING.sub(" ", rest if opened else text)
+    """A text without its thoughts; where the chat template has opened them, all before their end are some."""
+    if begun(text):
+        return set_aside(text)[1]
+    kept, at = "", 0
+    while (opening := OPENING.search(text, at)) and (closed := CLOSING.search(text, opening.end())):
+        kept, at = f"{kept}{text[at : opening.start()]} ", closed.end()
+    if not at and (closed := CLOSING.search(text)) and "select" in text[closed.end() :].lower():
+        at = closed.end()
+    return kept + text[at:]
+
+
+def _unescaped(text: str) -> str:
+    """A text that was written as the inside of a JSON string, or for Markdown, as it was meant."""
+    return _ESCAPED.sub(lambda at: chr(int(at[1], 16)) if at[1] else _ESCAPES.get(at[2], at[2]), text)
 
 
 @dataclass
@@ -132,32 +165,55 @@ class _Budget:
 
 def _snippets(text: str) -> Iterator[str]:
     """The parts of a model's output that may be SQL, most trustworthy first; the whole text is the last."""
-    if _START.match(text.lstrip(" \t\r\n(")):
+    begins = _START.match(text.lstrip(" \t\r\n("))
+    fences = [match for match in _FENCE.finditer(text) if match.group(1).lower() not in ("json", "python")]
+    final = [
+        match
+        for match in (*_START.finditer(text), *fences)
+        if _CALLED_FINAL.search(text[max(match.start() - 100, 0) : match.start()])
+    ]
+    if final and not (begins and syntax_error(text) is None):  # else it stands in a string
+        yield final[-1].group(2) if final[-1].re is _FENCE else text[final[-1].start() :]
+    if begins:
         yield text
     yield from _from_json(text)
-    stripped = text.strip()
-    if len(stripped) > 1 and stripped[0] == stripped[-1] and stripped[0] in "\"'":
-        yield stripped[1:-1]
-    fences = [match.group(2) for match in _FENCE.finditer(text) if match.group(1).lower() not in ("json", "python")]
-    yield from fences
-    yield from (match.group(2) for match in _TAGGED.finditer(text))
+    yield from _from_quotes(text)
+    yield from (match.group(2) for match in fences)
+    tags = sorted(_TAGGED.finditer(text), key=lambda match: not _ANSWER_TAG.match(match.group(1)))
+    yield from (match.group(2) for match in tags)
     yield from (text[match.end() :] for match in _LABEL.finditer(text))
     yield from (match.group(1) for match in _INLINE_CODE.finditer(text))
     yield text
 
 
 def _from_json(text: str) -> Iterator[str]:
-    """The SQL of ``{"sql": "..."}``, the first object of the text."""
-    at = text.find("{")
-    if at < 0:
-        return
-    try:
-        value, _ = decode_json(text, at)
-    except ValueError:
-        return
-    for key in ("sql", "query", "SQL"):
-        if isinstance(value, dict) and isinstance(value.get(key), str):
-            yield value[key]
+    """The SQL in the first JSON value of the text: under the usual keys first, else any text that begins as SQL."""
+    for match in itertools.islice(re.finditer(r"[\[{]", text), _MAX_SNIPPETS):
+        try:
+            value, _ = decode_json(text, match.start())
+        except ValueError:
+            continue
+        found = [(key not in ("sql", "query", "SQL"), said) for key, said in _texts_in(value) if _BEGINS.match(said)]
+        if found:
+            yield from (said for _, said in sorted(found, key=lambda pair: pair[0]))
+            return
+
+
+def _texts_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value, with the key that it stands under."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else ((key, inner) for inner in value):
+            yield from _texts_in(inner, name)
+
+
+def _from_quotes(text: str) -> Iterator[str]:
+    """What a quotation mark before a SELECT encloses: up to the last mark of the kind, else to the one before."""
+    match = _QUOTED.search(text)
+    if match and not _INSIDE.search(text[: match.start()].rstrip()[-10:]):
+        ends = [at.start() for at in re.finditer(re.escape(match.group(1)), text[match.end() :])]
+        yield from (text[match.end() : match.end() + end] for end in ends[: -_MAX_QUOTES - 1 : -1])
 
 
 def _first_statement(snippet: str, budget: _Budget) -> tuple[str | None, str]:
@@ -196,7 +252,7 @@ def _starts(snippet: str) -> list[tuple[int, bool]]:
     The flag is False for a lower-case "select" in the middle of a line: more likely English than SQL.
     """
     ranked = []
-    for match in _START.finditer(snippet):
+    for match in itertools.islice(_START.finditer(snippet), _MAX_SELECTS):
         at = match.start()
         before = snippet[:at]
         opened = before.rstrip(" \t\r\n(")
@@ -308,12 +364,7 @@ def _checked(body: str, budget: _Budget) -> tuple[str | None, str]:
     """
     if not budget.allows(body):
         return None, "junk"
-    sql, reason = _select_of(body, budget.dialect)
-    if reason.startswith("syntax"):
-        plain = body.replace("\\_", "_").replace("\\*", "*")  # as Markdown escapes them
-        if plain != body:
-            sql, reason = _select_of(plain, budget.dialect)
-    return sql, reason
+    return _select_of(body, budget.dialect)
 
 
 def _select_of(body: str, dialect: str) -> tuple[str | None, str]:
@@ -323,6 +374,7 @@ def _select_of(body: str, dialect: str) -> tuple[str | None, str]:
         stream = tokens(body, dialect)
     if stream is None:
         return None, _syntax_reason(body)
+    stream = [*itertools.takewhile(lambda token: body[token.start : token.start + 2] != "[/", stream)]  # [/SQL]
     while stream and stream[-1].token_type == TokenType.SEMICOLON:
         stream.pop()
     while len(stream) > 2 and _wrapped(stream):

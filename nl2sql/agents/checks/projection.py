@@ -89,7 +89,7 @@ def enforce_projection_contract(sql: str, nlq: str) -> str:
     enumeration = enumerated_fields(nlq)
     if enumeration is None:
         return sql
-    fields, closed = enumeration
+    fields, _ = enumeration
     tree = parse(sql)
     stream = tokens(sql)
     if not isinstance(tree, exp.Select) or stream is None or _uses_ordinals(tree):
@@ -100,7 +100,7 @@ def enforce_projection_contract(sql: str, nlq: str) -> str:
     matched = _match(fields, items)
     if matched is None:
         return sql
-    prunable = closed and not tree.args.get("distinct") and _accounted_for(nlq, fields, tree, matched)
+    prunable = not tree.args.get("distinct") and _accounted_for(nlq, fields, tree, matched)
     owners = {column.table for item in matched for column in item.tree.find_all(exp.Column)}
     kept = [i for i in items if i in matched or not (prunable and _nobody_asked(i, tree, nlq, owners))]
     in_order = iter(matched)

@@ -24,7 +24,7 @@ from nl2sql.models.http.about import about_server, count_remotely, loaded_model,
 from nl2sql.models.http.prompts import CONTINUE, rendered
 from nl2sql.models.http.providers import PROVIDERS
 from nl2sql.models.http.server import LIMIT, NEWER_LIMIT, Server
-from nl2sql.models.http.thinking import CLOSING, DEFAULT_BUDGET, OPENING
+from nl2sql.models.http.thinking import CLOSING, DEFAULT_BUDGET, begun
 from nl2sql.models.http.transport import RequestRefused, Unanswered
 from nl2sql.models.http.wire import read_answers, read_counts
 
@@ -362,4 +362,4 @@ def _opened(data: Any) -> bool:
     choice = data["choices"][0]
     message = choice.get("message")
     text = message.get("content") if isinstance(message, Mapping) else choice.get("text")
-    return isinstance(text, str) and CLOSING in text and not text.lstrip().startswith(OPENING)
+    return isinstance(text, str) and bool(CLOSING.search(text)) and not begun(text)

@@ -6,27 +6,45 @@
 ('', 'SELECT 1')
 
 Servers give it in a field of its own (``reasoning_content``: vLLM, llama.cpp; ``reasoning``: Ollama; blocks of type
-``thinking``: Anthropic), inside the text between ``<think>`` and ``</think>``, or, where the chat template has opened
-the tag, inside the text up to ``</think>``. Not covered: other tags.
+``thinking``: Anthropic), or inside the text: between ``<think>`` and ``</think>``, in marks of the same kind
+(``[THINK]``, ``<seed:think>``, ``<|START_THINKING|>``), in a channel before the final one, or, where the chat template
+has opened the mark, up to its end.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 DEFAULT_BUDGET = 2048  # tokens to think with, beside those of the answer
-OPENING, CLOSING = "<think>", "</think>"
 _FIELDS = ("reasoning_content", "reasoning")
+# What a mark of thoughts is called: <think>, <|end_of_thought|>, <seed:think>
+_ABOUT = r"[\w:-]{0,20}?(?:think|thought|reason|analy[sz]|reflect|scratch|commentary)\w{0,20}"
+_CHANNEL = r"<\|?channel\|?>\s*"
+_MESSAGE = r"(?:[^<\n]*<\|message\|>)?"
+_ENDS = (
+    rf"(?:[<◁]\|?(?:/|end_){_ABOUT}\|?[>▷]|(?-i:\[/THINK\w*\])|<channel\|>|{_CHANNEL}final{_MESSAGE}"
+    r"|assistantfinal)"
+)
+_BEGINS = rf"(?!{_ENDS})(?:[<◁]\|?{_ABOUT}\|?[>▷]|(?-i:\[THINK\w*\])|{_CHANNEL}{_ABOUT}{_MESSAGE})"
+OPENING = re.compile(_BEGINS, re.I)
+CLOSING = re.compile(_ENDS, re.I)
+_OPENED = re.compile(rf"\s*(?:{_BEGINS}|analysis(?=.*assistantfinal))", re.I | re.S)
+
+
+def begun(text: str) -> re.Match[str] | None:
+    """The mark of thoughts that ``text`` begins with."""
+    return _OPENED.match(text)
 
 
 def set_aside(text: str, opened: bool = False) -> tuple[str, str]:
-    """The thoughts in ``text`` and the answer behind them. opened: the chat template has written the opening tag."""
-    thought, closed, answer = text.partition(CLOSING)
-    opened = opened or text.lstrip().startswith(OPENING)
-    if closed or opened:
-        return thought.strip().removeprefix(OPENING).strip(), answer.lstrip()
-    return "", text
+    """The thoughts in ``text`` and the answer behind them. opened: the chat template has written the opening mark."""
+    opening, closed = begun(text), CLOSING.search(text)
+    if not (opening or closed or opened):
+        return "", text
+    thought = text[opening.end() if opening else 0 : closed.start() if closed else len(text)]
+    return thought.strip(), text[closed.end() :].lstrip() if closed else ""
 
 
 def thought_in(message: Mapping[str, Any]) -> str:
