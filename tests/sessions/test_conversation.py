@@ -44,8 +44,7 @@ def conversation(database: Database, **options: Any) -> Conversation:
 
 
 def test_an_edit_that_nobody_could_say_is_told_as_the_answer_that_it_is(database: Database) -> None:
-    config = build_config({"candidates": {"question_model": "http://localhost:1/v1#none"}})  # no adapter says it
-    talk = conversation(database, config=config)
+    talk = conversation(database, config=build_config({}))
     talk.ask(HOW_MANY)
     episode = talk.ask("What are their names?")
     assert episode.flags["session"]["fallback"] and episode.sql.startswith("SELECT name FROM customers")

@@ -164,6 +164,12 @@ def test_what_the_adapter_says_must_keep_the_user_s_words(sales):
     assert failing.fallback == "model: the question model failed: no memory" and failing.edited_sql
 
 
+def test_a_follow_up_loads_no_second_model_unasked(sales):
+    asked = Resources(ScriptedModel([]), sales)
+    resolution = resolve(follow_up("How many of them are fragile?", COUNTED), asked, Config())
+    assert resolution.fallback.startswith("model: smollm2-135m,") and resolution.edited_sql and not resolution.calls
+
+
 @pytest.mark.parametrize("draft", [True, False])
 def test_the_edited_query_stands_beside_the_resolved_question_by_switch(draft, sales):
     resolution = resolve(follow_up("What about Q4?"), resources(sales), config("edit", draft=draft))
