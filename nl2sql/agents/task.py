@@ -149,6 +149,8 @@ class Task:
 
         def ended() -> list[tuple[str, Completion]]:
             completions = call()
+            if thoughts := sum(bool(c.thinking) and not c.text.strip() for c in completions):
+                self.count("only_thoughts", thoughts)
             dialect = self.schema.dialect
             joined = [behind_prefill(prefill, completion.text, dialect) for completion in completions]
             self.likely |= {raw: completion.logprob for raw, completion in zip(joined, completions, strict=True)}
@@ -312,6 +314,9 @@ class Task:
         result = self.result_of(sql)
         if error is None and not result.success:
             error = f"database: {result.error}" if sql else why_none
+        if not sql and (thoughts := self.flags.get("only_thoughts")):
+            error = f"{error}; {thoughts} of the model's answers held thoughts and nothing else: allow it more tokens "
+            error += "(--server thinking=4096), or ask it not to think (--server thinking=0)"
         return Episode(
             question=self.question,
             controller=controller,

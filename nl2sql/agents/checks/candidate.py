@@ -128,7 +128,7 @@ def behind_prefill(prefill: str, text: str, dialect: str = "sqlite") -> str:
 
     It starts over with a SELECT, a code fence or thoughts, or with a statement in parentheses behind a bare SELECT.
     """
-    if past_limits(text) or text.startswith(REFUSED) or not prefill or _STARTS_OVER.match(text) or begun(text):
+    if past_limits(text) or text.startswith(REFUSED) or not text.strip() or _STARTS_OVER.match(text) or begun(text):
         return text
     bare = prefill.split()[-1:] in (["SELECT"], ["select"])
     return text if bare and _whole(text, _Budget(_PARSED_CHARS, dialect)) else prefill + text

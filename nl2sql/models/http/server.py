@@ -23,9 +23,15 @@ from nl2sql.models.http.transport import LineSink, Reply, RequestRefused, Transp
 
 logger = logging.getLogger(__name__)
 
-OPTIONAL = ("seed", "top_p", "stop", "temperature")  # where a refusal names several, the first goes
+OPTIONAL = ("stream_options", "seed", "top_p", "stop", "temperature")  # where a refusal names several, the first goes
 LIMIT, NEWER_LIMIT = "max_tokens", "max_completion_tokens"
+WHOLE = "answers in one piece"
+_STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+_LEAST = re.compile(r"\bmin|least|below|less than|greater|small|>=|\blow\b|\bge\b", re.I)  # of a limit that is too low
+_MOST_LEAST = 1024  # tokens: a server that wants more of a question has another trouble
 _WITHOUT = {  # what follows for a run
+    WHOLE: "they are streamed",
+    "stream_options": "tokens of a streamed answer are estimated",
     "seed": "its samples cannot be drawn again",
     "top_p": "it samples from all tokens",
     "stop": "answers are cut at stop strings here",
@@ -37,6 +43,7 @@ _WITHOUT = {  # what follows for a run
 _NAMED = {  # how a sentence names a field, and not the English word
     **{name: rf"['\"`]{name}['\"`]" for name in ("seed", "stop")},
     **{name: rf"(?<![\w.]){name}(?!\w)" for name in ("top_p", "temperature")},
+    "stream_options": "stream_options|include_usage",
 }
 Request = tuple[str, str, Mapping[str, Any] | None, LineSink | None]
 
@@ -53,6 +60,7 @@ class Server:
         self.foreign = transport.place.provider == "anthropic"  # speaks another interface than OpenAI's
         self._refused: dict[str, None] = {}
         self._took_zero = False  # as a temperature
+        self._least = 0  # tokens that an answer must be allowed
         self._told_lowered = False
         self._lock = threading.Lock()
         self.close, self.without_key = transport.close, transport.without_key
@@ -94,10 +102,13 @@ class Server:
         kept = {name: value for name, value in body.items() if name not in self._refused or name == LIMIT}
         if LIMIT in self._refused and LIMIT in kept:
             kept[NEWER_LIMIT] = kept.pop(LIMIT)
+        kept |= {name: max(kept[name], self._least) for name in (LIMIT, NEWER_LIMIT) if name in kept}
+        if WHOLE in self._refused and lines is None:
+            kept |= {name: value for name, value in _STREAMED.items() if name not in self._refused}
         return method, url, merged(kept, self._body), lines
 
     def _learn(self, refused: RequestRefused, sent: Sequence[Request]) -> bool:
-        """Does the refusal name a field that can be left out? It is left out from then on."""
+        """Does the refusal name a field that can be left out, or sent otherwise? So it is from then on."""
         bodies: dict[str, Any] = {}
         for _, url, body, _ in sent:
             bodies |= body if body is not None and url.endswith("completions") else {}
@@ -105,6 +116,13 @@ class Server:
         field = refused_field(refused.said, refused.field, ours) if refused.status in (400, 422) else ""
         if field == "temperature" and self._took_zero and ours[field] != 0:
             return False  # this value, not the field
+        if not field and refused.status in (400, 422):
+            if "stream" in refused.said.lower() and "stream" not in bodies:
+                field = WHOLE
+            elif least := least_limit(refused.said, ours):
+                self._least = least
+                logger.warning("%s answers with %d tokens at least: so many are allowed it", self.base, least)
+                return True
         if field:
             self.refuse(field)
         return bool(field)
@@ -135,6 +153,20 @@ def refused_field(said: str, field: str, body: Mapping[str, Any]) -> str:
     if field in optional:
         return field
     return next((name for name in optional if re.search(_NAMED[name], said)), "")
+
+
+def least_limit(said: str, body: Mapping[str, Any]) -> int:
+    """The tokens that a refusal of a lower limit asks for, four times as many where it names no number; 0: it is none.
+
+    >>> least_limit("'max_tokens' is below the minimum value: expected >= 16, got 8", {"max_tokens": 8})
+    16
+    """
+    limit = next((name for name in (LIMIT, NEWER_LIMIT) if name in body and re.search(r"max\w*_tokens", said)), "")
+    if not limit or not _LEAST.search(said) or "context" in said or "too large" in said:
+        return 0
+    named = [int(number) for number in re.findall(r"\d+", said) if body[limit] < int(number) <= _MOST_LEAST]
+    least = min(named, default=4 * body[limit])
+    return least if least <= _MOST_LEAST else 0
 
 
 def merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:

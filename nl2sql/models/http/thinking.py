@@ -28,6 +28,7 @@ _ENDS = (
     r"|assistantfinal)"
 )
 _BEGINS = rf"(?!{_ENDS})(?:[<◁]\|?{_ABOUT}\|?[>▷]|(?-i:\[THINK\w*\])|{_CHANNEL}{_ABOUT}{_MESSAGE})"
+SIGNS = ("<", "◁", "[", "analysis")  # without any there is no mark
 OPENING = re.compile(_BEGINS, re.I)
 CLOSING = re.compile(_ENDS, re.I)
 _OPENED = re.compile(rf"\s*(?:{_BEGINS}|analysis(?=.*assistantfinal))", re.I | re.S)
@@ -40,6 +41,8 @@ def begun(text: str) -> re.Match[str] | None:
 
 def set_aside(text: str, opened: bool = False) -> tuple[str, str]:
     """The thoughts in ``text`` and the answer behind them. opened: the chat template has written the opening mark."""
+    if not opened and not any(sign in text for sign in SIGNS):
+        return "", text
     opening, closed = begun(text), CLOSING.search(text)
     if not (opening or closed or opened):
         return "", text

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from nl2sql.errors import Cancelled, ModelError, one_line
 from nl2sql.machine import masked, masked_data
 from nl2sql.models.http.providers import OWN, Place, key_headers
+from nl2sql.models.http.wire import Gathered
 from nl2sql.sql.bounds import load_json
 
 logger = logging.getLogger(__name__)
@@ -188,10 +189,10 @@ class Transport:
                 content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
                 async with self._client[0].stream(method, url, content=content) as response:
                     stream = "text/event-stream" in response.headers.get("content-type", "")
-                    if response.status_code == 200 and stream and lines is not None:
-                        lines.restart()
-                        await self._stream(response, lines)
-                        return None
+                    if response.status_code == 200 and stream:
+                        gathered = Gathered()  # some servers stream whatever they are asked
+                        await self._stream(response, gathered if lines is None else lines)
+                        return masked_data(gathered.data, self._key) if lines is None else None
                     raw = b"".join([part async for part in _parts(response)])
                     return self._checked(response.status_code, response.headers, raw)
         except TimeoutError:
@@ -229,6 +230,7 @@ class Transport:
             ) from None
 
     async def _stream(self, response: Any, lines: LineSink) -> None:
+        lines.restart()
         try:
             await _read_lines(response, lines)
         except RequestRefused:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
 from nl2sql.errors import ModelError, one_line
-from nl2sql.models.http.thinking import set_aside, thought_in
+from nl2sql.models.http.thinking import SIGNS, set_aside, thought_in
 from nl2sql.sql.bounds import load_json
 
 MOST = 10**9  # tokens or milliseconds that a server may report for one answer
@@ -60,16 +60,16 @@ def _answer(choice: Any, stop: Sequence[str], echo: str, opened: bool) -> Answer
     aside = ""
     if isinstance(choice, Mapping) and "message" in choice:
         message = _field(choice, "message", dict)
-        calls, aside = _calls(message.get("tool_calls")), thought_in(message)
+        text, thoughts = said_in(message.get("content"))
+        calls, aside = _calls(message.get("tool_calls")), thought_in(message) or thoughts
+        if isinstance(refusal := message.get("refusal"), str) and refusal and not text:
+            raise ModelError(f"the model refuses to answer: {one_line(refusal, 200)}")
         if "content" not in message and not calls and not aside:
             raise ModelError("the server's answer has no 'content' in its message")
-        text = message.get("content") if message.get("content") is not None else ""
-        if calls and isinstance(text, str):
+        if calls:
             text = "\n".join([*([text] if text.strip() else []), *calls])
     else:
         text = _field(choice, "text", str)
-    if not isinstance(text, str):
-        raise ModelError(f"the server's answer has a {type(text).__name__} as content; expected text")
     if not text.startswith(echo):
         raise ModelError("the server's answer does not begin with the open turn, as its answers did before")
     thinking, said = set_aside(text.removeprefix(echo), opened and not aside)
@@ -77,6 +77,30 @@ def _answer(choice: Any, stop: Sequence[str], echo: str, opened: bool) -> Answer
     finish, alone = finish_of(choice.get("finish_reason")), not cut and not thinking and not aside
     logprob = _logprob(choice.get("logprobs")) if alone else None  # else it counts other tokens too
     return Answer(before_stop, "stop" if cut else finish, logprob, aside or thinking)
+
+
+def said_in(content: Any) -> tuple[str, str]:
+    """A message's content as text, and the thoughts in it. Raises ModelError, for a part of type ``refusal`` too.
+
+    >>> said_in([{"type": "thinking", "thinking": "ages?"}, {"type": "text", "text": "SELECT 1"}])
+    ('SELECT 1', 'ages?')
+    """
+    if content is None or isinstance(content, str):
+        return content or "", ""
+    if not isinstance(content, list) or not all(isinstance(part, Mapping | str) for part in content):
+        raise ModelError(f"the server's answer has a {type(content).__name__} as content; expected text")
+    text = thoughts = ""
+    for part in content:
+        kind = str(part.get("type", "text")) if isinstance(part, Mapping) else "text"
+        inner = next((part[key] for key in ("text", kind) if key in part), None) if isinstance(part, Mapping) else part
+        said, aside = said_in(inner) if inner is None or isinstance(inner, str | list) else ("", "")
+        if kind == "refusal":
+            raise ModelError(f"the model refuses to answer: {one_line(said, 200)}")
+        if kind.endswith("text"):
+            text, thoughts = text + said, thoughts + aside
+        elif kind.startswith(("think", "reason")):
+            thoughts += said + aside
+    return text, thoughts
 
 
 def _calls(calls: Any) -> list[str]:
@@ -151,7 +175,7 @@ class Stream:
         """Forget what came: the request is made again."""
         self._text = self._aside = ""
         self._finish: Finish | None = None
-        self._done = self._cut = False
+        self._done = self._cut = self._marked = False  # marked: it may hold thoughts
         self._logprob: float | None = 0.0
         self.pieces = 0  # about one a token
         self._answered = 0  # of them, behind the thoughts
@@ -169,25 +193,13 @@ class Stream:
         return self._done or self._cut or (self._finish is not None and self.counts.prompt is not None)
 
     def _take(self, payload: str) -> None:
-        try:
-            data = load_json(payload)
-        except ValueError:
-            raise ModelError(f"the server's stream holds a line that is not JSON: {payload[:200]!r}") from None
-        if not isinstance(data, Mapping):
-            raise ModelError(f"the server's stream holds a {type(data).__name__}; expected an object")
-        if failure := data.get("error") or (data.get("object") == "error" and (data.get("message") or "an error")):
-            raise ModelError(f"the server broke off its answer: {str(failure)[:200]}")
+        data, choices = _event(payload)
         if data.get("usage"):
             self.counts = read_counts(data)
-        choices = data.get("choices") or []
-        if not isinstance(choices, list) or not all(isinstance(choice, Mapping) for choice in choices):
-            raise ModelError("the server's stream has choices of another shape than the protocol's")
         for choice in choices[:1]:
             delta = choice.get("delta")
-            piece = delta.get("content") if isinstance(delta, Mapping) else choice.get("text")
-            if piece is not None and not isinstance(piece, str):
-                raise ModelError(f"the server's stream holds a {type(piece).__name__} as text")
-            if aside := thought_in(delta) if isinstance(delta, Mapping) else "":
+            piece, thoughts = said_in(delta.get("content") if isinstance(delta, Mapping) else choice.get("text"))
+            if aside := (thought_in(delta) if isinstance(delta, Mapping) else "") or thoughts:
                 self.pieces += 1
                 self._aside += aside
             if piece:
@@ -202,7 +214,9 @@ class Stream:
         self._text += piece
         if not self._text.startswith(self._echo):
             return
-        _, said = set_aside(self._text[len(self._echo) :], self._opened and not self._aside)
+        body = self._text[len(self._echo) :]
+        self._marked = self._marked or self._opened or any(sign in f"{body[:40]}{piece}" for sign in SIGNS)
+        said = set_aside(body, self._opened and not self._aside)[1] if self._marked else body
         head, self._cut = cut_at(said, self._stop)
         if self._cut:  # what was cut off goes
             self._text = self._text[: len(self._text) - len(said) + len(head)]
@@ -220,6 +234,65 @@ class Stream:
         thinking, said = set_aside(self._text.removeprefix(self._echo), self._opened and not self._aside)
         alone = self.pieces and not self._cut and not thinking and not self._aside
         return Answer(said, finish, self._logprob if alone else None, self._aside or thinking)
+
+
+def _event(payload: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    """A piece of a stream, and its choices. Raises ModelError."""
+    try:
+        data = load_json(payload)
+    except ValueError:
+        raise ModelError(f"the server's stream holds a line that is not JSON: {payload[:200]!r}") from None
+    if not isinstance(data, Mapping):
+        raise ModelError(f"the server's stream holds a {type(data).__name__}; expected an object")
+    if failure := data.get("error") or (data.get("object") == "error" and (data.get("message") or "an error")):
+        raise ModelError(f"the server broke off its answer: {str(failure)[:200]}")
+    choices = data.get("choices") or []
+    if not isinstance(choices, list) or not all(isinstance(choice, Mapping) for choice in choices):
+        raise ModelError("the server's stream has choices of another shape than the protocol's")
+    return data, choices
+
+
+class Gathered:
+    """A streamed answer put together as if it had come whole (``data``), from a server that gives no other."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what came: the request is made again."""
+        self.data: dict[str, Any] = {}
+        self._choices: dict[Any, dict[str, Any]] = {}
+
+    def __call__(self, line: str | None) -> bool:
+        ended = line is not None and line.startswith("data:") and line[5:].strip() == "[DONE]"
+        if line is not None and line.startswith("data:") and not ended and line[5:].strip():
+            data, choices = _event(line[5:].strip())
+            self.data |= {name: value for name, value in data.items() if name != "choices" and value is not None}
+            for choice in choices:
+                whole = self._choices.setdefault(choice.get("index", 0), {})
+                _grow(whole, {"message" if name == "delta" else name: value for name, value in choice.items()})
+            self.data["choices"] = [self._choices[at] for at in sorted(self._choices, key=str)]
+        return ended or (line is None and any(choice.get("finish_reason") for choice in self._choices.values()))
+
+
+_ONCE = ("role", "id", "type", "name")  # fields of a stream that stand for themselves in each piece
+
+
+def _grow(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    """Add a piece of a stream to what came before it: texts and lists go on, objects grow field by field."""
+    for name, value in piece.items():
+        before = whole.get(name)
+        if isinstance(before, dict) and isinstance(value, Mapping):
+            _grow(before, value)
+        elif isinstance(value, list) and all(isinstance(item, Mapping) and "index" in item for item in value) and value:
+            rows = whole.setdefault(name, [])  # tool calls
+            for item in value:
+                row = next((row for row in rows if row["index"] == item["index"]), None)
+                rows.append(dict(item)) if row is None else _grow(row, item)
+        elif name not in _ONCE and isinstance(value, str | list) and isinstance(before, type(value)):
+            whole[name] += value
+        elif value is not None:
+            whole[name] = dict(value) if isinstance(value, Mapping) else value
 
 
 def _field(data: Any, name: str, kind: type) -> Any:
