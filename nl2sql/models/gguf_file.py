@@ -33,7 +33,8 @@ def read_header(path: Path) -> dict[str, Any]:
                 raise ModelError(f"{path} does not begin as a GGUF file does; expected one, as llama.cpp reads it")
             return _Reader(data).pairs()
     except (OSError, ValueError, struct.error, KeyError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read as GGUF ({error or 'it ends too early'}); copy it again") from None
+        why = "it ends too early" if isinstance(error, struct.error) else error
+        raise ModelError(f"{path} cannot be read as GGUF ({why}); fetch it again") from None
 
 
 class _Reader:

@@ -62,11 +62,11 @@ class LlamaCppModel(HttpModel):
     def __init__(self, gguf: Path, *, name: str, batch_size: int = 8, adapter: Path | None = None) -> None:
         if missing := missing_part("xllamacpp"):
             raise ModelError(f"{name} runs on llama.cpp, and {missing}")
+        self.revision = "+".join(weights_revision([file]) for file in (gguf, adapter) if file)
         header = read_header(gguf)
         window, cells = _cells(header, batch_size)
         self.cells, self.cache_bytes = cells, cells * _token_bytes(header)
         self.threads = threads()
-        self.revision = "+".join(weights_revision([file]) for file in (gguf, adapter) if file)
         name = f"{name}+{adapter.resolve().parent.name}" if adapter else name
         settings = {"model": str(gguf), "name": name, "slots": batch_size, "cells": cells, "threads": self.threads}
         self._child = Child(settings | {"adapter": str(adapter or "")})
