@@ -17,9 +17,9 @@ ModelOption = Annotated[
     str,
     typer.Option(
         "--model",
-        help="smollm2-135m (embedded), gemma3-270m, a hub id, a local folder, a .gguf file, scripted:FILE, or a "
-        "server's model: http://HOST/v1#NAME, openai/NAME, anthropic/NAME, ollama/NAME, vllm/NAME, llamacpp/NAME. "
-        "See: nl2sql models list",
+        help="smollm2-135m, qwen2.5-coder-0.5b, -1.5b, gemma3-270m (embedded), a hub id, a folder, a .gguf file, "
+        "scripted:FILE, or a server's model: http://HOST/v1#NAME, openai/NAME, anthropic/NAME, ollama/NAME, vllm/NAME, "
+        "llamacpp/NAME. See: nl2sql models list",
     ),
 ]
 ServerOption = Annotated[

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -24,7 +25,7 @@ def main() -> None:
     parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to understand
     settings: dict[str, Any] = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    threading.Thread(target=_end_with_input, args=(settings["folder"],), daemon=True).start()
     try:
         server = _server(settings)
     except Exception as error:  # noqa: BLE001  the parent is told, whatever it was
@@ -33,7 +34,7 @@ def main() -> None:
     _tell({"address": server.listening_address})
     while os.getppid() == parent:  # another process may hold the other end of our standard input
         time.sleep(PARENT_S)
-    os._exit(0)
+    _end(settings["folder"])
 
 
 def _server(settings: dict[str, Any]) -> Any:
@@ -48,6 +49,7 @@ def _server(settings: dict[str, Any]) -> Any:
     params.port, params.api_keys, params.ui = settings["port"], [settings["key"]], False
     params.sampling.top_k, params.sampling.min_p = 0, 0.0  # temperature and top_p alone, in this order
     params.sampling.samplers = "temperature;top_p"
+    params.warmup = False  # the first row does it
     params.cache_ram_mib, params.cache_idle_slots = 0, False  # which slot holds what is ours to decide
     params.slot_save_path = settings["folder"]
     params.verbosity = 2
@@ -61,8 +63,13 @@ def _tell(data: dict[str, str]) -> None:
     sys.stdout.flush()
 
 
-def _end_with_input() -> None:
+def _end_with_input(folder: str) -> None:
     sys.stdin.read()
+    _end(folder)
+
+
+def _end(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed left it
     os._exit(0)
 
 
