@@ -12,6 +12,8 @@ from nl2sql.eval.rules import get_rule, results_match, suites_match
 from nl2sql.eval.scoring import score
 from nl2sql.interfaces import Question, Row, RunResult
 
+T = 1_700_000_000  # seconds: here 1e-9 of a value are 1.7
+
 
 def result(*rows: Row) -> RunResult:
     return RunResult(True, tuple(f"c{n}" for n in range(len(rows[0]))), rows)
@@ -33,6 +35,10 @@ def result(*rows: Row) -> RunResult:
         ([("1",)], [(1,)], False),
         ([(None,)], [(None,)], True),
         ([(None,)], [("",)], False),
+        ([(T + n * 0.9,) for n in range(30)], [(T + n * 0.9,) for n in range(30, 60)], False),  # a chain, no equals
+        ([(T + n * 0.9, n) for n in range(200)], [(n, T + n * 0.9 + 1e-5) for n in range(199, -1, -1)], True),
+        ([(T + 0.6, "a"), (T + 1.9, "b")], [(T + 1, "a"), (T + 3, "b")], True),  # of a whole number, either way
+        ([(T, "a"), (T + 1, "b"), (T + 1.5, "c")], [(T + 1, "a"), (T, "b"), (T + 1.5, "c")], False),
     ],
 )
 def test_what_makes_two_results_the_same_answer(gold: list[Row], predicted: list[Row], same: bool) -> None:

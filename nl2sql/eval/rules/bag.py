@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from nl2sql.eval.rules.order import gold_order
-from nl2sql.eval.rules.tolerance import close_bag
+from nl2sql.eval.rules.tolerance import close_bag, is_number, numbers_close
 from nl2sql.interfaces import RunResult
 
 log = logging.getLogger(__name__)
@@ -79,13 +79,21 @@ def suites_match(
     exact = _in_order(gold_rows, predicted_rows, keys) if ordered else (gold_rows, predicted_rows)
     if not gold_rows or Counter(exact[0]) == Counter(exact[1]):
         return True
-    snapped = _snapped(gold_rows, predicted_rows)
-    ours, theirs = (_columns(rows) for rows in (_in_order(*snapped, keys) if ordered else snapped))
-    return columns_match(ours, theirs) or (tolerance > ROUND_OFF and close_bag(ours, theirs, tolerance))
+    names, clear = _names(gold_rows, predicted_rows)
+    named = _renamed(gold_rows, names), _renamed(predicted_rows, names)
+    tags = [row[:1] for row in (_in_order(*named, keys)[0] if ordered else [])]
+    ours, theirs = (_columns(rows, tags) for rows in named)
+    if clear and columns_match(ours, theirs):
+        return True
+    if clear and tolerance <= ROUND_OFF:
+        return False
+    return close_bag(_columns(gold_rows, tags), _columns(predicted_rows, tags), tolerance)
 
 
-def _columns(rows: Cells) -> list[Column]:
-    return list(zip(*rows, strict=True))
+def _columns(rows: Cells, tags: Cells) -> list[Column]:
+    """The columns, the first of them ``tags`` (one cell per row) where there are any."""
+    columns = list(zip(*rows, strict=True))
+    return [tuple(tag for (tag,) in tags), *columns[1:]] if tags else columns
 
 
 def _tagged(results: Sequence[RunResult]) -> Cells:
@@ -114,37 +122,35 @@ def _width(result: RunResult) -> int:
     return len(result.columns) or (len(result.rows[0]) if result.rows else 0)
 
 
-def _snapped(gold: Cells, predicted: Cells) -> tuple[Cells, Cells]:
-    """Both with fractional numbers replaced so that those within round-off of each other are equal.
+def _names(gold: Cells, predicted: Cells) -> tuple[dict[float, float], bool]:
+    """(number -> the one that stands for all within round-off of it, whether that is the same as being close).
 
-    Done on both sides together: rounding each side by itself would part neighbours at a rounding boundary. Whole
-    numbers stay as they are; a fractional one becomes the whole number it is within round-off of.
+    Made from both sides together: rounding each side by itself would part neighbours at a rounding boundary. Being
+    close is not transitive: of 0.9 s and 0.9 s more in a row of time stamps the third is close to the second alone.
+    Where there is such a chain, names cannot say which numbers are equal, and rows have to be paired off. Two whole
+    numbers are never close.
     """
-    ours, theirs = set(_fractions(gold)), set(_fractions(predicted))
-    whole = {value for rows in (gold, predicted) for row in rows for value in row if _is_whole(value)}
+    numbers = {v for rows in (gold, predicted) for row in rows for v in row[1:] if is_number(v) and math.isfinite(v)}
+    if all(map(_is_whole, numbers)):
+        return {}, True
     names: dict[float, float] = {}
-    previous = first = math.nan
-    for value in sorted(ours | theirs):
-        if not abs(value - previous) <= ROUND_OFF * abs(value):
-            first = value
-            nearest = round(value)
-            if nearest in whole and abs(nearest - value) <= ROUND_OFF * abs(value):
-                first = nearest
+    first = previous = before = math.inf  # of this group, of all so far, and of the group before
+    clear = True
+    for value in sorted(numbers):
+        if not numbers_close(first, value, ROUND_OFF):
+            first, before = value, previous
+        clear = clear and not numbers_close(before, value, ROUND_OFF)
         names[value] = first
         previous = value
-    return _renamed(gold, names), _renamed(predicted, names)
+    return names, clear
 
 
-def _fractions(rows: Cells) -> Iterator[float]:
-    return (v for row in rows for v in row if isinstance(v, float) and math.isfinite(v) and not v.is_integer())
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value) and value.is_integer())
+def _is_whole(value: float) -> bool:
+    return isinstance(value, int) or value.is_integer()
 
 
 def _renamed(rows: Cells, names: dict[float, float]) -> Cells:
-    return [tuple(names.get(v, v) if isinstance(v, float) else v for v in row) for row in rows]
+    return [tuple(names.get(v, v) if is_number(v) else v for v in row) for row in rows] if names else rows
 
 
 def columns_match(gold: Sequence[Column], predicted: Sequence[Column]) -> bool:

@@ -80,13 +80,13 @@ class _Search:
         return False
 
 
-def _is_number(cell: Any) -> bool:
+def is_number(cell: Any) -> bool:
     return isinstance(cell, int | float)
 
 
 def _kinds(tags: Column, column: Column) -> Counter[Any]:
     """The kinds of a column's cells, which two columns have to share before their numbers are looked at."""
-    return Counter((tag, None if _is_number(cell) else (cell,)) for tag, cell in zip(tags, column, strict=True))
+    return Counter((tag, None if is_number(cell) else (cell,)) for tag, cell in zip(tags, column, strict=True))
 
 
 def _rows_pair_off(gold: Sequence[Column], predicted: Sequence[Column], tolerance: float) -> bool:
@@ -101,8 +101,8 @@ def _by_rest(columns: Sequence[Column]) -> dict[Any, list[Numbers]]:
     """The rows' numbers, by everything else in the row. The tag (column 0) is a number that has to be equal."""
     groups: dict[Any, list[Numbers]] = {}
     for tag, *row in zip(*columns, strict=True):
-        rest = (tag, *(None if _is_number(cell) else (cell,) for cell in row))
-        groups.setdefault(rest, []).append(tuple(cell for cell in row if _is_number(cell)))
+        rest = (tag, *(None if is_number(cell) else (cell,) for cell in row))
+        groups.setdefault(rest, []).append(tuple(cell for cell in row if is_number(cell)))
     return groups
 
 
