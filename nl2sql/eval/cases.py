@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.errors import UsageError
-from nl2sql.eval.rules import RULES, Rule
+from nl2sql.eval.rules import RULES, Rule, placed
 from nl2sql.interfaces import RunResult
 from nl2sql.machine import from_json
 
@@ -107,6 +107,9 @@ class _Judged:
             expected = self._run("gold", rule.prepare(gold))
             about = {"gold_sql": gold, "predicted_sql": predicted, "question": question}
             verdict = rule.verdict([expected], [actual], **about)
+            if verdict is False and rule.ordered:
+                tied = placed(gold, expected, lambda sql: self._run("places", sql))
+                verdict = rule.verdict([tied], [actual], **about)
             if rule.half_points:
                 points = rule.points([expected], [actual], **about)
                 self.points[rule.name] = max(points, self.points.get(rule.name, 0.0))

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.databases.sqlite.batch import ORDERED, ROWS, ROWS_IF_WRONG, Pair, PairsResult, run_pairs
 from nl2sql.databases.sqlite.files import sqlite_file
-from nl2sql.eval.rules import Rule, order_matters
+from nl2sql.eval.rules import Rule, order_matters, placed
 from nl2sql.eval.statements import run_statements
 from nl2sql.eval.ties import ORDER, ROWS_TOO, UNORDERED, Ties
 from nl2sql.interfaces import Database, RunResult
@@ -89,7 +89,10 @@ class PairJudge:
             outcome = self._run_one_by_one(database, table.sql, pairs)
         else:
             outcome = self._run([path], table.sql, pairs)
-        verdicts = [self._on_original(outcome, pair, n, case) for n, (pair, case) in enumerate(zip(pairs, cases))]  # noqa: B905
+        verdicts = [
+            self._on_original(outcome, pair, n, case, path or database)
+            for n, (pair, case) in enumerate(zip(pairs, cases))  # noqa: B905
+        ]
         results = {}
         for text, index in table.places.items():
             if (result := outcome.results.get((0, index))) is not None:
@@ -137,15 +140,32 @@ class PairJudge:
         self.executed += outcome.executed
         return outcome
 
-    def _matches(self, case: QueryPair, gold: RunResult, predicted: RunResult) -> bool:
-        return self._judge(case, [gold], [predicted])
+    def _matching(
+        self, where: Path | Database, case: QueryPair, gold: RunResult, predicted: RunResult
+    ) -> RunResult | None:
+        """The gold's result if the prediction's is right beside it, with its ties where only these say so."""
+        if self._judge(case, [gold], [predicted]):
+            return gold
+        if not self._ordered(case.gold) or not self._judge(replace(case, gold=UNORDERED), [gold], [predicted]):
+            return None
+
+        def run(sql: str) -> RunResult:
+            one: list[Pair] = [(-1, 0, ROWS)]
+            if isinstance(where, Path):
+                return self._run([where], [sql], one).results[0, 0]
+            return self._run_one_by_one(where, [sql], one).results[0, 0]
+
+        tied = placed(case.gold, gold, run)
+        return tied if self._judge(case, [tied], [predicted]) else None
 
     def _judge(self, case: QueryPair, gold: Sequence[RunResult], predicted: Sequence[RunResult]) -> bool:
         return self.rule.judge(
             gold, predicted, gold_sql=case.gold, predicted_sql=case.predicted, question=case.question
         )
 
-    def _on_original(self, outcome: PairsResult, pair: Pair, number: int, case: QueryPair) -> Verdict:
+    def _on_original(
+        self, outcome: PairsResult, pair: Pair, number: int, case: QueryPair, where: Path | Database
+    ) -> Verdict:
         gold, predicted = (outcome.results.get((0, index)) for index in pair[:2])
         verdict = Verdict(
             gold if (0, pair[0]) in outcome.rows_sent or (gold and not gold.success) else None,
@@ -153,9 +173,10 @@ class PairJudge:
         )
         value = outcome.verdict(0, number)
         if value is None and gold is not None and predicted is not None:
-            verdict.right = self._matches(case, gold, predicted)
+            matching = self._matching(where, case, gold, predicted)
+            verdict.right = matching is not None
             verdict.plain = False
-            verdict.on_original = (gold, predicted)
+            verdict.on_original = (matching or gold, predicted)
             if verdict.right and self.rule.joint and _with_columns_as_they_are(self, case, gold, predicted):
                 verdict.plain = True
         else:
@@ -231,10 +252,13 @@ class PairJudge:
             gold, predicted = (outcome.results.get((number, index)) for index in pair[:2])
             if value == 2:
                 continue
-            if value is None and gold is not None and predicted is not None and self._matches(case, gold, predicted):
-                together.append((gold, predicted))
+            matching = None
+            if value is None and gold is not None and predicted is not None:
+                matching = self._matching(files[first + number], case, gold, predicted)
+            if matching is not None and predicted is not None:
+                together.append((matching, predicted))
                 verdict.plain = verdict.plain and (
-                    not self.rule.joint or _with_columns_as_they_are(self, case, gold, predicted)
+                    not self.rule.joint or _with_columns_as_they_are(self, case, matching, predicted)
                 )
                 value = 1
             if value == 1:
@@ -288,8 +312,9 @@ class PairJudge:
                 gold, predicted = (outcome.results.get((number, index)) for index in pair[:2])
                 if gold is None or predicted is None or outcome.verdict(number, 0) == 2:
                     continue
-                if number == 0 or self._matches(case, gold, predicted):
-                    results.append((gold, predicted))
+                matching = self._matching([path, *files][number], case, gold, predicted)
+                if number == 0 or matching is not None:
+                    results.append((matching or gold, predicted))
         return self._judge(case, [pair[0] for pair in results if pair], [pair[1] for pair in results if pair])
 
 

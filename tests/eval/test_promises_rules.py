@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from people import make_database
 
+from nl2sql.benchmarks.check import check_questions
 from nl2sql.benchmarks.layouts import FolderBenchmark
+from nl2sql.eval.cases import run_cases
 from nl2sql.eval.rules import get_rule, results_match, suites_match
 from nl2sql.eval.scoring import score
 from nl2sql.interfaces import Question, Row, RunResult
@@ -95,3 +98,46 @@ def test_ties_that_nobody_ordered_excuse_another_order_and_no_other_rows(
     benchmark = FolderBenchmark("toy", [question], {}, {"people": people}, "here")
     (item,) = score(benchmark, [question], {"1": prediction}, replicas=10).items
     assert (item.ex, item.ts) == (True, robust)
+
+
+def test_texts_that_differ_in_bytes_that_are_no_utf_8_differ(tmp_path: Path) -> None:
+    script = """CREATE TABLE p (id INTEGER, n TEXT);
+        INSERT INTO p VALUES (1, CAST(x'4dfc6c6c6572' AS TEXT)), (2, CAST(x'4df66c6c6572' AS TEXT));"""
+    cases = tmp_path / "cases.json"
+    cases.write_text(
+        json.dumps(
+            [{"schema_sql": script, "gold": "SELECT n FROM p WHERE id = 1", "pred": "SELECT n FROM p WHERE id = 2"}]
+        )
+    )
+    verdicts = run_cases(cases)["cases"][0]["verdicts"]
+    assert not any(verdicts[rule] for rule in ("bag", "bird-set", "bird-soft-f1", "defog-subset"))
+
+
+@pytest.mark.parametrize(
+    ("gold", "prediction", "right"),
+    [
+        ("SELECT m FROM f ORDER BY m", "SELECT m FROM f ORDER BY m, id DESC", True),
+        ("SELECT id, n FROM f ORDER BY n COLLATE NOCASE", "SELECT n, id FROM f ORDER BY lower(n), id DESC", True),
+        ("SELECT r, id FROM f ORDER BY 1 DESC -- trimmed", "SELECT r, id FROM f ORDER BY r DESC, id DESC", True),
+        ("SELECT q, id FROM v UNION SELECT r, id FROM f ORDER BY q", "SELECT q, id FROM v ORDER BY q, id DESC", False),
+        ("SELECT q FROM v WHERE q <> 'x' ORDER BY q;", "SELECT q FROM v WHERE q <> 'x' ORDER BY q, id DESC", True),
+        ("SELECT n, id FROM f ORDER BY n", "SELECT n, id FROM f ORDER BY lower(n), id", False),
+        ("SELECT m FROM f ORDER BY m", "SELECT m FROM f ORDER BY m DESC", False),
+        ("SELECT id FROM f ORDER BY m", "SELECT id FROM f ORDER BY m, id DESC", False),  # the key is not shown
+    ],
+)
+def test_keys_that_the_engine_takes_for_equal_are_a_tie(
+    tmp_path: Path, gold: str, prediction: str, right: bool
+) -> None:
+    script = """CREATE TABLE f (id INTEGER PRIMARY KEY, n TEXT, m TEXT COLLATE NOCASE, r TEXT COLLATE RTRIM);
+        INSERT INTO f VALUES (1, 'B', 'B', 'x'), (2, 'a', 'a', 'x '), (3, 'b', 'b', 'y'), (4, 'A', 'A', 'y ');
+        CREATE VIEW v AS SELECT id, m AS q FROM f;"""
+    folded = make_database(tmp_path / "f.sqlite", script)
+    question = Question("Which?", id="1", db_id="f", gold=(gold,))
+    benchmark = FolderBenchmark("toy", [question], {}, {"f": folded}, "here")
+    (item,) = score(benchmark, [question], {"1": prediction}, replicas=3).items
+    assert (item.ex, item.ts) == (right, right)
+    assert right is False or check_questions(benchmark, [question]) == []
+    cases = tmp_path / "cases.json"
+    cases.write_text(json.dumps([{"schema_sql": script, "gold": gold, "pred": prediction}]))
+    assert run_cases(cases)["cases"][0]["verdicts"]["bag"] is right

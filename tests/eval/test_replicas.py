@@ -236,6 +236,17 @@ def test_a_type_of_any_text_keeps_its_affinity_in_the_shuffled_copy(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("encoding", ["UTF-8", "UTF-16le", "UTF-16be"])
+def test_copies_are_encoded_as_the_original(tmp_path, encoding):
+    original = build(
+        tmp_path / "wide.sqlite",
+        f"PRAGMA encoding='{encoding}'; CREATE TABLE t (n TEXT); INSERT INTO t VALUES ('Zoë'), ('Rio'), ('Nîmes')",
+    )
+    shuffled, replica = shuffled_copies(original, [None])[0], perturbed_replicas(original, 1)[0]
+    assert query(shuffled, "SELECT n FROM t") == [("Nîmes",), ("Rio",), ("Zoë",)]
+    assert query(shuffled, "PRAGMA encoding") == query(replica, "PRAGMA encoding") == [(encoding,)]
+
+
 def test_large_fractional_keys_get_new_neighbours(tmp_path):
     rows = ", ".join(f"({1.2e18 + 1000 * number}, {number})" for number in range(20))
     path = build(tmp_path / "t.sqlite", f"CREATE TABLE t (id REAL PRIMARY KEY, n INT); INSERT INTO t VALUES {rows}")

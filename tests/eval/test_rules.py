@@ -290,6 +290,7 @@ def test_bag_asks_for_one_column_order_on_all_databases_and_spider_for_one_on_ea
         ("SELECT name, id FROM t ORDER BY 2, 1", ("name", "id"), (1, 0)),
         ("SELECT count(*) FROM t GROUP BY c ORDER BY count(*) DESC", ("count(*)",), (0,)),
         ("SELECT b.x AS y, a.y FROM a, b ORDER BY a.y", ("y", "y"), (1,)),  # the qualified one, whatever it is called
+        ("SELECT id, n FROM t ORDER BY n COLLATE NOCASE DESC, 1", ("id", "n"), (1, 0)),
         ("SELECT a.x, b.x FROM a, b ORDER BY x", ("x", "x"), None),  # which of the two?
         ("SELECT b, a AS b FROM t ORDER BY b", ("b", "b"), (1,)),  # the alias, before the column of that name
         ("SELECT a.x, b.x AS x FROM a, b ORDER BY x", ("x", "x"), (1,)),

@@ -225,8 +225,9 @@ class Sandbox:
             except sqlite3.OperationalError as error:
                 if "Could not decode to UTF-8" not in str(error):
                     raise
-                # Lenient decoding costs a Python call per value, so only a database that needs it pays.
-                self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+                # Lenient decoding costs a Python call per value, so only a database that needs it pays. Bytes that
+                # are no UTF-8 are written out, \xfc: texts that differ in them alone stay apart.
+                self.connection.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
                 return self._fetch(statement, max_rows)
         except sqlite3.DatabaseError as error:
             if not self.denied:

@@ -26,7 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.eval.replicas.references import Keys, close_under_foreign_keys, present_keys
-from nl2sql.eval.replicas.shape import HeldForeignKey, TableShape, open_read_only, quoted, read_shapes, table_kinds
+from nl2sql.eval.replicas.shape import (
+    HeldForeignKey,
+    TableShape,
+    encoded,
+    open_read_only,
+    quoted,
+    read_shapes,
+    table_kinds,
+)
 from nl2sql.eval.replicas.values import fresh, is_date, neighbour
 
 log = logging.getLogger(__name__)
@@ -51,7 +59,7 @@ class Perturber:
         self.seed = seed
         with open_read_only(path) as connection:
             self.shapes = {shape.name: shape for shape in read_shapes(connection)}
-            kinds = table_kinds(connection)
+            kinds, self.encoding = table_kinds(connection), encoded(connection)
             self.statements: list[tuple[str, str, str]] = [
                 row
                 for row in connection.execute(
@@ -109,7 +117,8 @@ class Perturber:
         """Write replica ``number`` into the empty file ``target``."""
         connection = sqlite3.connect(target, isolation_level=None)
         try:
-            connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA foreign_keys=OFF;")
+            connection.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {self.encoding}")
+            connection.execute("PRAGMA foreign_keys=OFF")
             connection.execute("BEGIN")
             self._create(connection, ("table", "unique index"))
             for shape in self.shapes.values():

@@ -70,6 +70,11 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
+def encoded(connection: sqlite3.Connection) -> str:
+    """What gives a new file the text encoding of this one, in which texts are sorted, and without which no ATTACH."""
+    return f"PRAGMA encoding='{connection.execute('PRAGMA encoding').fetchone()[0]}';"
+
+
 def table_kinds(connection: sqlite3.Connection) -> dict[str, str]:
     """Table name -> ``table``, ``virtual``, ``shadow`` or ``view``, without SQLite's own.
 

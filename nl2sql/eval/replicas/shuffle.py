@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nl2sql.databases.sqlite.files import WalCopies
-from nl2sql.eval.replicas.shape import declared, open_read_only, quoted, table_kinds
+from nl2sql.eval.replicas.shape import declared, encoded, open_read_only, quoted, table_kinds
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +25,11 @@ def write_shuffled(source: Path, target: Path, *, seed: int | None) -> None:
     SQLite sorts, so memory stays bounded. Virtual tables are not covered (they are left out, and logged).
     """
     with open_read_only(source) as reader:
-        kinds = table_kinds(reader)
+        kinds, encoding = table_kinds(reader), encoded(reader)
     copies = WalCopies()
     connection = sqlite3.connect(target, isolation_level=None, uri=True)
     try:
-        connection.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;")
+        connection.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {encoding}")
         connection.execute("ATTACH ? AS source", (copies.readable(source)[0],))
         connection.create_function("next_key", 0, _keys(seed))
         for name, kind in kinds.items():

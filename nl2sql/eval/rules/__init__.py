@@ -20,7 +20,7 @@ from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import UsageError
 from nl2sql.eval.rules import bag, bird, defog, spider
 from nl2sql.eval.rules.bag import results_match, suites_match
-from nl2sql.eval.rules.order import gold_order, order_keys, order_matters
+from nl2sql.eval.rules.order import gold_order, order_keys, order_matters, placed
 from nl2sql.eval.rules.rule import OwnCompare, Rule
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "gold_order",
     "order_keys",
     "order_matters",
+    "placed",
     "results_match",
     "suites_match",
 ]

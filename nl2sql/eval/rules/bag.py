@@ -2,9 +2,10 @@
 
 Same number of columns, same multiset of rows under one assignment of predicted to gold columns; the order of rows
 counts only where the gold's outermost query has an ORDER BY (see ``order``), and among rows with equal keys only where
-the keys are not in the result. Values: ``1 == 1.0 == TRUE``, NULL equals NULL, text and blobs are equal byte for byte,
-whole numbers exactly; a number with a fractional part equals another number within ``ROUND_OFF`` (relative), so that
-the order in which a SUM adds up does not decide; ``bag~REL`` widens that to ``REL``. Column names are not looked at.
+the keys are not in the result; keys are equal where the engine takes them for equal, if it was asked (``placed``).
+Values: ``1 == 1.0 == TRUE``, NULL equals NULL, text and blobs are equal byte for byte, whole numbers exactly; a number
+with a fractional part equals another number within ``ROUND_OFF`` (relative), so that the order in which a SUM adds up
+does not decide; ``bag~REL`` widens that to ``REL``. Column names are not looked at.
 
 >>> numbers, texts_first = RunResult(True, ("a", "b"), ((1, "x"),)), RunResult(True, ("b", "a"), (("x", 1.0),))
 >>> results_match(numbers, texts_first, ordered=False)
@@ -31,6 +32,7 @@ SEARCH_TRIALS = 200  # columns that it may try at least, however many rows there
 
 Cells: TypeAlias = list[tuple[Any, ...]]  # rows; the first cell is a tag: database, or place in the order
 Column: TypeAlias = tuple[Any, ...]
+Ranks: TypeAlias = Sequence[int | None]  # what the engine said of the gold's rows, in order (``order.placed``)
 
 
 def compare(
@@ -76,12 +78,13 @@ def suites_match(
         if _width(expected) != _width(actual) or len(expected.rows) != len(actual.rows):
             return False
     gold_rows, predicted_rows = _tagged(gold), _tagged(predicted)
-    exact = _in_order(gold_rows, predicted_rows, keys) if ordered else (gold_rows, predicted_rows)
+    ranks = [rank for result in gold for rank in getattr(result, "places", (None,) * len(result.rows))]
+    exact = _in_order(gold_rows, predicted_rows, keys, ranks) if ordered else (gold_rows, predicted_rows)
     if not gold_rows or Counter(exact[0]) == Counter(exact[1]):
         return True
     names, clear = _names(gold_rows, predicted_rows)
     named = _renamed(gold_rows, names), _renamed(predicted_rows, names)
-    tags = [row[:1] for row in (_in_order(*named, keys)[0] if ordered else [])]
+    tags = [row[:1] for row in (_in_order(*named, keys, ranks)[0] if ordered else [])]
     ours, theirs = (_columns(rows, tags) for rows in named)
     if clear and columns_match(ours, theirs):
         return True
@@ -101,18 +104,18 @@ def _tagged(results: Sequence[RunResult]) -> Cells:
     return [(number, *row) for number, result in enumerate(results) for row in result.rows]
 
 
-def _in_order(gold: Cells, predicted: Cells, keys: Sequence[int] | None) -> tuple[Cells, Cells]:
+def _in_order(gold: Cells, predicted: Cells, keys: Sequence[int] | None, ranks: Ranks) -> tuple[Cells, Cells]:
     """Both behind the number of a row's place in the gold's order instead; rows with equal keys share a place."""
-    places = list(_places(gold, keys))
+    places = list(_places(gold, keys, ranks))
     tagged = ([(place, *row[1:]) for place, row in zip(places, rows, strict=True)] for rows in (gold, predicted))
     return next(tagged), next(tagged)
 
 
-def _places(gold: Cells, keys: Sequence[int] | None) -> Iterator[int]:
+def _places(gold: Cells, keys: Sequence[int] | None, ranks: Ranks) -> Iterator[int]:
     number = -1
     previous: tuple[Any, ...] | None = None
-    for row in gold:
-        key = (row[0], *(row[k + 1] for k in keys)) if keys is not None else None
+    for row, rank in zip(gold, ranks, strict=True):
+        key = (row[0], *((row[k + 1] for k in keys) if rank is None else (rank,))) if keys is not None else None
         number += key is None or key != previous
         previous = key
         yield number

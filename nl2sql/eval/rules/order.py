@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nl2sql.interfaces import RunResult
@@ -35,13 +36,15 @@ def order_matters(sql: str, dialect: str = "sqlite") -> bool:
 def order_keys(sql: str, columns: Sequence[str], dialect: str = "sqlite") -> tuple[int, ...] | None:
     """The places of the outermost ORDER BY's keys in the result; None where one of them is not in it.
 
-    A key is found by number, by result name, or as the same expression in the SELECT list.
+    A key is found by number, by result name, or as the same expression in the SELECT list, whatever it is collated by.
     """
-    return _order_keys(sql, tuple(columns), dialect)
+    keys = _order_keys(sql, tuple(columns), dialect)
+    return None if keys is None else tuple(place for place, _ in keys)
 
 
 @remember_short(8192)
-def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, ...] | None:
+def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[tuple[int, str], ...] | None:
+    """The keys' places, each with its COLLATE clause as it is written ("": none)."""
     from sqlglot import expressions as exp
 
     tree = _outermost(sql, dialect)
@@ -56,7 +59,9 @@ def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, 
     aliases = [select.alias.lower() for select in selects]
     places = []
     for ordered in tree.args["order"].expressions:
-        key = ordered.this
+        key, collation = ordered.this, ""
+        if isinstance(key, exp.Collate):
+            key, collation = key.this, f" COLLATE {key.expression.sql(dialect)}"
         text = key.sql(dialect).lower()
         by_alias = isinstance(key, exp.Column) and not key.table and key.name.lower() in aliases
         by_name = isinstance(key, exp.Column) and _may_be_named(key, stars) and names.count(key.name.lower()) == 1
@@ -72,7 +77,7 @@ def _order_keys(sql: str, columns: tuple[str, ...], dialect: str) -> tuple[int, 
             return None
         if not 0 <= place < len(columns):
             return None
-        places.append(place)
+        places.append((place, collation))
     return tuple(places)
 
 
@@ -88,6 +93,32 @@ def gold_order(sql: str, result: RunResult) -> dict[str, Any]:
     """The arguments ``ordered`` and ``keys`` of ``results_match`` for a gold and its result."""
     ordered = order_matters(sql)
     return {"ordered": ordered, "keys": order_keys(sql, result.columns) if ordered else None}
+
+
+@dataclass(frozen=True)
+class Placed(RunResult):
+    """A gold's result with the place of every row in its order, as the engine counts them: ties share one."""
+
+    places: tuple[int, ...] = ()
+
+
+def placed(sql: str, gold: RunResult, run: Callable[[str], RunResult], dialect: str = "sqlite") -> RunResult:
+    """``gold`` with its rows' places, for keys that are equal to the engine and not to us: 'a' and 'A' under NOCASE.
+
+    ``run`` executes a statement where ``sql`` gave ``gold``. The result itself where a key of the order is not shown,
+    or where other rows come back.
+    """
+    keys = _order_keys(sql, tuple(gold.columns), dialect)
+    if not keys:
+        return gold
+    names = ", ".join(f"c{number}" for number in range(len(gold.columns)))
+    order = ", ".join(f"c{place}{collation}" for place, collation in keys)
+    text = sql.rstrip("; \t\r\n")
+    found = run(f"WITH gold({names}) AS (\n{text}\n) SELECT *, dense_rank() OVER (ORDER BY {order}) FROM gold")
+    place_of = {row[:-1]: row[-1] for row in found.rows}
+    if any(row not in place_of for row in gold.rows):
+        return gold
+    return Placed(**vars(gold), places=tuple(place_of[row] for row in gold.rows))
 
 
 @remember_short(256)  # whole trees: what is read off them is kept above
