@@ -86,7 +86,8 @@ def loops(done: Ablation) -> list[dict[str, Any]]:
             continue
         report = done.runs[name].report
         ours, theirs = ({item["id"]: item["ex"] for item in done.runs[cell].report["items"]} for cell in (name, once))
-        test = paired_test(once, ours, theirs)
+        databases = {item["id"]: item["db_id"] for item in report["items"]}
+        test = paired_test(once, ours, theirs, databases.get)
         counts = {key: report["counts"][key] for key in ("finish", "format_errors", "steps")}
         found.append({"cell": name, **counts, **asdict(test)})
     return found
@@ -99,23 +100,26 @@ def markdown(data: dict[str, Any]) -> str:
 
 def loop_rows(data: dict[str, Any]) -> list[list[str]]:
     """The loops' endings and paired tests; the first row is the header."""
-    rows = [["loop", "ended by finish", "otherwise", "format errors", "steps", "against", "won, lost", "p"]]
+    rows = [
+        ["loop", "ended by finish", "otherwise", "format errors", "steps", "against", "won, lost", "p", "p by database"]
+    ]
     for loop in data["loops"]:
         n = loop["n"]
         otherwise = ", ".join(f"{how} {count}" for how, count in loop["finish"].items() if how != "finish")
         ended = f"{100 * loop['finish'].get('finish', 0) / n:.0f}%"
         steps = f"{loop['steps'] / n:.1f}"
-        test = [f"{loop['wins']}, {loop['losses']}", f"{loop['p']:.2g}"]
+        test = [f"{loop['wins']}, {loop['losses']}", f"{loop['p']:.2g}", f"{loop['p_databases']:.2g}"]
         rows.append([loop["cell"], ended, otherwise, str(loop["format_errors"]), steps, loop["against"], *test])
     return rows
 
 
 def metric_rows(data: dict[str, Any]) -> list[list[str]]:
     """Every metric of every cell, and the paired test of EX against the base; the first row is the header."""
-    rows = [["cell", *data["cells"][0]["metrics"], "won, lost", "p (Holm)"]]
+    rows = [["cell", *data["cells"][0]["metrics"], "won, lost", "p (Holm)", "by database (Holm)"]]
     for cell in data["cells"]:
         test = cell["test"]
-        against = [f"{test['wins']}, {test['losses']}", f"{test['p_holm']:.2g}"] if test else ["", ""]
+        ps = [f"{test[name]:.2g}" for name in ("p_holm", "p_databases_holm")] if test else ["", ""]
+        against = [f"{test['wins']}, {test['losses']}" if test else "", *ps]
         rows.append([cell["name"], *map(percent, cell["metrics"].values()), *against])
     return rows
 

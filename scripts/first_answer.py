@@ -282,7 +282,7 @@ def shown(data: Mapping[str, Any]) -> str:
     """One table per controller, and a line per paired test."""
     parts = [table_markdown(rows_of(name, groups)) for name, groups in data["controllers"].items()]
     for name, test in data["tests"].items():
-        outcome = f"{test['wins']} won, {test['losses']} lost, p {test['p']:.2g}"
+        outcome = f"{test['wins']} won, {test['losses']} lost, p {test['p']:.2g}, by database {test['p_databases']:.2g}"
         parts.append(f"{name} against {test['against']}: {outcome}")
     return "\n\n".join(parts)
 

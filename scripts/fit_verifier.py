@@ -238,15 +238,20 @@ def choices(asked: Sequence[Asked], chosen: Mapping[str, Sequence[Chosen]]) -> l
     """EX by the way to choose; the first row is the header."""
     greedy = [any(right and 0 in c.steps for c, right in zip(one.candidates, one.right, strict=True)) for one in asked]
     verdicts = {"greedy": greedy} | {name: [one.right for one in answers] for name, answers in chosen.items()}
-    rows = [["choice", "EX", "won, lost", "p", "verifier ECE, AUC", "regression ECE, AUC"]]
+    rows = [["choice", "EX", "won, lost", "p", "p by database", "verifier ECE, AUC", "regression ECE, AUC"]]
+    databases = [one.db_id for one in asked]
     for name, right in verdicts.items():
         held = [held_for(chosen[name], [one.sure for one in chosen[name]])] if name.startswith("verify") else [""]
         held.append(held_for(chosen[name], confident(chosen[name])) if name in chosen else "")
-        test = paired_test("question", dict(enumerate(right)), dict(enumerate(verdicts["question"])))
-        against = ["", ""] if name == "question" else [f"{test.wins}, {test.losses}", f"{test.p:.2g}"]
+        test = paired_test(
+            "question", dict(enumerate(right)), dict(enumerate(verdicts["question"])), databases.__getitem__
+        )
+        against = [""] * 3
+        if name != "question":
+            against = [f"{test.wins}, {test.losses}", f"{test.p:.2g}", f"{test.p_databases:.2g}"]
         rows.append([name, f"{100 * np.mean(right):.1f}", *against, *held])
     possible = 100 * np.mean([any(one.right) for one in asked])
-    return [*rows, ["one is right", f"{possible:.1f}", "", "", "", ""]]
+    return [*rows, ["one is right", f"{possible:.1f}", *[""] * 5]]
 
 
 def confident(chosen: Sequence[Chosen]) -> list[float]:

@@ -4,8 +4,9 @@
     python scripts/reflection_table.py runs/reflections [--json]
 
 Each cell beside one attempt, with which all of them begin. saved: of its wrong answers, those that the cell has right;
-broken: of its right ones, those that the cell has wrong; p: exact McNemar over both. attempts: queries written for a
-question. Seconds are the model's, without what the response cache answered (``cache: false`` in the grid: all of them).
+broken: of its right ones, those that the cell has wrong; p: exact McNemar over both, and by database. attempts:
+queries written for a question. Seconds are the model's, without what the response cache answered (``cache: false`` in
+the grid: all of them).
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def table(folder: Path) -> list[dict[str, Any]]:
     right, found = sum(before.values()), []
     for name in [FIRST, *sorted(set(cells) - {FIRST})]:
         report, n = cells[name], cells[name]["n"]
-        test = mcnemar((item["ex"], before[item["id"]]) for item in report["items"])
+        test = mcnemar(
+            [(item["ex"], before[item["id"]]) for item in report["items"]], [item["db_id"] for item in report["items"]]
+        )
         found.append(
             {
                 "cell": name,
@@ -67,6 +70,7 @@ def table(folder: Path) -> list[dict[str, Any]]:
                 "broken": test.losses,
                 "right": right,
                 "p": test.p,
+                "p_databases": test.p_databases,
                 **{key: report["metrics"][key] for key in ("VA", EX)},
             }
         )
@@ -85,10 +89,24 @@ def attempts(folder: Path) -> float:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    lines = [["cell", "VA", "EX", "attempts", "saved", "broken", "p", "tokens / question", "seconds / question"]]
+    lines = [
+        [
+            "cell",
+            "VA",
+            "EX",
+            "attempts",
+            "saved",
+            "broken",
+            "p",
+            "p by database",
+            "tokens / question",
+            "seconds / question",
+        ]
+    ]
     for row in rows:
         saved, broken = f"{row['saved']} of {row['wrong']}", f"{row['broken']} of {row['right']}"
-        effect = ["", "", ""] if row["cell"] == FIRST else [saved, broken, f"{row['p']:.2g}"]
+        ps = [f"{row[name]:.2g}" for name in ("p", "p_databases")]
+        effect = [""] * 4 if row["cell"] == FIRST else [saved, broken, *ps]
         cost = [f"{row['tokens']:,}", f"{row['seconds']:.2f}"]
         lines.append([row["cell"], percent(row["VA"]), percent(row[EX]), f"{row['attempts']:.2f}", *effect, *cost])
     return table_markdown(lines)

@@ -163,7 +163,7 @@ def test_the_script_counts_right_answers_errors_and_warnings(place: Path) -> Non
     cells = dict(zip(head, row, strict=True))
     assert (cells["react"], cells["right"], cells["database errors"]) == ("all", "1 of 2", "0 (0%)")
     assert (cells["wrong, warned"], cells["right, warned"]) == ("1 of 1", "0 of 1")
-    assert tables[-1] == "single_shot against react: 1 won, 1 lost, p 1"
+    assert tables[-1] == "single_shot against react: 1 won, 1 lost, p 1, by database 1"
 
 
 def test_what_is_torn_or_asked_otherwise_is_asked_again(place: Path) -> None:

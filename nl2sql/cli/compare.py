@@ -44,7 +44,8 @@ def compare_command(
 ) -> None:
     """Compare two prediction files item by item: wins are items that only A gets right, losses only B.
 
-    Per metric the exact paired McNemar test; then wins and losses by hardness and by feature of the gold, the ids,
+    Per metric two exact paired tests: McNemar's of the questions, and one by database, which says whether A is better
+    on other databases, too; then wins and losses by hardness and by feature of the gold, the ids,
     and which causes of failure moved from A to B. Missing and blank predictions count as wrong. Two run folders are
     compared on the questions that both were asked, of files on those of the whole split.
 
@@ -182,11 +183,12 @@ def _print(sides: dict[str, Any], left_out: dict[str, int], compared: Comparison
     if left_out:
         typer.echo("left out: " + ", ".join(f"{count} {reason}" for reason, count in left_out.items()))
     width = max(len(name) for name in compared.metrics)
-    typer.echo(f"\n{'':{width}} {'n':>6} {'A':>7} {'B':>7} {'A - B':>7} {'wins':>6} {'losses':>6}  p (exact McNemar)")
+    counted = f"{'n':>6} {'A':>7} {'B':>7} {'A - B':>7} {'wins':>6} {'losses':>6}"
+    typer.echo(f"\n{'':{width}} {counted}  p (McNemar)  p by database")
     for name, test in compared.metrics.items():
-        counts = f"{len(test.wins):>6} {len(test.losses):>6}  {test.p:.3g}"
+        counts = f"{len(test.wins):>6} {len(test.losses):>6}  {test.p:>11.3g}  {test.p_databases:.3g}"
         typer.echo(f"{name:{width}} {test.n:>6} {_rates(test.a, test.b)} {counts}")
-    typer.echo(f"\n{compared.metric} by{'':17} {'n':>6} {'A':>7} {'B':>7} {'A - B':>7} {'wins':>6} {'losses':>6}")
+    typer.echo(f"\n{compared.metric} by{'':17} {counted}")
     for grouping, groups in compared.groups.items():
         for value, group in groups.items():
             typer.echo(_group_line(f"{grouping} {value}", group, len(compared.metric) + 20))

@@ -51,7 +51,7 @@ def score_command(
     """Score predictions: VA, EM, EX and TS with 95% intervals, overall and by hardness; why wrong items are wrong.
 
     Missing and blank predictions count as wrong. Items that the benchmark flags as unfit (an empty database, a gold
-    that does not run or returns nothing) are left out and counted. With two files the paired test is added.
+    that does not run or returns nothing) are left out and counted. With two files the paired tests are added.
 
     Examples:
 
@@ -156,5 +156,6 @@ def _print(left_out: dict[str, int], runs: list[tuple[Path, Scores]]) -> None:
     for file, scores in runs[1:]:
         for name, test in first.paired(scores).items():
             typer.echo(
-                f"{name}: {runs[0][0]} against {file}: {test['wins']} wins, {test['losses']} losses, p={test['p']:.3g}"
+                f"{name}: {runs[0][0]} against {file}: {test['wins']} wins, {test['losses']} losses, "
+                f"p={test['p']:.3g}, by database p={test['p_databases']:.3g}"
             )

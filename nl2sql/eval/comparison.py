@@ -23,6 +23,7 @@ class PairedMetric:
     b: float
     n: int
     p: float  # exact McNemar, two-sided
+    p_databases: float  # the same by database (``stats.signs_test``)
     wins: list[str]
     losses: list[str]
 
@@ -92,11 +93,13 @@ def _paired(pairs: Sequence[Pair], verdict: Verdict) -> PairedMetric:
     from nl2sql.eval.stats import mcnemar
 
     verdicts = [(bool(verdict(a)), bool(verdict(b))) for a, b in pairs]
+    test = mcnemar(verdicts, [a.db_id for a, _ in pairs])
     return PairedMetric(
         sum(first for first, _ in verdicts) / len(pairs),
         sum(second for _, second in verdicts) / len(pairs),
         len(pairs),
-        mcnemar(verdicts).p,
+        test.p,
+        test.p_databases,
         [a.id for (a, _), (first, second) in zip(pairs, verdicts, strict=True) if first and not second],
         [a.id for (a, _), (first, second) in zip(pairs, verdicts, strict=True) if second and not first],
     )

@@ -129,13 +129,15 @@ class Scores:
         return groups
 
     def paired(self, other: Scores) -> dict[str, dict[str, Any]]:
-        """Per metric that both have: wins, losses, n and exact McNemar p over the items that both scored."""
+        """Per metric that both have: ``stats.Paired`` as data, over the items that both scored."""
         theirs = {item.id: item for item in other.items}
         pairs = [(item, theirs[item.id]) for item in self.items if item.id in theirs]
         shared = [name for name in self.columns() if name in other.columns()]
         ours = self.columns()
         return {
-            name: mcnemar((bool(ours[name](a)), bool(ours[name](b))) for a, b in pairs).to_dict()
+            name: mcnemar(
+                [(bool(ours[name](a)), bool(ours[name](b))) for a, b in pairs], [a.db_id for a, _ in pairs]
+            ).to_dict()
             for name in shared
             if name not in self.extra
         }

@@ -70,7 +70,7 @@ class Run:
         return self.report["benchmark"], item["db_id"], item["id"]
 
     def paired(self, other: Run) -> dict[str, dict[str, Any]]:
-        """Exact McNemar of this run against another on the questions of both, per metric: wins, losses, n, p.
+        """This run against another on the questions of both, per metric: ``stats.Paired`` as data.
 
         Raises UsageError where no question was asked in both.
         """
@@ -80,7 +80,10 @@ class Run:
             raise UsageError(f"{self.folder} and {other.folder} have no question in common; nothing can be paired")
         names = {name: item_field(name) for name in self.report["metrics"] if name in other.report["metrics"]}
         return {
-            name: mcnemar((bool(a[field]), bool(b[field])) for a, b in both).to_dict() for name, field in names.items()
+            name: mcnemar(
+                [(bool(a[field]), bool(b[field])) for a, b in both], [self.key_of(a)[:2] for a, _ in both]
+            ).to_dict()
+            for name, field in names.items()
         }
 
     def __repr__(self) -> str:

@@ -283,7 +283,7 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
             if metric.startswith("EX"):
                 lines.append(
                     f"{metric} against {control.label}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g}"
-                    f" (exact McNemar{_detectable(test)})"
+                    f" (exact McNemar{_detectable(test)}), by database p = {test['p_databases']:.3g}"
                 )
     for name, column in systems_of(report).items():
         if column["usage"].get("cached_calls"):

@@ -90,7 +90,7 @@ def test_the_table_names_wins_losses_and_causes(folder, files):
     ):
         assert text in shown
     (line,) = [line for line in shown.splitlines() if line.startswith("EX[bag] ") and " by" not in line]
-    assert line.split() == ["EX[bag]", "4", "50.0", "25.0", "+25.0", "2", "1", "1"]
+    assert line.split() == ["EX[bag]", "4", "50.0", "25.0", "+25.0", "2", "1", "1", "1"]
 
 
 def test_a_file_against_itself_moves_nothing(folder, files):

@@ -67,7 +67,7 @@ def test_json_has_the_promised_shape(folder, files):
 def test_two_files_are_compared(folder, files, flags):
     given = [files[flag] if isinstance(flag, int) else flag for flag in flags]
     report = json.loads(run("score", "-b", folder, *given, "--replicas", 3, "--json").stdout)
-    assert report["paired"]["EX[bag]"] == {"wins": 1, "losses": 0, "n": 2, "p": 1.0}
+    assert report["paired"]["EX[bag]"] == {"wins": 1, "losses": 0, "n": 2, "p": 1.0, "p_databases": 1.0}
     assert report["paired"]["TS[bag,perturb,N=3]"]["wins"] == 2
     second = report["runs"][1]
     assert (second["missing"], second["surplus"]) == (["toy-0"], ["far"])

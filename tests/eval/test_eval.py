@@ -266,7 +266,7 @@ def test_each_statement_is_executed_once_per_database(benchmark):
 def test_paired_counts_the_items_that_differ(benchmark):
     good, _ = scored(benchmark, GOLD)
     bad, _ = scored(benchmark, {**GOLD, "q0": "SELECT 4"})
-    assert good.paired(bad)["EX[bag]"] == {"wins": 1, "losses": 0, "n": 6, "p": 1.0}
+    assert good.paired(bad)["EX[bag]"] == {"wins": 1, "losses": 0, "n": 6, "p": 1.0, "p_databases": 1.0}
 
 
 def test_scores_are_plain_data_and_show_themselves(benchmark):

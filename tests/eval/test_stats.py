@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from nl2sql.eval.stats import (
     mcnemar,
     minimum_detectable_effect,
     paired_test,
+    signs_test,
     wilson_interval,
 )
 
@@ -78,6 +80,40 @@ def test_an_interval_prints_as_percent():
     assert str(Interval(0.5, 0.25, 0.75, 8)) == "50.0 [25.0, 75.0]"
 
 
+def test_the_test_by_database_counts_the_changes_of_signs():
+    assert signs_test([5, 3, 4, 2, 1, 0]) == 2 / 32  # all in one direction: of 32 ways two are as far from 0
+    assert signs_test([3, -2, 2]) == 6 / 8  # all but 1 and -1
+    assert signs_test([2, -2]) == signs_test([40]) == signs_test([]) == 1.0
+
+
+@given(st.lists(st.integers(-6, 6), max_size=9))
+def test_the_test_by_database_is_what_enumeration_finds(differences):
+    from itertools import product
+
+    sums = [
+        sum(s * d for s, d in zip(signs, differences, strict=True))
+        for signs in product((-1, 1), repeat=len(differences))
+    ]
+    share = sum(abs(total) >= abs(sum(differences)) for total in sums) / len(sums)
+    assert signs_test(differences) == pytest.approx(share)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30))
+def test_where_every_item_has_a_database_of_its_own_both_tests_are_one(pairs):
+    found = mcnemar(pairs, range(len(pairs)))
+    assert found.p_databases == pytest.approx(found.p) and mcnemar(pairs).p == found.p
+
+
+def test_with_no_true_difference_the_test_by_database_rejects_as_often_as_it_says():
+    rng, rejected = random.Random(45), Counter()
+    for _ in range(1000):
+        leans = [rng.choice((0.25, 0.75)) for _ in range(20)]
+        wins = [(rng.random() < lean, database) for database, lean in enumerate(leans) for _ in range(8)]
+        found = mcnemar([(win, not win) for win, _ in wins], [database for _, database in wins])
+        rejected += Counter(items=found.p < 0.05, databases=found.p_databases < 0.05)
+    assert rejected["items"] > 150 and 25 < rejected["databases"] < 65
+
+
 def test_holm_steps_down():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == [] and holm([0.3]) == [0.3] and holm([0.6, 0.7]) == [1.0, 1.0]
@@ -121,6 +157,7 @@ def test_more_items_and_less_disagreement_show_smaller_effects():
 def test_a_paired_test_says_what_it_could_find_among_so_many_disagreements():
     ours = {n: n < 9 for n in range(40)}
     theirs = {n: n >= 6 and n < 13 for n in range(41)}  # the 41st is of one system alone
-    test = paired_test("theirs", ours, theirs)
+    test = paired_test("theirs", ours, theirs, lambda n: n % 2)
     assert (test.wins, test.losses, test.n) == (6, 4, 40)
+    assert test.p_databases == 2 / 4  # of each database three are won and two lost: 1 and 1
     assert test.difference == 2 / 40 and test.detectable == minimum_detectable_effect(40, 10 / 40)

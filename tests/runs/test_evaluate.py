@@ -113,7 +113,7 @@ def test_dataframe_joins_predictions_and_scores(run: Run) -> None:
     assert len(frame) == 40 and frame["ex"].sum() == 30
     assert list(frame["id"]) == run.manifest["questions"]
     assert "TS[bag" in run._repr_html_()
-    assert run.paired(run)["EX[bag]"] == {"wins": 0, "losses": 0, "n": 40, "p": 1.0}
+    assert run.paired(run)["EX[bag]"] == {"wins": 0, "losses": 0, "n": 40, "p": 1.0, "p_databases": 1.0}
 
 
 def test_manifest_says_what_was_run(run: Run) -> None:

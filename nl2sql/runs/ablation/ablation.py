@@ -51,7 +51,7 @@ class Ablation:
     runs: Mapping[str, Run]
 
     def tests(self, metric: str | None = None) -> dict[str, PairedTest]:
-        """Cell -> its paired test against the base by ``metric`` (default: EX), adjusted over all cells by Holm.
+        """Cell -> its paired tests against the base by ``metric`` (default: EX), adjusted over all cells by Holm.
 
         Raises UsageError for a metric that the runs have not.
         """
@@ -60,8 +60,9 @@ class Ablation:
             name: {item["id"]: bool(item[item_field(chosen)]) for item in run.report["items"]}
             for name, run in self.runs.items()
         }
+        databases = {item["id"]: item["db_id"] for run in self.runs.values() for item in run.report["items"]}
         names = [cell.name for cell in self.cells if cell.name != BASE]
-        tests = adjusted([paired_test(BASE, verdicts[name], verdicts[BASE]) for name in names])
+        tests = adjusted([paired_test(BASE, verdicts[name], verdicts[BASE], databases.get) for name in names])
         return dict(zip(names, tests, strict=True))
 
     def metric(self, name: str | None) -> str:
@@ -291,6 +292,7 @@ def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
             "lost",
             "p",
             "p (Holm)",
+            "by database (Holm)",
             "detects",
             "overrides",
             "repairs",
@@ -301,18 +303,19 @@ def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
     for cell in data["cells"]:
         usage, test = cell["usage"], cell["test"]
         spent = (usage["prompt_tokens"] + usage["completion_tokens"]) / max(1, cell["n"])
-        against = [""] * 6
+        against = [""] * 7
         if test:
             detects = "nothing" if test["detectable"] is None else f"{100 * test['detectable']:.1f}"
             counts = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"])]
-            against = [*counts, f"{test['p']:.3g}", f"{test['p_holm']:.3g}", detects]
+            ps = [f"{test[name]:.3g}" for name in ("p", "p_holm", "p_databases_holm")]
+            against = [*counts, *ps, detects]
         shown = percent(cell["metrics"][name])
         counts = cell["counts"]
         repairs = f"{counts['repairs_accepted']} of {counts['repairs_forced'] + counts['repairs_asked']}"
         looped = [str(counts["overrides"]), repairs]
         rows.append([cell["name"], shown, *against, *looped, f"{spent:,.0f}", f"{usage['seconds']:,.1f}"])
     for kind, metrics in data["control"].items():
-        rows.append([f"single_shot, {kind.replace('_', ' ')}", percent(metrics[name]), *[""] * 10])
+        rows.append([f"single_shot, {kind.replace('_', ' ')}", percent(metrics[name]), *[""] * 11])
     return rows
 
 

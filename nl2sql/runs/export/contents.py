@@ -179,7 +179,7 @@ class Contents:
                 numbers |= {name: found[key] for name, key in names if found[key] is not None}
             numbers |= {f"{before}{name}": report["usage"].get(name, 0) for name in (*USAGE, "seconds")}
         for metric, test in self.run.report.get("paired", {}).items():
-            numbers |= {f"paired/{metric}/{name}": test[name] for name in ("wins", "losses", "p")}
+            numbers |= {f"paired/{metric}/{name}": test[name] for name in ("wins", "losses", "p", "p_databases")}
         return {name: float(value) for name, value in numbers.items()}
 
     def episodes(self) -> Iterator[Exported]:

@@ -15,7 +15,8 @@ from nl2sql.runs.repair_bench.cases import RULE, RepairCase
 
 BASELINE = "error"
 Row: TypeAlias = Mapping[str, Any]
-COLUMNS = ("arm", "model", "n", "repaired", "wrong", "failing", "attempts", "tokens", "s", "points", "won", "lost", "p")
+COLUMNS = ("arm", "model", "n", "repaired", "wrong", "failing", "attempts", "tokens", "s")
+TESTED = ("points", "won", "lost", "p", "by db")
 
 
 def summarise_repairs(cases: Sequence[RepairCase], results: Sequence[Row], baseline: str = BASELINE) -> dict[str, Any]:
@@ -39,7 +40,12 @@ def summarise_repairs(cases: Sequence[RepairCase], results: Sequence[Row], basel
         tables.append(
             about
             | {
-                "arms": _with_tests([_arm(by_id, *name, rows) for name, rows in arms.items()], arms, baseline),
+                "arms": _with_tests(
+                    [_arm(by_id, *name, rows) for name, rows in arms.items()],
+                    arms,
+                    baseline,
+                    {case.id: case.db_id for case in members},
+                ),
                 "by_category": _shares(by_id, arms, "category"),
                 "by_kind": _shares(by_id, arms, "kind"),
             }
@@ -70,7 +76,10 @@ def _arm(cases: Mapping[str, RepairCase], model: str, name: str, rows: Mapping[s
 
 
 def _with_tests(
-    shown: list[dict[str, Any]], arms: Mapping[tuple[str, str], Mapping[str, Row]], baseline: str
+    shown: list[dict[str, Any]],
+    arms: Mapping[tuple[str, str], Mapping[str, Row]],
+    baseline: str,
+    databases: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """The arms with ``test``: against the baseline, adjusted (Holm) over all tests of the group."""
     verdicts = {name: {id: bool(row["success"]) for id, row in rows.items()} for name, rows in arms.items()}
@@ -80,7 +89,7 @@ def _with_tests(
         against = entry["model"] if entry["arm"] != ALONE else (models[0] if models else "")
         if entry["arm"] != baseline and (against, baseline) in verdicts:
             mine = verdicts[entry["model"], entry["arm"]]
-            tests.append(paired_test(baseline, mine, verdicts[against, baseline]))
+            tests.append(paired_test(baseline, mine, verdicts[against, baseline], databases.__getitem__))
             owners.append(entry)
     for entry, test in zip(owners, adjusted(tests), strict=True):
         entry["test"] = asdict(test)
@@ -115,7 +124,7 @@ def repairs_text(summary: Mapping[str, Any]) -> str:
     parts = []
     for group in summary["groups"]:
         head = f"{group['dialect']}, {group['origin']}: {group['n']} failing statements, {group['databases']} databases"
-        parts.append("\n".join([head, "", *tables.table_text([list(COLUMNS), *map(_cells, group["arms"])])]))
+        parts.append("\n".join([head, "", *tables.table_text([[*COLUMNS, *TESTED], *map(_cells, group["arms"])])]))
         names = list(dict.fromkeys(name for entry in group["by_category"] for name in entry["repaired"]))
         rows = [
             [entry["category"], str(entry["n"]), *(_share(entry["repaired"].get(name)) for name in names)]
@@ -125,7 +134,8 @@ def repairs_text(summary: Mapping[str, Any]) -> str:
     notes = [
         f"repaired: the gold's rows ({summary['metric']}), %, with 95% intervals; wrong: executes and gives other rows",
         "attempts: mean over what was repaired; tokens (prompt and completion) and s (seconds): mean over all cases",
-        f"points, won, lost: against {summary['baseline']}; p: exact McNemar, adjusted over a table (Holm)",
+        f"points, won, lost: against {summary['baseline']}; p: exact McNemar; by db: the test by database, which says "
+        "whether one is better; both adjusted over a table (Holm)",
     ]
     broken = sum(entry["model_failures"] for group in summary["groups"] for entry in group["arms"])
     if broken:
@@ -138,9 +148,10 @@ def _cells(entry: Mapping[str, Any]) -> list[str]:
     interval = f"{_share(repaired['value'])} [{_share(repaired['low'])}, {_share(repaired['high'])}]"
     tokens = entry["prompt_tokens"] + entry["completion_tokens"]
     attempts = "-" if entry["attempts"] is None else f"{entry['attempts']:.2f}"
-    tested = ["", "", "", ""]
+    tested = [""] * len(TESTED)
     if test is not None:
-        tested = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"]), f"{test['p_holm']:.2g}"]
+        ps = [f"{test[name]:.2g}" for name in ("p_holm", "p_databases_holm")]
+        tested = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"]), *ps]
     shares = [_share(entry[name]["value"]) for name in ("wrong", "failing")]
     costs = [attempts, f"{tokens:.0f}", f"{entry['seconds']:.2f}"]
     return [entry["arm"], entry["model"] or "-", str(entry["n"]), interval, *shares, *costs, *tested]

@@ -70,7 +70,7 @@ def collect(folders: Iterable[str | Path]) -> Collected:
     order = ("VA", "EM", "EX", "TS")
     metrics.sort(key=lambda name: next((i for i, start in enumerate(order) if name.startswith(start)), len(order)))
     (first, baseline), *others = runs.items()
-    tests = {label: paired_test(first, right_of(run), right_of(baseline)) for label, run in others}
+    tests = {label: paired_test(first, right_of(run), right_of(baseline), _database_of) for label, run in others}
     tests = {label: test for label, test in tests.items() if test.n}  # not of other questions than the first run's
     by_label = dict(zip(tests, adjusted(list(tests.values())), strict=True))
     systems = [_system(label, run, by_label.get(label)) for label, run in runs.items()]
@@ -97,6 +97,10 @@ def _cells_of(folder: Path) -> list[Path]:
     return cells
 
 
+def _database_of(key: QuestionKey) -> tuple[str, str]:
+    return key[:2]
+
+
 def right_of(run: Run, key: str = "ex") -> dict[QuestionKey, bool]:
     """Question -> was it right, for the run (``ex``) or one of its controls (``ex_single_shot``, ...)."""
     return {run.key_of(item): bool(item[key]) for item in run.report["items"] if key in item}
@@ -104,7 +108,7 @@ def right_of(run: Run, key: str = "ex") -> dict[QuestionKey, bool]:
 
 def _system(label: str, run: Run, against_first: PairedTest | None) -> System:
     report, control = run.report, right_of(run, "ex_single_shot")
-    against_control = paired_test("single_shot", right_of(run), control) if control else None
+    against_control = paired_test("single_shot", right_of(run), control, _database_of) if control else None
     numbers = (report["n"], report["metrics"], report["usage"], report["by_hardness"])
     return System(label, False, *numbers, against_control, against_first)
 

@@ -116,7 +116,7 @@ def test_the_table_has_runs_controls_and_tests(runs: tuple[Path, Path]) -> None:
         (better.against_control, Run.load(runs[1]).report["paired"]["EX[bag]"]),
     ):
         assert found is not None
-        assert (found.wins, found.losses, found.p) == (wanted["wins"], wanted["losses"], wanted["p"])
+        assert {name: getattr(found, name) for name in wanted} == wanted
     assert collected.systems[0].against_first is None
 
 
