@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 from people import make_database
 
+from nl2sql.benchmarks.layouts import FolderBenchmark
 from nl2sql.eval.replicas import _build, perturb, perturbed_replicas
 from nl2sql.eval.replicas.perturb import Perturber
 from nl2sql.eval.replicas.references import close_under_foreign_keys
 from nl2sql.eval.replicas.shape import read_shapes
+from nl2sql.eval.scoring import score
+from nl2sql.interfaces import Question
 
 TABLES = """
 CREATE TABLE log (a TEXT, b TEXT);
@@ -204,3 +208,98 @@ def test_a_replica_whose_writing_fails_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space left"):
         _build(whole, half)
     assert list(tmp_path.iterdir()) == []
+
+
+SMALL = """CREATE TABLE t (id INTEGER PRIMARY KEY, age INT, price REAL, name TEXT, at TEXT, day TEXT, low INT);
+    INSERT INTO t VALUES (1, 30, 2.5, 'Ada', '12:30', '5/31/2019', 0), (2, 41, 7.25, 'Ben', '09:05', '12/1/2020', 3),
+      (3, 25, 2.5, 'Cai', '23:59', '1/2/2021', 0), (4, 41, 1.0, 'Ben', '00:15', '2/28/2019', 7);"""
+
+
+@pytest.mark.parametrize("aggregate", ["max", "min"])
+@pytest.mark.parametrize("column", ["age", "price", "name", "at", "day", "low"])
+def test_no_end_of_a_column_is_the_same_in_all_replicas(
+    column: str, aggregate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    small = make_database(tmp_path / "small.sqlite", SMALL)
+    ends = [values(file, f"SELECT {aggregate}({column}) FROM t") for file in (small, *perturbed_replicas(small, 10))]
+    assert any(end != ends[0] for end in ends)
+
+
+def test_an_end_that_many_cells_hold_goes_where_nothing_is_beyond_it(original: Path) -> None:
+    with opened(original) as connection:
+        connection.executescript("CREATE TABLE n (x INT); INSERT INTO n SELECT rowid % 3 FROM parents")
+    lows = [values(file, "SELECT min(x) FROM n")[0] for file in perturbed_replicas(original, 10)]
+    assert set(lows) == {0, 1}
+
+
+def test_dates_and_times_are_written_as_in_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    small = make_database(tmp_path / "small.sqlite", SMALL)
+    for column, form in (("at", "%H:%M"), ("day", "%m/%d/%Y")):
+        held = [v for file in perturbed_replicas(small, 20) for v in values(file, f"SELECT {column} FROM t") if v]
+        assert set(held) - set(values(small, f"SELECT {column} FROM t")), "none moved"
+        for value in held:
+            time.strptime(value, form)
+
+
+@pytest.mark.parametrize(("child", "parent"), [("TEXT", "INTEGER"), ("INTEGER", "TEXT"), ("BLOB", "REAL")])
+def test_a_reference_between_types_that_compare_equal_loses_no_rows(
+    child: str, parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    script = f"""CREATE TABLE p (id {parent} PRIMARY KEY); CREATE TABLE c (p {child} PRIMARY KEY REFERENCES p, n INT);
+        {FROM_1_TO.format(60)} p SELECT i FROM n; INSERT INTO c SELECT id, id FROM p;"""
+    if child == "BLOB":
+        script = script.replace("SELECT id, id", "SELECT CAST(CAST(id AS INTEGER) AS TEXT), id")
+    for replica in perturbed_replicas(make_database(tmp_path / "typed.sqlite", script), 5):
+        assert counted(replica, "SELECT 1 FROM c") >= 43  # 54 kept, less those whose parent went; some are added
+        assert counted(replica, "PRAGMA foreign_key_check") == 0
+
+
+def test_shares_are_those_that_the_page_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    plain = ", ".join(f"x{n} INT" for n in range(40))
+    script = f"""CREATE TABLE p (id INTEGER PRIMARY KEY); {FROM_1_TO.format(500)} p SELECT i FROM n;
+        CREATE TABLE free (id INTEGER PRIMARY KEY, p INTEGER REFERENCES p, was INTEGER REFERENCES p);
+        INSERT INTO free SELECT id, id, id FROM p;
+        CREATE TABLE held (id INTEGER PRIMARY KEY, p INTEGER NOT NULL REFERENCES p, was INTEGER REFERENCES p);
+        INSERT INTO held SELECT id, id, id FROM p;
+        CREATE TABLE wide (id INTEGER PRIMARY KEY, {plain});
+        {FROM_1_TO.format(200)} wide SELECT i, {", ".join(["i"] * 40)} FROM n;"""
+    monkeypatch.setattr(perturb._Table, "_duplicates", lambda *_: [])
+    original = make_database(tmp_path / "shares.sqlite", script)
+    source = Perturber(original, seed="0")
+    shuffled = nulls = moved = held = rows = differing = 0
+    for number in range(6):
+        source.write(tmp_path / f"{number}.sqlite", number)
+        file = tmp_path / f"{number}.sqlite"
+        rows += counted(file, "SELECT 1 FROM free")
+        nulls += counted(file, "SELECT 1 FROM free WHERE p IS NULL")
+        held += counted(file, "SELECT 1 FROM held WHERE p <> was")
+        moved += counted(file, "SELECT 1 FROM free WHERE p <> was")
+        for n in range(40):
+            together = counted(file, f"SELECT 1 FROM wide WHERE abs(x{n} - x{(n + 1) % 40}) < 3")
+            shuffled += together < counted(file, "SELECT 1 FROM wide") / 4
+            differing += counted(file, f"SELECT x{n} FROM wide GROUP BY 1 HAVING count(x{n}) > 1")
+    assert 0.03 < nulls / rows < 0.08
+    assert 0.3 < moved / rows < 0.55 and 0.3 < held / rows < 0.55  # of both columns 20%, and whose parent has gone
+    assert 0.3 < shuffled / 240 < 0.6  # one of two neighbours, of a quarter: 44%
+    assert differing == 0  # numbers that differ stay different
+
+
+def test_a_replica_on_which_ties_decide_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NL2SQL_CACHE", str(tmp_path / "cache"))
+    script = f"""CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, size TEXT);
+        {FROM_1_TO.format(12)} t SELECT i, 'n' || i, 'size ' || char(64 + i) FROM n;"""
+    tied = make_database(tmp_path / "tied.sqlite", script)
+    gold = "SELECT name FROM t ORDER BY size LIMIT 6"
+    question = Question("Which?", id="1", db_id="t", gold=(gold,))
+    benchmark = FolderBenchmark("toy", [question], {}, {"t": tied}, "here")
+    (item,) = score(benchmark, [question], {"1": gold.replace("size", "size, id DESC")}, replicas=20).items
+    assert item.ex and item.ts and item.ts_replicas is not None and 0 < item.ts_replicas < 20
+
+
+def values(file: Path, sql: str) -> list[object]:
+    with opened(file) as connection:
+        return [row[0] for row in connection.execute(sql)]

@@ -38,7 +38,11 @@ def result(*rows: Row) -> RunResult:
         ([("1",)], [(1,)], False),
         ([(None,)], [(None,)], True),
         ([(None,)], [("",)], False),
-        ([(T + n * 0.9,) for n in range(30)], [(T + n * 0.9,) for n in range(30, 60)], False),  # a chain, no equals
+        (
+            [(T + 0.05 + n * 0.9,) for n in range(30)],
+            [(T + 0.05 + n * 0.9,) for n in range(30, 60)],
+            False,
+        ),  # a chain, no equals
         ([(T + n * 0.9, n) for n in range(200)], [(n, T + n * 0.9 + 1e-5) for n in range(199, -1, -1)], True),
         ([(T + 0.6, "a"), (T + 1.9, "b")], [(T + 1, "a"), (T + 3, "b")], True),  # of a whole number, either way
         ([(T, "a"), (T + 1, "b"), (T + 1.5, "c")], [(T + 1, "a"), (T, "b"), (T + 1.5, "c")], False),

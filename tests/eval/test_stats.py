@@ -32,6 +32,11 @@ def test_few_databases_fall_back_to_items_and_say_so():
     assert (interval.low, interval.high) == pytest.approx((wilson_interval(0.5, 20).low, wilson_interval(0.5, 20).high))
 
 
+@pytest.mark.parametrize(("databases", "method"), [(1, "wilson"), (9, "wilson"), (10, "clustered"), (30, "clustered")])
+def test_fewer_than_ten_databases_are_too_few_to_cluster_by(databases, method):
+    assert clustered_interval([n % 2 == 0 for n in range(90)], [n % databases for n in range(90)]).method == method
+
+
 def test_correlated_databases_widen_the_interval():
     apart = clustered_interval([i % 2 == 0 for i in range(200)], [i % 20 // 2 for i in range(200)])
     together = clustered_interval([i % 20 < 10 for i in range(200)], [i % 20 for i in range(200)])

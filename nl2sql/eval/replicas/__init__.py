@@ -24,7 +24,7 @@ from nl2sql.databases.sqlite.vetting import rows_deadline
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.machine import cache_dir
 
-METHOD = "perturb-3"  # part of every cache key: change it whenever the same input is to give other replicas
+METHOD = "perturb-4"  # part of every cache key: change it whenever the same input is to give other replicas
 SHUFFLE_METHOD = "shuffle-2"
 ROWS_PER_S = 1000  # rows that are written at least, whatever the constraints that they are checked against
 

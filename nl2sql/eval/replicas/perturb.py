@@ -5,11 +5,14 @@ Method (change ``METHOD`` with it), per table, parents before children, all draw
 - 10% of the rows are dropped; keys stay on their row, everything else is moved to other rows; a quarter of the
   plain columns are shuffled by themselves; 15% of the plain cells change: 60% to another of the column's own
   values, 25% to a neighbour, 15% to NULL where that is allowed;
-- numbers and dates that are all different in the original get no value that is there already, so that an order by
-  them, or their largest, stays (nearly always) unambiguous;
+- each with probability 1/2, a cell of every plain column gets a value above the column's largest, another one below its
+  smallest: of no column is the MAX a constant;
+- numbers, dates and times that are all different in the original get no value that is there already, so that an order
+  by them, or their largest, stays (nearly always) unambiguous;
 - 20% of the foreign keys are pointed at another parent, 5% set to NULL where allowed; what dangles at the
   end, within a table or round a cycle, becomes NULL where allowed, else the key of another row (``references``);
-- 10% of the rows are added again, under fresh keys where the table has any; the order of rows is shuffled.
+- 10% of the rows are added again, under fresh keys where the table has any, half of them with such numbers changed; the
+  order of rows is shuffled.
 A row that a constraint refuses is left out; where more than half are refused, the original rows are added.
 
 >>> max_rows(100)
@@ -25,6 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from nl2sql.eval.replicas.moments import read_moments
 from nl2sql.eval.replicas.references import Keys, close_under_foreign_keys, present_keys
 from nl2sql.eval.replicas.shape import (
     HeldForeignKey,
@@ -35,7 +39,7 @@ from nl2sql.eval.replicas.shape import (
     read_shapes,
     table_kinds,
 )
-from nl2sql.eval.replicas.values import fresh, is_date, neighbour
+from nl2sql.eval.replicas.values import beyond, fresh, is_date, neighbour
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +169,19 @@ class _Table:
         self.keys = {column for columns in self.unique for column in columns}
         self.linked = {column for key in shape.foreign_keys for column in key.columns}
         self.plain = [c for c in range(len(shape.names)) if c not in self.keys and c not in self.linked]
-        self.scales = {c: present for c in self.plain if (present := _scale(self.original, c))}
+        self.moments = {c: read_moments(row[c] for row in self.original if row[c] is not None) for c in self.plain}
+        self.scales = {c: present for c in self.plain if (present := self._scale(c))}
+
+    def _scale(self, column: int) -> set[Any]:
+        """The column's values where they are three or more numbers, dates or times, all different; else nothing."""
+        values = [row[column] for row in self.original if row[column] is not None]
+        distinct, moments = set(values), self.moments[column]
+        if len(values) < 3 or len(distinct) < len(values):
+            return set()
+        known = all(isinstance(v, int | float) for v in values) or all(
+            is_date(v) or (moments is not None and moments.read(str(v)) is not None) for v in values
+        )
+        return distinct if known else set()
 
     def fill(self, connection: sqlite3.Connection) -> None:
         """Perturb the rows and insert them."""
@@ -206,6 +222,7 @@ class _Table:
     def _change_column(self, rows: list[Row], column: int) -> None:
         rng = self.rng
         own = [row[column] for row in self.original if row[column] is not None]
+        moments = self.moments[column]
         flag = len({value for value in own[:1000] if not isinstance(value, bytes)}) <= 2
         for place in self._some(len(rows), 0.15):
             kind, value = rng.random(), rows[place][column]
@@ -214,16 +231,40 @@ class _Table:
             elif column in self.scales:
                 self._move_on_scale(rows[place], column)
             elif kind >= 0.6 and not flag and value is not None:
-                rows[place][column] = neighbour(value, own, rng)
+                rows[place][column] = neighbour(value, own, rng, moments)
             elif own:
                 rows[place][column] = rng.choice(own)
+        if not flag:
+            self._move_ends(rows, column)
+
+    def _move_ends(self, rows: list[Row], column: int) -> None:
+        """A value beyond each end, or, where there is none, the end's own cells take other values."""
+        held = [row for row in rows if row[column] is not None]
+        values = [row[column] for row in held]
+        numbers = all(isinstance(value, int | float) for value in values)
+        if not numbers and not all(isinstance(value, str) for value in values):
+            return
+        for up in (True, False):
+            if len(set(values)) < 2 or self.rng.random() < 0.5:
+                continue
+            low, high = min(values), max(values)
+            end, other = (high, low) if up else (low, high)
+            moved = beyond(end, other, up, self.moments[column])
+            if moved is not None:
+                self.scales.get(column, set()).add(moved)
+                self.rng.choice(held)[column] = moved
+            elif column not in self.scales:
+                others = [value for value in values if value != end]
+                for row in held:
+                    row[column] = self.rng.choice(others) if row[column] == end else row[column]
+            values = [row[column] for row in held]
 
     def _move_on_scale(self, row: Row, column: int) -> None:
         """Another number or date that the column does not hold yet; after five tries, no change."""
         if row[column] is None:
             return
         for _ in range(5):
-            moved = neighbour(row[column], (), self.rng)
+            moved = neighbour(row[column], (), self.rng, self.moments[column])
             if moved not in self.scales[column]:
                 self.scales[column].add(moved)
                 row[column] = moved
@@ -240,12 +281,16 @@ class _Table:
             draw = rng.random()
             if None in current:
                 continue
+            now = parent.compared(key.parent_columns, current)
             if nullable and draw < 0.05:
                 target: tuple[Any, ...] = (None,) * len(key.columns)
-            elif (draw < 0.25 and not in_key) or parent.compared(key.parent_columns, current) not in exists:
+            elif (0.05 <= draw < 0.25 and not in_key) or now not in exists:
                 if not known:
                     continue  # no parent at all: closing under foreign keys decides
-                target = rng.choice(known)
+                place = rng.randrange(len(known))
+                if parent.compared(key.parent_columns, known[place]) == now:
+                    place -= 1
+                target = known[place]
             else:
                 continue
             for column, value in zip(key.columns, target, strict=True):
@@ -338,13 +383,3 @@ def _copy_virtual(connection: sqlite3.Connection, name: str, rows: Sequence[Sequ
 
 def _all_distinct(rows: Sequence[Row], columns: tuple[int, ...]) -> bool:
     return len({tuple(row[c] for c in columns) for row in rows}) == len(rows)
-
-
-def _scale(rows: Sequence[Row], column: int) -> set[Any]:
-    """The column's values where they are three or more numbers or dates, all different; else nothing."""
-    values = [row[column] for row in rows if row[column] is not None]
-    distinct = set(values)
-    if len(values) < 3 or len(distinct) < len(values):
-        return set()
-    kinds = {"number" if isinstance(v, (int, float)) else is_date(v) for v in values}
-    return distinct if kinds in ({"number"}, {True}) else set()

@@ -44,8 +44,8 @@ class TableShape:
         return self.collations[column] if self.collations else ""
 
     def compared(self, columns: Iterable[int], values: Iterable[Any]) -> tuple[Any, ...]:
-        """``values`` in a form that is equal for those that are equal in ``columns``, whose collations decide."""
-        return tuple(as_compared(v, self.collation(c)) for c, v in zip(columns, values, strict=True))
+        """``values`` in a form that is equal for what is equal in ``columns``, by their types and collations."""
+        return tuple(as_compared(v, self.collation(c), self.types[c]) for c, v in zip(columns, values, strict=True))
 
     def column_list(self, columns: Iterable[int] | None = None) -> str:
         return ", ".join(quoted(self.names[c]) for c in (range(len(self.names)) if columns is None else columns))

@@ -24,7 +24,7 @@ from typing import Any
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.machine import cache_dir
 
-METHOD = "suite-7"  # part of every cache key: change it whenever the same input is to give another suite
+METHOD = "suite-8"  # part of every cache key: change it whenever the same input is to give another suite
 
 __all__ = ["METHOD", "Suite", "SuiteOrder", "build_suites", "suite_databases", "suite_fingerprint"]
 

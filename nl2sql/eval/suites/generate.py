@@ -3,8 +3,9 @@
 ``Generator(source, hints, seed)`` gives candidate ``number`` as rows per table. Every candidate has a profile of its
 own (rows, NULLs, ties, duplicates, how children spread over parents, which table is empty). Values are the column's
 own, the constants of the golds and of their neighbours, and values just beside those; rows satisfy all conditions of
-a gold, or all but one. Declared keys stay unique, foreign keys refer, NOT NULL holds; a CHECK is left to SQLite, which
-ignores the row (``images.store``). The rows of a table rest on the seed, the number, and the tables it refers to.
+a gold, or all but one. Declared keys stay unique, foreign keys refer (round a cycle of tables, too), NOT NULL holds; a
+CHECK is left to SQLite, which ignores the row (``images.store``). The rows of a table rest on the seed, the number, and
+the tables it refers to.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 
 from nl2sql.eval.suites.hints import Cell, Hints
 from nl2sql.eval.suites.profiles import profile
-from nl2sql.eval.suites.source import Row, SourceDatabase
+from nl2sql.eval.suites.source import Row, SourceDatabase, TableSource
 from nl2sql.eval.suites.table_rows import TableRows
 
 
@@ -47,7 +48,32 @@ class Generator:
             if whole or name in self.needed:
                 rng = random.Random(f"{self.seed}/{number}/{name}")
                 done[name] = TableRows(self, table, made, rng, done, focus).fill()
+        for table in self.source.tables:
+            if table.name.lower() in done:
+                self._refer_ahead(table, made.number, done)
         return {table.name: done[table.name.lower()] for table in self.source.tables if table.name.lower() in done}
+
+    def _refer_ahead(self, table: TableSource, number: int, done: dict[str, list[Row]]) -> None:
+        """Point the references round a cycle, made before the rows that they are to refer to, at those."""
+        places = {name: place for place, name in enumerate(done)}
+        name = table.name.lower()
+        for key in table.foreign_keys:
+            if places.get(key.parent.lower(), -1) <= places[name]:
+                continue
+            rng = random.Random(f"{self.seed}/{number}/{name}/{key.columns}")
+            parents = [tuple(row[c] for c in key.parent_columns) for row in done[key.parent.lower()]]
+            parents = rng.sample(parents, len(parents))
+            single = any(set(columns) <= set(key.columns) for columns in table.unique)
+            rows = []
+            for row in done[name]:
+                set_here = None not in [row[c] for c in key.columns]
+                if set_here and parents:
+                    parent = dict(zip(key.columns, parents.pop() if single else rng.choice(parents), strict=True))
+                    row = tuple(parent.get(c, value) for c, value in enumerate(row))
+                elif set_here:
+                    continue
+                rows.append(row)
+            done[name] = rows
 
     def related(self, cell: Cell) -> list[Cell]:
         return self._shared.get(self.hints.root(cell), [cell]) if cell in self.hints.linked else [cell]

@@ -310,6 +310,8 @@ class TableRows:
             own = tuple(row[c] for c in key.parent_columns)
             if not parents and not nullable and None not in own:
                 parents = [own]
+        elif key.parent.lower() not in self.done:  # a cycle: ``Generator`` points it at a row once there are any
+            return tuple(len(rows) + 1 for _ in key.columns)
         if not parents:
             return (None,) * len(key.columns) if nullable else None
         if self.wanted.get(key) and self.rng.random() < 0.4:
