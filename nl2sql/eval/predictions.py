@@ -1,10 +1,14 @@
-"""Reading prediction files of four kinds, and Spider's ``gold.sql``. Nothing is truncated, nothing is shifted.
+"""Reading prediction files of six kinds, and Spider's ``gold.sql``. Nothing is truncated, nothing is shifted.
 
 - JSON lines: an object per line with an id and a statement (``{"id": ..., "sql": ...}``), or a JSON list of them;
 - Spider's text: one statement per line in the order of the questions, a blank line where there is no answer; a
   database id may follow after a tab and is then checked;
 - BIRD's JSON: ``{"0": "SQL\\t----- bird -----\\tdb", ...}``, by position (or by question id), databases checked;
-- CSV or TSV with a header: by an id column, else by the question's text, else by position.
+- CSV or TSV with a header: by an id column, else by the question's text, else by position;
+- a JSON list of texts, by position; a folder with a file ``ID.sql`` per question (or ``0.sql``, by position).
+
+An id that several questions of a benchmark share is theirs one after the other, as the loader renames them (``137``,
+``137#2``); where a record names the database or the question, it is that question's.
 
 Bytes may be UTF-8 (with or without a BOM) or UTF-16 with one; lines may end in LF or CRLF. Blank predictions stay in
 as "" and are scored as wrong; predictions for unknown ids stay in too, so that scores can report them as surplus.
@@ -18,6 +22,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +50,13 @@ SQL_KEYS = (  # what is surely a prediction comes before what may be the gold be
 )
 MAY_BE_GOLD = ("sql", "query")  # names that golds have as well
 STATEMENT = re.compile(r"\s*(?:select|with)\b", re.IGNORECASE)
+NO_SQL = {  # how the text of a model begins, in place of a statement
+    "a fence": re.compile(r"```|~~~"),
+    "a thought or another mark": re.compile(r"<"),
+    "words": re.compile(
+        r"(?!(?:select|with|values|insert|update|delete|replace|create|drop|alter|explain|pragma)\b)[^\W\d_]", re.I
+    ),
+}
 TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq")
 DB_KEYS = ("db_id", "database_id", "db", "database", "db_name")
 NO_PREDICTIONS = ("gold", "gold_sql", "gold_query", "raw_sql", "prefill")  # the last two: of runs of ours
@@ -63,14 +75,17 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
     missing, of no known kind, of another number of lines than there are questions, or for other databases.
     """
     path = Path(path)
-    if (path / "predictions.jsonl").is_file():
-        path = path / "predictions.jsonl"
-        text = _read_text(path, "predictions file", lambda file: read_bytes(file, MOST_BYTES))
+    of_run = (path / "predictions.jsonl").is_file()
+    path = path / "predictions.jsonl" if of_run else path
+    reading = _Reading(path, questions)
+    if path.is_dir() and (files := sorted(path.glob("*.sql"))):
+        bounded = [_read_text(file, "prediction", lambda file: read_bytes(file, MOST_BYTES)) for file in files]
+        named = zip(files, bounded, strict=True)
+        _add_by_key(reading, [(file.stem, text, "") for file, text in named], questions)
     else:
-        text = _read_text(path, "predictions file")
-    reading = _Reading(path)
-    kind = _kind(path, text)
-    _READERS[kind](reading, text, questions)
+        bounds = (lambda file: read_bytes(file, MOST_BYTES),) if of_run else ()
+        text = _read_text(path, "predictions file", *bounds)
+        _READERS[_kind(path, text)](reading, text, questions)
     ids = [question.id for question in questions]
     if reading.predictions and ids and reading.predictions.keys().isdisjoint(ids):
         reading.remarks.append(
@@ -80,6 +95,12 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
     blank = [id_ for id_, sql in reading.predictions.items() if not sql.strip()]
     if blank:
         reading.remarks.append(f"{path}: {len(blank)} blank prediction(s), counted as wrong: {_some(blank)}")
+    for what, mark in NO_SQL.items():
+        if marked := [id_ for id_, sql in reading.predictions.items() if mark.match(sql)]:
+            reading.remarks.append(
+                f"{path}: {len(marked)} of {len(reading.predictions)} begin with {what}, which no database executes: "
+                f"write the SQL alone, without what the model wrote round it ({_some(marked)})"
+            )
     return reading.predictions, reading.remarks
 
 
@@ -133,6 +154,7 @@ def _with_gold(question: Question, sql: str) -> Question:
 @dataclass
 class _Reading:
     path: Path
+    questions: Sequence[Question]
     predictions: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     unsure: set[str] = field(default_factory=set)  # fields that ``look_beside`` has spoken of
@@ -150,6 +172,28 @@ class _Reading:
                 f"{self.path}: {sql_key!r} is read as the prediction, and {key!r} holds SQL too: if that is the "
                 "prediction, call it 'predicted_sql'"
             )
+
+    @cached_property
+    def namesakes(self) -> dict[str, list[Question]]:
+        """Id -> the questions that had it before the loader made ids unique, in order."""
+        found: dict[str, list[Question]] = {}
+        for question in self.questions:
+            found.setdefault(question.id, []).append(question)
+            first, mark, number = question.id.rpartition("#")
+            if mark and number.isdigit():
+                found.setdefault(first, []).append(question)
+        return found
+
+    def meant(self, id_: str, record: Mapping[Any, Any]) -> str:
+        """The id of the question that ``record`` is for, among those that share ``id_`` and have no prediction yet."""
+        free = [question for question in self.namesakes.get(id_, ()) if question.id not in self.predictions]
+        text, database = (str(record[key]) if (key := _key(record, names)) else "" for names in (TEXT_KEYS, DB_KEYS))
+        fitting = [
+            question
+            for question in free
+            if database in ("", question.db_id) and (not text or _plain(text) == _plain(question.text))
+        ]
+        return next((question.id for question in (*fitting, *free)), id_)
 
     def add(self, id_: str, sql: Any, where: str) -> None:
         """``sql`` may be null or a number, as some systems write for "failed": a blank prediction."""
@@ -267,8 +311,19 @@ def _read_jsonl(reading: _Reading, text: str, questions: Sequence[Question]) -> 
 
 
 def _read_list(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
-    for number, record in enumerate(_load(reading.path, text), 1):
-        _add_record(reading, record, f"record {number}")
+    records = _load(reading.path, text)
+    if not records or not all(record is None or isinstance(record, str) for record in records):
+        for number, record in enumerate(records, 1):
+            _add_record(reading, record, f"record {number}")
+        return
+    if len(records) > len(questions):
+        _check_count(reading.path, len(records), len(questions))
+    if len(records) < len(questions):
+        reading.remarks.append(
+            f"{reading.path}: {len(records)} texts for {len(questions)} questions, by position: the last have none"
+        )
+    for number, (question, sql) in enumerate(zip(questions, records, strict=False), 1):
+        reading.add(question.id, sql, f"record {number}")
 
 
 def _add_record(reading: _Reading, record: Any, where: str) -> None:
@@ -278,7 +333,7 @@ def _add_record(reading: _Reading, record: Any, where: str) -> None:
         shown = json.dumps(record, ensure_ascii=False)[:80]
         raise UsageError(f'{reading.path} {where}: expected an object with "id" and "sql", found {shown}')
     reading.look_beside(record, sql_key)
-    reading.add(str(record[id_key]), record[sql_key], where)
+    reading.add(reading.meant(str(record[id_key]), record), record[sql_key], where)
 
 
 def _read_text_lines(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
@@ -301,35 +356,41 @@ def _read_bird(reading: _Reading, text: str, questions: Sequence[Question]) -> N
     pairs: list[tuple[str, Any]] = _load(reading.path, text, pairs=True)
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
         raise UsageError(f'{reading.path}: expected an object {{"0": "SQL{BIRD_MARK}database", ...}}')
-    entries = {}
+    entries = []
     for key, value in pairs:
-        if key in entries:
-            reading.remarks.append(f"{reading.path}: {key!r} again; the later one counts")
         sql, _, database = value.partition(BIRD_MARK) if isinstance(value, str) else (value, "", "")
-        entries[key] = (sql, database.strip())
-    by_id = {question.id: question for question in questions}
-    by_place = {str(place): question for place, question in enumerate(questions)}
-    target = _fitting(reading.path, entries, by_place, by_id)
-    for key, (sql, _) in entries.items():
-        reading.add(target[key].id if key in target else key, sql, f"entry {key!r}")
+        entries.append((key, sql, database.strip()))
+    _add_by_key(reading, entries, questions)
+
+
+def _add_by_key(reading: _Reading, entries: Sequence[tuple[str, Any, str]], questions: Sequence[Question]) -> None:
+    """Predictions of (position or id, SQL, database or "")."""
+    target = _fitting(reading, entries, {str(place): question for place, question in enumerate(questions)})
+    for key, sql, database in entries:
+        by_id = target is reading.namesakes or key not in target
+        id_ = reading.meant(key, {"db_id": database}) if by_id else target[key][0].id
+        reading.add(id_, sql, f"entry {key!r}")
 
 
 def _fitting(
-    path: Path, entries: Mapping[str, tuple[Any, str]], by_place: Mapping[str, Question], by_id: Mapping[str, Question]
-) -> Mapping[str, Question]:
+    reading: _Reading, entries: Sequence[tuple[str, Any, str]], by_place: Mapping[str, Question]
+) -> Mapping[str, Sequence[Question]]:
     """Whether keys are positions (as BIRD writes them) or question ids: the reading that more keys and their databases
     fit; positions where both fit alike."""
+    places = {place: [question] for place, question in by_place.items()}
 
-    def misfits_of(target: Mapping[str, Question]) -> list[str]:
-        return [key for key, (_, db) in entries.items() if db and key in target and target[key].db_id != db]
+    def misfits_of(target: Mapping[str, Sequence[Question]]) -> list[tuple[str, str]]:
+        known = [(key, db) for key, _, db in entries if db and key in target]
+        return [(key, db) for key, db in known if all(question.db_id != db for question in target[key])]
 
-    target = max((by_place, by_id), key=lambda target: len(target.keys() & entries.keys()) - len(misfits_of(target)))
-    misfits = misfits_of(target)
-    if misfits:
-        key = misfits[0]
+    keys = {key for key, _, _ in entries}
+    target = max((places, reading.namesakes), key=lambda target: len(target.keys() & keys) - len(misfits_of(target)))
+    if misfits := misfits_of(target):
+        key, db = misfits[0]
+        question = target[key][0]
         raise UsageError(
-            f"{path} entry {key!r} is for database {entries[key][1]!r} but question {target[key].id} asks "
-            f"{target[key].db_id!r}: the file was made for other questions or another --split"
+            f"{reading.path} entry {key!r} is for database {db!r} but question {question.id} asks "
+            f"{question.db_id!r}: the file was made for other questions or another --split"
         )
     return target
 
@@ -363,7 +424,7 @@ def _read_csv(reading: _Reading, text: str, questions: Sequence[Question]) -> No
     ids = _csv_ids(reading, rows, columns, questions)
     for number, (id_, row) in enumerate(zip(ids, rows, strict=True), 1):
         reading.look_beside(row, sql_key)
-        reading.add(id_, row[sql_key], f"row {number}")
+        reading.add(reading.meant(id_, row) if id_key else id_, row[sql_key], f"row {number}")
 
 
 def _csv_ids(

@@ -189,3 +189,64 @@ def test_a_gold_file_that_does_not_fit_is_refused(tmp_path, text, says):
     path.write_text(text)
     with pytest.raises(UsageError, match=says):
         with_golds(QUESTIONS, path)
+
+
+SHARED = [  # as the loader renames questions of one id
+    Question("How many?", id="7", db_id="shop"),
+    Question("Who?", id="7#2", db_id="zoo"),
+    Question("When?", id="7#3", db_id="zoo"),
+    Question("Where?", id="8", db_id="zoo"),
+]
+IN_ORDER = {"7": "SELECT 1", "7#2": "SELECT 2", "7#3": "SELECT 3", "8": "SELECT 4"}
+LINES = [("7", "shop", "How many?"), ("7", "zoo", "Who?"), ("7", "zoo", "When?"), ("8", "zoo", "Where?")]
+RECORDED = [
+    {"question_id": int(id_), "sql": f"SELECT {n}", "db_id": db, "question": text}
+    for n, (id_, db, text) in enumerate(LINES, 1)
+]
+TURNED = [RECORDED[n] for n in (3, 2, 1, 0)]  # in another order: the questions' texts say which is meant
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("lines.jsonl", "".join(json.dumps({"id": r["question_id"], "sql": r["sql"]}) + "\n" for r in RECORDED)),
+        ("turned.jsonl", "".join(json.dumps(r) + "\n" for r in TURNED)),
+        ("list.json", json.dumps(RECORDED)),
+        ("turned.json", json.dumps(TURNED)),
+        ("id.csv", "id,sql\n" + "".join(f"{r['question_id']},{r['sql']}\n" for r in RECORDED)),
+        ("by-id.json", '{"7": "SELECT 1", "7": "SELECT 2", "7": "SELECT 3", "8": "SELECT 4"}'),
+        ("by-id-db.json", '{"7": "SELECT 2|zoo", "7": "SELECT 1|shop", "8": "SELECT 4", "7": "SELECT 3|zoo"}'),
+        ("own.jsonl", "".join(json.dumps({"id": id_, "sql": sql}) + "\n" for id_, sql in IN_ORDER.items())),
+    ],
+)
+def test_ids_that_repeat_are_given_out_as_the_loader_names_them(read, name, content):
+    assert read(name, content.replace("|", json.dumps(BIRD)[1:-1]), SHARED) == (IN_ORDER, [])
+
+
+def test_an_id_that_comes_more_often_than_there_are_questions_is_said(read):
+    found, remarks = read("lines.jsonl", '{"id": "8", "sql": "SELECT 1"}\n{"id": "8", "sql": "SELECT 2"}\n', SHARED)
+    assert found == {"8": "SELECT 2"} and "'8' again; the later one counts" in remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "named"), [("```sql\nSELECT 1\n```", "a fence"), ("<think>x</think> SELECT 1", "a thought")]
+)
+def test_what_a_model_wrote_round_its_sql_is_said(read, first, named):
+    found, remarks = read(
+        "list.json", json.dumps([first, "-- why\n(SELECT 2)", "WITH x AS (SELECT 1) SELECT * FROM x"])
+    )
+    assert found["a-0"] == first and [named in remark and "1 of 3" in remark for remark in remarks] == [True]
+
+
+def test_texts_are_read_by_position_and_files_by_name(read, tmp_path):
+    assert read("list.json", '["SELECT 1", null, "SELECT 3"]')[0] == {"a-0": "SELECT 1", "a-1": "", "a-2": "SELECT 3"}
+    found, remarks = read("short.json", '["SELECT 1"]')
+    assert found == {"a-0": "SELECT 1"} and "1 texts for 3 questions" in remarks[0]
+    with pytest.raises(UsageError, match="4 lines for 3 questions"):
+        read("long.json", '["SELECT 1", "SELECT 2", "SELECT 3", "SELECT 4"]')
+    for folder, names in (("ids", ("a-2", "a-0")), ("places", ("2", "0"))):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / f"{name}.sql").write_text(f"SELECT '{name}'\n")
+        found, _ = read_predictions(tmp_path / folder, QUESTIONS)
+        assert found == {"a-2": f"SELECT '{names[0]}'", "a-0": f"SELECT '{names[1]}'"}
