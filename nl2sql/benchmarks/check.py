@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql.benchmarks.core import left_out_reason
+from nl2sql.benchmarks.slips import TEXTS, TODAY, depends_on_today, without_slips
 from nl2sql.errors import DatabaseError, Nl2SqlError
 from nl2sql.eval.rules import gold_order, placed, results_match
 from nl2sql.interfaces import Benchmark, Question
@@ -39,7 +40,8 @@ def check_questions(
     pool: QueryPool | None = None,
     progress: bool = False,
 ) -> list[Fault]:
-    """Faults of the golds: does not run, no rows, another answer under another row order, wrong difficulty.
+    """Faults of the golds: does not run, no rows, another answer under another row order, wrong difficulty; and what
+    runs and does not answer (``slips``): NULL stands first, numbers stand as text, today's date.
 
     Questions that the benchmark itself flags (``benchmarks.scorable``) are passed over. Every accepted gold is run;
     that it returns rows is asked of the first only.
@@ -111,6 +113,13 @@ class _Checker:
             return f"returns more than {self.bounds['max_rows']} rows"
         if needs_rows and not result.rows:
             return "returns no rows"
+        if depends_on_today(gold):
+            return TODAY
+        for reason, sql in without_slips(gold):
+            other = self.pool.run(path, sql, **self.bounds)
+            order = gold_order(gold, result) if reason == TEXTS else {"ordered": False}
+            if other.success and not results_match(result, other, **order):
+                return reason
         for copy in copies:
             other = self.pool.run(copy, gold, **self.bounds)
             if other.error_kind == "unknown_table":  # a virtual table, which the copies leave out

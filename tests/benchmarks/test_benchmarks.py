@@ -323,6 +323,10 @@ def test_no_limit_gives_all():
 
 # ------------------------------------------------------------------------------------------------- check-data
 
+LAPS = """CREATE TABLE laps (id INTEGER PRIMARY KEY, driver TEXT, time REAL, n TEXT, day TEXT);
+    INSERT INTO laps VALUES (1, 'A', 91.5, '9', '2019-05-31'), (2, 'B', NULL, '10', '2019-12-01'),
+      (3, '7 of 9', 90.2, '100', '2020-01-02'), (4, 'D', 95.0, '57', '2018-07-08');"""
+
 
 @pytest.mark.parametrize(
     ("gold", "reason"),
@@ -337,9 +341,25 @@ def test_no_limit_gives_all():
         (("SELECT name FROM customers ORDER BY city",), "leaves ties"),
         (("SELECT name FROM customers", "SELECT nope FROM customers"), "accepted gold 2: does not run"),
         ((), "has no gold"),
+        (("SELECT driver FROM laps ORDER BY time LIMIT 1",), "NULL stands first"),
+        (("SELECT driver FROM laps ORDER BY time DESC LIMIT 1",), None),
+        (("SELECT max(id) FROM (SELECT id FROM laps ORDER BY time LIMIT 1)",), "NULL stands first"),
+        (("SELECT driver FROM laps ORDER BY n DESC LIMIT 1",), "numbers stand as text"),
+        (("SELECT driver, n FROM laps ORDER BY n",), "numbers stand as text"),
+        (("SELECT min(n) FROM laps WHERE time > 1",), "numbers stand as text"),
+        (("SELECT driver FROM laps WHERE n > '20'",), "numbers stand as text"),
+        (("SELECT driver FROM laps WHERE n BETWEEN 10 AND 99",), "numbers stand as text"),
+        (("SELECT max(CAST(n AS INTEGER)) FROM laps",), None),
+        (("SELECT max(day), max(driver) FROM laps WHERE day > '2019-05-01' AND driver >= '7'",), None),
+        (("SELECT count(*) FROM laps WHERE day < date('now')",), "today's date"),
+        (("SELECT count(*) FROM laps WHERE day < CURRENT_DATE",), "today's date"),
+        (("SELECT strftime('%Y') FROM laps",), "today's date"),
+        (("SELECT strftime('%Y', day), date(day) FROM laps",), None),
     ],
 )
 def test_a_gold_is_checked(shop, gold, reason):
+    with sqlite3.connect(shop) as connection:
+        connection.executescript(LAPS)
     question = Question(text="?", id="q", db_id="shop", gold=gold)
     found = check_questions(FolderBenchmark("toy", [question], {}, {"shop": shop}), [question])
     assert [reason in fault.reason for fault in found] == ([True] if reason else [])
