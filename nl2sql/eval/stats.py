@@ -175,7 +175,8 @@ def paired_test(
     n = max(1, outcome.n)
     detectable = minimum_detectable_effect(outcome.n, (outcome.wins + outcome.losses) / n)
     difference = (outcome.wins - outcome.losses) / n
-    return PairedTest(against, difference, *asdict(outcome).values(), None, None, detectable)
+    found: dict[str, Any] = asdict(outcome)
+    return PairedTest(against, difference, **found, p_holm=None, p_databases_holm=None, detectable=detectable)
 
 
 def adjusted(tests: Sequence[PairedTest]) -> list[PairedTest]:

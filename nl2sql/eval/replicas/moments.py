@@ -80,8 +80,9 @@ def read_moments(values: Iterable[object]) -> Moments | None:
     texts = [str(value) for value in values if isinstance(value, str | int)][:SAMPLE]
     if not texts:
         return None
+    meanings = [_meaning(text) for text in texts]
     for roles in ORDERS:
-        columns = [parts for text in texts if len(parts := _meaning(text)) == len(roles)]
+        columns = [parts for parts in meanings if len(parts) == len(roles)]
         if len(columns) < READABLE * len(texts):
             continue
         by_role = dict(zip(roles, zip(*columns, strict=True), strict=True))

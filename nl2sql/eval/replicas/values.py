@@ -35,9 +35,9 @@ def neighbour(value: Any, own: Sequence[Any], rng: random.Random, moments: Momen
     if isinstance(value, bytes) or value is None:
         return rng.choice(own) if own else value
     if moments is not None:
-        moved = moments.moved(str(value), rng.choice(moments.roles.rstrip("f")), rng.choice((-1, 1)))
-        if moved is not None:
-            return type(value)(moved)
+        written = moments.moved(str(value), rng.choice(moments.roles.rstrip("f")), rng.choice((-1, 1)))
+        if written is not None:
+            return type(value)(written)
     if isinstance(value, int):
         moved = value + rng.choice((-2, -1, 1, 2))
         return moved if abs(moved) <= _LARGEST and (value < 0 or moved >= 0) else value
