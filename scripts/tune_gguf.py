@@ -657,7 +657,7 @@ def main() -> int:
     exporting.add_argument("--tuned", required=True, type=Path)
     exporting.add_argument("--out", required=True, type=Path)
     exporting.add_argument("--model", default="qwen2.5-coder-0.5b")
-    exporting.add_argument("--data", type=Path, help="what build_training_data.py wrote: its card goes into recipe.json")
+    exporting.add_argument("--data", type=Path, help="what build_training_data.py wrote, for recipe.json")
     exporting.add_argument("--rank", type=int, help="the closest adapter of a lower rank")
     options = parser.parse_args()
     return {"pack": pack, "train": train, "export": export}[options.command](options)

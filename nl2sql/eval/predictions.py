@@ -79,12 +79,10 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
     path = path / "predictions.jsonl" if of_run else path
     reading = _Reading(path, questions)
     if path.is_dir() and (files := sorted(path.glob("*.sql"))):
-        bounded = [_read_text(file, "prediction", lambda file: read_bytes(file, MOST_BYTES)) for file in files]
-        named = zip(files, bounded, strict=True)
-        _add_by_key(reading, [(file.stem, text, "") for file, text in named], questions)
+        texts = [(file.stem, _read_text(file, "prediction", _bounded), "") for file in files]
+        _add_by_key(reading, texts, questions)
     else:
-        bounds = (lambda file: read_bytes(file, MOST_BYTES),) if of_run else ()
-        text = _read_text(path, "predictions file", *bounds)
+        text = _read_text(path, "predictions file", _bounded if of_run else Path.read_bytes)
         _READERS[_kind(path, text)](reading, text, questions)
     ids = [question.id for question in questions]
     if reading.predictions and ids and reading.predictions.keys().isdisjoint(ids):
@@ -202,6 +200,10 @@ class _Reading:
         if isinstance(sql, (dict, list)):
             raise UsageError(f"{self.path} {where}: the SQL has to be a text, found {str(sql)[:80]}")
         self.predictions[id_] = sql.strip() if isinstance(sql, str) else ""
+
+
+def _bounded(path: Path) -> bytes:
+    return read_bytes(path, MOST_BYTES)
 
 
 def _read_text(path: Path, what: str, read: Callable[[Path], bytes] = Path.read_bytes) -> str:
