@@ -73,7 +73,8 @@ def read_rows(options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
 
     from nl2sql.models.chat import Chat
 
-    tokenizer = AutoTokenizer.from_pretrained(str(options.gguf.parent), gguf_file=options.gguf.name)
+    form = {} if options.tokenizer else {"gguf_file": options.gguf.name}
+    tokenizer = AutoTokenizer.from_pretrained(str(options.tokenizer or options.gguf.parent), **form)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     chat = Chat(tokenizer, end)
     frames: dict[tuple[str, ...], str] = {}
@@ -631,6 +632,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     packing = commands.add_parser("pack", help="training data and weights, ready to be carried to a card")
     packing.add_argument("--gguf", required=True, type=Path)
+    packing.add_argument("--tokenizer", type=Path, help="a folder with it; default: the tokenizer in the GGUF file")
     packing.add_argument("--data", required=True, type=Path, help="what build_training_data.py wrote")
     packing.add_argument("--out", required=True, type=Path)
     packing.add_argument("--rounds", type=int, default=1000, help="of the data at most")
