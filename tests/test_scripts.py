@@ -187,7 +187,7 @@ def test_the_adapters_table_holds_each_loop_against_the_model_asked_once(place: 
         "---",
         "stock-react",
     ]
-    assert rows[-1][1] == "50%" and rows[-1][-3:] == ["base", "1, 1", "1"]
+    assert rows[-1][1] == "50%" and rows[-1][-4:] == ["base", "1, 1", "1", "1"]
     wrong = run("--cells", "nothing")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and "--cells nothing: there are" in wrong.stderr
 

@@ -120,7 +120,7 @@ def signs_test(differences: Collection[int]) -> float:
     large one included. Simulated over 20 databases that lean by 0.25 at random it rejects 4% at 0.05, McNemar 24%.
     G databases that differ give no p below 2 / 2^G: fewer than six never one below 0.05.
 
-    >>> signs_test([5, 3, 4, 2, 1, 0]), signs_test([40])
+    >>> signs_test((5, 3, 4, 2, 1, 0)), signs_test((40,))
     (0.0625, 1.0)
     """
     sizes = [abs(difference) for difference in differences if difference]
