@@ -1,6 +1,6 @@
 """Golds that run and do not answer: what they would give without a slip, found by running them without it.
 
->>> [reason.split(":")[0] for reason, _ in without_slips("SELECT name FROM t ORDER BY size LIMIT 1")]
+>>> [reason.split(":")[0] for reason, *_ in without_slips("SELECT name FROM t ORDER BY size LIMIT 1")]
 ['NULL stands first', 'numbers stand as text']
 """
 
@@ -14,9 +14,9 @@ from nl2sql.sql.parse import parse_bounded
 NULLS = "NULL stands first: ORDER BY with LIMIT takes rows without a value (add IS NOT NULL, or NULLS LAST)"
 TEXTS = "numbers stand as text: '9' is more than '10' in what is sorted, compared, or the largest (CAST them)"
 TODAY = "the answer depends on today's date"
-NUMBER = (  # what an expression is worth where a text that is a whole or decimal number counts as one
+NUMBER = (  # an expression, written otherwise where it is the text of a whole or decimal number
     "CASE WHEN typeof({0}) = 'text' AND trim({0}, '+-.') <> '' AND NOT ltrim({0}, '+-') GLOB '*[^0-9.]*' "
-    "AND NOT {0} LIKE '%.%.%' THEN CAST({0} AS NUMERIC) ELSE {0} END"
+    "AND NOT {0} LIKE '%.%.%' THEN {1} ELSE {0} END"
 )
 CLOCK = frozenset(("date", "time", "datetime", "julianday", "unixepoch"))  # of now where they are given nothing
 
@@ -34,8 +34,8 @@ def depends_on_today(sql: str) -> bool:
     )
 
 
-def without_slips(sql: str) -> Iterator[tuple[str, str]]:
-    """(what would be wrong, the query without it) for every slip that the form of ``sql`` allows."""
+def without_slips(sql: str) -> Iterator[tuple[str, str, str]]:
+    """(what would be wrong, the query without it, the query beside it) for every slip that ``sql`` may have."""
     from sqlglot import expressions as exp
 
     tree = _tree(sql)
@@ -45,24 +45,25 @@ def without_slips(sql: str) -> Iterator[tuple[str, str]]:
         copy = tree.copy()
         for ordered in copy.find_all(exp.Ordered):
             ordered.set("nulls_first", False)
-        yield NULLS, copy.sql("sqlite")
+        yield NULLS, copy.sql("sqlite"), sql
+    text, number = _sides_as(tree, "{0}"), _sides_as(tree, "CAST({0} AS NUMERIC)")
+    if text != number:
+        yield TEXTS, number, text
+
+
+def _sides_as(tree: Any, written: str) -> str:
+    """The query with each text that is a number, where it is sorted, compared or the largest, ``written`` so."""
+    from sqlglot import expressions as exp
+
     copy = tree.copy()
-    kinds = (exp.Ordered, exp.Max, exp.Min, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between)
-    found = [
-        node.args[key]
-        for node in copy.find_all(*kinds)
-        for key in ("this", "expression", "low", "high")
-        if node.args.get(key)
-    ]
-    sides = [
-        side for side in found if isinstance(side, exp.Column | exp.Literal) and not getattr(side, "is_int", False)
-    ]
-    for side in sides:
-        text = side.sql("sqlite")
-        if not (isinstance(side.parent, exp.Ordered) and isinstance(side, exp.Literal)):
-            side.replace(parse_bounded(NUMBER.format(text), "sqlite"))
-    if any(isinstance(side, exp.Column) for side in sides):
-        yield TEXTS, copy.sql("sqlite")
+    for node in list(copy.find_all(exp.Ordered, exp.Max, exp.Min, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between)):
+        for key in ("this", "expression", "low", "high"):
+            side = node.args.get(key)
+            constant = isinstance(side, exp.Literal) and side.is_string and not isinstance(node, exp.Ordered)
+            if isinstance(side, exp.Column) or constant:
+                text = side.sql("sqlite")
+                side.replace(parse_bounded(NUMBER.format(text, written.format(text)), "sqlite"))
+    return str(copy.sql("sqlite"))
 
 
 def _tree(sql: str) -> Any:
