@@ -1,7 +1,7 @@
 """What a GGUF file says of itself, read without any library: its architecture, window, chat template, adapter's scale.
 
->>> read_header(Path("qwen2.5-coder-0.5b.gguf"))["general.architecture"]  # doctest: +SKIP
-'qwen2'
+>>> _Reader(bytes(8) + struct.pack("<QQQ3sIB", 0, 1, 3, b"key", 0, 7)).pairs()
+{'key': 7}
 
 Not here: the tensors; lists (the tokenizer's) are passed over, only their lengths are given.
 """
@@ -38,7 +38,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 class _Reader:
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: mmap.mmap | bytes) -> None:
         self._data, self._at = data, 8
 
     def pairs(self) -> dict[str, Any]:

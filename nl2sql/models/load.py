@@ -65,6 +65,8 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
             f"model {source.value!r} does not fit into what {device} has free "
             f"({one_line(error, 120)}); use --device {MAP}, or a smaller model"
         ) from None
+    except UsageError:
+        raise
     except Exception as error:  # noqa: BLE001 - readers of weights raise what a stranger's bytes make them
         raise _load_error(source, where, error) from None
     merged = merge_adapter(model, folder) if folder else ""

@@ -111,7 +111,9 @@ def run_folder(path, ids, **plan):
     path.mkdir()
     lines = [json.dumps({"id": f"toy-{n}", "sql": GOLDS[n]}) for n in ids]
     (path / "predictions.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    (path / "manifest.json").write_text(json.dumps({"format": 1, "key": "k", "plan": {"benchmark": "toy", **plan}}))
+    (path / "manifest.json").write_text(
+        json.dumps({"format": 1, "key": "k", "plan": {"benchmark": "toy", **plan}, "config": {}})
+    )
     return path
 
 

@@ -142,9 +142,9 @@ def test_a_gold_that_no_replica_can_hold_up_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_question_whose_answer_earns_ts_when_it_is_written_down_is_left_out(tmp_path: Path) -> None:
-    """Perturbed copies keep the largest value of a column, so its constant would earn the whole reward."""
+    """Two vehicle classes are the fastest ones in turn on the original and the copies alone: a constant earns TS."""
     environment = load_environment("packaged")
-    assert environment.left_out == {"constant": 1} and "chess_league-003" not in environment.questions
+    assert environment.left_out == {"constant": 1} and "rail_operator-034" not in environment.questions
     text = asked(1, "SELECT 'it''s', 0.5, NULL, x'00ff', 9e999")  # every type of value
     with pytest.raises(UsageError, match=r"\(constant: 1\)"):
         load_environment(benchmark_of(tmp_path, [text], {"train": ["1"]}))

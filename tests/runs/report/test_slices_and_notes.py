@@ -79,7 +79,7 @@ def test_a_saved_file_of_notes_counts_for_its_run_only(runs: list[Run], tmp_path
     saved = tmp_path / "notes.jsonl"
     saved.write_text(json.dumps(line) + "\n" + json.dumps({**line, "run": "another", "tags": ["y"]}) + "\n")
     assert [row["label"] for row in failures(first, notes=saved) if row["label"]] == ["x"]
-    saved.write_text('{"id": 1}\n')
+    saved.write_text('{"id": "1"}\n')
     with pytest.raises(UsageError, match="line 1 is no note"):
         failures(first, notes=saved)
     with pytest.raises(UsageError, match="does not exist; save one with"):
