@@ -181,6 +181,10 @@ def test_redis_ends_sessions_by_itself(redis_address: str) -> None:
         while store.history("ada", "goes"):
             time.sleep(0.01)
         assert store.cleanup() == 1 and store.sessions("ada") == ["stays"]
+        with closing(RedisStore(redis_address, 60)) as long:
+            long.add("ada", "kept", turn("x"))
+        store.add("ada", "kept", turn("y"))
+        assert store._client.pttl(turns_key("ada", "kept")) == -1, "whoever adds without an end keeps it"
 
 
 @pytest.mark.parametrize("order", ["with, without", "without, with"])
