@@ -2,7 +2,7 @@
 
     nl2sql eval --benchmark FOLDER --split aside --controller best -c candidates.seconds=0 --out runs/aside
     python scripts/fit_confidence.py runs/aside                         # the figures, each database by the others
-    python scripts/fit_confidence.py runs/aside --write                 # also the packaged weights
+    python scripts/fit_confidence.py runs/aside --write                 # also the packaged weights of its choice
     python scripts/fit_confidence.py runs/aside --choose                # which weights choose best among candidates
     python scripts/fit_confidence.py --apply runs/other --figure docs/confidence.png
 
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from fitting import Ranked, as_yaml, auc, cases_of, draw, ece, fit, fitted_by_others, head, thresholds
 
-from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, confidence, signals
+from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, confidence, packaged, signals
 from nl2sql.agents.candidates.ranking import log_likelihood
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.voting import same_rows
@@ -58,7 +58,10 @@ def main() -> int:
     if options.choose:
         print(table_markdown(choices(asked)))
         return 0
-    sure = [confidence(one.seen) for one in asked] if options.apply else left_out(asked)
+    read_back = any("question" in entry for one in asked for entry in one.ranking)
+    choose = "question" if read_back else "logprob"
+    known = packaged()[choose]
+    sure = [confidence(one.seen, known) for one in asked] if options.apply else left_out(asked)
     right = np.array([one.right[0] for one in asked], float)
     figures = f"ECE {ece(sure, right):.3f}, AUC {auc(sure, right):.3f}"
     print(f"{len(asked)} questions, {100 * right.mean():.1f}% right; {figures}")
@@ -67,7 +70,7 @@ def main() -> int:
         draw(np.array(sure), right, options.figure)
     if options.write:
         made = head("fit_confidence.py", f"{len(asked)} questions", "candidates.md")
-        write_whole(WEIGHTS_FILE, made + as_yaml({"weights": fitted(asked)}))
+        write_whole(WEIGHTS_FILE, made + as_yaml(packaged() | {choose: fitted(asked)}))
     return 0
 
 

@@ -126,6 +126,8 @@ def main() -> int:
 def judged(one: Ranked) -> list[Asked]:
     """The candidates of a question. Raises UsageError for a run that does not say what the verifier looks at."""
     settings, schema = one.settings, one.database.schema()
+    if not any("question" in entry for entry in one.ranking):
+        raise UsageError("no question was read back; run again with -c candidates.choose=question")
     if settings.length_penalty:
         raise UsageError("the whole query's likelihood is needed; run again with -c candidates.length_penalty=0")
     if not settings.suspicion_weight and settings.choose != "verify":

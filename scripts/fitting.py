@@ -50,11 +50,8 @@ class Ranked(NamedTuple):
 
 
 def ranked(folder: Path) -> Iterator[Ranked]:
-    """The questions of a run that have a gold and a ranking. Raises UsageError where no candidate was read back, which
-    both regressions rest on."""
+    """The questions of a run that have a gold and a ranking."""
     plan, config = read_plan(folder)
-    if not config.candidates.reads_back:
-        raise UsageError(f"{folder}: no question was read back; run again with -c candidates.choose=question")
     run = RunFolder(folder, read_manifest(folder)["key"], folder)  # an unfinished one will do
     benchmark = open_benchmark(plan, {})
     golds = {question.id: question for question in questions_of(folder, benchmark)}

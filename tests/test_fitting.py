@@ -130,7 +130,6 @@ def test_the_weights_of_a_database_rest_on_the_others_alone(run: Path) -> None:
     [
         ({"length_penalty": 1.0}, "-c candidates.length_penalty=0"),
         ({"choose": "question", "suspicion_weight": 0.0}, "-c candidates.suspicion_weight=0.000001"),
-        ({"choose": "score", "suspicion_weight": 1.0}, "-c candidates.choose=question"),
     ],
 )
 def test_a_run_that_does_not_say_enough_is_one_line(

@@ -9,10 +9,8 @@ packaged one in caches and resumed runs.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,9 +40,6 @@ from nl2sql.interfaces import (
     Usage,
     no_sink,
 )
-from nl2sql.machine import missing_part
-
-logger = logging.getLogger(__name__)
 
 _HOMES = {
     "single_shot": "nl2sql.agents.single_shot:single_shot",
@@ -85,32 +80,13 @@ def get_controller(spec: str | Callable[..., Any]) -> NamedController:
         if hasattr(home, "check_installed"):  # a controller of an optional extra
             home.check_installed()
         controller = getattr(home, function)
-        return NamedController(spec, code_identity(controller), controller, preset_of(spec), spec)
+        return NamedController(spec, code_identity(controller), controller, PRESETS.get(spec, {}), spec)
     if own := own_function("controllers", spec):
         identity = code_identity(own.function)
         if own.file is not None and own.file.is_file():  # its helpers and constants count; imports do not
             identity += f"-{hashlib.sha256(own.file.read_bytes()).hexdigest()[:16]}"
         return NamedController(own.name, identity, own.function, {}, spec)
     raise UsageError(f"unknown controller {spec!r}; known: {', '.join(_HOMES)}, or your own as {FORMS}")
-
-
-def preset_of(name: str) -> dict[str, Any]:
-    """The config that a packaged controller starts from.
-
-    ``best`` is the best that this machine can: where the packages of a local model are missing, no question model can
-    read candidates back, and ``candidates.choose`` is its default. That is said once, as a warning.
-    """
-    preset = PRESETS.get(name, {})
-    if name == "best" and (missing := missing_part("torch", "transformers")):
-        _say_once(f"best chooses its query without reading candidates back: {missing}")
-        kept = {key: value for key, value in preset["candidates"].items() if key != "choose"}
-        return {**preset, "candidates": kept}
-    return preset
-
-
-@functools.cache
-def _say_once(warning: str) -> None:
-    logger.warning(warning)
 
 
 def timeless(preset: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql.agents.checks.literal_repair import repair_literals
 from nl2sql.errors import DatabaseError, UsageError, one_line
 from nl2sql.interfaces import USER
 
@@ -98,7 +99,8 @@ def mended(state: State, error: str) -> str | None:
         return None
     from nl2sql.repair.deterministic import mend
 
-    repaired = mend(state.last_sql, error, task.resources.database, task.schema)
+    database = task.resources.database
+    repaired = mend(state.last_sql, error, database, task.schema) or repair_literals(state.last_sql, database)
     if repaired is None or any(repaired.strip() == sql.strip() for sql, _ in refused_candidates(state.trace)):
         return None
     task.count("deterministic_repairs")

@@ -60,8 +60,14 @@ def takes_grammars(model: Model, kind: str = "lark") -> bool:
 
 
 def fitted(config: Config, resources: Resources) -> Config:
-    """``config`` with what it leaves to the model and the database decided: ``constrain: auto``, the engine's name."""
+    """``config`` with what it leaves to the model and the database decided: ``constrain`` and ``candidates.choose``
+    where they are ``auto``, and the engine's name."""
     dialect = resources.database.dialect
+    if config.candidates.choose == "auto":
+        on_torch = resources.model.describe().get("backend") == "transformers"
+        votes = {"vote_weight": config.candidates.vote_weight or 1.0}
+        chosen = {"choose": "question"} if on_torch else {"choose": "logprob", **votes}
+        config = config.model_copy(update={"candidates": config.candidates.model_copy(update=chosen)})
     if dialect != "sqlite":
         config = config.model_copy(update={"prompts": for_engine(config.prompts, dialect)})
     if config.constrain != "auto":

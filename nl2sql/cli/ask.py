@@ -27,7 +27,7 @@ from nl2sql.cli.options import (
     check_added,
 )
 from nl2sql.errors import UsageError
-from nl2sql.machine import masked, missing_part
+from nl2sql.machine import masked
 
 STATES = {"forced": "yellow", "reject": "red", "blocked": "red", "accept": "green"}  # of a step, with --trace
 
@@ -112,9 +112,8 @@ def ask(
         if named.name not in ("best", "candidates"):
             raise UsageError(f"--min-confidence needs --controller best or candidates, not {named.name}")
     settings = load_config(config or (), overrides, base=named.preset)
-    if min_confidence and not settings.candidates.reads_back:
-        how = missing_part("torch", "transformers") or "add -c candidates.choose=question"
-        raise UsageError(f"--min-confidence needs candidates that a local model reads back; {how}")
+    if min_confidence and not (settings.candidates.reads_back or settings.candidates.choose == "logprob"):
+        raise UsageError("--min-confidence needs a choice by likelihoods; add -c candidates.choose=auto")
     with StatusLine() as status, closing(open_asked(db)) as database:
         status.say(f"loading {model} ...")
         where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}

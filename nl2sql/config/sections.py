@@ -151,7 +151,8 @@ class CandidatesConfig(_Frozen):
     temperature: float = Field(0.8, ge=COLDEST)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)  # of the others
     # among those that run
-    choose: Literal["first_executable", "vote", "logprob", "question", "verify", "score"] = "score"
+    # auto: question where the writing model runs on torch, as the question model does; else logprob, with votes
+    choose: Literal["first_executable", "vote", "logprob", "question", "verify", "score", "auto"] = "score"
     # of choose verify: how sure the rows of several queries are (docs/candidates.md)
     pooling: Literal["surest", "any", "mean", "votes", "likelihood"] = "surest"
     length_penalty: float = Field(1.0, ge=0, le=1)  # of probability: 1 the mean per token, 0 the whole query's
@@ -177,8 +178,8 @@ class CandidatesConfig(_Frozen):
 
     @property
     def reads_back(self) -> bool:
-        """Whether the choice rests on how likely the question is after each candidate."""
-        return self.choose in ("question", "verify")
+        """Whether the choice may rest on how likely the question is after each candidate."""
+        return self.choose in ("question", "verify", "auto")
 
 
 class LinkingConfig(_Frozen):
@@ -428,7 +429,7 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "n": 24,
             "views": 4,
             "temperature": 1.3,
-            "choose": "question",
+            "choose": "auto",
             "length_penalty": 0.0,
             "suspicion_weight": 2.0,
             "agree": 0.8,

@@ -22,17 +22,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nl2sql.agents.candidates.agent import ReactSqlAgent, Search, candidates
-from nl2sql.agents.candidates.ranking import PARTS, weighted_score
+from nl2sql.agents.candidates.ranking import PARTS, Candidate, rank, weighted_score
 from nl2sql.agents.controllers import answer, get_controller, with_preset
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import fitted
 from nl2sql.agents.task import State
 from nl2sql.benchmarks import load_benchmark
-from nl2sql.config import ScoreWeights, build_config
+from nl2sql.config import CandidatesConfig, ScoreWeights, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import DatabaseError, ModelError
-from nl2sql.interfaces import Completion, Message, Question, Resources, Usage
+from nl2sql.interfaces import Completion, Message, Question, Resources, RunResult, Usage
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.ablation.ablation import ablate
 from nl2sql.runs.ablation.grid import expand
@@ -437,6 +437,42 @@ def test_best_takes_a_grammar_where_there_is_one_and_runs_without(shop: Path) ->
     assert best.constrain == "auto" and best.candidates.views == 4
     for model, level in ((ScriptedModel([]), "plain"), (Plain([]), "none")):
         assert fitted(best, Resources(model, SqliteDatabase(shop))).constrain == level
+
+
+def test_best_reads_back_where_the_model_runs_on_torch_and_votes_elsewhere(shop: Path) -> None:
+    class OnTorch(ScriptedModel):
+        def describe(self) -> dict[str, Any]:
+            return {**super().describe(), "backend": "transformers"}
+
+    best = with_preset(get_controller("best"), None)
+    assert best.candidates.choose == "auto"
+    mine = best.model_copy(update={"candidates": best.candidates.model_copy(update={"vote_weight": 3.0})})
+    with SqliteDatabase(shop) as database:
+        for config, model, choice in (
+            (best, OnTorch([]), ("question", 0.0)),
+            (best, ScriptedModel([]), ("logprob", 1.0)),
+            (mine, ScriptedModel([]), ("logprob", 3.0)),
+        ):
+            chosen = fitted(config, Resources(model, database)).candidates
+            assert (chosen.choose, chosen.vote_weight) == choice
+
+
+def test_likelihoods_choose_with_votes_and_without_what_is_suspicious() -> None:
+    def made(sql: str, probability: float, times: int, suspected: tuple[str, ...] = ()) -> Candidate:
+        parts: dict[str, float | None] = {"executes": 1.0, "rows": 1.0, "probability": probability}
+        return Candidate(sql, "", "sampled", sql, list(range(times)), parts=parts, suspected=suspected)
+
+    likely, often = made("SELECT 1", 0.5, 1), made("SELECT 2", 0.3, 3)
+    odd = made("SELECT 3", 0.6, 1, ("unused_value",))
+    entries = [often, likely, odd]
+    results = [RunResult(True, rows=((entry.sql,),)) for entry in entries]
+
+    def order(**settings: float) -> list[Candidate]:
+        return rank(entries, results, CandidatesConfig(choose="logprob", length_penalty=0.0, **settings))
+
+    assert order() == [odd, likely, often]
+    assert order(suspicion_weight=2.0) == [likely, often, odd]
+    assert order(vote_weight=1.0, suspicion_weight=2.0) == [often, likely, odd], "0.3 * 3 is more than 0.5"
 
 
 class NoPlans(SqliteDatabase):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nl2sql.agents.candidates.confidence import confidence, signals
+from nl2sql.agents.candidates.confidence import confidence, packaged, signals
 from nl2sql.agents.checks.logistic import LEAST
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.config import CandidatesConfig
@@ -39,7 +39,7 @@ def test_each_signal_is_what_it_is_called():
 
 def test_more_agreement_is_more_confidence_and_a_suspicion_less():
     def sure(ranking: list[dict[str, Any]], groups: list[int]) -> float:
-        return confidence(signals(ranking, groups, SETTINGS, uncovered=0.0))
+        return confidence(signals(ranking, groups, SETTINGS, uncovered=0.0), packaged()["question"])
 
     torn, agreed = sure([entry(0.3), entry(0.3), entry(0.3)], [0, 1, 2]), sure([entry(0.9), entry(0.1)], [0, 0])
     assert torn < agreed and sure([entry(0.9, suspected=["fan_out"])], [0]) < sure([entry(0.9)], [0])

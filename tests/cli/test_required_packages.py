@@ -72,7 +72,6 @@ def test_predictions_are_scored(place: Path) -> None:
         ("ask Customers? --db packaged:scale_models", "local", 1),
         ("eval --limit 1", "local", 1),
         ("eval --benchmark hf:some/thing --limit 1 --model scripted:s.yaml", "data", 2),
-        ("ask Customers? --db packaged:scale_models --min-confidence 0.5 --model scripted:s.yaml", "local", 2),
     ],
 )
 def test_what_is_missing_is_one_line_with_the_command(command: str, extra: str, code: int, place: Path) -> None:
@@ -81,9 +80,9 @@ def test_what_is_missing_is_one_line_with_the_command(command: str, extra: str, 
     assert re.search(rf"is not installed: pip install .*\[{extra}\]'", error), error
 
 
-def test_best_says_that_it_chooses_otherwise(place: Path) -> None:
+def test_best_needs_no_second_model(place: Path) -> None:
     said = bare("ask", "Customers?", "--db", "packaged:scale_models", "--model", "scripted:s.yaml", cwd=place)
-    assert "without reading candidates back" in said and "[local]'" in said and "COUNT(*)" in said
+    assert "[local]'" not in said and "COUNT(*)" in said
 
 
 def test_each_part_stands_in_its_extra_or_comes_with_it() -> None:

@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.candidates.confidence import confidence, signals
+from nl2sql.agents.candidates.confidence import confidence, packaged, signals
 from nl2sql.agents.candidates.ranking import Candidate, probability, rank
+from nl2sql.agents.checks.literal_repair import repair_literals
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.failures import EpisodeFailed
@@ -69,7 +70,8 @@ class ReactSqlAgent:
 
 def candidates(question: Question, resources: Resources, config: Config) -> Episode:
     """``ReactSqlAgent`` as a registered controller."""
-    search = Search(State(open_task(question, resources, config)), config.candidates)
+    task = open_task(question, resources, config)
+    search = Search(State(task), task.config.candidates)
     error = None
     try:
         search.write_all()
@@ -172,7 +174,8 @@ class Search:
         return agreed
 
     def take(self, action: str, origin: str, raw_sql: str, completion: Completion | None) -> None:
-        """A text as a candidate: through the guardrails, and where its query is new, through the tools.
+        """A text as a candidate: through the guardrails (with ``repair.deterministic`` also compared with what columns
+        hold), and where its query is new, through the tools.
 
         completion: says how likely the text is; None where that is not comparable.
         """
@@ -185,6 +188,11 @@ class Search:
         sql, reason = guard(task, raw_sql, enabled=task.config.react.guardrails)
         self.note(action, {"error": reason} | own if reason else {"sql": sql} | own)
         state.decide(self.step, action, reason or "ok", "reject" if reason else "accept", {"origin": origin})
+        mends = sql and task.config.repair.deterministic
+        if mends and (repaired := repair_literals(sql, task.resources.database)):
+            sql = repaired
+            task.count("deterministic_repairs")
+            self.note("repair_literals", {"sql": sql})
         if reason:
             state.refuse(self.step, "guardrails", raw_sql, reason)
         key = query_key(sql, task.resources.database.dialect) if sql else ""
@@ -257,18 +265,19 @@ class Search:
         self.read_back()
 
     def confidence(self, recorded: Sequence[Mapping[str, Any]], ranking: Sequence[Candidate]) -> float | None:
-        """How likely the first is right; None where nothing was read back, or the likelihoods are not known.
+        """How likely the first is right; None where neither likelihoods nor a verifier choose, or they are not known.
 
         With ``choose: verify`` the verifier's P(right) of the query alone; a query that fails is not right.
         """
         best, task = ranking[0], self.state.task
         if self.settings.choose == "verify" and best.sql:
             return 0.0 if not best.runs else None if best.sure is None else round(best.sure, 3)
-        if self.settings.choose != "question" or not best.sql or best.parts["probability"] is None:
+        if self.settings.choose not in ("question", "logprob") or not best.sql or best.parts["probability"] is None:
             return None
         groups = same_rows([task.result_of(candidate.sql) for candidate in ranking])
         uncovered = uncovered_share(task.question.text, best.sql, task.schema)
-        return round(confidence(signals(recorded, groups, self.settings, uncovered=uncovered)), 3)
+        seen = signals(recorded, groups, self.settings, uncovered=uncovered)
+        return round(confidence(seen, packaged()[self.settings.choose]), 3)
 
     def note(self, action: str, observation: Any, step: int | None = None) -> None:
         at = self.step if step is None else step

@@ -104,12 +104,10 @@ def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...
     if settings.choose == "verify":  # of the same rows the surest query; what fails is in the order of both directions
         both = log_likelihood(parts, candidate.question, settings)
         return (*last, -candidate.pooled, -_sure(candidate), -both)
-    likely = parts["probability"]
-    if settings.choose == "question":
-        likely = log_likelihood(parts, candidate.question, settings)
-        likely += settings.vote_weight * math.log(max(parts["vote"], _LEAST))
-        likely += settings.linked_weight * (candidate.linked or 0.0)
-        likely -= settings.suspicion_weight * bool(candidate.suspected)
+    likely = log_likelihood(parts, candidate.question, settings)  # without a question, the query's own
+    likely += settings.vote_weight * math.log(max(parts["vote"], _LEAST))
+    likely += settings.linked_weight * (candidate.linked or 0.0)
+    likely -= settings.suspicion_weight * bool(candidate.suspected)
     return (*last, -likely)
 
 

@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?\Z")
 
 def unknown_literal(evidence: Evidence) -> Iterator[str]:
     """A text or number that a column is compared with and no cell of it holds."""
-    for place, literal in _compared(evidence):
+    for place, literal in compared(evidence):
         held = exp.select("1").from_(exp.table_(place.table, quoted=True)).limit(1)
         seen = evidence.read(held.where(exp.column(place.column, quoted=True).eq(literal.copy())))
         if seen.success and not seen.rows:
@@ -29,7 +29,7 @@ def unknown_literal(evidence: Evidence) -> Iterator[str]:
             yield f"no cell of {place} is {said}{_near(evidence, place, value)}"
 
 
-def _compared(evidence: Evidence) -> Iterator[tuple[Place, exp.Literal]]:
+def compared(evidence: Evidence) -> Iterator[tuple[Place, exp.Literal]]:
     """(column, literal) of every ``column = literal`` and ``column IN (literal, ...)``."""
     for scope in evidence.scopes:
         for node in scope.find_all(exp.EQ, exp.In):
