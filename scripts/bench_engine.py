@@ -5,10 +5,10 @@
 First the loop is recorded on --questions questions (preset react, and once for each switch that makes it cheaper);
 then one recording is replayed by every variant, same model, same dtype, same prompts, same number of new tokens:
 (a) *naive*: one call at a time, the whole prompt read again, ``model.generate``, (b) *static*: left-padded batches,
-nothing reused, (c) transformers' continuous batching; these on --naive-episodes and --static-episodes of the episodes
-only (they are slow), (d) the engine, with and without drafts. *floor*: the measured forward cost of
-exactly the unique tokens at the best batch size. Only ratios within one run mean anything. --growth measures cost
-against the number of episodes, of steps, and the size of the schema instead, and draws it.
+nothing reused; these on --naive-episodes and --static-episodes of the episodes only (they are slow), (c) the engine,
+with and without drafts. *floor*: the measured forward cost of exactly the unique tokens at the best batch size. Only
+ratios within one run mean anything. --growth measures cost against the number of episodes, of steps, and the size of
+the schema instead, and draws it.
 """
 
 from __future__ import annotations
@@ -81,26 +81,23 @@ def main() -> None:
     few = react.episodes[:: max(1, len(react.episodes) // args.naive_episodes)][: args.naive_episodes]
     add("(a) naive", variants.naive(plain, few), Recording("few", few, {}), len(few))
     some = react.episodes[:: max(1, len(react.episodes) // args.static_episodes)][: args.static_episodes]
-    if "static" not in args.without:
+    if not args.without_static:
         found = variants.static(plain, some, args.batch_size)
         add("(b) static batches", found, Recording("some", some, {}), len(some))
-    if "continuous" not in args.without:
-        found = variants.continuous(plain, some, args.batch_size, CACHE_BYTES)
-        add("(c) transformers' continuous batching", found, Recording("some", some, {}), len(some))
     del plain
     gc.collect()
     ours = variants.load(folder, args.dtype)
     for name, options in (("", {}), (", no drafts", {"drafts": False}), (", one worker", {"one": True})):
         found = variants.engine(ours, react.episodes, args.batch_size, CACHE_BYTES, **options)
-        add(f"(d) engine{name}", found, react, len(react.episodes))
+        add(f"(c) engine{name}", found, react, len(react.episodes))
     for name, recording in recordings.items():
         if name != "react":
             found = variants.engine(ours, recording.episodes, args.batch_size, CACHE_BYTES)
-            add(f"(d) engine, {name}", found, recording, len(recording.episodes))
+            add(f"(c) engine, {name}", found, recording, len(recording.episodes))
     mean = react.prompt_tokens // react.calls
     cost = variants.floor(ours, mean, (8, 16, 24, 32))
     least = react.unique_prompt_tokens() * cost["prefill_s"] + react.new_tokens * cost["decode_s"]
-    engine_line = next(line for line in lines if line["variant"] == "(d) engine")
+    engine_line = next(line for line in lines if line["variant"] == "(c) engine")
     report = {
         "model": args.model,
         "dtype": args.dtype,
@@ -145,9 +142,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--static-episodes", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=24)
     parser.add_argument("--only-react", action="store_true", help="without the recordings of the switches")
-    parser.add_argument(
-        "--without", action="append", choices=("static", "continuous"), default=[], help="leave a slow variant out"
-    )
+    parser.add_argument("--without-static", action="store_true", help="leave the slow static batches out")
     parser.add_argument(
         "--transcripts", default=str(cache_dir("bench") / "transcripts"), help="where recordings are kept"
     )

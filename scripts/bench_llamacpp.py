@@ -69,7 +69,7 @@ def engine_side(args: argparse.Namespace) -> list[dict[str, Any]]:
     lines = []
     for at_once, episodes in _loads(recording, args):
         memory = EngineMemory(CACHE_BYTES, measured=False)
-        _, worker = open_engine("slots", model, lambda ids: "", at_once, memory)
+        _, worker = open_engine(model, lambda ids: "", at_once, memory)
         try:
             lines.append(_line(partial(_by_worker, worker), episodes, at_once, os.getpid()))
         finally:

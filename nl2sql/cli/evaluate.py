@@ -73,10 +73,10 @@ def evaluate_command(
         int, typer.Option("--batch-size", "--concurrency", help="Episodes (or requests to a server) at once.")
     ] = 32,
     engine: Annotated[
-        Literal["auto", "llamacpp", "slots", "continuous"],
+        Literal["auto", "llamacpp", "slots"],
         typer.Option(
-            help="What runs a local model: llama.cpp (auto for .gguf files and the models that come as one), our slots "
-            "on torch (auto for others), or transformers' continuous batching."
+            help="What runs a local model: llama.cpp (auto for .gguf files and the models that come as one), or our "
+            "slots on torch (auto for others)."
         ),
     ] = "auto",
     server: ServerOption = None,

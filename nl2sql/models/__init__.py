@@ -38,10 +38,9 @@ def load_model(
     vllm, llamacpp; or ``PLUGIN:TEXT``, of an installed plugin. device: auto, cpu, cuda, mps, or map[:SIZE]
     (several devices; docs/models.md). dtype: float32, bfloat16, float16 or None (float32 on CPU, bfloat16 on CUDA).
     batch_size: rows decoded, or requests made, at once. server: ``KEY=VALUE`` options of an HTTP server. cache: answer
-    repeated calls from the response cache. engine: what runs a local model: auto, llamacpp, slots (ours, on torch), or
-    continuous (transformers' own; docs/engine.md). adapter: a LoRA adapter of a local model: auto (the packaged one of
-    an embedded model that has one), none, the name of a packaged one, a folder in PEFT's format, or, for llama.cpp, a
-    .gguf file.
+    repeated calls from the response cache. engine: what runs a local model: auto, llamacpp, or slots (ours, on torch;
+    docs/engine.md). adapter: a LoRA adapter of a local model: auto (the packaged one of an embedded model that has
+    one), none, the name of a packaged one, a folder in PEFT's format, or, for llama.cpp, a .gguf file.
     Raises UsageError for a spec that names nothing, ModelError when the weights or the server cannot be had.
     """
     source = resolve_spec(spec)
@@ -99,4 +98,4 @@ def _open(
         return LlamaCppModel.load(source, batch_size=batch_size, adapter=adapter)
     from nl2sql.models.local import LocalModel
 
-    return LocalModel.load(source, device=device, dtype=dtype, batch_size=batch_size, engine=engine, adapter=adapter)
+    return LocalModel.load(source, device=device, dtype=dtype, batch_size=batch_size, adapter=adapter)

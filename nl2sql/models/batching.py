@@ -339,7 +339,7 @@ class BatchWorker:
                 row.grammar.mask(at)
             token = likeliest(at) if greedy else row.sample(at)
             row.ids.append(token)
-            row.logprob = (row.logprob or 0.0) + float(at[token] - total)
+            row.logprob += float(at[token] - total)
             finished = row.finished_by(token, self._decode)
             if finished or row.proposed[n : n + 1] != [token]:
                 break

@@ -55,7 +55,7 @@ def check_model(source: Source, *, device: str = "auto", dtype: str | None = Non
     yield _template(tokenizer)
     conversations = [_conversation(n) for n in range(ROWS)]
     fresh = _fresh_logits(model, tokenizer, conversations[0])  # before the engine takes the model over
-    mine = LocalModel(model, tokenizer, name=loaded.name, revision=loaded.revision, batch_size=ROWS, engine="slots")
+    mine = LocalModel(model, tokenizer, name=loaded.name, revision=loaded.revision, batch_size=ROWS)
     try:
         engine = mine.describe()["engine"]
         if engine == "slots":

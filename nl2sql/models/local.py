@@ -24,12 +24,10 @@ from nl2sql.models.spread import computing_devices, places
 
 if TYPE_CHECKING:
     from nl2sql.models.batching import BatchWorker
-    from nl2sql.models.continuous import ContinuousWorker
     from nl2sql.models.memory import EngineMemory
     from nl2sql.models.routing import Router
     from nl2sql.models.rows import Row
 
-ENGINES = ("auto", "slots", "continuous")
 FOR_TWO = 16  # rows at once from which on two workers on a CPU compute more than one with all threads
 _POLL_S = 0.1  # how often a waiting caller looks at its cancel event
 
@@ -40,7 +38,6 @@ class LocalModel:
     model, tokenizer: loaded transformers objects (the model in eval mode, on its device). revision: content hash.
     batch_size: rows decoded at once. max_cache_bytes: of keys and values alone; by default ``memory_limit`` bounds them
     together with all else that the process takes.
-    engine: one of ENGINES; ``auto`` is our slots on every device, until transformers' continuous batching is measured.
     """
 
     def __init__(
@@ -52,7 +49,6 @@ class LocalModel:
         revision: str,
         batch_size: int = 32,
         max_cache_bytes: int | None = None,
-        engine: str = "auto",
     ) -> None:
         from nl2sql.models.chat import Chat
         from nl2sql.models.constrained import Constrainer
@@ -73,9 +69,7 @@ class LocalModel:
         self._constrainer = Constrainer(tokenizer, model.config.get_text_config().vocab_size, self._chat.stop_ids)
         measured = max_cache_bytes is None and self._device == "cpu"
         self.memory = EngineMemory(max_cache_bytes or memory_limit(model), measured=measured)
-        self._engine, self._worker = open_engine(
-            _pick_engine(engine), model, self._chat.decode, batch_size, self.memory
-        )
+        self._engine, self._worker = open_engine(model, self._chat.decode, batch_size, self.memory)
         self._hidden = HiddenStates(model)
         # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
         self._at_exit = weakref.finalize(self, self._worker.close)
@@ -88,16 +82,14 @@ class LocalModel:
         device: str = "auto",
         dtype: str | None = None,
         batch_size: int = 32,
-        engine: str = "auto",
         adapter: str = "auto",
     ) -> LocalModel:
         """Load the weights that ``source`` names, with the LoRA adapter in the folder ``adapter`` merged in.
 
-        Raises UsageError for a bad device, dtype, engine or adapter, else ModelError.
+        Raises UsageError for a bad device, dtype or adapter, else ModelError.
         """
-        _pick_engine(engine)
         loaded = load_parts(source, device=device, dtype=dtype, adapter=adapter)
-        return cls(*loaded.parts, name=loaded.name, revision=loaded.revision, batch_size=batch_size, engine=engine)
+        return cls(*loaded.parts, name=loaded.name, revision=loaded.revision, batch_size=batch_size)
 
     def generate(
         self,
@@ -271,34 +263,19 @@ def _row_seed(seed: int, index: int) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _pick_engine(engine: str) -> str:
-    if engine not in ENGINES:
-        raise UsageError(f"unknown engine {engine!r}; choose one of {', '.join(ENGINES)}")
-    return "slots" if engine == "auto" else engine
-
-
 def open_engine(
-    engine: str, model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, memory: EngineMemory
-) -> tuple[str, BatchWorker | Router | ContinuousWorker]:
-    """The decoder, and its name for the manifest: slots, continuous, or sequential where neither fits the model."""
+    model: Any, decode: Callable[[Sequence[int]], str], batch_size: int, memory: EngineMemory
+) -> tuple[str, BatchWorker | Router]:
+    """The decoder, and its name for the manifest: slots, or sequential where they do not fit the model."""
     import torch
 
     from nl2sql.models.batching import BatchWorker
     from nl2sql.models.routing import Router
     from nl2sql.models.slots import SlotDecoder, make_decoder
 
-    spread = bool(places(model))
-    if engine == "continuous" and spread:
-        raise UsageError("--engine continuous runs on one device, and this model is on several; use --engine slots")
     decoder = make_decoder(model)
-    if engine == "continuous" and isinstance(decoder, SlotDecoder):
-        from nl2sql.models.continuous import ContinuousWorker
-
-        model.set_attn_implementation("sdpa")
-        limits = {"batch_size": batch_size, "max_cache_bytes": memory.limit, "token_bytes": decoder.token_bytes}
-        return engine, ContinuousWorker(model, decode, **limits)
     # accelerate puts a spread model's weights in place for one forward at a time
-    alone = spread or model.device.type != "cpu"
+    alone = bool(places(model)) or model.device.type != "cpu"
     workers = 1 if alone or batch_size < FOR_TWO else min(2, torch.get_num_threads())
     if workers == 1 or not isinstance(decoder, SlotDecoder):
         worker = BatchWorker(

@@ -36,7 +36,7 @@ class Row:
     alone: bool = True  # else one of several completions of a prompt: no conversation goes on behind it
     text: str = ""
     finish: Literal["stop", "length"] = "stop"
-    logprob: float | None = 0.0  # None: the engine does not know
+    logprob: float = 0.0
     keep_logits: bool = False
     logits: torch.Tensor | None = None  # the last chosen token's, float32 [vocab], if they are to be kept
     prefilled: int = 0  # prompt tokens really computed

@@ -19,6 +19,7 @@ from nl2sql.machine import as_path, missing_part
 from nl2sql.models.embedded import embedded_model, embedded_names
 
 DEFAULT_MODEL = FALLBACK = "smollm2-135m"  # the fallback: where nobody has the default's weights
+ENGINES = ("auto", "llamacpp", "slots")
 SERVERS = ("openai", "anthropic", "ollama", "vllm", "llamacpp")  # known by name: models.http.providers
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LIST_HINT = "`nl2sql models list` shows the embedded ones"
@@ -70,8 +71,10 @@ def resolve_spec(spec: str) -> Source:
 def runs_on_llamacpp(source: Source, engine: str, device: str = "auto", dtype: str | None = None) -> bool:
     """Whether llama.cpp runs a local model: where it is asked for, an entry's own, or what runs a .gguf file best.
 
-    Raises UsageError where it is asked for and cannot.
+    Raises UsageError where it is asked for and cannot, and for an engine that is none.
     """
+    if engine not in ENGINES:
+        raise UsageError(f"unknown engine {engine!r}; choose one of {', '.join(ENGINES)}")
     fits = source.kind in ("embedded", "gguf")
     if engine == "llamacpp":
         if not fits or device not in ("auto", "cpu") or dtype is not None:

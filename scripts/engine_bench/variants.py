@@ -1,4 +1,4 @@
-"""Ways to compute a recording: one by one, in static batches, by transformers' continuous batching, by the engine."""
+"""Ways to compute a recording: one by one, in static batches, by the engine."""
 
 from __future__ import annotations
 
@@ -70,18 +70,6 @@ def _generate(model: Any, prompts: list[list[int]], new: int) -> None:
     model.generate(ids, attention_mask=mask, generation_config=settings)
 
 
-def continuous(model: Any, episodes: Sequence[Episode], batch_size: int, cache_bytes: int) -> Result:
-    """(c) transformers' continuous batching, prefix sharing on."""
-    opened, worker = open_engine(
-        "continuous", model, lambda ids: "", batch_size, EngineMemory(cache_bytes, measured=False)
-    )
-    assert opened == "continuous", opened
-    try:
-        return _replay(worker, episodes)
-    finally:
-        worker.close()
-
-
 def engine(
     model: Any,
     episodes: Sequence[Episode],
@@ -91,12 +79,12 @@ def engine(
     drafts: bool = True,
     one: bool = False,
 ) -> Result:
-    """(d) Our engine, as ``LocalModel`` opens it; without drafts; with one worker that has all threads."""
+    """(c) Our engine, as ``LocalModel`` opens it; without drafts; with one worker that has all threads."""
     worker: Any
     if one:
         worker = BatchWorker(make_decoder(model), lambda ids: "", batch_size=batch_size, max_cache_bytes=cache_bytes)
     else:
-        _, worker = open_engine("slots", model, lambda ids: "", batch_size, EngineMemory(cache_bytes, measured=False))
+        _, worker = open_engine(model, lambda ids: "", batch_size, EngineMemory(cache_bytes, measured=False))
     for each in getattr(worker, "workers", [worker]):
         each.decoder.drafts = drafts
     try:

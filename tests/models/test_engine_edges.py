@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-import types
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,64 +121,6 @@ def test_doctor_reuse_check_can_fail(what: str) -> None:
 
     found = _reuse(Fake(), [torch.ones(9)] * 3, ([], ["", "a", "b"]), "float16")  # type: ignore[arg-type]
     assert found.status != "ok", found
-
-
-def continuous(manager: Any) -> Any:
-    from nl2sql.models.continuous import ContinuousWorker
-
-    model = types.SimpleNamespace(init_continuous_batching=lambda *_: manager)
-    return ContinuousWorker(model, lambda i: "x", batch_size=2, max_cache_bytes=10**6, token_bytes=10)
-
-
-class Manager:
-    def __init__(self) -> None:
-        self.output_router = types.SimpleNamespace(output_queue=queue.Queue())
-        self.background_thread_status = types.SimpleNamespace(fatal_error=None)
-
-    def start(self) -> None: ...
-    def stop(self, **_: Any) -> None: ...
-    def is_running(self) -> bool:
-        return True
-
-    def cancel_request(self, name: str) -> None: ...
-    def add_request(self, prompt: Any, **kw: Any) -> str:
-        result = types.SimpleNamespace(
-            request_id=kw.get("request_id") or "req_0", error=None, generated_tokens=[1], is_finished=lambda: True
-        )
-        self.output_router.output_queue.put(result)
-        time.sleep(0.15)  # the submitting thread loses the processor here
-        return str(result.request_id)
-
-
-def test_continuous_does_not_lose_an_answer_that_is_there_before_add_request_returns() -> None:
-    worker = continuous(Manager())
-    one = row([1, 2], 1)
-    worker.submit([one])
-    done = one.done.wait(1)
-    worker.close()
-    assert done
-
-
-def test_an_error_of_continuous_reaches_every_caller() -> None:
-    worker = continuous(Manager())
-    worker._decode = lambda ids: 1 / 0
-    rows = [row([1, 2], 1), row([3, 4], 1)]
-    for one in rows:
-        with suppress(ModelError):  # the second may come when it has stopped
-            worker.submit([one])
-    assert rows[0].done.wait(5) and isinstance(rows[0].error, ModelError)
-    worker._thread.join(5)
-    with pytest.raises(ModelError, match="closed"):
-        worker.submit([row([1, 2], 1)])
-
-
-def test_continuous_says_that_it_knows_no_logprob() -> None:
-    model = LocalModel(
-        tiny_model(), tiny_tokenizer(), name="x", revision="t", engine="continuous", max_cache_bytes=4_000_000
-    )
-    done = model.generate([{"role": "user", "content": "a"}], max_new_tokens=4)[0]
-    model.close()
-    assert done.logprob is None, done.logprob
 
 
 def test_an_interrupt_while_queueing_abandons_what_was_queued() -> None:

@@ -82,6 +82,7 @@ def test_bfloat16_is_recorded(folder: Path) -> None:
         ({"device": "mps"}, "device 'mps' is not available"),
         ({"dtype": "int3"}, "unknown dtype 'int3'; choose one of float32, bfloat16, float16"),
         ({"batch_size": 0}, "batch size 0 is not positive"),
+        ({"engine": "continuous"}, "unknown engine 'continuous'; choose one of auto, llamacpp, slots"),
     ],
 )
 def test_a_wrong_option_is_refused(folder: Path, options: dict[str, Any], says: str) -> None:

@@ -69,23 +69,6 @@ def test_models_that_do_not_fit_slots_are_run_one_row_at_a_time() -> None:
     assert decoders == {"llama": "slots", "gemma3-mixed": "slots", "mamba": "sequential"}
 
 
-def test_continuous_batching_gives_the_same_text() -> None:
-    ours, theirs = local(), local(engine="continuous", max_cache_bytes=4_000_000)
-    for options in ({"max_new_tokens": 24}, {"max_new_tokens": 24, "stop": ["e"]}):
-        expected = [(c.text, c.finish_reason) for c in ask_all(ours, PROMPTS, **options)]
-        assert [(c.text, c.finish_reason) for c in ask_all(theirs, PROMPTS, **options)] == expected
-    with pytest.raises(ModelError, match="--engine slots"):
-        theirs.generate(chat("x"), max_new_tokens=4, sampling=Sampling())
-    cancel = threading.Event()
-    cancel.set()
-    with pytest.raises(Cancelled):
-        theirs.generate(chat("x"), max_new_tokens=900, cancel=cancel)
-    for model in (ours, theirs):
-        model.close()
-    with pytest.raises(ModelError, match="closed"):
-        theirs.generate(chat("x"), max_new_tokens=4)
-
-
 def test_a_stop_string_ends_the_text_and_is_not_part_of_it(model: LocalModel) -> None:
     free = model.generate(chat("hello"), max_new_tokens=40)[0]
     assert len(free.text) > 12

@@ -153,11 +153,6 @@ def test_an_adapter_is_not_merged_into_weights_on_disk(folders: dict[str, Path],
         load_parts(resolve_spec(str(folders["llama"])), device=SPREAD, adapter=str(tmp_path))
 
 
-def test_continuous_batching_does_not_take_a_spread_model(folders: dict[str, Path]) -> None:
-    with pytest.raises(UsageError, match="on several; use --engine slots"):
-        opened(folders["llama"], SPREAD, engine="continuous")
-
-
 def test_weights_larger_than_all_memory_are_refused_before_they_are_read(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
