@@ -3,7 +3,6 @@
 PYTHON ?= python3
 VENV   ?= .venv
 LIMIT  ?= 40
-DTYPE  ?= bfloat16
 MODEL  ?= smollm2-135m
 JOBS   ?= 3
 BIN     = $(VENV)/bin
@@ -35,9 +34,9 @@ install-dev: $(VENV)/.dev
 
 eval: $(VENV)/.core
 	$(BIN)/nl2sql models pull $(MODEL)
-	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype $(DTYPE) --constrain plain
+	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype auto --constrain plain
 	@echo; echo "The same without a grammar, where gates, overrides and repairs have work:"
-	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype $(DTYPE)
+	$(BIN)/nl2sql eval --benchmark packaged --split quick --limit $(LIMIT) --batch-size $(LIMIT) --model $(MODEL) --dtype auto
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 10

@@ -64,7 +64,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
             assert len(answered) >= 3 and set(answered) <= printed
             continue
         if kind == "yaml":
-            quick = text.replace("limit: 8", "limit: 1\n  dtype: bfloat16")
+            quick = text.replace("limit: 8", "limit: 1\n  dtype: auto")
             (tmp_path / "parts.yaml").write_text(quick, encoding="utf-8")
             continue
         if kind == "python":
@@ -72,7 +72,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
             assert done.returncode == 0 and "ex_single_shot" in done.stdout.replace("\\", ""), done.stderr
             continue
         for line in text.strip().splitlines():
-            words = shlex.split(line.replace("--limit 8", "--limit 1 --dtype bfloat16"), comments=True)
+            words = shlex.split(line.replace("--limit 8", "--limit 1 --dtype auto"), comments=True)
             assert words[0] == "nl2sql"
             done = programs.command(*words[1:], cwd=tmp_path)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"

@@ -36,7 +36,10 @@ CacheOption = Annotated[
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, mps, or map: over all GPUs, memory and disk.")]
 DtypeOption = Annotated[
     str | None,
-    typer.Option(help="float32 (default on CPU: same text at any batch composition) or bfloat16 (the fast lane)."),
+    typer.Option(
+        help="float32 (default on CPU: same text at any batch composition), bfloat16, or auto, the fast lane: bfloat16 "
+        "where the processor has instructions for it."
+    ),
 ]
 EngineUrlOption = Annotated[
     str,

@@ -9,6 +9,8 @@ import logging
 import os
 import re
 import weakref
+from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +26,8 @@ from nl2sql.models.spread import MAP, check_room, offload_folder, places, spread
 logger = logging.getLogger(__name__)
 
 DEVICES = ("auto", "cpu", "cuda", "mps", MAP)
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # instructions, as torch names them; the last one is ARM's
 
 
 class Loaded(NamedTuple):
@@ -50,7 +53,10 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
     from transformers import AutoTokenizer
 
     device = _pick_device(device)
-    dtype = _pick_dtype(dtype, device)
+    computes = device.partition(":")[0].replace(MAP, "cuda" if torch.cuda.is_available() else "cpu")
+    dtype, slow = pick_dtype(dtype, computes, instructions())
+    if slow:
+        _warn_once(slow)
     where, kind = _locate(source), source.kind
     if device.startswith(("cpu", MAP)):
         set_threads()
@@ -148,15 +154,40 @@ def _pick_device(device: str) -> str:
     return device
 
 
-def _pick_dtype(dtype: str | None, device: str) -> str:
+def pick_dtype(dtype: str | None, device: str, has: Collection[str]) -> tuple[str, str]:
+    """The dtype that weights are loaded in, and a warning ("" without one).
+
+    None is float32 on a CPU: it alone gives the same text at any batch composition. auto is bfloat16 on a CPU that
+    computes in it; one that does not converts around every product. Both are bfloat16 on CUDA, float32 on MPS.
+
+    device: cpu, cuda or mps. has: the instructions of the CPU, as torch names it. Raises UsageError for another dtype.
+
+    >>> pick_dtype("auto", "cpu", ["avx2", "avx512_f"]), pick_dtype("auto", "cpu", ["avx2", "avx512_bf16"])
+    (('float32', ''), ('bfloat16', ''))
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    fast = device == "cuda" or (device == "cpu" and not BFLOAT16.isdisjoint(has))
+    if dtype is None:
+        return "bfloat16" if device == "cuda" else "float32", ""
+    if dtype == "auto":
+        return "bfloat16" if fast else "float32", ""
+    slow = dtype == "bfloat16" and device == "cpu" and not fast
+    return dtype, "this processor has no instructions for bfloat16: --dtype float32 is faster" if slow else ""
+
+
+def instructions() -> frozenset[str]:
+    """What the processor has, as torch names it; none where torch was built without oneDNN, which would use them."""
     import torch
 
-    if dtype is None or dtype == "auto":
-        gpu = device.startswith("cuda") or (device.startswith(MAP) and torch.cuda.is_available())
-        return "bfloat16" if gpu else "float32"
-    if dtype not in DTYPES:
-        raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
-    return dtype
+    if not torch.backends.mkldnn.is_available():
+        return frozenset()
+    if not hasattr(torch.cpu, "get_capabilities"):  # an older torch
+        return frozenset(["avx512_bf16"] if torch.cpu._is_avx512_bf16_supported() else [])
+    return frozenset(name for name, there in torch.cpu.get_capabilities().items() if there is True)
+
+
+_warn_once = cache(logger.warning)  # a question model is loaded in the same dtype
 
 
 def _locate(source: Source) -> str:

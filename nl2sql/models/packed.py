@@ -2,7 +2,7 @@
 
 A forward over a few tokens reads every weight once. Plain ``torch.nn.Linear`` copies each weight into such a layout at
 every forward over more than one token, which costs as much again; here it is done once, at load.
-Not here: other dtypes, and bfloat16 on a processor without instructions for it.
+Not here: other dtypes, and bfloat16 where oneDNN does not compute it.
 """
 
 from __future__ import annotations

@@ -77,13 +77,13 @@ def runs_on_llamacpp(source: Source, engine: str, device: str = "auto", dtype: s
         raise UsageError(f"unknown engine {engine!r}; choose one of {', '.join(ENGINES)}")
     fits = source.kind in ("embedded", "gguf")
     if engine == "llamacpp":
-        if not fits or device not in ("auto", "cpu") or dtype is not None:
+        if not fits or device not in ("auto", "cpu") or dtype not in (None, "auto"):
             raise UsageError(
                 f"--engine llamacpp runs embedded models and .gguf files, on the CPU and in their own precision; not "
                 f"{source.value!r}, --device {device}, --dtype {dtype}"
             )
         return True
-    if engine != "auto" or device not in ("auto", "cpu") or dtype is not None or not fits:
+    if engine != "auto" or device not in ("auto", "cpu") or dtype not in (None, "auto") or not fits:
         return False
     if source.kind == "gguf" or embedded_model(source.value).engine == "llamacpp":
         return True

@@ -159,7 +159,7 @@ def test_a_name_that_is_no_path_does_not_end_a_conversation(place: Path) -> None
 
 
 def test_ask_gives_the_best_answer_and_how_sure_it_is(place: Path) -> None:
-    asked = ["ask", "How many orders were shipped?", "--db", "shop.sqlite", "--json", "--dtype", "bfloat16"]
+    asked = ["ask", "How many orders were shipped?", "--db", "shop.sqlite", "--json", "--dtype", "auto"]
     done = programs.command(*asked, cwd=place)
     answer = json.loads(done.stdout)
     assert done.returncode == 0 and answer["controller"] == "best" and answer["rows"] == [[3]]

@@ -192,6 +192,7 @@ def test_what_runs_on_llamacpp() -> None:
     assert runs_on_llamacpp(qwen, "auto") and not runs_on_llamacpp(small, "auto")
     assert runs_on_llamacpp(small, "llamacpp") and not runs_on_llamacpp(qwen, "slots")
     assert not runs_on_llamacpp(qwen, "auto", "auto", "float32") and runs_on_llamacpp(Source("gguf", "x.gguf"), "auto")
+    assert runs_on_llamacpp(qwen, "auto", "auto", "auto") and runs_on_llamacpp(qwen, "llamacpp", "cpu", "auto")
     assert embedded_model("smollm2-135m", "llamacpp").folder.name == "smollm2-135m-llamacpp"
     with pytest.raises(UsageError, match=r"--engine llamacpp runs embedded models and .gguf files"):
         runs_on_llamacpp(Source("folder", "/x"), "llamacpp")

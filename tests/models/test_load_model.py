@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.models import load_model
 from nl2sql.models.doctor import check_model
-from nl2sql.models.load import load_parts
+from nl2sql.models.load import instructions, load_parts, pick_dtype
 from nl2sql.models.spec import resolve_spec
 
 BAD = [
@@ -68,6 +68,36 @@ def test_a_folder_loads_and_answers(folder: Path) -> None:
     model.close()
 
 
+OLD, EMULATED = ["avx2", "fma3"], ["avx2", "avx512_f", "avx512_bw", "avx512_vl", "avx512_dq"]
+
+
+@pytest.mark.parametrize(
+    ("device", "has", "default", "auto", "slow"),
+    [
+        ("cpu", [], "float32", "float32", True),
+        ("cpu", OLD, "float32", "float32", True),
+        ("cpu", EMULATED, "float32", "float32", True),  # oneDNN computes bfloat16 there, several times as slow
+        ("cpu", [*EMULATED, "avx512_bf16"], "float32", "bfloat16", False),
+        ("cpu", [*EMULATED, "amx_bf16"], "float32", "bfloat16", False),
+        ("cpu", ["neon", "bf16"], "float32", "bfloat16", False),
+        ("cuda", OLD, "bfloat16", "bfloat16", False),
+        ("mps", ["neon", "bf16"], "float32", "float32", False),
+    ],
+)
+def test_the_processor_decides_on_the_dtype(device: str, has: list[str], default: str, auto: str, slow: bool) -> None:
+    assert pick_dtype(None, device, has) == (default, "")
+    assert pick_dtype("auto", device, has) == (auto, "")
+    assert pick_dtype("float32", device, has) == ("float32", "")
+    dtype, warning = pick_dtype("bfloat16", device, has)
+    assert dtype == "bfloat16" and ("float32 is faster" in warning) == slow and "\n" not in warning
+
+
+def test_the_dtype_in_use_is_recorded(folder: Path) -> None:
+    model = load_model(str(folder), device="cpu", dtype="auto")
+    assert model.describe()["dtype"] == pick_dtype("auto", "cpu", instructions())[0]
+    model.close()
+
+
 def test_bfloat16_is_recorded(folder: Path) -> None:
     model = load_model(str(folder), device="cpu", dtype="bfloat16")
     assert model.describe()["dtype"] == "bfloat16"
@@ -80,7 +110,7 @@ def test_bfloat16_is_recorded(folder: Path) -> None:
     [
         ({"device": "tpu"}, "unknown device 'tpu'; choose one of auto, cpu, cuda, mps"),
         ({"device": "mps"}, "device 'mps' is not available"),
-        ({"dtype": "int3"}, "unknown dtype 'int3'; choose one of float32, bfloat16, float16"),
+        ({"dtype": "int3"}, "unknown dtype 'int3'; choose one of auto, float32, bfloat16, float16"),
         ({"batch_size": 0}, "batch size 0 is not positive"),
         ({"engine": "continuous"}, "unknown engine 'continuous'; choose one of auto, llamacpp, slots"),
     ],
