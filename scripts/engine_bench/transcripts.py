@@ -15,7 +15,6 @@ from typing import Any
 
 from nl2sql import Config, evaluate
 from nl2sql.config import build_config
-from nl2sql.models.local import LocalModel
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ Episode = list[Call]
 class Recorder:
     """A local model that writes down what is asked of it, per question."""
 
-    def __init__(self, model: LocalModel) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
         self.episodes: dict[str, Episode] = {}
 
@@ -45,13 +44,14 @@ class Recorder:
 
 
 class _View:
-    def __init__(self, model: LocalModel, calls: Episode) -> None:
+    def __init__(self, model: Any, calls: Episode) -> None:
         self._model, self._calls = model, calls
+        self._prompt_ids = model._chat.prompt_ids
 
     def generate(self, messages: Any, *, prefill: str = "", **options: Any) -> Any:
         found = self._model.generate(messages, prefill=prefill, **options)
-        prompt = self._model.prompt_ids(messages, prefill)
-        whole = self._model.prompt_ids(messages, prefill + found[0].text)
+        prompt = self._prompt_ids(messages, prefill)
+        whole = self._prompt_ids(messages, prefill + found[0].text)
         answer = whole[len(prompt) :] if whole[: len(prompt)] == prompt else whole[len(prompt) - 1 :]
         missing = found[0].usage.completion_tokens - len(answer)  # the end of turn, the stop string
         self._calls.append(Call(prompt, (answer + [0] * max(0, missing))[: found[0].usage.completion_tokens]))
@@ -101,14 +101,29 @@ class Recording:
         return unique
 
 
-def record(model: LocalModel, name: str, overrides: dict[str, Any], args: Any) -> Recording:
-    """Run the loop on ``args.questions`` questions; the recording is kept in ``args.transcripts``."""
-    where = Path(args.transcripts) / f"{name}-{args.benchmark}-{args.questions}-{args.max_new_tokens}-{args.dtype}.json"
-    if where.exists():
-        kept = json.loads(where.read_text())
-        return Recording(name, [[Call(**call) for call in calls] for calls in kept["episodes"]], kept["facts"])
-    recorder = Recorder(model)
-    before = model.worker_seconds()
+def kept(name: str, args: Any) -> Recording | None:
+    """The recording in ``args.transcripts``, where it was made before."""
+    if not (where := _place(name, args)).exists():
+        return None
+    held = json.loads(where.read_text())
+    return Recording(name, [[Call(**call) for call in calls] for calls in held["episodes"]], held["facts"])
+
+
+def _place(name: str, args: Any) -> Path:
+    settings = (name, Path(args.model).name, args.benchmark, args.questions, args.max_new_tokens, args.dtype)
+    return Path(args.transcripts) / f"{'-'.join(map(str, settings))}.json"
+
+
+def record(model: Any, name: str, overrides: dict[str, Any], args: Any) -> Recording:
+    """Run the loop on ``args.questions`` questions, unless that is recorded; kept in ``args.transcripts``.
+
+    model: a ``LocalModel`` or ``LlamaCppModel``.
+    """
+    if (found := kept(name, args)) is not None:
+        return found
+    recorder, where = Recorder(model), _place(name, args)
+    clock = getattr(model, "worker_seconds", lambda: (0.0, 0.0))
+    before = clock()
     started = time.perf_counter()
     overrides = {**overrides, "react": {"max_new_tokens": args.max_new_tokens, **overrides.get("react", {})}}
     config: Config = build_config(overrides)
@@ -122,7 +137,7 @@ def record(model: LocalModel, name: str, overrides: dict[str, Any], args: Any) -
         out=where.with_suffix(f".{time.time_ns()}.run"),
         progress=not args.json,
     )
-    busy, forward = (now - then for now, then in zip(model.worker_seconds(), before, strict=True))
+    busy, forward = (now - then for now, then in zip(clock(), before, strict=True))
     usage = run.report["usage"]
     facts = {"wall_s": time.perf_counter() - started, "loop_s": usage["seconds"], "busy_s": busy, "forward_s": forward}
     episodes = [calls for calls in recorder.episodes.values() if calls]
