@@ -31,6 +31,11 @@ MARKS = {
     "NINE": "x" * (9 * 2**20),
     "KEY": KEY,
     "TAIL": KEY[-10:],
+    "CALLS": "".join(
+        f'data: {{"choices": [{{"delta": {{"tool_calls": {calls}}}}}]}}\n'
+        for calls in ('"x"', "[{}]", '[{"index": 0}]', '[{"index": 1}, {}]')
+    )
+    + "data: [DONE]\n",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import pickle
 import threading
 import time
@@ -41,17 +43,44 @@ def test_wrong_token_counts_are_not_believed(server: StandIn) -> None:
         assert done.usage.prompt_tokens == model.count_tokens(CHAT) and done.usage.completion_tokens > 0
 
 
-def test_a_body_of_ten_megabytes_is_not_read_to_its_end(server: StandIn) -> None:
+@pytest.mark.parametrize("packings", [0, 1, 3])
+def test_a_body_of_ten_megabytes_is_not_read_to_its_end_nor_unpacked(packings: int, server: StandIn) -> None:
+    body = b"x" * 10_000_000
+    for _ in range(packings):
+        body = gzip.compress(body)
+    headers = {"Content-Encoding": ", ".join(["gzip"] * packings)} if packings else {}
     model = opened(server)
-    server.misbehave.append(sends("x" * 10_000_000))
+    server.misbehave.append(lambda handler: handler.raw(body, headers=headers))
     with pytest.raises(ModelError, match="longer than 8 MiB"):
         model.generate(CHAT, max_new_tokens=4)
 
 
-def test_a_stream_without_end_is_cut_off() -> None:
+def test_a_head_without_end_is_not_read_to_its_end(server: StandIn) -> None:
+    def heads(handler: Any) -> None:
+        handler.close_connection = True
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        with contextlib.suppress(OSError):
+            while True:
+                handler.wfile.write(b"x" * 2**16)
+
+    model = opened(server, "retries=0")
+    server.misbehave.append(heads)
+    with pytest.raises(ModelError, match="Receive buffer too long"):
+        model.generate(CHAT, max_new_tokens=4)
+
+
+def never_ends_a_line(handler: Any) -> None:
+    handler.start_stream()
+    with contextlib.suppress(OSError):
+        while True:
+            handler.wfile.write(b"data: " + b"x" * 2**16)
+
+
+@pytest.mark.parametrize("endless", [never_ends, never_ends_a_line])
+def test_a_stream_without_end_is_cut_off(endless: Any) -> None:
     with serving(Dialect(stops=False)) as server:
         model = opened(server)
-        server.misbehave.append(never_ends)
+        server.misbehave.append(endless)
         with pytest.raises(ModelError, match="longer than 8 MiB"):
             model.generate(CHAT, stop=["nothing"], max_new_tokens=4)
 

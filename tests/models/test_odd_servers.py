@@ -112,3 +112,8 @@ def test_parts_of_other_kinds_are_left_out() -> None:
     assert said_in(["SELECT ", {"type": "image_url", "image_url": {}}, {"type": "output_text", "text": "1"}])[0] == (
         "SELECT 1"
     )
+
+
+@pytest.mark.timeout(60)
+def test_a_million_parts_cost_what_their_bytes_do() -> None:
+    assert said_in(["a", {"type": "thinking", "thinking": "b"}] * 500_000) == ("a" * 500_000, "b" * 500_000)

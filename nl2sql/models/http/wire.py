@@ -19,6 +19,7 @@ from nl2sql.models.http.thinking import SIGNS, set_aside, thought_in
 from nl2sql.sql.bounds import load_json
 
 MOST = 10**9  # tokens or milliseconds that a server may report for one answer
+MOST_PIECES = 128  # choices of a streamed answer, tool calls of a choice: as many as the protocol's author takes
 ABSURD = "the server counts more tokens in one answer than a number can hold"
 Finish = Literal["stop", "length", "cancelled"]
 _CUT = ("length", "model_length", "max_tokens", "MAX_TOKENS")  # Mistral's and Google's words among them
@@ -89,7 +90,7 @@ def said_in(content: Any) -> tuple[str, str]:
         return content or "", ""
     if not isinstance(content, list) or not all(isinstance(part, Mapping | str) for part in content):
         raise ModelError(f"the server's answer has a {type(content).__name__} as content; expected text")
-    text = thoughts = ""
+    texts, thoughts = [], []
     for part in content:
         kind = str(part.get("type", "text")) if isinstance(part, Mapping) else "text"
         inner = next((part[key] for key in ("text", kind) if key in part), None) if isinstance(part, Mapping) else part
@@ -97,10 +98,11 @@ def said_in(content: Any) -> tuple[str, str]:
         if kind == "refusal":
             raise ModelError(f"the model refuses to answer: {one_line(said, 200)}")
         if kind.endswith("text"):
-            text, thoughts = text + said, thoughts + aside
+            texts.append(said)
+            thoughts.append(aside)
         elif kind.startswith(("think", "reason")):
-            thoughts += said + aside
-    return text, thoughts
+            thoughts += [said, aside]
+    return "".join(texts), "".join(thoughts)
 
 
 def _calls(calls: Any) -> list[str]:
@@ -253,25 +255,29 @@ def _event(payload: str) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
 
 
 class Gathered:
-    """A streamed answer put together as if it had come whole (``data``), from a server that gives no other."""
+    """A streamed answer put together as if it had come whole, from a server that gives no other."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
         """Forget what came: the request is made again."""
-        self.data: dict[str, Any] = {}
-        self._choices: dict[Any, dict[str, Any]] = {}
+        self._data: dict[str, Any] = {}
+        self._choices: dict[int, dict[str, Any]] = {}
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The whole answer."""
+        return self._data | {"choices": [self._choices[at] for at in sorted(self._choices)]}
 
     def __call__(self, line: str | None) -> bool:
         ended = line is not None and line.startswith("data:") and line[5:].strip() == "[DONE]"
         if line is not None and line.startswith("data:") and not ended and line[5:].strip():
             data, choices = _event(line[5:].strip())
-            self.data |= {name: value for name, value in data.items() if name != "choices" and value is not None}
+            self._data |= {name: value for name, value in data.items() if value is not None}
             for choice in choices:
-                whole = self._choices.setdefault(choice.get("index", 0), {})
+                whole = self._choices.setdefault(_index(choice), {})
                 _grow(whole, {"message" if name == "delta" else name: value for name, value in choice.items()})
-            self.data["choices"] = [self._choices[at] for at in sorted(self._choices, key=str)]
         return ended or (line is None and any(choice.get("finish_reason") for choice in self._choices.values()))
 
 
@@ -282,17 +288,30 @@ def _grow(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
     """Add a piece of a stream to what came before it: texts and lists go on, objects grow field by field."""
     for name, value in piece.items():
         before = whole.get(name)
-        if isinstance(before, dict) and isinstance(value, Mapping):
-            _grow(before, value)
-        elif isinstance(value, list) and all(isinstance(item, Mapping) and "index" in item for item in value) and value:
-            rows = whole.setdefault(name, [])  # tool calls
+        if isinstance(value, Mapping):
+            whole[name] = before if isinstance(before, dict) else {}
+            _grow(whole[name], value)
+        elif isinstance(value, list) and any(isinstance(item, Mapping) and "index" in item for item in value):
+            rows = before if isinstance(before, list) else []  # tool calls
+            rows = whole[name] = [row for row in rows if isinstance(row, dict) and "index" in row]
             for item in value:
-                row = next((row for row in rows if row["index"] == item["index"]), None)
-                rows.append(dict(item)) if row is None else _grow(row, item)
+                row = next((row for row in rows if row["index"] == _index(item)), None)
+                if row is None:
+                    rows.append(row := {"index": _index(item)})
+                _grow(row, item)
         elif name not in _ONCE and isinstance(value, str | list) and isinstance(before, type(value)):
             whole[name] += value
-        elif value is not None:
-            whole[name] = dict(value) if isinstance(value, Mapping) else value
+        elif value is not None or before is None:
+            whole[name] = value
+
+
+def _index(piece: Any) -> int:
+    """Which choice, or which tool call of one, a piece of a stream belongs to. Raises ModelError."""
+    index = piece.get("index", 0) if isinstance(piece, Mapping) else None
+    if not isinstance(index, int) or not 0 <= index < MOST_PIECES:
+        shown = one_line(index, 40)
+        raise ModelError(f"the server's stream has a piece with the index {shown}; expected 0 to {MOST_PIECES - 1}")
+    return index
 
 
 def _field(data: Any, name: str, kind: type) -> Any:
