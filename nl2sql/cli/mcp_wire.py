@@ -1,14 +1,16 @@
 """An MCP server that answers every request under its id, also one that the protocol's library cannot read as JSON.
 
-Half a surrogate pair becomes U+FFFD, and the request is carried out; what is nested too deeply, or broken in another
-way, is answered with an error under the id that stands in it.
+Half a surrogate pair becomes U+FFFD, and the request is carried out; what is nested too deeply, broken in another way,
+or JSON that is no message of the protocol, is answered with an error under the id that stands in it, or under null.
 
->>> mended(r'{"id": 1, "q": "a\\ud800b"}')
-'{"id": 1, "q": "a\\ufffdb"}'
->>> mended('{"params": {"id": 2}, "id": "x", "q": [[[').id, mended('{"q": "\\\\"id\\\\": 3"')
+>>> mended(r'{"jsonrpc": "2.0", "id": 1, "method": "a\\ud800b"}')
+'{"jsonrpc": "2.0", "id": 1, "method": "a\\ufffdb"}'
+>>> mended('{"params": {"id": 2}, "id": "x", "q": [[[').id, mended('{"q": "\\\\"id\\\\": 3"').id
 ('x', None)
+>>> [(mended(text).error.code, mended(text).id) for text in ('{"id": 7}', "[[1]]", '{"id": 1.5}')]
+[(-32600, 7), (-32600, None), (-32600, None)]
 
-Not covered: JSON that is no message of the protocol.
+Not covered: a method under an id that is neither number nor text, which the library takes for a notification.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from mcp.server import MCPServer
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE, RequestBodyLimitMiddleware
 from mcp.shared.message import SessionMessage
-from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 from pydantic_core import from_json as read_by_library
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 _HALF = re.compile("[\ud800-\udfff]")
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)  # texts, closed or not, and brackets
-_ID = re.compile(r'\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")')
+_ID = re.compile(r'\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")(?![\d.eE])')
 
 
 class AnsweringServer(MCPServer):
@@ -48,8 +50,11 @@ class AnsweringServer(MCPServer):
             async def pass_on() -> None:
                 async with sent:
                     async for item in read:
-                        refused, message = _meant(item)
-                        await (write.send(SessionMessage(refused)) if refused else sent.send(message))
+                        message = _meant(item)
+                        if isinstance(message, JSONRPCError):
+                            await write.send(SessionMessage(message))
+                        else:
+                            await sent.send(message)
 
             tasks.start_soon(pass_on)
             server = self._lowlevel_server
@@ -90,35 +95,44 @@ class _Bodies:
         await self._app(scope, again, send)
 
 
-def _meant(item: SessionMessage | Exception) -> tuple[JSONRPCError | None, SessionMessage | Exception]:
+def _meant(item: SessionMessage | Exception) -> JSONRPCError | SessionMessage | Exception:
     """The refusal that answers a line, or what is passed on in place of it."""
-    first: Any = item.errors(include_url=False)[0] if isinstance(item, ValidationError) else {"type": ""}
-    meant = mended(first["input"]) if first["type"] == "json_invalid" else None
-    if isinstance(meant, JSONRPCError):
-        return meant, item
-    try:
-        return None, SessionMessage(jsonrpc_message_adapter.validate_json(meant, by_name=False)) if meant else item
-    except ValidationError as error:
-        return None, error
+    if not isinstance(item, ValidationError):
+        return item
+    whole: Any = None  # the line, as far as the library says what it was
+    for error in item.errors(include_url=False):
+        if error["type"] == "json_invalid":
+            whole = error["input"]
+        elif error["type"] == "missing" and len(error["loc"]) == 2:  # a field of the message itself
+            whole = json.dumps(error["input"])
+    meant = mended("null" if whole is None else whole)
+    if isinstance(meant, str):
+        return SessionMessage(jsonrpc_message_adapter.validate_json(meant, by_name=False))
+    return meant or item
 
 
 def mended(text: str) -> str | JSONRPCError | None:
-    """A message as the library can read it; the refusal of one that it cannot; None where no id stands in that."""
+    """A message as the library can read it; the refusal of one that it cannot; None for a blank line."""
+    if not text.strip():
+        return None
     try:
         read_by_library(text)
-        return text
     except ValueError:
-        pass
+        try:
+            text = _HALF.sub("\ufffd", json.dumps(from_json(text), ensure_ascii=False))
+            read_by_library(text)
+        except (ValueError, RecursionError) as error:
+            return _refusal(text, PARSE_ERROR, f"the request cannot be read as JSON: {error}")
     try:
-        text = _HALF.sub("\ufffd", json.dumps(from_json(text), ensure_ascii=False))
-        read_by_library(text)
-        return text
-    except (ValueError, RecursionError) as error:
-        id = _id_in(text)
-        said = f"the request cannot be read as JSON: {error}"
-        return (
-            None if id is None else JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=PARSE_ERROR, message=said))
-        )
+        jsonrpc_message_adapter.validate_json(text, by_name=False)
+    except ValidationError:
+        expected = 'expected an object with "jsonrpc": "2.0", a method and an id'
+        return _refusal(text, INVALID_REQUEST, f"the request is JSON, but no message of JSON-RPC; {expected}")
+    return text
+
+
+def _refusal(text: str, code: int, said: str) -> JSONRPCError:
+    return JSONRPCError(jsonrpc="2.0", id=_id_in(text), error=ErrorData(code=code, message=said))
 
 
 def _id_in(text: str) -> int | str | None:

@@ -13,7 +13,7 @@ import threading
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -380,24 +380,47 @@ def calls(count: int) -> list[str]:
     return [*lines, request(len(lines) + 1, "tools/call", {}).replace("{}", '{"id": "another", "a": ' + "[" * 5_000)]
 
 
-def test_every_document_is_answered_under_the_id_of_its_request(shop: Path) -> None:
-    """1,000 of them with NL2SQL_VIZQL_DOCUMENTS=1000."""
+def answered(shop: Path, lines: list[str]) -> Iterator[tuple[str, Any]]:
+    """Each line over standard input, and its answer."""
     command = [sys.executable, "-m", "nl2sql.cli", "mcp", "--db", str(shop)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
-        count = int(os.environ.get("NL2SQL_VIZQL_DOCUMENTS", len(KINDS)))
-        guard = threading.Timer(60 + count, process.kill)  # a line without an answer would be waited for
+        guard = threading.Timer(60 + len(lines), process.kill)  # a line without an answer would be waited for
         guard.start()
         try:
-            for i, line in enumerate([request(0, "initialize", HELLO), *calls(count)]):
+            for line in lines:
                 process.stdin.write(line + "\n")
                 process.stdin.flush()
-                answer = json.loads(process.stdout.readline())
-                assert answer["id"] == i, (line[:200], answer)
-            assert "cannot be read as JSON" in answer["error"]["message"]
+                yield line, json.loads(process.stdout.readline())
         finally:
             guard.cancel()
             process.kill()
+
+
+def test_every_document_is_answered_under_the_id_of_its_request(shop: Path) -> None:
+    """1,000 of them with NL2SQL_VIZQL_DOCUMENTS=1000."""
+    count = int(os.environ.get("NL2SQL_VIZQL_DOCUMENTS", len(KINDS)))
+    for i, (line, answer) in enumerate(answered(shop, [request(0, "initialize", HELLO), *calls(count)])):
+        assert answer["id"] == i, (line[:200], answer)
+    assert "cannot be read as JSON" in answer["error"]["message"]
+
+
+NO_MESSAGES = {  # each line: the id and the code of its answer
+    "[[1], [2]]": (None, -32600),
+    "7": (None, -32600),
+    '{"jsonrpc": "2.0", "id": 5}': (5, -32600),
+    '{"jsonrpc": "1.0", "id": "x", "method": "ping"}': ("x", -32600),
+    '{"jsonrpc": "2.0", "id": 8, "method": "ping", "params": [1]}': (8, -32600),
+    "[" + request(1, "ping", {}) + "]": (None, -32600),
+    "{oops": (None, -32700),
+}
+
+
+def test_what_is_no_message_is_refused(shop: Path) -> None:
+    for line, answer in answered(shop, [request(0, "initialize", HELLO), *NO_MESSAGES, "\n" + request(9, "ping", {})]):
+        if line in NO_MESSAGES:
+            assert (answer["id"], answer["error"]["code"]) == NO_MESSAGES[line], line
+    assert answer == {"jsonrpc": "2.0", "id": 9, "result": {}}
 
 
 def test_over_http_what_the_library_cannot_read_is_answered_under_its_id(shop: Path) -> None:
@@ -423,6 +446,9 @@ def test_over_http_what_the_library_cannot_read_is_answered_under_its_id(shop: P
         )
         _, deep = post(calls(0)[0], **{"mcp-session-id": session})
         assert (deep["id"], deep["error"]["code"]) == (1, -32700)
+        for line, expected in NO_MESSAGES.items():
+            _, refused = post(line, **{"mcp-session-id": session})
+            assert (refused["id"], refused["error"]["code"]) == expected
     finally:
         servers.stop(process)
     assert mended["id"] == 7 and "Sta\ufffdtus" in str(mended["result"])
