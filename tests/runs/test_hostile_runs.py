@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import hostile_runs
@@ -123,24 +123,24 @@ def some(kinds: Iterable[str], every: int) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_something_else_in_the_place_of_a_file(place: Place) -> None:
-    kinds = hostile_runs.files(place.outside)
-    for kind in some(kinds, 10):
+@pytest.mark.parametrize(
+    ("spoils", "every"),
+    [
+        (lambda place: hostile_runs.files(place.outside), 10),
+        (lambda place: hostile_runs.fields(place.honest), 40),
+    ],
+    ids=["something else in the place of a file", "fields of another type"],
+)
+def test_a_spoiled_folder_is_one_line_and_changes_nothing(
+    place: Place, spoils: Callable[[Place], dict[str, hostile_runs.Spoil]], every: int
+) -> None:
+    kinds = spoils(place)
+    for kind in some(kinds, every):
         folder = place.copy()
         kinds[kind](folder)
         said = place.tried(folder)
         assert not said["view "] and not said["view rows"] and not said["runs"], (kind, said)
         place.check(folder)
-
-
-@pytest.mark.timeout(900)
-def test_fields_of_another_type(place: Place) -> None:
-    kinds = hostile_runs.fields(place.honest)
-    for kind in some(kinds, 40):
-        folder = place.copy()
-        kinds[kind](folder)
-        said = place.tried(folder)
-        assert not said["view "] and not said["view rows"] and not said["runs"], (kind, said)
 
 
 def test_one_bad_folder_among_many_stops_nothing(place: Place) -> None:
