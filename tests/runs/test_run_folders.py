@@ -173,6 +173,16 @@ def test_a_broken_line_is_named(folder: Path) -> None:
     assert failed(folder)[0].startswith("predictions.jsonl: ")
 
 
+def test_a_file_is_read_up_to_the_most_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nl2sql.runs.folder.MOST_LINES", 3)
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("{}\n" * 3)
+    assert read_jsonl(path) == [{}] * 3
+    path.write_text("{}\n" * 4)
+    with pytest.raises(Nl2SqlError, match="has more than 3 lines"):
+        read_jsonl(path)
+
+
 def test_a_folder_of_another_version_is_refused_by_name(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest |= {"format": 99, "environment": {"nl2sql": "9.9.9"}}
