@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from nl2sql.cli.replicas import app
+from nl2sql.databases.sqlite.framed_child import _encoded
+from nl2sql.databases.sqlite.process import DECODER
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.suites import SuiteOrder, build_suites, suite_databases, suite_fingerprint, workshop
 from nl2sql.eval.suites.child import build_images
@@ -94,7 +96,7 @@ def test_there_are_at_least_fifty_neighbours_and_no_two_alike(source):
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_generated_databases_keep_what_the_schema_promises(name, tmp_path):
     source = read_source(build(tmp_path / "original.sqlite", SCHEMAS[name]))
-    assert SourceDatabase.from_json(json.loads(json.dumps(source.to_json()))) == source
+    assert SourceDatabase.from_json(DECODER.decode(_encoded(source.to_json()).decode())) == source
     first = source.tables[-1]
     quoted = first.name.replace('"', '""')
     hints = read_hints([read_gold(f'SELECT count(*) FROM "{quoted}"', Workplace(source), 0).tree], [], source)
