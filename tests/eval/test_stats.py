@@ -4,12 +4,17 @@ import math
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import ndtri, stdtrit
+from scipy.stats import binom, binomtest
 
+from nl2sql.eval.scores import _interval
 from nl2sql.eval.stats import (
     Interval,
+    adjusted,
     clustered_interval,
     holm,
     mcnemar,
@@ -23,6 +28,52 @@ from nl2sql.eval.stats import (
 def test_wilson_agrees_with_published_values():
     interval = wilson_interval(0.5, 10)  # Newcombe 1998's form; 5 of 10
     assert (interval.low, interval.high) == (pytest.approx(0.2366, abs=1e-4), pytest.approx(0.7634, abs=1e-4))
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 1), (1, 1), (0, 40), (3, 7), (29, 56), (61, 61), (400, 1000)])
+def test_wilson_is_scipy_s(right, n):
+    interval, known = wilson_interval(right / n, n), binomtest(right, n).proportion_ci(method="wilson")
+    assert (interval.low, interval.high) == pytest.approx((known.low, known.high), abs=1e-12)
+    assert interval.to_dict() == {"value": right / n, "low": interval.low, "high": interval.high, "n": n}
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_an_interval_by_databases_of_any_size_is_the_cluster_robust_one(confidence):
+    rng = np.random.default_rng(3)
+    clusters = np.repeat(np.arange(12), rng.integers(1, 9, 12))
+    values = rng.random(len(clusters)) < np.repeat(rng.random(12), np.bincount(clusters))
+    n, mean = len(values), values.mean()
+    sums = np.bincount(clusters, values - mean)
+    effect = 12 / 11 * (sums**2).sum() / n**2 / (mean * (1 - mean) / n)
+    assert effect > 1.2
+    expected = wilson_interval(mean, n / effect, stdtrit(11, 0.5 + confidence / 2))
+    found = clustered_interval(list(values), list(clusters), confidence)
+    assert (found.value, found.low, found.high, found.n) == pytest.approx((mean, expected.low, expected.high, n))
+    few = clustered_interval(list(values), ["a"] * n, confidence)
+    of_items = wilson_interval(mean, n, ndtri(0.5 + confidence / 2))
+    assert (few.low, few.high) == pytest.approx((of_items.low, of_items.high))
+
+
+POINTS = [0.5, 1, 0, 0.5, 1, 1, 0.5, 0, 1, 0.5, 0, 0.5]
+
+
+@pytest.mark.parametrize("databases", [1, 3, 11])
+def test_half_points_have_the_interval_of_a_mean(databases):
+    by = [f"d{n % databases}" for n in range(len(POINTS))]
+    found, mean = _interval(POINTS, by), np.mean(POINTS)
+    parts = [sum(p - mean for p, d in zip(POINTS, by, strict=True) if d == db) for db in sorted(set(by))]
+    parts = np.array(parts) if databases > 9 else POINTS - mean
+    error = stdtrit(len(parts) - 1, 0.975) * np.sqrt((parts**2).sum() * len(parts) / (len(parts) - 1)) / len(POINTS)
+    assert (found.value, found.low, found.high) == pytest.approx((mean, mean - error, mean + error))
+    assert (found.n, found.method) == (12, "clustered" if databases > 9 else "normal")
+
+
+@pytest.mark.parametrize(
+    ("points", "low", "high"), [([0.5], 0.0, 1.0), ([0.5, 0.0], 0.0, 1.0), ([0.5, 0.5], 0.5, 0.5), ([0.5, 1.0], 0, 1)]
+)
+def test_half_points_of_few_items_stay_within_nothing_and_all(points, low, high):
+    found = _interval(points, ["a"] * len(points))
+    assert (found.low, found.high, found.value) == (low, high, sum(points) / len(points))
 
 
 def test_few_databases_fall_back_to_items_and_say_so():
@@ -151,6 +202,40 @@ def test_the_detectable_effect_is_found_as_often_as_it_says():
         tail = 2 * sum(math.comb(differ, k) for k in range(min(wins, differ - wins) + 1)) / 2**differ
         found += tail <= 0.05
     assert 0.73 < found / 400 < 0.87
+
+
+def scipy_power(n, effect, discordant, alpha):
+    share = max(discordant, effect)
+    differ = np.arange(n + 1)
+    bounds = np.array([max((k for k in range(d) if 2 * binom.cdf(k, d, 0.5) <= alpha), default=-1) for d in differ])
+    win = (share + effect) / (2 * share)
+    shown = binom.cdf(bounds, differ, win) + np.where(bounds < 0, 0, binom.sf(differ - bounds - 1, differ, win))
+    return float((binom.pmf(differ, n, share) * shown).sum())
+
+
+@pytest.mark.parametrize(
+    ("n", "discordant", "power", "alpha"), [(6, 0, 0.8, 0.05), (40, 0.1, 0.8, 0.05), (70, 0.5, 0.9, 0.01)]
+)
+def test_the_detectable_effect_is_the_smallest_that_is_found_so_often(n, discordant, power, alpha):
+    effect = minimum_detectable_effect(n, discordant, power=power, alpha=alpha)
+    assert effect is not None
+    assert scipy_power(n, effect, discordant, alpha) >= power > scipy_power(n, effect - 2e-4, discordant, alpha)
+
+
+@pytest.mark.parametrize(
+    "shares", [{"discordant": -0.1}, {"discordant": 1.1}, {"alpha": 0.0}, {"power": 1.0}, {"power": 0.05}]
+)
+def test_shares_that_are_none_are_refused(shares):
+    with pytest.raises(ValueError, match="expected shares between 0 and 1"):
+        minimum_detectable_effect(40, **shares)
+    assert minimum_detectable_effect(40, 1.0) and minimum_detectable_effect(0) is None
+
+
+def test_a_table_of_tests_is_adjusted_as_one():
+    tests = [paired_test("x", dict.fromkeys(range(n), True), dict.fromkeys(range(n), False), int) for n in (6, 9)]
+    assert [(t.p_holm, t.p_databases_holm) for t in adjusted(tests)] == [(2 / 64, 2 / 64), (4 / 512, 4 / 512)]
+    nothing = paired_test("x", {1: True}, {2: True}, int)
+    assert (nothing.n, nothing.difference, nothing.detectable, nothing.p) == (0, 0, None, 1)
 
 
 def test_more_items_and_less_disagreement_show_smaller_effects():
