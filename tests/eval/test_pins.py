@@ -19,8 +19,7 @@ from unittest.mock import patch
 import pytest
 
 from nl2sql.eval import suites
-from nl2sql.eval.replicas import METHOD, SHUFFLE_METHOD, perturb
-from nl2sql.eval.replicas.shuffle import write_shuffled
+from nl2sql.eval.replicas import METHOD, SHUFFLE_METHOD, child, perturb
 from nl2sql.eval.suites import arena
 from nl2sql.eval.suites.arena import read_rows
 from nl2sql.eval.suites.distil import Workplace, _focus, distil, read_gold
@@ -62,18 +61,20 @@ def line(method: str, given: str, made: object) -> str:
 
 def replicas(folder: Path) -> Iterator[str]:
     for schema, bound in itertools.product(SCHEMAS, (2000, 7)):
+        work = child._Work()
         with patch.object(perturb, "max_rows", return_value=bound):
-            source = perturb.Perturber(folder / schema, seed="0")
+            work.done({"task": "read", "path": str(folder / schema), "seed": "0", "table_rows": perturb.TABLE_ROWS})
         files = [folder / f"{schema}-{bound}-{number}" for number in range(4)]
         for number, file in enumerate(files):
-            source.write(file, number)
+            work.done({"task": "write", "target": str(file), "number": number})
         yield line(METHOD, f"{schema}, of {bound} rows", list(map(content, files)))
 
 
 def shuffled(folder: Path) -> Iterator[str]:
     for schema, seed in itertools.product(SCHEMAS, (None, 0, 1)):
-        write_shuffled(folder / schema, folder / f"{schema} by {seed}", seed=seed)
-        yield line(SHUFFLE_METHOD, f"{schema} by {seed}", content(folder / f"{schema} by {seed}"))
+        copy = folder / f"{schema} by {seed}"
+        child._Work().done({"task": "shuffle", "path": str(folder / schema), "target": str(copy), "seed": seed})
+        yield line(SHUFFLE_METHOD, copy.name, content(copy))
 
 
 def sources(folder: Path, start: str = "") -> Iterator[tuple[str, SourceDatabase]]:
