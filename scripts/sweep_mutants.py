@@ -13,7 +13,9 @@ tests that reach its line are run, the quickest first (where none is seen to, as
 - survived: they pass. The mutant may be a fault that no test sees, or mean the same as the code (``len(x) > 0`` and
   ``len(x) != 0``): a person has to look;
 - not reached: no test executes a line of the file. It counts as survived;
-- void: the module cannot be read or imported, or a name is missing. It does not count.
+- void: the module cannot be read or imported, or a name is missing. It does not count;
+- equivalent: a person has looked, and ``scripts/equivalent_mutants.txt`` says why it means the same. It is not run and
+  does not count.
 
 Printed: each survivor, and the score: noticed of all that count, with its 95% interval (Wilson). Not covered: tests
 that run the embedded model, and tests that are not given, so the score is a lower bound of what the suite notices.
@@ -48,6 +50,7 @@ from planting.entries import Fault
 LEFT_OUT = ("BitOr", "ExceptionReplacer", "Variable")
 MOST_TESTS = 40  # of one mutant: the quickest that reach its line
 OPTIONS = ("-m", "not model and not notebook")
+EQUIVALENTS = ROOT / "scripts" / "equivalent_mutants.txt"
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,12 @@ def changed(old: str, new: str) -> str:
     return "\n".join(f"    {row[0]} {row[1:].strip()}" for row in rows if row[:1] in "+-")
 
 
+def equivalents(path: Path = EQUIVALENTS) -> dict[tuple[str, str], str]:
+    """(file, change) -> why it means the same, of ``file ||| line ||| changed line ||| why`` and % for comments."""
+    rows = [line.split(" ||| ") for line in path.read_text(encoding="utf-8").splitlines() if line and line[0] != "%"]
+    return {(file, f"    - {old}\n    + {new}"): why for file, old, new, why in rows}
+
+
 # ---------------------------------------------------------------------------------------------------------- the sweep
 
 
@@ -175,7 +184,7 @@ def sweep(args: argparse.Namespace) -> Iterator[tuple[str, str, Outcome]]:
     """Yields ``(rule, change, outcome)`` of each drawn mutant."""
     names = files_of(ROOT)
     state = state_of(ROOT, names)
-    known = known_results(args.results, state)
+    known, listed = known_results(args.results, state), equivalents()
     for name in WARM:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -198,6 +207,8 @@ def sweep(args: argparse.Namespace) -> Iterator[tuple[str, str, Outcome]]:
                 continue
             if fault is None:
                 yield f"{mutant.file}:{mutant.line} {mutant.operator}", "", Outcome("not reached")
+            elif why := listed.get((fault.file, fault.stated)):
+                yield fault.rule, fault.stated, Outcome("equivalent", why)
             elif fault.key in known:
                 yield fault.rule, fault.stated, known[fault.key]
             else:
@@ -230,7 +241,7 @@ def main() -> int:
     if missing := [name for name in ("cosmic_ray", "coverage") if importlib.util.find_spec(name) is None]:
         parser.error(f"{missing[0]} is not installed; try: pip install cosmic-ray coverage")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    noticed = survived = void = 0
+    noticed = survived = void = same = 0
     for rule, change, outcome in sweep(args):
         if outcome.verdict in ("noticed", "hung"):
             noticed += 1
@@ -238,14 +249,15 @@ def main() -> int:
             survived += 1
             print(f"{outcome.verdict.lower()}: {rule}\n{change}", flush=True)
         else:
-            void += 1
+            same += outcome.verdict == "equivalent"
+            void += outcome.verdict != "equivalent"
         told = f"{outcome.verdict:11} {outcome.seconds:5.1f} s  {rule}"
-        print(f"[{noticed + survived + void}/{args.sample}] {told}", file=sys.stderr, flush=True)
+        print(f"[{noticed + survived + void + same}/{args.sample}] {told}", file=sys.stderr, flush=True)
     from nl2sql.eval.stats import wilson_interval  # not before: the forks import their own copy of the package
 
     counted = noticed + survived
     score = wilson_interval(noticed / counted if counted else 0.0, counted)
-    print(f"{args.folder}: {noticed} of {counted} noticed, {score} %; {void} void")
+    print(f"{args.folder}: {noticed} of {counted} noticed, {score} %; {void} void, {same} equivalent")
     return 0
 
 

@@ -23,6 +23,20 @@ def test_seconds_and_failures_are_told_by_function() -> None:
     assert reach.seconds == {"tests/a.py::test_b": 1.0} and reach.failed == {"tests/a.py::test_b"}
 
 
+def test_equivalent_mutants_are_known_by_their_lines(tmp_path: Path) -> None:
+    listed = tmp_path / "listed.txt"
+    listed.write_text("% file ||| line ||| changed line ||| why\na.py ||| if x | y: ||| if x + y: ||| no sum is 0\n")
+    change = sweep_mutants.changed("a\n    if x | y:\n", "a\n    if x + y:\n")
+    assert sweep_mutants.equivalents(listed) == {("a.py", change): "no sum is 0"}
+
+
+def test_every_listed_mutant_is_of_a_line_that_is_there() -> None:
+    for (file, change), why in sweep_mutants.equivalents().items():
+        old = change.splitlines()[0].removeprefix("    - ")
+        lines = (sweep_mutants.ROOT / file).read_text(encoding="utf-8").splitlines()
+        assert old in map(str.strip, lines) and why, (file, old)
+
+
 def test_wrong_arguments_are_one_line() -> None:
     for arguments, expected in (
         (["nl2sql/nowhere", "tests/agents"], "there is no folder nl2sql/nowhere"),
