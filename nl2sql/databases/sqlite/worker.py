@@ -121,7 +121,7 @@ class OpenDatabases:
 
     def _in_memory(self, image: bytes, version: str) -> Sandbox | None:
         resident = [uri for uri, sandbox in self.open.items() if sandbox.in_memory]
-        for uri in resident[: len(resident) - MEMORY_CONNECTIONS + 1]:
+        for uri in resident[: max(0, len(resident) - MEMORY_CONNECTIONS + 1)]:
             self.open.pop(uri).close()
         sandbox = Sandbox(":memory:", "")
         if sandbox.load(image, version):
