@@ -27,7 +27,7 @@ GOLDS = {
 def scored(outcomes: str, **options: Any) -> Scores:
     """A letter per question: right, wrong (of filter, or join), or no SQL at all; in capitals right on replicas too."""
     causes = {"f": "filter_value", "j": "join_path", "x": "invalid:syntax", "b": "blank"}
-    levels = ["easy", "medium", "medium", None, "hard"]
+    levels = ["easy", "medium", "medium", None, "of their own"]
     items = [
         ItemScore(
             f"q{n}", "ab"[n % 2], "", va=o not in "xb", em=o == "R", ex=o in "rR", ts=o == "R",
@@ -49,10 +49,10 @@ def test_two_sets_of_predictions_are_compared_item_by_item() -> None:
     assert found.groups["hardness"] == {
         "easy": Group(1, 1.0, 0.0, 1, 0),
         "medium": Group(2, 0.5, 0.5, 0, 0),
-        "hard": Group(1, 0.0, 1.0, 0, 1),
         "unknown": Group(1, 1.0, 0.0, 1, 0),
+        "of their own": Group(1, 0.0, 1.0, 0, 1),
     }
-    assert list(found.groups["hardness"]) == ["easy", "medium", "hard", "unknown"]
+    assert list(found.groups["hardness"]) == ["easy", "medium", "unknown", "of their own"]
     assert {name: group.n for name, group in found.groups["joins"].items()} == {"0": 3, "1": 1, "unknown": 1}
     assert (found.failures_a, found.failures_b) == (
         {"filter_value": 1, "invalid:syntax": 1},
@@ -84,7 +84,7 @@ def test_the_report_counts_every_group_and_every_failure() -> None:
     values = {name: metric["value"] for name, metric in report["metrics"].items()}
     assert values == {"VA": 0.8, "EM": 0.4, "EX[bag]": 0.6, "TS[bag,perturb,N=5]": 0.4}
     assert [(name, level["VA"]["n"]) for name, level in report["by_hardness"].items()] == [
-        ("easy", 1), ("medium", 2), ("hard", 1), ("unknown", 1),
+        ("easy", 1), ("medium", 2), ("unknown", 1), ("of their own", 1),
     ]  # fmt: skip
     assert {name: group["EX[bag]"]["value"] for name, group in report["by_database"].items()} == {"a": 2 / 3, "b": 0.5}
     assert (report["n"], report["failures"]) == (5, {"filter_value": 1, "blank": 1})
