@@ -198,6 +198,24 @@ def test_a_folder_of_databases_is_a_suite(numbers, tmp_path):
     assert item.ex and item.ts is False
 
 
+@pytest.mark.parametrize(("others", "robust"), [([(5, 6)], True), ([(1, 2)], True), ([(5, 6), (1, 2)], False)])
+def test_one_assignment_of_columns_has_to_fit_every_database(numbers, tmp_path, others, robust):
+    folder = tmp_path / "suites" / "d"
+    folder.mkdir(parents=True)
+    rows = {numbers: (0.3, 0.3), **{folder / f"{n}.sqlite": row for n, row in enumerate(others)}}
+    for file, row in rows.items():
+        connection = sqlite3.connect(file)
+        connection.executescript("DROP TABLE IF EXISTS t; CREATE TABLE t (a, b)")
+        connection.execute("INSERT INTO t VALUES (?, ?)", row)
+        connection.commit()
+        connection.close()
+    swapped = "iif(a = 1, b, iif(a = 0.3, a + 1e-12, a)), iif(a = 1, a, b)"  # where a is 1; else as they come
+    benchmark = made(numbers, ["SELECT a, b FROM t"])
+    given = {"q0": f"SELECT {swapped} FROM t"}
+    (item,) = score(benchmark, benchmark.questions, given, replicas=tmp_path / "suites").items
+    assert (item.ex, item.ts, item.ts_replicas) == (True, robust, len(others))
+
+
 @pytest.mark.parametrize(
     ("prediction", "em", "ex"),
     [

@@ -140,7 +140,7 @@ def test_a_double_quoted_name_of_nothing_is_a_text(tmp_path: Path) -> None:
         ('SELECT s FROM t WHERE s = "nobody"', "SELECT s FROM t WHERE s = 'nobody'"),
         ('SELECT s FROM t WHERE s = "ID"', 'SELECT s FROM t WHERE s = "ID"'),
         ('SELECT s AS a, "zeta" FROM t ORDER BY "A"', "SELECT s AS a, 'zeta' FROM t ORDER BY \"A\""),
-        ('SELECT s FROM t JOIN u WHERE s = "no"', 'SELECT s FROM t JOIN u WHERE s = "no"'),
+        ('SELECT s FROM t JOIN u WHERE s = "no"', 'SELECT s FROM t JOIN u ON TRUE WHERE s = "no"'),
     ):
         assert parse_gold(gold, source).sql("sqlite") == read
 

@@ -37,8 +37,8 @@ class TableShape:
     nullable: tuple[bool, ...]
     unique: tuple[tuple[int, ...], ...]  # primary key and unique indexes, as sets of columns
     foreign_keys: tuple[HeldForeignKey, ...]  # only those that hold in the data
-    has_rowid: bool = True
-    collations: tuple[str, ...] = ()  # per column: NOCASE, RTRIM, or nothing; () where no column has one
+    has_rowid: bool
+    collations: tuple[str, ...]  # per column: NOCASE, RTRIM, or nothing; () where no column has one
 
     def collation(self, column: int) -> str:
         return self.collations[column] if self.collations else ""

@@ -160,7 +160,7 @@ def build_replicas(
     questions: Sequence[Question],
     strength: Strength,
     *,
-    seed: int = 0,
+    seed: int,
     workers: int = 2,
     progress: bool = False,
 ) -> dict[str, tuple[Path, list[Path]]]:

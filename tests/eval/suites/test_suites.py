@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from nl2sql.benchmarks import FolderBenchmark
 from nl2sql.cli.replicas import app
 from nl2sql.databases.sqlite.framed_child import _encoded
 from nl2sql.databases.sqlite.process import DECODER
 from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.suites import SuiteOrder, build_suites, suite_databases, suite_fingerprint, workshop
+from nl2sql.eval.suites.check import check_strength
 from nl2sql.eval.suites.child import build_images
 from nl2sql.eval.suites.distil import Workplace, distil, gold_result, read_gold
 from nl2sql.eval.suites.generate import Generator
@@ -19,6 +21,7 @@ from nl2sql.eval.suites.hints import read_hints
 from nl2sql.eval.suites.images import empty_image, store
 from nl2sql.eval.suites.neighbours import neighbours_of
 from nl2sql.eval.suites.source import SourceDatabase, read_source
+from nl2sql.interfaces import Question
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SCRIPT = (FIXTURES / "replica_schemas.sql").read_text(encoding="utf-8")
@@ -260,6 +263,13 @@ def test_check_measures_suites_above_perturbed_replicas(benchmark_folder):
     assert suite["micro"] > perturb["micro"]
     assert suite["neighbours_per_gold_least"] >= 50
     assert {"null", "distinct", "constant"} <= suite["by_kind"].keys()
+
+
+def test_the_first_gold_of_a_question_is_what_is_checked(company):
+    golds = (CASES[0][0], "SELECT count(*) FROM projects")
+    question = Question("?", id="q", db_id="d", gold=golds)
+    strength = check_strength(FolderBenchmark("b", [question], {}, {"d": company}), [question], n=2)
+    assert [item["sql"] for item in strength.items] == [golds[0]] and (strength.built, strength.left_out) == (1, {})
 
 
 def test_build_copies_the_databases_where_they_are_wanted(benchmark_folder, tmp_path):
