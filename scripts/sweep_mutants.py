@@ -5,9 +5,10 @@
     python scripts/sweep_mutants.py nl2sql/eval tests/eval --sample 200 --results eval.jsonl    # goes on after Ctrl-C
 
 A mutant is one small change that cosmic-ray makes (``==`` to ``<``, ``and`` to ``or``, a number plus one, a loop that
-never runs ...). First the tests run once under coverage, which tells the tests that reach each line, and how long
-each takes. Then mutants are drawn by the seed from all of the folder; each is put into a copy of the checkout and the
-tests that reach its line are run, the quickest first (where none is seen to, as in a child process, those of the file):
+never runs ...). First the tests run once under coverage, which tells the tests that reach each line. Then mutants are
+drawn by the seed from all of the folder; each is put into a copy of the checkout and forty tests that reach its line
+are run, first those that reach the fewest lines besides (where none is seen to, as in a child process, those of the
+file):
 
 - noticed: a test fails or does not end;
 - survived: they pass. The mutant may be a fault that no test sees, or mean the same as the code (``len(x) > 0`` and
@@ -36,8 +37,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ from planting.entries import Fault
 
 # Unions in annotations are never executed; other exceptions and other variables are mostly names that do not exist.
 LEFT_OUT = ("BitOr", "ExceptionReplacer", "Variable")
-MOST_TESTS = 40  # of one mutant: the quickest that reach its line
+MOST_TESTS = 40  # of one mutant: those that reach its line and the fewest others
 OPTIONS = ("-m", "not model and not notebook")
 EQUIVALENTS = ROOT / "scripts" / "equivalent_mutants.txt"
 
@@ -67,18 +68,16 @@ class Mutant:
 
 
 class Reach:
-    """A pytest plugin: coverage with the running test as context, and the seconds of each test."""
+    """A pytest plugin: coverage with the running test as context, and which tests fail."""
 
     def __init__(self, coverage: Any) -> None:
         self.coverage = coverage
-        self.seconds: dict[str, float] = defaultdict(float)
         self.failed: set[str] = set()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.coverage.switch_context(_function(nodeid))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self.seconds[_function(report.nodeid)] += report.duration
         if report.failed:
             self.failed.add(_function(report.nodeid))
 
@@ -89,7 +88,7 @@ def _function(nodeid: str) -> str:
 
 
 def collect(folder: str, tests: Sequence[str], out: Path) -> None:
-    """Run the tests under coverage; write which reach each line, their seconds, and which failed, as JSON."""
+    """Run the tests under coverage; write which reach each line, and which failed, as JSON."""
     import coverage
     import pytest
 
@@ -104,7 +103,7 @@ def collect(folder: str, tests: Sequence[str], out: Path) -> None:
         str(Path(file).resolve().relative_to(Path.cwd())): data.contexts_by_lineno(file)
         for file in data.measured_files()
     }
-    told = {"lines": lines, "seconds": plugin.seconds, "failed": sorted(plugin.failed)}
+    told = {"lines": lines, "failed": sorted(plugin.failed)}
     out.write_text(json.dumps(told), encoding="utf-8")
 
 
@@ -122,7 +121,13 @@ def reached(checkout: Path, folder: str, tests: Sequence[str]) -> dict[str, Any]
     lost = set(told["failed"])
     for lines in told["lines"].values():
         lines.update({line: [test for test in reaching if test not in lost] for line, reaching in lines.items()})
+    told["breadth"] = breadth(told["lines"])
     return told
+
+
+def breadth(lines: Mapping[str, Mapping[str, Sequence[str]]]) -> Counter[str]:
+    """Test -> how many lines of the folder it reaches."""
+    return Counter(test for reached in lines.values() for tests in reached.values() for test in tests)
 
 
 # --------------------------------------------------------------------------------------------------------- mutants
@@ -154,15 +159,19 @@ def as_fault(root: Path, mutant: Mutant, reach: dict[str, Any]) -> Fault | None:
     if new is None:
         return None
     ast.parse(new)
+    shown = changed(old, new)
+    before, _, after = shown.partition("\n")
+    if after == before.replace("    - ", "    + ").replace(" *, ", " /, "):
+        raise SyntaxError("the star before keyword-only parameters is no multiplication")
     lines = reach["lines"].get(mutant.file, {})
     tests = {test for test in lines.get(str(mutant.line), ()) if test}
     if not tests:  # executed at import, or in a child process: whatever reaches the file may tell
         tests = {test for line in lines.values() for test in line if test}
-    quickest = sorted(tests, key=lambda test: (reach["seconds"].get(test, 0.0), test))[:MOST_TESTS]
-    if not quickest:
+    particular = sorted(tests, key=lambda test: (reach["breadth"][test], test))[:MOST_TESTS]
+    if not particular:
         return None
     rule = f"{mutant.file}:{mutant.line} {mutant.operator.removeprefix('core/')}"
-    return Fault("mutants", rule, changed(old, new), mutant.file, old, new, (*OPTIONS, *quickest))
+    return Fault("mutants", rule, shown, mutant.file, old, new, (*OPTIONS, *particular))
 
 
 def changed(old: str, new: str) -> str:
@@ -202,7 +211,7 @@ def sweep(args: argparse.Namespace) -> Iterator[tuple[str, str, Outcome]]:
         for mutant in drawn:
             try:
                 fault = as_fault(ROOT, mutant, reach)
-            except SyntaxError:  # the star before keyword-only parameters is no multiplication
+            except SyntaxError:
                 yield f"{mutant.file}:{mutant.line} {mutant.operator}", "", Outcome("void")
                 continue
             if fault is None:

@@ -16,11 +16,15 @@ def test_a_change_is_shown_line_by_line() -> None:
     assert sweep_mutants.changed("a\nif b == 1:\nc\n", "a\nif b != 1:\nc\n") == "    - if b == 1:\n    + if b != 1:"
 
 
-def test_seconds_and_failures_are_told_by_function() -> None:
+def test_failures_are_told_by_function() -> None:
     reach = sweep_mutants.Reach(coverage=None)
     for name, failed in (("tests/a.py::test_b[1-x]", False), ("tests/a.py::test_b[2]", True)):
-        reach.pytest_runtest_logreport(SimpleNamespace(nodeid=name, duration=0.5, failed=failed))
-    assert reach.seconds == {"tests/a.py::test_b": 1.0} and reach.failed == {"tests/a.py::test_b"}
+        reach.pytest_runtest_logreport(SimpleNamespace(nodeid=name, failed=failed))
+    assert reach.failed == {"tests/a.py::test_b"}
+
+
+def test_a_test_is_as_broad_as_the_lines_that_it_reaches() -> None:
+    assert sweep_mutants.breadth({"a.py": {"1": ["x", "y"], "2": ["x"]}, "b.py": {"7": ["x"]}}) == {"x": 3, "y": 1}
 
 
 def test_equivalent_mutants_are_known_by_their_lines(tmp_path: Path) -> None:
