@@ -68,6 +68,8 @@ CASES = [  # (check or "" for none, question, query, what is said)
     ("", "Show all orders with the credit limit", "SELECT c.* FROM customers c JOIN orders USING (customer_id)", ""),
     ("", "Who has at least 50.0 credit?", "SELECT name FROM customers WHERE credit_limit >= 50", ""),
     ("", "Whose limit is above 50?", "SELECT name FROM customers WHERE credit_limit >= 51", ""),
+    ("", "Whose limit is below 51?", "SELECT name FROM customers WHERE credit_limit <= 50", ""),
+    ("unused_value", "Whose limit is below 52?", "SELECT name FROM customers WHERE credit_limit <= 50", "says 52"),
     ("", "Who has 50 percent of it?", "SELECT name FROM customers WHERE credit_limit >= 0.5 * 100", ""),
     ("", "Who has more than 10 million?", "SELECT name FROM customers WHERE credit_limit > 10000000 OR 1", ""),
     ("unused_value", "Who has 10 million?", "SELECT name FROM customers WHERE credit_limit < 10000", "says 10"),
