@@ -110,9 +110,8 @@ class Cues:
         return bool(self.matches.get(name))
 
     def first(self, name: str) -> int:
-        """Position of the first match, or a number past every position."""
-        hits = self.matches.get(name)
-        return hits[0][1] if hits else len(self.text) + 1
+        """Position of the first match of a cue that is there."""
+        return self.matches[name][0][1]
 
     def words(self, name: str) -> list[str]:
         return [word for word, _ in self.matches.get(name, ())]
