@@ -15,7 +15,18 @@ import pytest
 from nl2sql.databases import packaged
 from nl2sql.databases.engines import child
 from nl2sql.databases.engines.child import error_reply, execute_request, plain
+from nl2sql.databases.engines.database import (
+    EngineDatabase,
+    _hidden,
+    _kind,
+    _next_step,
+    _table,
+    engine_error_kind,
+    without_excerpt,
+)
+from nl2sql.databases.engines.description import described
 from nl2sql.databases.engines.statement import Refused
+from nl2sql.databases.schema import Column, ForeignKey, Table
 from nl2sql.errors import BenchmarkError, UsageError
 
 DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)
@@ -90,6 +101,72 @@ def test_a_result_is_too_large_by_its_texts_and_sixteen_bytes_for_any_other_valu
 )
 def test_an_error_is_told_in_the_engine_s_own_words(error: BaseException, reply: list[str]) -> None:
     assert error_reply(error) == reply
+
+
+MESSAGES = {
+    "canceling statement due to statement timeout": "timeout",
+    "Code: 159. DB::Exception: TIMEOUT_EXCEEDED": "timeout",
+    'Binder Error: Ambiguous reference to column name "a"': "ambiguous_column",
+    'column reference "a" is ambiguous': "ambiguous_column",
+    "Catalog Error: Table with name order does not exist!": "unknown_table",
+    'relation "t" does not exist': "unknown_table",
+    "(1146) Table 'x.t' doesn't exist": "unknown_table",
+    'Binder Error: Referenced column "read_only" not found': "unknown_column",
+    "(1054) Unknown column 'a' in 'SELECT'": "unknown_column",
+    'missing FROM-clause entry for table "t"': "unknown_column",
+    'syntax error at or near "FRM"': "syntax",
+    "Parser Error: syntax": "syntax",
+    "cannot insert multiple commands into a prepared statement": "multi_statement",
+    "cannot execute DELETE in a read-only transaction": "denied",
+    "permission denied for table t": "denied",
+    "aggregate functions are not allowed in WHERE": "other",
+    "Out of Memory Error: failed": "memory",
+    "division by zero\nLINE 1: syntax error": "other",
+}
+HOST = "postgres://me:secret@db.example:6543/shop"
+
+
+@pytest.mark.parametrize(("message", "kind"), MESSAGES.items())
+def test_a_message_of_an_engine_has_its_kind(message: str, kind: str) -> None:
+    assert engine_error_kind(message) == kind
+
+
+def test_a_message_of_an_engine_is_told_without_excerpt_and_secret() -> None:
+    assert without_excerpt("Binder Error: no\n\nLINE 1: SELECT x\n        ^") == "Binder Error: no"
+    some = "no match\nCandidate functions:\n" + "".join(f"\tf({n})\n" for n in range(8))
+    assert without_excerpt(some).splitlines()[-2:] == ["\tf(4)", "\t... and 3 more"]
+    assert without_excerpt(some.replace("\tf(5)\n\tf(6)\n\tf(7)\n", "")).splitlines()[-1] == "\tf(4)"
+    assert _hidden(f'cannot reach "{HOST}" as "secret" or secret', "postgres", HOST) == (
+        'cannot reach "***" as "***" or secret'
+    )
+    assert _hidden('"t.duckdb" is locked', "duckdb", "t.duckdb") == '"t.duckdb" is locked'
+
+
+@pytest.mark.parametrize(
+    ("dialect", "target", "error", "step"),
+    [
+        ("postgres", HOST, "OperationalError", "; does it answer? pg_isready -h db.example -p 6543"),
+        ("postgres", "postgres:///shop", "OperationalError", "; does it answer? pg_isready -h 127.0.0.1 -p 5432"),
+        ("mysql", "mysql://h/x", "OperationalError", "; does it answer? mariadb-admin -h h -P 3306 ping"),
+        ("postgres", "postgres://a:1,b:2/shop", "OperationalError", ""),
+        ("postgres", HOST, "denied", ""),
+        ("duckdb", "t.duckdb", "OperationalError", ""),
+    ],
+)
+def test_what_to_type_where_a_server_does_not_answer(dialect: str, target: str, error: str, step: str) -> None:
+    assert _next_step(dialect, target, error) == step
+
+
+def test_a_description_becomes_a_table() -> None:
+    rows = [["t", "id", "integer", True], ["t", "mood", "enum('Sad','ok')", False], ["v", "n", "bigint", False]]
+    keys = [["t", ["mood"], "v", ["n"]]]
+    first, second = (_table(entry, "duckdb") for entry in described(rows, {"t": ["id"]}, keys, {"v"}))
+    columns = (Column("id", "INTEGER", True, True), Column("mood", "ENUM('Sad','ok')"))
+    assert first == Table("t", columns, (ForeignKey(("mood",), "v", ("n",)),))
+    assert second == Table("v", (Column("n", "BIGINT"),), is_view=True)
+    assert _kind("Nullable(String)", "clickhouse") == "Nullable(String)" and _kind('a "b" c', "duckdb") == 'A "b" C'
+    with pytest.raises(UsageError, match="no engine for 'oracle'; known: clickhouse, duckdb, postgres, mysql"):
+        EngineDatabase("oracle", "x")
 
 
 SCHEMA = """CREATE TABLE p (id INTEGER PRIMARY KEY, name TEXT, "zip code" TEXT);

@@ -95,8 +95,15 @@ def test_what_one_statement_may_ask_for_is_bounded(box: Sandbox) -> None:
     limits = {
         sqlite3.SQLITE_LIMIT_ATTACHED: 0,
         sqlite3.SQLITE_LIMIT_LENGTH: 64 * 2**20,
+        sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
         sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 500,
         sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 100,
+        sqlite3.SQLITE_LIMIT_VDBE_OP: 1_000_000,
+        sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 100,
+        sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
+        sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER: 100,
+        sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+        sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
     }
     assert {limit: box.connection.getlimit(limit) for limit in limits} == limits
     with without_authorizer(box) as connection:
