@@ -7,13 +7,13 @@
 A mutant is one small change that cosmic-ray makes (``==`` to ``<``, ``and`` to ``or``, a number plus one, a loop that
 never runs ...). First the tests run once under coverage, which tells the tests that reach each line. Then mutants are
 drawn by the seed from all of the folder; each is put into a copy of the checkout and forty tests that reach its line
-are run, first those that reach the fewest lines besides (where none is seen to, as in a child process, those of the
-file):
+are run, first those that reach the fewest lines besides (where none is seen to, as at import or in a child process,
+tests of the file, and of its folder those that reach the most):
 
 - noticed: a test fails or does not end;
 - survived: they pass. The mutant may be a fault that no test sees, or mean the same as the code (``len(x) > 0`` and
   ``len(x) != 0``): a person has to look;
-- not reached: no test executes a line of the file. It counts as survived;
+- not reached: no test executes a line of the folder. It counts as survived;
 - void: the module cannot be read or imported, or a name is missing. It does not count;
 - equivalent: a person has looked, and ``scripts/equivalent_mutants.txt`` says why it means the same. It is not run and
   does not count.
@@ -29,6 +29,7 @@ import ast
 import contextlib
 import difflib
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -38,7 +39,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,15 +164,26 @@ def as_fault(root: Path, mutant: Mutant, reach: dict[str, Any]) -> Fault | None:
     before, _, after = shown.partition("\n")
     if after == before.replace("    - ", "    + ").replace(" *, ", " /, "):
         raise SyntaxError("the star before keyword-only parameters is no multiplication")
-    lines = reach["lines"].get(mutant.file, {})
-    tests = {test for test in lines.get(str(mutant.line), ()) if test}
-    if not tests:  # executed at import, or in a child process: whatever reaches the file may tell
-        tests = {test for line in lines.values() for test in line if test}
-    particular = sorted(tests, key=lambda test: (reach["breadth"][test], test))[:MOST_TESTS]
-    if not particular:
+    tests = tests_for(mutant, reach)
+    if not tests:
         return None
     rule = f"{mutant.file}:{mutant.line} {mutant.operator.removeprefix('core/')}"
-    return Fault("mutants", rule, shown, mutant.file, old, new, (*OPTIONS, *particular))
+    return Fault("mutants", rule, shown, mutant.file, old, new, (*OPTIONS, *tests))
+
+
+def tests_for(mutant: Mutant, reach: dict[str, Any]) -> list[str]:
+    """Those that reach the line, the most particular first; else of the file, and the broadest of its folder."""
+
+    def of(lines: Iterable[Sequence[str]], sign: int = 1) -> list[str]:
+        found = {test for tests in lines for test in tests if test}
+        return sorted(found, key=lambda test: (sign * reach["breadth"][test], test))
+
+    own: dict[str, list[str]] = reach["lines"].get(mutant.file, {})
+    if here := of([own.get(str(mutant.line), [])]):
+        return here[:MOST_TESTS]
+    beside = [lines for file, lines in reach["lines"].items() if Path(file).parent == Path(mutant.file).parent]
+    broad = of(itertools.chain.from_iterable(lines.values() for lines in beside), -1)
+    return list(dict.fromkeys([*of(own.values())[: MOST_TESTS // 2], *broad]))[:MOST_TESTS]
 
 
 def changed(old: str, new: str) -> str:

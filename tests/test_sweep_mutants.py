@@ -27,6 +27,16 @@ def test_a_test_is_as_broad_as_the_lines_that_it_reaches() -> None:
     assert sweep_mutants.breadth({"a.py": {"1": ["x", "y"], "2": ["x"]}, "b.py": {"7": ["x"]}}) == {"x": 3, "y": 1}
 
 
+def test_a_mutant_meets_the_tests_of_its_line_or_else_of_its_file_and_folder() -> None:
+    lines = {"r/a.py": {"1": ["", "x", "y"], "2": ["x"]}, "r/b.py": {"7": ["y", "z"]}, "q/c.py": {"1": ["w"]}}
+    reach = {"lines": lines, "breadth": sweep_mutants.breadth(lines)}
+    for file, line, tests in (
+        ("r/a.py", 1, ["x", "y"]), ("r/a.py", 9, ["x", "y", "z"]), ("r/b.py", 9, ["z", "y", "x"]),
+        ("r/new.py", 1, ["x", "y", "z"]), ("s/d.py", 1, []),
+    ):  # fmt: skip
+        assert sweep_mutants.tests_for(sweep_mutants.Mutant(file, "", 0, line), reach) == tests
+
+
 def test_equivalent_mutants_are_known_by_their_lines(tmp_path: Path) -> None:
     listed = tmp_path / "listed.txt"
     listed.write_text("% file ||| line ||| changed line ||| why\na.py ||| if x | y: ||| if x + y: ||| no sum is 0\n")
