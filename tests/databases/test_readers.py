@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import json
 import sqlite3
+import zipfile
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,22 @@ def test_sheets_are_tables_of_what_their_cells_hold(tmp_path: Path) -> None:
         ),
         ("b_sheet_2", ["only INTEGER"], []),
     ]
+
+
+def test_a_book_may_unpack_to_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["a"])
+    book.save(tmp_path / "b.xlsx")
+    with zipfile.ZipFile(tmp_path / "b.xlsx") as parts:
+        unpacked = sum(part.file_size for part in parts.infolist())
+    stored = (tmp_path / "b.xlsx").stat().st_size
+    monkeypatch.setattr(data_readers, "UNPACKED_PER_BYTE", 1)
+    monkeypatch.setattr(data_readers, "UNPACKED", unpacked - stored)
+    assert read(tmp_path / "b.xlsx") == (["a INTEGER"], [])
+    monkeypatch.setattr(data_readers, "UNPACKED", unpacked - stored - 1)
+    with pytest.raises(UsageError, match=f"it unpacks to {unpacked:,} bytes; .* at most {unpacked - 1:,} are read"):
+        read(tmp_path / "b.xlsx")
 
 
 def test_parquet_keeps_types_and_values(tmp_path: Path) -> None:

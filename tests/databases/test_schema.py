@@ -294,6 +294,13 @@ def test_an_empty_schema_is_an_empty_text() -> None:
 # ----------------------------------------------------------------------------------------------------- samples
 
 
+def test_as_many_columns_of_the_first_table_are_shown_as_fit_beside_the_rest() -> None:
+    others = tuple(Table(f"a_long_name_{n}", (Column("x"),)) for n in range(6))
+    schema = Schema((Table("t", tuple(Column(name, "INT") for name in "abc")), *others))
+    heads = {most: budget_schema(schema, len, most).splitlines()[0] for most in (80, 94, 96, 110)}
+    assert heads[80] == "t(a INT)" and heads[96] == heads[110] == "t(a INT, b INT, c INT)"
+
+
 def test_column_samples_are_distinct_short_and_without_nulls_and_blobs(tmp_path: Path) -> None:
     path = tmp_path / "s.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -140,6 +140,9 @@ def test_a_pair_has_the_verdict_that_equality_gives_it(
     assert verdicts == {(0, 0): verdict}
     assert set(rows) == {(0, pair["gp".index(side)]) for side in sent}
     assert said[-1] == ["end", len(executed)] and len(executed) <= len(sql)
+    if len(sql) == 2 and -1 not in pair:  # whichever stands first
+        turned, _ = work([tmp_path / "t.sqlite"], [[1, 0, flags]], sql[::-1], mode=mode)
+        assert news(turned)[0] == verdicts
     if "g" in sent and gold == A:
         assert rows[0, pair[0]] == [["a"], [[1], [2], [3]], False]
 
