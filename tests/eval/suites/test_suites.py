@@ -15,7 +15,7 @@ from nl2sql.errors import DatabaseError, UsageError
 from nl2sql.eval.suites import SuiteOrder, build_suites, suite_databases, suite_fingerprint, workshop
 from nl2sql.eval.suites.check import check_strength
 from nl2sql.eval.suites.child import build_images
-from nl2sql.eval.suites.distil import Workplace, distil, gold_result, read_gold
+from nl2sql.eval.suites.distil import ARBITRARY, Workplace, distil, gold_result, read_gold
 from nl2sql.eval.suites.generate import Generator
 from nl2sql.eval.suites.hints import read_hints
 from nl2sql.eval.suites.images import empty_image, store
@@ -182,6 +182,12 @@ def test_a_suite_kills_nearly_all_neighbours_with_few_databases(source, place):
     alive = [n for k, n in enumerate(made.golds[0].live) if (0, k) not in made.killed]
     assert len(alive) <= 1, alive
     assert 1 <= len(made.images) <= 10
+
+
+def test_a_gold_whose_answer_is_arbitrary_everywhere_has_no_suite(source, place):
+    made = distil(source, ["SELECT name FROM employees LIMIT 2", "SELECT count(*) FROM offices"], 2, 0, place)
+    assert [gold.problem for gold in made.golds] == [ARBITRARY, None]
+    assert {gold for gold, _ in made.killed} == {1}
 
 
 def test_a_suite_is_built_once_and_the_same_anywhere(company, tmp_path, monkeypatch):
