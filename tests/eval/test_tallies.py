@@ -71,6 +71,8 @@ def test_only_shared_items_and_shared_metrics_are_compared() -> None:
     found = compare_scores(one, other)
     assert found.metrics["TS[bag,perturb,N=2]"].n == 2 and found.metrics["EX[bag]"].losses == ["q1"]
     assert [move.ids for move in compare_scores(scored("ffj"), scored("rrr")).moved] == [["q0", "q1"], ["q2"]]
+    unknown = compare_scores(scored("uf"), scored("ru"))
+    assert (unknown.failures_a, unknown.failures_b) == ({"unknown": 1, "filter_value": 1}, {"unknown": 1})
     with pytest.raises(UsageError, match="share no item"):
         compare_scores(scored("rr"), scored("   rr"))
     with pytest.raises(UsageError, match="no metric 'TS'; one of VA, EM, EX"):
