@@ -25,13 +25,15 @@ GOLDS = {
 
 
 def scored(outcomes: str, **options: Any) -> Scores:
-    """A letter per question: right, wrong (of filter, or join), or no SQL at all; in capitals right on replicas too."""
+    """A letter per question: right, wrong (of filter, or join), or no SQL at all; in capitals right on replicas too.
+
+    Each cause is a text of its own, as those that come from files are."""
     causes = {"f": "filter_value", "j": "join_path", "x": "invalid:syntax", "b": "blank"}
     levels = ["easy", "medium", "medium", None, "of their own"]
     items = [
         ItemScore(
             f"q{n}", "ab"[n % 2], "", va=o not in "xb", em=o == "R", ex=o in "rR", ts=o == "R",
-            hardness=levels[n], cause=causes.get(o), ts_replicas=0 if o == "R" and n == 4 else 5,
+            hardness=levels[n], cause="".join(causes.get(o, "")) or None, ts_replicas=0 if o == "R" and n == 4 else 5,
             gold_error="no" if o == "b" else None,
         )
         for n, o in enumerate(outcomes) if o != " "
