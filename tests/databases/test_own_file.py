@@ -176,6 +176,22 @@ def test_a_file_is_opened_in_place_or_as_a_copy_without_its_log(tmp_path: Path) 
         copies.readable(tmp_path / "x.sqlite")
 
 
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (sqlite3.OperationalError("interrupted"), "reading it took more than 4 s"),
+        (sqlite3.OperationalError("disk I/O error"), "disk I/O error"),
+        (sqlite3.OperationalError("no such table: t"), "no such table: t"),
+    ],
+)
+def test_what_goes_wrong_while_a_file_is_read_stays_what_it_is(raised: Exception, told: str, tmp_path: Path) -> None:
+    file = database(tmp_path / "t.sqlite")
+    with pytest.raises(sqlite3.Error, match=told) as error, files.read_only(file) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (2,)
+        raise raised
+    assert isinstance(error.value, vetting.Unreadable) == (str(raised) == "interrupted")
+
+
 def test_reading_is_bounded_by_what_a_file_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [vetting.rows_deadline(size) for size in (0, 5 * 2**20, 50 * 2**20)] == [4.0, 5.0, 14.0]
     with closing(sqlite3.connect(":memory:")) as connection:

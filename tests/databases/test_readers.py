@@ -277,6 +277,23 @@ def test_a_file_may_unfold_into_so_many_cells_and_bytes(tmp_path: Path) -> None:
             again.count(cells, size)
 
 
+def test_the_cells_of_every_kind_of_file_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_readers, "CELLS_PER_BYTE", 0)
+    frame = pd.DataFrame({name: range(10) for name in "abc"})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
+    frame.to_json(tmp_path / "t.json")
+    for file, cells in (("t.csv", 30), ("t.parquet", 30), ("t.jsonl", 28), ("t.json", 30)):  # one, then three a row
+        monkeypatch.setattr(data_readers, "CELLS", 10 * cells)
+        assert len(read(tmp_path / file)[1]) == 10
+        monkeypatch.setattr(data_readers, "CELLS", cells - 1)
+        with pytest.raises(
+            UsageError, match=f"it unfolds into too many rows and columns: .* at most {cells - 1} cells"
+        ):
+            read(tmp_path / file)
+
+
 def test_how_much_is_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps([{"a": n} for n in range(50)]))
     told: list[int] = []

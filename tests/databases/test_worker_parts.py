@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import signal
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -60,6 +62,8 @@ PAIRS = [  # gold, prediction, flags, mode; the verdict, and which rows (gold's,
     (A, B, 0, "equal", None, "gp"),
     (A, B, ORDERED, "bag", None, "gp"),
     (A, B, ORDERED, "set", None, "gp"),
+    (A, B, ROWS_IF_WRONG, "bag", 1, ""),
+    (A, A, ROWS_IF_WRONG | ORDERED, "bag", 1, ""),
     (A, B, ROWS, "bag", None, "gp"),
     (A, A, ROWS, "bag", None, "g"),
     (AS, SA, 0, "bag", None, "gp"),  # the multisets of the columns agree
@@ -290,6 +294,30 @@ def test_text_that_is_no_utf_8_is_written_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rows", "held"), [([(1, "a")] * 10, 10), ([(n,) for n in range(7)], 2**30), ([], 0)])
 def test_pieces_of_rows_are_one_text(rows: list[tuple[Any, ...]], held: int) -> None:
     assert json.loads(f"[{','.join(bounded_text(rows, held))}]") == [list(row) for row in rows]
+
+
+def test_rows_are_looked_at_in_pieces_of_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "CHUNK_BYTES", 100)
+    rows = [(n,) for n in range(10)]
+    assert list(bounded_text(rows, 300)) == ["[0],[1],[2]", "[3],[4],[5]", "[6],[7],[8]", "[9]"]
+    assert len(list(bounded_text(rows, 100))) == 1 and len(list(bounded_text(rows, 5000))) == 10
+
+
+def test_a_batch_is_answered_as_it_goes(
+    tmp_path: Path, databases: OpenDatabases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(worker, "send", lambda payload: said.append(DECODER.decode(payload.decode())))
+    place = mmap.mmap(-1, worker.PLACE.size)
+    request = {"files": [[uri(made(tmp_path / "t.sqlite")), "1"]], "sql": [A, " ; ", WRONG], "mode": "equal",
+               "pairs": [[-1, 0, ROWS], [-1, 1, 0], [-1, 2, 0]], "blank": False, "failed": [], "dead": [], "start": 0,
+               "report": 0, "timeout": 5.0, "max_rows": 2}  # fmt: skip
+    worker.answer_batch(request, databases, place)
+    verdicts, rows, outcomes = news(said)
+    assert verdicts == dict.fromkeys([(0, 0), (0, 1), (0, 2)], 1) and rows == {(0, 0): [["a"], [[1], [2]], True]}
+    assert outcomes[0, 0] == [1, 2, True] and outcomes[0, 1][0] == "empty" and outcomes[0, 2][0] == "OperationalError"
+    assert said[-1] == ["end", 3] and worker.PLACE.unpack_from(place) == (-1, -1)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 
 @pytest.mark.parametrize(("letter", "bytes_"), [("a", 1), ("€", 2), ("😀", 4)])
