@@ -9,7 +9,8 @@ import logging
 import os
 import re
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,19 +63,15 @@ def load_parts(source: Source, *, device: str = "auto", dtype: str | None = None
         set_threads()
     if not device.startswith(MAP):
         check_room(Path(where), source.value, dtype, device)
-    try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+    with _reading(source, where), quiet_transformers():
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+        try:
             model = _load_weights(where, getattr(torch, dtype), device).eval()
-    except torch.OutOfMemoryError as error:
-        raise ModelError(
-            f"model {source.value!r} does not fit into what {device} has free "
-            f"({one_line(error, 120)}); use --device {MAP}, or a smaller model"
-        ) from None
-    except UsageError:
-        raise
-    except Exception as error:  # noqa: BLE001 - readers of weights raise what a stranger's bytes make them
-        raise _load_error(source, where, error) from None
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"model {source.value!r} does not fit into what {device} has free "
+                f"({one_line(error, 120)}); use --device {MAP}, or a smaller model"
+            ) from None
     merged = merge_adapter(model, folder) if folder else ""
     revision = str(model.config._commit_hash or "") if kind == "hub" else _revision(source, Path(where))
     name = _last_name(Path(source.value)) if kind in ("folder", "gguf") else source.value
@@ -208,18 +205,25 @@ def _locate(source: Source) -> str:
 def _converted(gguf: Path) -> Path:
     """The safetensors folder of a user's .gguf file, made in the cache on first use and known by its hash."""
     digest = weights_hash(gguf)
-    try:
+    with _reading(Source("gguf", str(gguf)), str(gguf)):
         return into_cache(f"gguf-{digest[:24]}", lambda target: convert_gguf(gguf, target), what=str(gguf))
-    except Nl2SqlError:
-        raise
-    except Exception as error:  # noqa: BLE001 - readers of weights raise what a stranger's bytes make them
-        raise _load_error(Source("gguf", str(gguf)), str(gguf), error) from None
 
 
 def _revision(source: Source, folder: Path) -> str:
     if source.kind == "embedded":
         return f"sha256:{embedded_model(source.value).gguf_sha256}"
     return weights_revision([Path(source.value)] if source.kind == "gguf" else folder_files(folder))
+
+
+@contextmanager
+def _reading(source: Source, where: str) -> Iterator[None]:
+    """What readers of weights raise, whatever a stranger's bytes make it, is told as an error of ``source``."""
+    try:
+        yield
+    except Nl2SqlError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        raise _load_error(source, where, error) from None
 
 
 def _load_error(source: Source, where: str, error: Exception) -> ModelError:
