@@ -16,6 +16,7 @@ import pytest
 from people import make_database
 
 from nl2sql.databases.sqlite import process
+from nl2sql.databases.sqlite.batch import ROWS, run_pairs
 from nl2sql.databases.sqlite.pool import QueryPool, default_pool
 from nl2sql.errors import UsageError
 
@@ -169,3 +170,11 @@ def test_threads_may_share_a_default_pool_from_the_start(people: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(set(map(id, found))) == 1
+
+
+def test_rows_of_later_files_come_without_the_time_that_they_took(shop: Path, pool: QueryPool) -> None:
+    sql = ["SELECT count(*) FROM orders", "SELECT 4 FROM orders LIMIT 1"]
+    found = run_pairs(pool, [shop, shop, shop.with_name("gone")], sql, [(0, 1, ROWS)], timeout_s=5.0, max_rows=9)
+    assert found.results[1, 0].rows == ((4,),) == found.results[0, 1].rows and found.results[1, 0].seconds == 0.0
+    assert found.rows_sent == {(0, 0), (0, 1), (1, 0), (1, 1)} and found.executed == 4
+    assert found.verdict(2, 0) == 2 and found.results[2, 0].error_kind == "other"
