@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 SCRIPTS = Path(__file__).resolve().parent
+TOP = ("token_embd.weight", "output.weight")  # one row a token
 
 
 # --- pack: here ------------------------------------------------------------------------------------------------------
@@ -69,6 +70,7 @@ def read_rows(options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
     import random
 
     from train_adapter import read_groups
+    from training.packing import IGNORED, Row, packs
     from transformers import AutoTokenizer
 
     from nl2sql.models.chat import Chat
@@ -102,16 +104,15 @@ def read_rows(options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
             for example in group:
                 first = next(i for i, (_, learned) in enumerate(example.pieces) if learned)
                 ids = list(next(found))
-                marks = [False] * len(ids)
+                labels = [IGNORED] * len(ids)
                 for _, learned in example.pieces[first:]:
                     new = next(found)
                     ids += new
-                    marks += [learned] * len(new)
+                    labels += new if learned else [IGNORED] * len(new)
                 if example.closed:
-                    ids, marks = [*ids, end], [*marks, True]
-                if len(ids) <= options.pack_tokens:
-                    rows.append((np.array(ids), np.array(marks)))
-            made += packs_of(rows, options.pack_tokens)
+                    ids, labels = [*ids, end], [*labels, end]
+                rows.append(Row(tuple(ids), tuple(labels)))
+            made += map(arrays, packs([rows], options.pack_tokens))
         return made
 
     rounds, held_out = read_groups(options.data, 1.0)
@@ -124,29 +125,12 @@ def read_rows(options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
     return found, packed(held_out[: options.limit])[: options.held_out]
 
 
-def packs_of(rows: Sequence[tuple[np.ndarray, np.ndarray]], most: int) -> list[Any]:
-    """Rows behind one copy of the tokens that all begin with, in packs of at most ``most`` tokens."""
-    if not rows:
-        return []
-    shared = min(int(np.argmax(marks)) for _, marks in rows) if len(rows) > 1 else 0
-    for ids, _ in rows[1:]:
-        differ = np.flatnonzero(ids[:shared] != rows[0][0][:shared])
-        shared = int(differ[0]) if len(differ) else shared
-    made, members, size = [], [], shared
-    for row in [*rows, None]:
-        own = len(row[0]) - shared if row else most
-        if members and size + own > most:
-            parts = [(rows[0][0][:shared], rows[0][1][:shared], 0, 0)] if shared else []
-            parts += [(ids[shared:], marks[shared:], number, shared) for number, (ids, marks) in enumerate(members, 1)]
-            number_of = [np.full(len(ids), number, np.int16) for ids, _, number, _ in parts]
-            places = [np.arange(start, start + len(ids)) for ids, _, _, start in parts]
-            ids, marks = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-            made.append((ids, marks, np.concatenate(number_of), np.concatenate(places)))
-            members, size = [], shared
-        if row:
-            members.append(row)
-            size += own
-    return made
+def arrays(pack: Any) -> tuple[np.ndarray, ...]:
+    """A ``training.packing.Pack`` as ids, learned, part and positions."""
+    part = np.zeros(len(pack.ids), np.int16)
+    for number, (start, end) in enumerate(pack.spans, 1):
+        part[start:end] = number
+    return np.array(pack.ids), np.array(pack.labels) >= 0, part, np.array(pack.positions)
 
 
 def columns(packs: Sequence[Any], kept: np.ndarray, name: str) -> dict[str, np.ndarray]:
@@ -166,11 +150,9 @@ def weights_out(reader: Any, kept: np.ndarray, options: argparse.Namespace, fiel
     names, blob, places = [], bytearray(), []
     for tensor in reader.tensors:
         data = np.asarray(tensor.data)
-        if tensor.name in ("token_embd.weight", "output.weight"):
-            data = data[kept]
         shape = [int(n) for n in reversed(tensor.shape)]
-        if tensor.name in ("token_embd.weight", "output.weight"):
-            shape[0] = len(kept)
+        if tensor.name in TOP:
+            data, shape[0] = data[kept], len(kept)
         raw = data.tobytes()
         places.append([tensor.name, tensor.tensor_type.name, shape, len(blob), len(raw)])
         blob += raw
@@ -523,9 +505,6 @@ def load_weights(model: Any, about: dict[str, Any], folder: Path, device: Any, b
         target = places[name.removesuffix(".weight") if name.endswith("norm.weight") or name in TOP else name]
         target.copy_(dequantised(blob[start : start + size].clone().to(device), kind, shape))
     say(began, "weights loaded")
-
-
-TOP = ("token_embd.weight", "output.weight")
 
 
 def save(model: Any, options: argparse.Namespace, log: Sequence[dict[str, float]]) -> None:

@@ -25,6 +25,11 @@ class Row:
     ids: tuple[int, ...]
     labels: tuple[int, ...]
 
+    @property
+    def learned_from(self) -> int:
+        """The place of the first token that is learned; behind the last one where none is."""
+        return next((i for i, label in enumerate(self.labels) if label != IGNORED), len(self.ids))
+
 
 @dataclass
 class Pack:
@@ -61,40 +66,39 @@ def row(example: Example, prompt: Prompt, tokenize: Tokenize, end_of_turn: int) 
     return Row(tuple(ids), tuple(labels))
 
 
-def common_prefix(rows: Sequence[Row]) -> int:
-    """How many tokens all rows begin with, short of the first learned one of any."""
-    limit = min(next((i for i, label in enumerate(r.labels) if label != IGNORED), len(r.ids)) for r in rows)
-    first = rows[0].ids
-    shared = 0
-    while shared < limit and all(r.ids[shared] == first[shared] for r in rows):
-        shared += 1
-    return shared
-
-
 def packs(groups: Iterable[Sequence[Row]], max_tokens: int) -> list[Pack]:
-    """Packs of at most ``max_tokens`` tokens; rows of different groups never meet; longer rows are left out."""
+    """Packs of at most ``max_tokens`` tokens; rows of different groups never meet; longer rows are left out.
+
+    A pack takes rows in their order as long as they fit behind what all of them begin with, short of the first
+    learned token of any. That takes one look at each token: a slice is compared, and read only where it differs.
+    """
     found: list[Pack] = []
     for group in groups:
-        rows = [r for r in group if len(r.ids) <= max_tokens]
-        while rows:
-            taken = _fitting(rows, max_tokens)
-            found.append(_pack(rows[:taken]))
-            rows = rows[taken:]
+        taken: list[Row] = []
+        shared = tokens = 0  # of the rows taken: what they begin with, and what they hold one by one
+        for r in group:
+            if len(r.ids) > max_tokens:
+                continue
+            alike = _alike(taken[0].ids, r.ids, min(shared, r.learned_from)) if taken else r.learned_from
+            if taken and tokens + len(r.ids) - len(taken) * alike > max_tokens:
+                found.append(_pack(taken, shared))
+                taken, tokens, alike = [], 0, r.learned_from
+            taken.append(r)
+            shared, tokens = alike, tokens + len(r.ids)
+        if taken:
+            found.append(_pack(taken, shared))
     return found
 
 
-def _fitting(rows: Sequence[Row], max_tokens: int) -> int:
-    count = len(rows)
-    while count > 1:
-        shared = common_prefix(rows[:count])
-        if shared + sum(len(r.ids) - shared for r in rows[:count]) <= max_tokens:
-            break
-        count -= 1
-    return max(count, 1)
+def _alike(first: Sequence[int], other: Sequence[int], most: int) -> int:
+    """How many tokens both begin with, of the first ``most``, which both have."""
+    if first[:most] == other[:most]:
+        return most
+    return next(i for i in range(most) if first[i] != other[i])
 
 
-def _pack(rows: Sequence[Row]) -> Pack:
-    shared = common_prefix(rows) if len(rows) > 1 else 0
+def _pack(rows: Sequence[Row], shared: int) -> Pack:
+    shared = shared if len(rows) > 1 else 0
     pack = Pack(shared, list(rows[0].ids[:shared]), [IGNORED] * shared, list(range(shared)))
     for r in rows:
         start = len(pack.ids)

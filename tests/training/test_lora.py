@@ -14,7 +14,7 @@ import train_adapter
 from models.tiny import saved_tiny, tiny_model
 from safetensors.torch import load_file, save_file
 from training import lora
-from training.packing import IGNORED, Row, common_prefix, packs
+from training.packing import IGNORED, Row, packs
 from training.publish import average, checked, export
 
 from nl2sql.errors import ModelError, UsageError
@@ -47,10 +47,30 @@ def test_packs_hold_every_row_once_behind_what_they_share():
     again = [(*pack.ids[: pack.shared], *pack.ids[start:end]) for pack in found for start, end in pack.spans]
     assert again == [row.ids for row in made]
     assert sum(pack.learned for pack in found) == 7 * 3
-    assert common_prefix(made) == 20
+    assert found[0].shared == 20
     for pack in found:
         for start, end in pack.spans:
             assert pack.positions[start:end] == list(range(pack.shared, pack.shared + end - start))
+
+
+def test_a_pack_takes_as_many_rows_as_fit():
+    """Against the definition: what a prefix of the rows begins with, and the most of them that fit behind it."""
+
+    def size(some: list[Row]) -> int:
+        limit = min(next((i for i, t in enumerate(r.labels) if t != IGNORED), len(r.ids)) for r in some)
+        ends = (i for i in range(limit) if len({r.ids[i] for r in some}) > 1)
+        shared = next(ends, limit) if len(some) > 1 else 0
+        return shared + sum(len(r.ids) - shared for r in some)
+
+    for seed in range(60):
+        left = rows(3, shared=seed % 25, seed=seed) + rows(4, shared=seed % 11, seed=seed)
+        random.Random(seed).shuffle(left)
+        for pack in packs([left], 60):
+            count = len(pack.spans)
+            assert len(pack.ids) == size(left[:count]) <= 60
+            assert count == len(left) or size(left[: count + 1]) > 60
+            left = left[count:]
+        assert not left
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
