@@ -19,7 +19,7 @@ from typing import Any
 from nl2sql.errors import Cancelled, ModelError
 from nl2sql.models.http.wire import Counts, read_counts
 
-WORTH = 64  # tokens; fewer are read again rather than restored, saved or waited for
+WORTH = 16  # tokens; fewer are read again rather than restored, saved or waited for
 SAVED_BYTES = 512 * 2**20  # of prompts on disk; the least recently used go
 _POLL_S = 0.1  # how often a waiting row looks at its cancel event
 
@@ -90,7 +90,7 @@ class Slots:
             source, best = self._best(tokens, slot)
             if source:
                 self._saved.move_to_end(source)
-            if len(self._slots) > 1 and len(tokens) // 4 - best > WORTH:
+            if len(tokens) // 4 - best > WORTH:
                 slot.reading = tokens[:-4]  # llama.cpp computes the last token of a row in any case
             slot.row, slot.used = cells, self._rows
             crowded = []
