@@ -47,7 +47,7 @@ PLAIN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "held"), PLAIN, ids=[repr(value) for value, _ in PLAIN])
+@pytest.mark.parametrize(("value", "held"), PLAIN, ids=[repr(held) for _, held in PLAIN])
 def test_a_value_becomes_what_sqlite_would_hold(value: Any, held: Any) -> None:
     assert (plain(value), type(plain(value))) == (held, type(held))
 
