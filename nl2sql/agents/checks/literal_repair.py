@@ -13,6 +13,7 @@ Not covered: numbers, ``<>``, LIKE, comparisons under NOT, what ``suspicions.evi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -69,7 +70,7 @@ def _repaired(evidence: Evidence) -> str | None:
     return f"{tree.sql(dialect=dialect)};" if changed else None
 
 
-def _column_and_texts(node: Tree) -> tuple[exp.Column, list[str]] | None:
+def _column_and_texts(node: Any) -> tuple[exp.Column, list[str]] | None:
     """``column = 'text'`` and ``column IN ('text', ...)`` that do not stand under NOT."""
     parent = node.parent
     while isinstance(parent, exp.Paren):
