@@ -82,6 +82,8 @@ def test_what_could_mean_two_things_or_is_right_stays(hotel, kept):
 def test_a_column_name_of_two_tables_is_left_alone(hotel):
     both = "SELECT 1 FROM rooms, \"order\" AS o WHERE rooms.code = 'Late' AND o.code = 'Late'"
     assert repair_literals(both, hotel) is None
+    twice = "SELECT 1 FROM rooms AS a, rooms AS b WHERE a.outlook = 'Sea' AND b.outlook = 'Sea'"
+    assert repair_literals(twice, hotel) is None
 
 
 def test_candidates_are_repaired_as_they_are_written_and_it_is_counted(hotel):

@@ -19,7 +19,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from nl2sql.agents.checks.suspicions.evidence import Evidence, Place
-from nl2sql.agents.checks.suspicions.literals import TEXTUAL, compared
+from nl2sql.agents.checks.suspicions.literals import TEXTUAL, cells, compared, sides, some_cell
 from nl2sql.databases.schema import Table, quote_name
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, RunResult
@@ -50,9 +50,10 @@ def _repaired(evidence: Evidence) -> str | None:
         if literal.is_string:
             named.setdefault((place.column.lower(), str(literal.this)), set()).add(place)
     changes = {
-        key: place
-        for key, (place, *others) in named.items()
-        if not others and not _holds(evidence, place, key[1])  # a name of two tables may mean either
+        (name, text): place
+        for (name, text), (place, *others) in named.items()
+        if not others  # a name of two tables may mean either
+        and some_cell(evidence, place, cells(place).eq(exp.Literal.string(text))) is False
     }
     if not changes:
         return None
@@ -72,14 +73,7 @@ def _repaired(evidence: Evidence) -> str | None:
 
 def _column_and_texts(node: Any) -> tuple[exp.Column, list[str]] | None:
     """``column = 'text'`` and ``column IN ('text', ...)`` that do not stand under NOT."""
-    parent = node.parent
-    while isinstance(parent, exp.Paren):
-        parent = parent.parent
-    if isinstance(parent, exp.Not):
-        return None
-    sides = [(node.this, node.expressions)] if isinstance(node, exp.In) else []
-    sides += [] if isinstance(node, exp.In) else [(node.left, [node.right]), (node.right, [node.left])]
-    for column, others in sides:
+    for column, others in sides(node):
         texts = [str(other.this) for other in others if isinstance(other, exp.Literal) and other.is_string]
         if isinstance(column, exp.Column) and texts and len(texts) == len(others):
             return column, texts
@@ -92,8 +86,8 @@ def _rewritten(evidence: Evidence, column: exp.Column, places: dict[str, Place |
     if not idle:
         return None
     place = next(iter(idle.values()))
-    if len(places) == 1 and next(iter(idle)).casefold() == "null" and _has_null(evidence, place):
-        return exp.Is(this=column.copy(), expression=exp.Null())
+    if len(places) == 1 and next(iter(idle)).casefold() == "null" and some_cell(evidence, place, _empty(cells(place))):
+        return _empty(column.copy())
     own = {text: [text] if text not in idle else _alike(evidence, place, text) for text in places}
     if all(len(alike) == 1 for alike in own.values()):
         return _among(column, [alike[0] for alike in own.values()])
@@ -151,21 +145,11 @@ def _among(column: Tree, texts: list[str]) -> Tree:
 
 def _alike(evidence: Evidence, place: Place, text: str) -> list[str]:
     """The texts of a column that differ from ``text`` in case and in spaces around it at most; three suffice."""
-    column = exp.column(place.column, quoted=True)
-    folded = exp.Lower(this=exp.Trim(this=column.copy()))
-    query = exp.select(column).distinct().from_(exp.table_(place.table, quoted=True))
+    folded = exp.Lower(this=exp.Trim(this=cells(place)))
+    query = exp.select(cells(place)).distinct().from_(exp.table_(place.table, quoted=True))
     seen = evidence.read(query.where(folded.eq(exp.Literal.string(text.strip().lower()))).limit(3), 3)
     return [value for (value,) in seen.rows if isinstance(value, str)]
 
 
-def _holds(evidence: Evidence, place: Place, text: str) -> bool:
-    """Whether a cell of the column is ``text``; also where it could not be read."""
-    query = exp.select("1").from_(exp.table_(place.table, quoted=True)).limit(1)
-    seen = evidence.read(query.where(exp.column(place.column, quoted=True).eq(exp.Literal.string(text))))
-    return not seen.success or bool(seen.rows)
-
-
-def _has_null(evidence: Evidence, place: Place) -> bool:
-    query = exp.select("1").from_(exp.table_(place.table, quoted=True)).limit(1)
-    seen = evidence.read(query.where(exp.Is(this=exp.column(place.column, quoted=True), expression=exp.Null())))
-    return seen.success and bool(seen.rows)
+def _empty(column: Tree) -> Tree:
+    return exp.Is(this=column, expression=exp.Null())

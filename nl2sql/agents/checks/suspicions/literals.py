@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from nl2sql.agents.checks.suspicions.evidence import Evidence, Place
 from nl2sql.databases.schema import quote_text
+from nl2sql.sql.text import Tree
 
 MOST_VALUES = 5_000  # of a column, to find the closest one
 NUMERIC = re.compile(r"INT|REAL|FLOA|DOUB|NUMERIC|DECIMAL|NUMBER", re.IGNORECASE)
@@ -21,9 +22,7 @@ NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?\Z")
 def unknown_literal(evidence: Evidence) -> Iterator[str]:
     """A text or number that a column is compared with and no cell of it holds."""
     for place, literal in compared(evidence):
-        held = exp.select("1").from_(exp.table_(place.table, quoted=True)).limit(1)
-        seen = evidence.read(held.where(exp.column(place.column, quoted=True).eq(literal.copy())))
-        if seen.success and not seen.rows:
+        if some_cell(evidence, place, cells(place).eq(literal.copy())) is False:
             value = str(literal.this)
             said = quote_text(value) if literal.is_string else value
             yield f"no cell of {place} is {said}{_near(evidence, place, value)}"
@@ -33,21 +32,33 @@ def compared(evidence: Evidence) -> Iterator[tuple[Place, exp.Literal]]:
     """(column, literal) of every ``column = literal`` and ``column IN (literal, ...)``."""
     for scope in evidence.scopes:
         for node in scope.find_all(exp.EQ, exp.In):
-            if isinstance(_around(node), exp.Not):
-                continue
-            sides = [(node.this, e) for e in node.expressions] if isinstance(node, exp.In) else _both_ways(node)
-            for column, other in sides:
+            for column, others in sides(node):
                 place = evidence.place(scope, column)
-                if place is not None and isinstance(other, exp.Literal):
-                    yield place, other
+                if place is not None:
+                    yield from ((place, other) for other in others if isinstance(other, exp.Literal))
 
 
-def _around(node: Any) -> Any:
-    """The expression around a node, without parentheses."""
+def sides(node: Any) -> list[tuple[Any, list[Any]]]:
+    """(one side, what it is compared with) of ``a = b``, both ways, and of ``a IN (b, ...)``; none under NOT."""
     parent = node.parent
     while isinstance(parent, exp.Paren):
         parent = parent.parent
-    return parent
+    if isinstance(parent, exp.Not):
+        return []
+    if isinstance(node, exp.In):
+        return [(node.this, node.expressions)]
+    return [(one, [other]) for one, other in _both_ways(node)]
+
+
+def cells(place: Place) -> exp.Column:
+    """A column in a look at its own table alone."""
+    return exp.column(place.column, quoted=True)
+
+
+def some_cell(evidence: Evidence, place: Place, condition: Tree) -> bool | None:
+    """Whether any cell of a column meets a condition on ``cells``; None where that could not be read."""
+    seen = evidence.read(exp.select("1").from_(exp.table_(place.table, quoted=True)).limit(1).where(condition))
+    return bool(seen.rows) if seen.success else None
 
 
 def _both_ways(node: Any) -> list[tuple[Any, Any]]:
@@ -69,8 +80,8 @@ def _near(evidence: Evidence, place: Place, value: str) -> str:
 
 def _texts(evidence: Evidence, place: Place) -> list[str]:
     """The distinct texts among the first ``MOST_VALUES`` values of a column."""
-    column, table = exp.column(place.column, quoted=True), exp.table_(place.table, quoted=True)
-    seen = evidence.read(exp.select(column).distinct().from_(table).limit(MOST_VALUES), MOST_VALUES)
+    table = exp.table_(place.table, quoted=True)
+    seen = evidence.read(exp.select(cells(place)).distinct().from_(table).limit(MOST_VALUES), MOST_VALUES)
     return [value for (value,) in seen.rows if isinstance(value, str)]
 
 
