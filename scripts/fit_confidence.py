@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 from fitting import Ranked, as_yaml, auc, cases_of, draw, ece, fit, fitted_by_others, head, thresholds
 
-from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, confidence, packaged, signals
+from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, packaged, signals
 from nl2sql.agents.candidates.ranking import log_likelihood
+from nl2sql.agents.checks.logistic import logistic
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.voting import same_rows
 from nl2sql.config import CandidatesConfig
@@ -61,7 +62,7 @@ def main() -> int:
     read_back = any("question" in entry for one in asked for entry in one.ranking)
     choose = "question" if read_back else "logprob"
     known = packaged()[choose]
-    sure = [confidence(one.seen, known) for one in asked] if options.apply else left_out(asked)
+    sure = [logistic(one.seen, known) for one in asked] if options.apply else left_out(asked)
     right = np.array([one.right[0] for one in asked], float)
     figures = f"ECE {ece(sure, right):.3f}, AUC {auc(sure, right):.3f}"
     print(f"{len(asked)} questions, {100 * right.mean():.1f}% right; {figures}")
@@ -89,7 +90,7 @@ def fitted(asked: Sequence[Asked]) -> dict[str, float]:
 def left_out(asked: Sequence[Asked]) -> list[float]:
     """The confidence of each question by weights that were fitted without its database."""
     weights = fitted_by_others(asked, lambda one: one.question.db_id, fitted)
-    return [confidence(one.seen, its) for one, its in zip(asked, weights, strict=True)]
+    return [logistic(one.seen, its) for one, its in zip(asked, weights, strict=True)]
 
 
 def choices(asked: Sequence[Asked]) -> list[list[str]]:

@@ -34,6 +34,7 @@ from fitting import Array, Ranked, as_yaml, auc, cases_of, draw, ece, fit, fitte
 
 from nl2sql.agents.candidates import confidence
 from nl2sql.agents.candidates.ranking import POOLS, Candidate, rank
+from nl2sql.agents.checks.logistic import logistic
 from nl2sql.agents.checks.verifier import WEIGHTS_FILE, packaged_weights, probability_right, signals, weights_for
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.voting import same_rows
@@ -263,7 +264,7 @@ def confident(chosen: Sequence[Chosen]) -> list[float]:
         return fit([one.seen for one in answers], [one.right for one in answers], [1.0] * len(answers))
 
     by_others = fitted_by_others(chosen, lambda one: one.db_id, weights)
-    return [confidence.confidence(one.seen, its) for one, its in zip(chosen, by_others, strict=True)]
+    return [logistic(one.seen, its) for one, its in zip(chosen, by_others, strict=True)]
 
 
 def held_for(chosen: Sequence[Chosen], sure: Sequence[float]) -> str:

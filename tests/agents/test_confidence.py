@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nl2sql.agents.candidates.confidence import confidence, packaged, signals
-from nl2sql.agents.checks.logistic import LEAST
+from nl2sql.agents.candidates.confidence import packaged, signals
+from nl2sql.agents.checks.logistic import LEAST, logistic
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.config import CandidatesConfig
 from nl2sql.databases.sqlite.database import SqliteDatabase
@@ -39,12 +39,12 @@ def test_each_signal_is_what_it_is_called():
 
 def test_more_agreement_is_more_confidence_and_a_suspicion_less():
     def sure(ranking: list[dict[str, Any]], groups: list[int]) -> float:
-        return confidence(signals(ranking, groups, SETTINGS, uncovered=0.0), packaged()["question"])
+        return logistic(signals(ranking, groups, SETTINGS, uncovered=0.0), packaged()["question"])
 
     torn, agreed = sure([entry(0.3), entry(0.3), entry(0.3)], [0, 1, 2]), sure([entry(0.9), entry(0.1)], [0, 0])
     assert torn < agreed and sure([entry(0.9, suspected=["fan_out"])], [0]) < sure([entry(0.9)], [0])
-    assert confidence({"agreed": 1.0}, {"constant": 1e6}) == 1 - LEAST
-    assert confidence({"agreed": 1.0}, {"constant": 0.0, "agreed": -1e6}) == LEAST
+    assert logistic({"agreed": 1.0}, {"constant": 1e6}) == 1 - LEAST
+    assert logistic({"agreed": 1.0}, {"constant": 0.0, "agreed": -1e6}) == LEAST
 
 
 def test_words_that_nothing_stands_for_are_counted(shop: Path):

@@ -18,9 +18,10 @@ from functools import partial
 from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
-from nl2sql.agents.candidates.confidence import confidence, packaged, signals
+from nl2sql.agents.candidates.confidence import packaged, signals
 from nl2sql.agents.candidates.ranking import Candidate, probability, rank
 from nl2sql.agents.checks.literal_repair import repair_literals
+from nl2sql.agents.checks.logistic import logistic
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.failures import EpisodeFailed
@@ -91,6 +92,7 @@ class Search:
     candidates: list[Candidate] = field(default_factory=list)
     messages: list[dict[str, str]] = field(default_factory=list)
     step: int = -1  # of the last writing
+    repaired: dict[str, str | None] = field(default_factory=dict)  # SQL -> with texts that its columns hold
 
     def write_all(self) -> None:
         """Ask the control's prompt for all candidates; raises EpisodeFailed."""
@@ -188,11 +190,13 @@ class Search:
         sql, reason = guard(task, raw_sql, enabled=task.config.react.guardrails)
         self.note(action, {"error": reason} | own if reason else {"sql": sql} | own)
         state.decide(self.step, action, reason or "ok", "reject" if reason else "accept", {"origin": origin})
-        mends = sql and task.config.repair.deterministic
-        if mends and (repaired := repair_literals(sql, task.resources.database)):
-            sql = repaired
-            task.count("deterministic_repairs")
-            self.note("repair_literals", {"sql": sql})
+        if sql and task.config.repair.deterministic:
+            if sql not in self.repaired:  # samples repeat one another
+                self.repaired[sql] = repair_literals(sql, task.resources.database)
+            if repaired := self.repaired[sql]:
+                sql = repaired
+                task.count("deterministic_repairs")
+                self.note("repair_literals", {"sql": sql})
         if reason:
             state.refuse(self.step, "guardrails", raw_sql, reason)
         key = query_key(sql, task.resources.database.dialect) if sql else ""
@@ -277,7 +281,7 @@ class Search:
         groups = same_rows([task.result_of(candidate.sql) for candidate in ranking])
         uncovered = uncovered_share(task.question.text, best.sql, task.schema)
         seen = signals(recorded, groups, self.settings, uncovered=uncovered)
-        return round(confidence(seen, packaged()[self.settings.choose]), 3)
+        return round(logistic(seen, packaged()[self.settings.choose]), 3)
 
     def note(self, action: str, observation: Any, step: int | None = None) -> None:
         at = self.step if step is None else step

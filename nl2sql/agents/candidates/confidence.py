@@ -24,16 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql.agents.candidates.ranking import log_likelihood
-from nl2sql.agents.checks.logistic import logistic
 from nl2sql.config import CandidatesConfig
 from nl2sql.machine import from_yaml
 
 WEIGHTS_FILE = Path(__file__).with_name("confidence.yaml")
-
-
-def confidence(seen: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    """The probability, from 0 to 1, that an answer with these ``signals`` is right."""
-    return logistic(seen, weights)
 
 
 def signals(
