@@ -59,7 +59,8 @@ def test_a_schema_that_takes_for_ever_is_given_up(name, made, monkeypatch):
     monkeypatch.setattr(vetting, "OPEN_S", 1.0)
     path = made(PEOPLE + DOUBLING)
     started = time.monotonic()
-    assert "within 1 s" in refused(READERS[name], path)
+    seconds = {"schema": "0.5"}.get(name, "1")  # a schema is read twice, here and by whoever opens the file
+    assert f"within {seconds} s" in refused(READERS[name], path)
     assert time.monotonic() - started < 10
 
 

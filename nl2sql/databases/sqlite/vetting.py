@@ -37,7 +37,8 @@ class Unreadable(sqlite3.DatabaseError):
 @lru_cache(maxsize=4096)
 def vet(uri: str, version: str) -> None:
     """Have the schema read elsewhere first. Raises sqlite3.Error with one line. Asked once for a ``version``."""
-    _ask({"what": "schema", "uri": uri}, OPEN_S, "its tables and views were not described")
+    half = OPEN_S / 2  # the caller describes it once more
+    _ask({"what": "schema", "uri": uri}, half, "its tables and views were not described")
 
 
 def content_digest(uri: str, size: int) -> str:
@@ -62,7 +63,7 @@ def _ask(request: dict[str, str], seconds: float, what: str) -> str:
         with _readers.lent() as reader:
             answer = reader.ask(request | {"seconds": str(seconds)}, seconds, patience=PATIENCE)
     except TimeoutError:
-        raise Unreadable(f"{what} within {seconds:.0f} s") from None
+        raise Unreadable(f"{what} within {round(seconds, 1):g} s") from None
     except ConnectionError:
         raise Unreadable(f"{what}: the process that reads it died, most likely of too much memory") from None
     if "error" in answer:
