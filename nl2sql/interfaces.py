@@ -28,6 +28,8 @@ Row: TypeAlias = tuple[Any, ...]
 
 # --------------------------------------------------------------------------------------------------- models
 
+DEFAULT_MODEL = "qwen2.5-coder-1.5b"  # where no other is named
+
 
 @dataclass(frozen=True)
 class Sampling:

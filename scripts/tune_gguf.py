@@ -525,26 +525,49 @@ def save(model: Any, options: argparse.Namespace, log: Sequence[dict[str, float]
 
 def export(options: argparse.Namespace) -> int:
     """Write ``adapter_model.safetensors`` and ``adapter_config.json`` (PEFT), and ``adapter.gguf`` (llama.cpp)."""
-    tuned = np.load(options.tuned)
-    about = json.loads(str(tuned["about"]))
-    rank, alpha = about["recipe"]["rank"], about["recipe"]["alpha"]
-    pairs = {}
-    for name in tuned.files:
-        if name.endswith(".down"):
-            layer = name.removesuffix(".down")
-            pairs[layer] = reduced(tuned[name], tuned[f"{layer}.up"], options.rank or rank)
-    scaled = alpha / rank
-    rank = options.rank or rank
+    pairs, about, scale = (peft_in if options.tuned.is_dir() else tuned_in)(options.tuned)
+    full = next(iter(pairs.values()))[0].shape[0]
+    rank = min(options.rank or full, full)
+    pairs = {layer: reduced(down, up, rank) for layer, (down, up) in pairs.items()}
     options.out.mkdir(parents=True, exist_ok=True)
-    peft_out(pairs, rank, scaled * rank, options)
-    gguf_out(pairs, scaled * rank, options)
-    about |= {"model": {"name": options.model}}
+    peft_out(pairs, rank, scale * rank, options)
+    gguf_out(pairs, scale * rank, options)
+    about |= {"model": about.get("model", {}) | {"name": options.model}, "kept": {"rank": rank, "types": options.types}}
     if options.data:
         about["data"] = json.loads((options.data / "card.json").read_text(encoding="utf-8"))
     (options.out / "recipe.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     for file in sorted(options.out.iterdir()):
         print(f"{file.stat().st_size:>12,} {file}")
     return 0
+
+
+Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def tuned_in(file: Path) -> tuple[Pairs, dict[str, Any], float]:
+    """What ``train`` wrote: the matrices by layer, their recipe, and the factor on their product."""
+    tuned = np.load(file)
+    about = json.loads(str(tuned["about"]))
+    layers = [name.removesuffix(".down") for name in tuned.files if name.endswith(".down")]
+    pairs = {layer: (tuned[f"{layer}.down"], tuned[f"{layer}.up"]) for layer in layers}
+    return pairs, about, about["recipe"]["alpha"] / about["recipe"]["rank"]
+
+
+def peft_in(folder: Path) -> tuple[Pairs, dict[str, Any], float]:
+    """The same of a folder that peft or ``train_adapter.py`` wrote."""
+    from safetensors.numpy import load_file
+
+    from nl2sql.models.adapters import GGUF_LAYERS, adapter_scale
+
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    kinds = {place: kind for kind, place in GGUF_LAYERS.items()}
+    pairs = {}
+    found = load_file(folder / "adapter_model.safetensors")
+    for name, down in found.items():
+        if name.endswith(".lora_A.weight"):
+            number, _, place = name.split(".layers.")[1].removesuffix(".lora_A.weight").partition(".")
+            pairs[f"blk.{number}.{kinds[place]}"] = (down, found[name.replace(".lora_A.", ".lora_B.")])
+    return pairs, json.loads((folder / "recipe.json").read_text(encoding="utf-8")), adapter_scale(config, folder)
 
 
 def reduced(down: np.ndarray, up: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
@@ -559,9 +582,7 @@ def reduced(down: np.ndarray, up: np.ndarray, rank: int) -> tuple[np.ndarray, np
     return roots[:, None] * (right @ v[:rank].T).T, (left @ u[:, :rank]) * roots
 
 
-def peft_out(
-    pairs: dict[str, tuple[np.ndarray, np.ndarray]], rank: int, alpha: float, options: argparse.Namespace
-) -> None:
+def peft_out(pairs: Pairs, rank: int, alpha: float, options: argparse.Namespace) -> None:
     from safetensors.numpy import save_file
 
     from nl2sql.models.adapters import GGUF_LAYERS
@@ -584,19 +605,26 @@ def peft_out(
     (options.out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def gguf_out(pairs: dict[str, tuple[np.ndarray, np.ndarray]], alpha: float, options: argparse.Namespace) -> None:
+def gguf_out(pairs: Pairs, alpha: float, options: argparse.Namespace) -> None:
     import gguf
 
-    kind = gguf.GGMLQuantizationType.Q8_0
-    writer = gguf.GGUFWriter(options.out / "adapter.gguf", "qwen2")
+    writer = gguf.GGUFWriter(options.out / "adapter.gguf", options.architecture)
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", alpha)
     writer.add_string("general.name", options.model)
+    heads = {}
+    if options.architecture == "llama":  # whose queries and keys llama.cpp keeps in another order
+        heads = {"attn_q": options.heads, "attn_k": options.kv_heads}
+        writer.add_head_count(options.heads)
+        writer.add_head_count_kv(options.kv_heads)
     for layer, (down, up) in pairs.items():
-        for suffix, matrix in (("lora_a", down), ("lora_b", up)):
+        if count := heads.get(layer.rpartition(".")[2]):
+            up = up.reshape(count, 2, -1, up.shape[1]).swapaxes(1, 2).reshape(up.shape)
+        for suffix, matrix, type_ in zip(("lora_a", "lora_b"), (down, up), options.types, strict=True):
+            kind = gguf.GGMLQuantizationType[type_]
             matrix = np.ascontiguousarray(matrix.astype(np.float32))
-            if matrix.shape[1] % 32 == 0:
+            if matrix.shape[1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
                 writer.add_tensor(f"{layer}.weight.{suffix}", gguf.quants.quantize(matrix, kind), raw_dtype=kind)
             else:
                 writer.add_tensor(f"{layer}.weight.{suffix}", matrix.astype(np.float16))
@@ -635,11 +663,15 @@ def main() -> int:
     training.add_argument("--log-every", type=float, default=10)
     training.add_argument("--save-every", type=float, default=60)
     exporting = commands.add_parser("export", help="the adapter for transformers and llama.cpp")
-    exporting.add_argument("--tuned", required=True, type=Path)
+    exporting.add_argument("--tuned", required=True, type=Path, help="what train wrote, or an adapter of peft's")
     exporting.add_argument("--out", required=True, type=Path)
     exporting.add_argument("--model", default="qwen2.5-coder-0.5b")
     exporting.add_argument("--data", type=Path, help="what build_training_data.py wrote, for recipe.json")
     exporting.add_argument("--rank", type=int, help="the closest adapter of a lower rank")
+    exporting.add_argument("--types", nargs=2, default=["Q8_0", "Q8_0"], help="of the matrices in adapter.gguf")
+    exporting.add_argument("--architecture", default="qwen2", help="as llama.cpp calls it")
+    exporting.add_argument("--heads", type=int, help="of attention, where the architecture is llama")
+    exporting.add_argument("--kv-heads", type=int)
     options = parser.parse_args()
     return {"pack": pack, "train": train, "export": export}[options.command](options)
 

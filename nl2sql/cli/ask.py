@@ -27,6 +27,7 @@ from nl2sql.cli.options import (
     check_added,
 )
 from nl2sql.errors import UsageError
+from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.machine import masked
 
 STATES = {"forced": "yellow", "reject": "red", "blocked": "red", "accept": "green"}  # of a step, with --trace
@@ -42,7 +43,7 @@ def ask(
             "them, duckdb:FILE, postgresql://USER@HOST/NAME, mysql://USER@HOST/NAME, vds:URL#LUID (a data source).",
         ),
     ] = None,
-    model: ModelOption = "smollm2-135m",
+    model: ModelOption = DEFAULT_MODEL,
     controller: Annotated[
         str,
         typer.Option(help=f"best, react, react_plus, react_verified, reflect, candidates, single_shot, vizql, {OWN}"),

@@ -22,6 +22,7 @@ from nl2sql.cli.options import (
     TrustOption,
 )
 from nl2sql.errors import UsageError
+from nl2sql.interfaces import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Model
@@ -60,7 +61,7 @@ def bench_repair(
     learn_cases: Annotated[int, typer.Option(min=1, help="Fixes to make from --learn-from.")] = 1000,
     corpus: Annotated[Path | None, typer.Option(help="A corpus for patterns+corpus in place of --learn-from.")] = None,
     attempts: Annotated[int, typer.Option(min=1, max=20, help="Repairs tried of each failure.")] = 3,
-    model: ModelOption = "smollm2-135m",
+    model: ModelOption = DEFAULT_MODEL,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     adapter: AdapterOption = "auto",

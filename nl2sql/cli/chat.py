@@ -26,6 +26,7 @@ from nl2sql.cli.options import (
     SetOption,
 )
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError, interruptible, one_line, printable
+from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.machine import as_path, masked, write_whole
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def chat(
     ] = None,
     store: StoreOption = "memory",
     ttl: TtlOption = 0.0,
-    model: ModelOption = "smollm2-135m",
+    model: ModelOption = DEFAULT_MODEL,
     controller: Annotated[
         str, typer.Option(help=f"best, react, react_plus, react_verified, reflect, candidates, single_shot, {OWN}")
     ] = "best",

@@ -11,6 +11,7 @@ import typer
 
 from nl2sql.cli.colour import coloured
 from nl2sql.cli.options import DeviceOption, DtypeOption
+from nl2sql.interfaces import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from nl2sql.models.doctor import Check
@@ -19,7 +20,7 @@ MARKS = {"ok": ("ok  ", "green"), "warn": ("note", "yellow"), "fail": ("FAIL", "
 
 
 def doctor(
-    model: Annotated[str, typer.Option("--model", "-m", help="What to check: as for nl2sql eval.")] = "smollm2-135m",
+    model: Annotated[str, typer.Option("--model", "-m", help="What to check: as for nl2sql eval.")] = DEFAULT_MODEL,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,

@@ -30,6 +30,7 @@ from nl2sql.cli.options import (
     check_added,
 )
 from nl2sql.errors import Nl2SqlError, UsageError, printable, typed
+from nl2sql.interfaces import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from nl2sql.runs.named import Trust
@@ -65,7 +66,7 @@ def evaluate_command(
         str,
         typer.Option(help=f"react, react_plus, react_verified, best, reflect, candidates, single_shot, vizql, {OWN}"),
     ] = "react",
-    model: ModelOption = "smollm2-135m",
+    model: ModelOption = DEFAULT_MODEL,
     device: DeviceOption = "auto",
     dtype: DtypeOption = None,
     adapter: AdapterOption = "auto",

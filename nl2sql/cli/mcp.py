@@ -16,6 +16,7 @@ import typer
 
 from nl2sql.cli.options import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
 from nl2sql.errors import Cancelled, UsageError
+from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.machine import install_command, server_parts
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def mcp(
             help="A database as for nl2sql explain, or PROFILE=DATABASE; may be repeated, the first is the default.",
         ),
     ],
-    model: ModelOption = "smollm2-135m",
+    model: ModelOption = DEFAULT_MODEL,
     controller: Annotated[str, typer.Option(help="The controller behind the tool ask.")] = "best",
     http: Annotated[
         str | None, typer.Option(help="HOST:PORT: streamable HTTP at /mcp; left out: standard input and output.")

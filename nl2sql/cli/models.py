@@ -29,8 +29,8 @@ def list_models(as_json: Json = False) -> None:
 
     Example: nl2sql models list --json
     """
+    from nl2sql.interfaces import DEFAULT_MODEL
     from nl2sql.models.embedded import embedded_models
-    from nl2sql.models.spec import DEFAULT_MODEL
 
     rows = [_facts(model) for model in embedded_models().values()]
     if as_json:

@@ -163,6 +163,8 @@ class CandidatesConfig(_Frozen):
     linked_weight: float = Field(0.0, ge=0)  # of the log-probability that just its tables and columns are relevant
     suspicion_weight: float = Field(0.0, ge=0)  # taken off a suspicious candidate; 0: not looked at
     weights: ScoreWeights = ScoreWeights()
+    # of choose logprob: no other candidate is asked for where the greedy one is so likely and not suspicious; 0: never
+    sure: float = Field(0.0, ge=0, le=1)
     # no further view is asked where so large a share gives the same rows; 0: never
     agree: float = Field(0.0, ge=0, le=1)
     seconds: float = Field(0.0, ge=0)  # no further view is asked that would end later; 0: no limit
@@ -432,8 +434,9 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "choose": "auto",
             "length_penalty": 0.0,
             "suspicion_weight": 2.0,
+            "sure": 0.8,
             "agree": 0.8,
-            "seconds": 5.0,
+            "seconds": 8.0,
         },
     },
 }

@@ -87,7 +87,7 @@ def merge_adapter(model: Any, folder: Path) -> str:
     import torch
 
     scale = adapter_scale(_read_config(folder), folder)
-    tensors = _tensors(_weights(folder))
+    tensors = adapter_tensors(folder)
     weights, layers = dict(model.named_parameters()), dict(model.named_modules())
     changes = []
     for name in sorted(tensors):
@@ -122,22 +122,31 @@ def _weights(folder: Path) -> Path:
     return folder / (GGUF if (folder / GGUF).is_file() and not (folder / WEIGHTS).is_file() else WEIGHTS)
 
 
-def _tensors(file: Path) -> dict[str, torch.Tensor]:
+def adapter_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """An adapter's matrices by peft's names. Raises ModelError for a file that cannot be read."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    file = _weights(folder)
     try:
         if file.name != GGUF:
             return load_file(file)
         from gguf import GGUFReader, dequantize
 
-        found = {}
-        for tensor in GGUFReader(file).tensors:  # blk.0.attn_q.weight.lora_a
+        found, reader = {}, GGUFReader(file)
+        heads = {
+            f"{layer}.lora_b": int(reader.fields[f"llama.attention.{key}"].contents())
+            for layer, key in (("attn_q", "head_count"), ("attn_k", "head_count_kv"))
+            if f"llama.attention.{key}" in reader.fields
+        }
+        for tensor in reader.tensors:  # blk.0.attn_q.weight.lora_a
             _, number, layer, _, side = tensor.name.split(".")
             name = f"{PREFIX}model.layers.{number}.{GGUF_LAYERS[layer]}.lora_{side[-1].upper()}.weight"
-            found[name] = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+            matrix = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+            if count := heads.get(f"{layer}.{side}"):  # llama.cpp keeps the rows of a head in pairs
+                matrix = matrix.view(count, -1, 2, matrix.shape[1]).transpose(1, 2).reshape(matrix.shape)
+            found[name] = matrix
         return found
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{file} cannot be read ({error}); copy or train it again") from None

@@ -18,7 +18,7 @@ from nl2sql.errors import UsageError
 from nl2sql.machine import as_path, missing_part
 from nl2sql.models.embedded import embedded_model, embedded_names
 
-DEFAULT_MODEL = FALLBACK = "smollm2-135m"  # the fallback: where nobody has the default's weights
+FALLBACK = "smollm2-135m"  # where nobody has the weights of the default model
 ENGINES = ("auto", "llamacpp", "slots")
 SERVERS = ("openai", "anthropic", "ollama", "vllm", "llamacpp")  # known by name: models.http.providers
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")

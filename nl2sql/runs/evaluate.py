@@ -13,7 +13,7 @@ from nl2sql.agents.controllers import get_controller, with_preset
 from nl2sql.agents.record import Episode
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Benchmark, Gate, Model, Tool
+from nl2sql.interfaces import DEFAULT_MODEL, Benchmark, Gate, Model, Tool
 from nl2sql.runs.carry_out import carry_out
 from nl2sql.runs.controls import control_stores
 from nl2sql.runs.folder import (
@@ -37,7 +37,7 @@ from nl2sql.runs.turns import settled
 
 def evaluate(
     benchmark: str | Path | Benchmark = "packaged",
-    model: str | Model = "smollm2-135m",
+    model: str | Model = DEFAULT_MODEL,
     controller: str | Callable[..., Episode] = "react",
     *,
     config: Config | None = None,

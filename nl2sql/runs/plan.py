@@ -17,7 +17,7 @@ from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, behind_left_out, dra
 from nl2sql.benchmarks.load import from_anywhere
 from nl2sql.benchmarks.structured import VIZQL
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.interfaces import Benchmark, Model, Question, content_key, question_key
+from nl2sql.interfaces import DEFAULT_MODEL, Benchmark, Model, Question, content_key, question_key
 from nl2sql.machine import as_path
 from nl2sql.runs.folder import read_manifest
 
@@ -41,7 +41,7 @@ class Plan:
     limit: int | None = None
     sample_seed: int = 0
     controller: str = "react"
-    model: str = "smollm2-135m"
+    model: str = DEFAULT_MODEL
     device: str = "auto"
     dtype: str | None = None
     batch_size: int = 32

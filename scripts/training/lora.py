@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from nl2sql.errors import UsageError
-from nl2sql.models.adapters import CONFIG, WEIGHTS, adapter_scale
+from nl2sql.models.adapters import CONFIG, adapter_scale, adapter_tensors
 from training.packed_attention import ATTENTION, Flattened, flattened
 from training.packing import IGNORED, Pack
 
@@ -76,7 +76,6 @@ def add_adapter(model: Any, recipe: Recipe, start: Path | None = None) -> Any:
 def _widened(start: Path, adapted: Any, recipe: Recipe) -> dict[str, torch.Tensor]:
     """The weights of ``start`` at the recipe's rank: A's new rows as they are in ``adapted``, B's new columns zero."""
     from peft import get_peft_model_state_dict
-    from safetensors.torch import load_file
 
     kept = json.loads((start / CONFIG).read_text(encoding="utf-8"))
     rank, scale = kept["r"], adapter_scale(kept, start)
@@ -84,7 +83,7 @@ def _widened(start: Path, adapted: Any, recipe: Recipe) -> dict[str, torch.Tenso
         needed = f"--rank {rank} --alpha {scale * rank:g}"
         raise UsageError(f"adapter {start} needs {needed}, or more of both in the same ratio")
     weights = {name: tensor.clone() for name, tensor in get_peft_model_state_dict(adapted).items()}
-    known = load_file(start / WEIGHTS)
+    known = adapter_tensors(start)
     if set(known) != set(weights):
         raise UsageError(f"adapter {start} changes other layers than {', '.join(TARGETS)}: train a fresh one")
     for name, tensor in known.items():

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from nl2sql.errors import UsageError
-from nl2sql.models.adapters import CONFIG, WEIGHTS, adapter_revision, adapter_scale
+from nl2sql.models.adapters import CONFIG, WEIGHTS, adapter_revision, adapter_scale, adapter_tensors
 
 RECIPE = "recipe.json"
 _DOWN, _UP = ".lora_A.", ".lora_B."
@@ -27,9 +27,7 @@ def export(folder: Path, target: Path, about: dict[str, Any], rank: int | None =
 
     Rounding to float16 changes weights by at most 0.05%. rank: the closest adapter of that rank instead.
     """
-    from safetensors.torch import load_file
-
-    tensors = load_file(folder / WEIGHTS)
+    tensors = adapter_tensors(folder)
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     if rank is not None and rank < config["r"]:
         for name in [name for name in tensors if _DOWN in name]:
@@ -47,12 +45,10 @@ def average(folders: Sequence[Path], target: Path, rank: int | None = None) -> N
     (``recipe.json``) goes beside the result. Raises UsageError for fewer than two adapters, or where they change
     different layers.
     """
-    from safetensors.torch import load_file
-
     if len(folders) < 2:
         raise UsageError(f"an average takes two adapters or more, not {len(folders)}")
     configs = [json.loads((folder / CONFIG).read_text(encoding="utf-8")) for folder in folders]
-    found = [load_file(folder / WEIGHTS) for folder in folders]
+    found = [adapter_tensors(folder) for folder in folders]
     sizes = [{name: (t.shape[1] if _DOWN in name else t.shape[0]) for name, t in each.items()} for each in found]
     for folder, size in zip(folders[1:], sizes[1:], strict=True):
         if size != sizes[0]:

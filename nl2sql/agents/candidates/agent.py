@@ -140,6 +140,8 @@ class Search:
             ahead = sampled(before=1) if greedy and share > greedy and self.hurries() else None
             if greedy:
                 yield from (("greedy", *answer) for answer in task.complete_sql(messages, limit, n=1))
+                if not view and self.first_is_enough():
+                    return
             if share > greedy:
                 yield from (("sampled", *answer) for answer in (ahead or sampled())())
         if constrained:
@@ -152,11 +154,26 @@ class Search:
             else:
                 yield ("constrained", *answer)
 
+    def first_is_enough(self) -> bool:
+        """Whether the greedy answer is asked for alone, and stands alone: it runs, gives rows, is ``sure``, and nothing
+        about it is suspicious; or the sampled ones, which may take as long, would end after the time."""
+        settings, task = self.settings, self.state.task
+        if not settings.sure or settings.choose != "logprob":
+            return False
+        (first,) = self.candidates
+        likely = first.parts["probability"] if first.parts["rows"] and not (first.suspected or first.refusal) else None
+        if likely is not None and likely >= settings.sure:
+            task.flags["views"] = "the first is sure"
+        elif first.runs and settings.seconds and 2 * (time.perf_counter() - task.began) > settings.seconds:
+            task.flags["views"] = "time is over"
+        return "views" in task.flags
+
     def hurries(self) -> bool:
         """Whether greedy and sampled answers of a view are asked for at once: there is a budget of seconds, and the
         model answers several calls together, in whatever order."""
-        model = self.state.task.resources.model
-        return bool(self.settings.seconds) and getattr(model, "batch_size", 1) > 1
+        settings, model = self.settings, self.state.task.resources.model
+        alone = settings.sure and settings.choose == "logprob"
+        return bool(settings.seconds and not alone) and getattr(model, "batch_size", 1) > 1
 
     def settled(self, slowest: float) -> bool:
         """Whether what was written so far is enough: ``agree`` of it gives the same rows, or another view, which may

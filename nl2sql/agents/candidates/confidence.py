@@ -7,7 +7,7 @@
 (0.9, 1.0)
 
 A logistic regression over a few signals of the ranking: how many of the writings give the same
-rows, how far the best is ahead of those that give others, what the checks say, and how many of the
+rows, how far the best is ahead of those that give others, how likely it is, what the checks say, and how many of the
 question's words nothing in the schema or the query stands for. ``scripts/fit_confidence.py`` fits
 the weights (``confidence.yaml``) on questions over databases that the model has not trained on,
 and draws how well the probabilities hold: for ``question`` the candidates of smollm2-135m, for
@@ -49,6 +49,7 @@ def signals(
         "agreed": best["parts"]["vote"] or 0.0,
         "mass": same / (sum(weight) or 1.0),
         "likely": max(likely[0], -60.0),
+        "probability": best["parts"]["probability"] or 0.0,
         "runs": float(best["parts"]["executes"] or 0.0),
         "rows": float(best["parts"]["rows"] or 0.0),
         "suspected": float(bool(best.get("suspected"))),
