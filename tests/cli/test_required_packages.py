@@ -69,8 +69,8 @@ def test_predictions_are_scored(place: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "extra", "code"),
     [
-        ("ask Customers? --db packaged:scale_models", "local", 1),
-        ("eval --limit 1", "local", 1),
+        ("ask Customers? --db packaged:scale_models --model smollm2-135m", "local", 1),
+        ("eval --limit 1 --model smollm2-135m", "local", 1),
         ("eval --benchmark hf:some/thing --limit 1 --model scripted:s.yaml", "data", 2),
     ],
 )
