@@ -50,6 +50,14 @@ PARTS = {  # optional package -> the extra that installs it
 }
 
 
+def multiplies_bfloat16(cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Whether the processor has instructions for matrices of bfloat16 (Intel's AMX); False where nothing tells."""
+    try:
+        return "amx_bf16" in Path(cpuinfo).read_text(encoding="utf-8").split()
+    except OSError:
+        return False
+
+
 def missing_part(*packages: str) -> str:
     """One line that says which of the optional ``packages`` is not installed, and the command; "" where all are.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nl2sql import machine
-from nl2sql.machine import free_bytes
+from nl2sql.machine import free_bytes, multiplies_bfloat16
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
@@ -33,3 +33,11 @@ def test_the_advice_to_install_names_what_exists(tmp_path: Path, monkeypatch: py
     assert f"{root}[mcp]" in machine.install_command("mcp")
     monkeypatch.setattr(machine, "__file__", str(tmp_path / "site-packages" / "nl2sql" / "machine.py"))
     assert machine.install_command("mcp") == "pip install 'nl2sql-harness[mcp]'"  # installed from a wheel
+
+
+def test_a_processor_says_what_it_multiplies(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    for flags, known in (("avx2 avx512_bf16", False), ("avx2 amx_bf16 amx_tile", True), ("amx_bf16x", False)):
+        file.write_text(f"processor : 0\nflags : fpu {flags}\n", encoding="utf-8")
+        assert multiplies_bfloat16(str(file)) is known
+    assert not multiplies_bfloat16(str(tmp_path / "none"))

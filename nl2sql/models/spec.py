@@ -15,7 +15,7 @@ from typing import Literal
 
 from nl2sql.config.plugins import plugins
 from nl2sql.errors import UsageError
-from nl2sql.machine import as_path, missing_part
+from nl2sql.machine import as_path, missing_part, multiplies_bfloat16
 from nl2sql.models.embedded import embedded_model, embedded_names
 
 FALLBACK = "smollm2-135m"  # where nobody has the weights of the default model
@@ -71,6 +71,9 @@ def resolve_spec(spec: str) -> Source:
 def runs_on_llamacpp(source: Source, engine: str, device: str = "auto", dtype: str | None = None) -> bool:
     """Whether llama.cpp runs a local model: where it is asked for, an entry's own, or what runs a .gguf file best.
 
+    dtype auto takes our engine where torch is there and the processor multiplies matrices of bfloat16, which the
+    wheel of llama.cpp makes no use of: several times as fast for many calls, slower to load (docs/engine.md).
+
     Raises UsageError where it is asked for and cannot, and for an engine that is none.
     """
     if engine not in ENGINES:
@@ -85,6 +88,7 @@ def runs_on_llamacpp(source: Source, engine: str, device: str = "auto", dtype: s
         return True
     if engine != "auto" or device not in ("auto", "cpu") or dtype not in (None, "auto") or not fits:
         return False
+    no_torch = bool(missing_part("torch", "transformers"))
     if source.kind == "gguf" or embedded_model(source.value).engine == "llamacpp":
-        return True
-    return bool(missing_part("torch", "transformers")) and not missing_part("xllamacpp")
+        return no_torch or dtype != "auto" or not multiplies_bfloat16()
+    return no_torch and not missing_part("xllamacpp")
