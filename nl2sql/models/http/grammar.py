@@ -104,15 +104,19 @@ def refusal(base: str, kind: str) -> ModelError:
 
 
 class GrammarCheck:
-    """The check that a text keeps to a grammar. Compiled grammars are kept, the last few. Thread-safe."""
+    """The check that a text keeps to a grammar. Compiled grammars are kept, the last few. Thread-safe.
 
-    def __init__(self) -> None:
+    ours: the server is our own llama.cpp, which obeys; where nothing can check it here, that is not worth a line.
+    """
+
+    def __init__(self, ours: bool = False) -> None:
         self._kept: OrderedDict[Grammar, Any] = OrderedDict()
         self._lock = threading.Lock()
         try:
             import llguidance
         except ImportError:
-            logger.warning("llguidance is not installed: answers are not checked against the grammar asked for")
+            said = "llguidance is not installed: answers are not checked against the grammar asked for"
+            logger.log(logging.DEBUG if ours else logging.WARNING, said)
             self._bytes = None
         else:
             self._bytes = llguidance.LLTokenizer("byte")

@@ -26,7 +26,7 @@ from nl2sql.models.http.grammar import GrammarCheck, fields_for, refusal
 from nl2sql.models.http.options import ServerOptions, load_tokenizer, window_of
 from nl2sql.models.http.probe import Abilities, probe
 from nl2sql.models.http.prompts import CONTINUE, CountedPrompts, for_chat, quoting, rendered, without_echo
-from nl2sql.models.http.providers import Place, place_of
+from nl2sql.models.http.providers import OWN, Place, place_of
 from nl2sql.models.http.server import Server
 from nl2sql.models.http.transport import Reply, RequestRefused, Transport
 from nl2sql.models.http.trials import Trials
@@ -63,7 +63,7 @@ class HttpModel:
     def _connect(self, place: Place, options: ServerOptions, batch_size: int) -> None:
         """Set up the requests to the server at ``place``; none is made yet."""
         self.url, self.name = place.url, place.name
-        self.batch_size, self.options = batch_size, options
+        self.batch_size, self.options, self._ours = batch_size, options, place.provider == OWN
         transport = Transport(place, timeout_s=options.timeout_s, retries=options.retries, concurrency=batch_size)
         self._server = Server(transport, options.body)
 
@@ -362,7 +362,7 @@ class HttpModel:
     def _constraint(self, grammar: Grammar) -> dict[str, Any]:
         """The request fields for a grammar. Raises ModelError when the server has no structured output for it."""
         with self._finding:
-            self._check = self._check or GrammarCheck()
+            self._check = self._check or GrammarCheck(ours=self._ours)
             self._check.prepare(grammar)
         form = self._trials.form(grammar.kind, self._trial)
         if not form:
