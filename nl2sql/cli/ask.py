@@ -76,7 +76,7 @@ def ask(
       nl2sql ask "How many customers are on hold?" --db packaged:scale_models
       nl2sql ask "How many customers are there?" --db shop.sqlite
       nl2sql ask "How many people are older than 40?" --db people.csv
-      echo "Which city has most customers?" | nl2sql ask --db packaged:scale_models --json
+      echo "How many customers are on hold?" | nl2sql ask --db packaged:scale_models --json
       nl2sql ask "How many customers are on hold?" --db packaged:scale_models --min-confidence 0.5
       nl2sql ask "..." --db shop.sqlite --controller react_plus -c react.max_steps=4 --trace
     """

@@ -33,7 +33,7 @@ def test_list_shows_names_licences_and_what_is_cached() -> None:
 
 def test_list_json() -> None:
     data = json.loads(run("list", "--json"))
-    assert data["default"] == "smollm2-135m"
+    assert data["default"] == "qwen2.5-coder-1.5b"
     first = data["models"][0]
     assert first["cached"] is False and first["folder"] is None and len(first["sha256"]) == 64
 

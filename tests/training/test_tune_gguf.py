@@ -32,6 +32,7 @@ def example(asked: str, answer: str) -> dict[str, Any]:
     return {**about, "messages": messages, "pieces": pieces}
 
 
+FORM = {"types": ["Q8_0", "Q8_0"], "architecture": "qwen2"}
 GROUPS = [[example("Names?", " name FROM singer;"), example("How many?", " COUNT(*) FROM singer;")]]
 
 
@@ -88,7 +89,9 @@ def test_both_engines_take_what_was_learned(card: Path, capsys: pytest.CaptureFi
     options.log_every, options.save_every = 1, 2
     assert tune_gguf.train(options) == 0
     held_out_before = float(re.search(r"held out ([\d.]+)", capsys.readouterr().out)[1])
-    exported = argparse.Namespace(tuned=card / "tuned.npz", out=card / "adapter", model="tiny", data=card, rank=None)
+    exported = argparse.Namespace(
+        tuned=card / "tuned.npz", out=card / "adapter", model="tiny", data=card, rank=None, **FORM
+    )
     assert tune_gguf.export(exported) == 0
     recipe = json.loads((card / "adapter" / "recipe.json").read_text(encoding="utf-8"))
     assert recipe["log"][-1]["held_out"] < 1.5 < 3 < held_out_before and recipe["data"] == {"checked": []}
