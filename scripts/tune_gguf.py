@@ -555,14 +555,12 @@ def tuned_in(file: Path) -> tuple[Pairs, dict[str, Any], float]:
 
 def peft_in(folder: Path) -> tuple[Pairs, dict[str, Any], float]:
     """The same of a folder that peft or ``train_adapter.py`` wrote."""
-    from safetensors.numpy import load_file
-
-    from nl2sql.models.adapters import GGUF_LAYERS, adapter_scale
+    from nl2sql.models.adapters import GGUF_LAYERS, adapter_scale, adapter_tensors
 
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     kinds = {place: kind for kind, place in GGUF_LAYERS.items()}
     pairs = {}
-    found = load_file(folder / "adapter_model.safetensors")
+    found = {name: tensor.numpy() for name, tensor in adapter_tensors(folder).items()}
     for name, down in found.items():
         if name.endswith(".lora_A.weight"):
             number, _, place = name.split(".layers.")[1].removesuffix(".lora_A.weight").partition(".")

@@ -183,6 +183,11 @@ class CandidatesConfig(_Frozen):
         """Whether the choice may rest on how likely the question is after each candidate."""
         return self.choose in ("question", "verify", "auto")
 
+    @property
+    def asks_greedy_alone(self) -> bool:
+        """Whether the greedy answer is asked for first, and others only where it is not sure."""
+        return self.choose == "logprob" and self.sure > 0
+
 
 class LinkingConfig(_Frozen):
     """Linking that has learned: how relevant tables and columns are, by the model's hidden states (docs/linking.md)."""

@@ -72,7 +72,7 @@ def runs_on_llamacpp(source: Source, engine: str, device: str = "auto", dtype: s
     """Whether llama.cpp runs a local model: where it is asked for, an entry's own, or what runs a .gguf file best.
 
     dtype auto takes our engine where torch is there and the processor multiplies matrices of bfloat16, which the
-    wheel of llama.cpp makes no use of: several times as fast for many calls, slower to load (docs/engine.md).
+    wheel of llama.cpp makes no use of: several times as fast for many calls, slower to load (docs/models.md).
 
     Raises UsageError where it is asked for and cannot, and for an engine that is none.
     """

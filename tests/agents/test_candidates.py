@@ -357,6 +357,27 @@ def test_the_choice_is_an_axis_whose_effect_shows(tmp_path: Path) -> None:
     assert done.tests()["choose=first_executable"].losses == 6
 
 
+@pytest.mark.parametrize(
+    ("first", "logprob", "more", "written"),
+    [
+        (RIGHT, -0.1, {}, 1),
+        (RIGHT, -0.1, {"sure": 0.0}, 3),
+        (RIGHT, -0.1, {"choose": "vote"}, 3),
+        (RIGHT, -0.5, {}, 3),  # not likely enough
+        (RIGHT, -0.5, {"seconds": 1e-9}, 1),
+        (FAILS, -0.1, {"seconds": 1e-9}, 3),  # others are asked for however late it is
+        ("SELECT name FROM customers WHERE 1 = 0;", -0.1, {}, 3),  # no rows
+        ("SELECT name, name FROM customers WHERE city = 'Bern';", -0.1, {"suspicion_weight": 2.0}, 3),  # suspicious
+    ],
+)
+def test_a_sure_greedy_answer_stands_alone(
+    first: str, logprob: float, more: dict[str, Any], written: int, shop: Path
+) -> None:
+    settings = {"n": 3, "choose": "logprob", "length_penalty": 0.0, "sure": 0.8, **more}
+    episode = ask(shop, Told([first, RIGHT, RIGHT], [logprob, -9.0, -9.0]), **settings)
+    assert sum("llm" in record for record in episode.trace) == written
+
+
 VIEWS = {"candidates": {"n": 8, "views": 2, "choose": "logprob", "constrained": False, "agree": 0.8}}
 
 

@@ -17,7 +17,7 @@ from models.tiny import tiny_gguf, tiny_model, tiny_tokenizer
 from training.packing import IGNORED, row
 
 from nl2sql.models import load_model
-from nl2sql.models.adapters import merge_adapter
+from nl2sql.models.adapters import adapter_tensors, merge_adapter
 from nl2sql.models.chat import Chat
 from nl2sql.models.local import LocalModel
 
@@ -110,6 +110,20 @@ def test_both_engines_take_what_was_learned(card: Path, capsys: pytest.CaptureFi
     stock = LocalModel(tiny_model("qwen2"), tiny_tokenizer(), name="tiny", revision="1")
     assert len({text[:8] for text in texts}) == 1 and stock.generate(**asked)[0].text[:8] != texts[0][:8]
     stock.close()
+
+
+def test_queries_and_keys_of_a_llama_stand_in_llama_cpp_s_order_and_are_read_back(tmp_path: Path) -> None:
+    down, up = np.ones((32, 32)), np.arange(8.0)[:, None] * np.ones((8, 32))
+    options = argparse.Namespace(
+        out=tmp_path, model="x", architecture="llama", heads=2, kv_heads=1, types=["F16", "F16"]
+    )
+    tune_gguf.gguf_out({f"blk.0.{kind}": (down, up) for kind in ("attn_q", "attn_k", "attn_v")}, 1.0, options)
+    kept = {tensor.name: tensor.data[:, 0].tolist() for tensor in gguf.GGUFReader(tmp_path / "adapter.gguf").tensors}
+    assert kept["blk.0.attn_q.weight.lora_b"] == [0, 2, 1, 3, 4, 6, 5, 7]  # the halves of each of two heads in turns
+    assert kept["blk.0.attn_k.weight.lora_b"] == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert kept["blk.0.attn_v.weight.lora_b"] == [0, 1, 2, 3, 4, 5, 6, 7]
+    ups = [tensor for name, tensor in adapter_tensors(tmp_path).items() if ".lora_B." in name]
+    assert len(ups) == 3 and all(np.array_equal(tensor.float().numpy(), up) for tensor in ups)
 
 
 def tune_example(data: dict[str, Any]) -> Any:

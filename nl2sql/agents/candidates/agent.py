@@ -158,7 +158,7 @@ class Search:
         """Whether the greedy answer is asked for alone, and stands alone: it runs, gives rows, is ``sure``, and nothing
         about it is suspicious; or the sampled ones, which may take as long, would end after the time."""
         settings, task = self.settings, self.state.task
-        if not settings.sure or settings.choose != "logprob":
+        if not settings.asks_greedy_alone:
             return False
         (first,) = self.candidates
         likely = first.parts["probability"] if first.parts["rows"] and not (first.suspected or first.refusal) else None
@@ -172,8 +172,7 @@ class Search:
         """Whether greedy and sampled answers of a view are asked for at once: there is a budget of seconds, and the
         model answers several calls together, in whatever order."""
         settings, model = self.settings, self.state.task.resources.model
-        alone = settings.sure and settings.choose == "logprob"
-        return bool(settings.seconds and not alone) and getattr(model, "batch_size", 1) > 1
+        return bool(settings.seconds and not settings.asks_greedy_alone) and getattr(model, "batch_size", 1) > 1
 
     def settled(self, slowest: float) -> bool:
         """Whether what was written so far is enough: ``agree`` of it gives the same rows, or another view, which may

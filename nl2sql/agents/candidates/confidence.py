@@ -7,11 +7,11 @@
 (0.9, 1.0)
 
 A logistic regression over a few signals of the ranking: how many of the writings give the same
-rows, how far the best is ahead of those that give others, how likely it is, what the checks say, and how many of the
-question's words nothing in the schema or the query stands for. ``scripts/fit_confidence.py`` fits
+rows, how far the best is ahead of those that give others, how likely it is, what the checks say,
+and how many of the question's words nothing in the schema or the query stands for. ``scripts/fit_confidence.py`` fits
 the weights (``confidence.yaml``) on questions over databases that the model has not trained on,
 and draws how well the probabilities hold: for ``question`` the candidates of smollm2-135m, for
-``logprob`` those of qwen2.5-coder-0.5b. With another model only the order of answers by confidence
+``logprob`` those of qwen2.5-coder-1.5b and -0.5b. With another model only the order of answers by confidence
 says something.
 """
 
