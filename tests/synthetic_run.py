@@ -127,6 +127,7 @@ def _report(items: list[dict[str, Any]]) -> dict[str, Any]:
         "benchmark": "synthetic",
         "model": "synthetic",
         "control": {"with_guardrails": {**side, "usage": {**side["usage"], "prompt_tokens": 300 * len(items)}}},
+        "paired": {"EX[bag]": {"wins": 2, "losses": 1, "n": len(items), "p": 1.0, "p_databases": 1.0}},
         "counts": {"finish": {}, "steps": 0},
         "flips": {},
         "left_out": {},

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
+from nl2sql.cli.options import FormatOption
 
 
 def ablate_command(
@@ -25,6 +26,7 @@ def ablate_command(
     address: AddressOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells; run nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    format_: FormatOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Run every cell of a grid over the same questions, and compare each with the base.
@@ -36,6 +38,7 @@ def ablate_command(
     Examples:
       nl2sql ablate scripts/ablation.yaml --dry-run
       nl2sql ablate scripts/ablation.yaml --out runs/ablation
+      nl2sql ablate scripts/ablation.yaml --out runs/ablation --format latex > table.tex
       nl2sql report runs/ablation --out ablation.html
     """
     from nl2sql.agents.record import json_text
@@ -49,7 +52,8 @@ def ablate_command(
         lines = [f"{cell.name:40} {json_text(cell.changed)}" for cell in cells]
         print(json_text(listed, indent=2) if as_json else "\n".join([*lines, f"{len(cells)} cells in {folder}"]))
         return
-    from nl2sql.runs.ablation.ablation import ablate, ablation_text, check_metric
+    from nl2sql.eval.tables import FORMATS
+    from nl2sql.runs.ablation.ablation import ablate, ablation_rows, ablation_text, check_metric
 
     if metric is not None:
         check_metric(cells, metric)
@@ -59,6 +63,8 @@ def ablate_command(
         done = ablate(cells, folder, command=command, progress=not quiet, executor=worker)
     if as_json:
         print(json_text(done.to_dict(metric), indent=2))
+    elif format_:
+        print(FORMATS[format_](ablation_rows(done.to_dict(metric))))
     else:
         print(ablation_text(done, metric))
         print(f"\nrun folders: {folder}/*; traces: nl2sql report {typed(folder)} --out ablation.html")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nl2sql.cli.options import TrustOption, TypedUrlOption, trust_of
+from nl2sql.cli.options import FormatOption, TrustOption, TypedUrlOption, trust_of
 from nl2sql.errors import one_line
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def compare_command(
     engine_url: TypedUrlOption = "",
     show: Annotated[int, typer.Option(help="Ids to list per line; 0 lists none, -1 all. --json always has all.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    format_: FormatOption = None,
 ) -> None:
     """Compare two prediction files item by item: wins are items that only A gets right, losses only B.
 
@@ -63,6 +64,7 @@ def compare_command(
     from nl2sql.eval import comparison
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.eval.scoring import score_many
+    from nl2sql.eval.tables import FORMATS
 
     asked = _asked(a, b)
     shared = None if asked is None else asked[0] & asked[1]
@@ -116,6 +118,8 @@ def compare_command(
     if as_json:
         about = {"benchmark": loaded.name, "split": split, "rule": rule, "n": len(kept), "left_out": left_out}
         typer.echo(json.dumps({**about, "files": sides, **compared.to_dict()}, ensure_ascii=False))
+    elif format_:
+        typer.echo(FORMATS[format_](_metric_rows(compared)))
     else:
         _print(sides, left_out, compared, show)
 
@@ -205,6 +209,14 @@ def _print(sides: dict[str, Any], left_out: dict[str, int], compared: Comparison
         typer.echo("\nmoved from A to B")
     for move in compared.moved:
         typer.echo(f"  {move.a} -> {move.b}: {len(move.ids)}" + (f" ({_listed(move.ids, show)})" if show else ""))
+
+
+def _metric_rows(compared: Comparison) -> list[list[str]]:
+    rows = [["metric", "n", "A", "B", "A - B", "won", "lost", "p", "p by database"]]
+    for name, test in compared.metrics.items():
+        counts = [str(len(test.wins)), str(len(test.losses)), f"{test.p:.2g}", f"{test.p_databases:.2g}"]
+        rows.append([name, str(test.n), *_rates(test.a, test.b).split(), *counts])
+    return rows
 
 
 def _rates(a: float, b: float) -> str:

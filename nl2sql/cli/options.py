@@ -68,6 +68,10 @@ TrustOption = Annotated[
         "--trust", help="Open what the run's manifest names: its code, addresses and paths, with your account and keys."
     ),
 ]
+FormatOption = Annotated[
+    Literal["text", "markdown", "latex", "csv"] | None,
+    typer.Option("--format", help="Print the table alone: text, markdown, latex (booktabs), or csv."),
+]
 TypedUrlOption = Annotated[
     str, typer.Option("--engine-url", help="The run's own engine, typed again: its $PASSWORD is read only then.")
 ]

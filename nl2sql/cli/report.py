@@ -1,4 +1,4 @@
-"""``nl2sql report``: one HTML file with the numbers and every trace of runs. Loads no model."""
+"""``nl2sql report``: one HTML file with the numbers and every trace of runs, or their table. Loads no model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nl2sql.cli.options import TrustOption, TypedUrlOption, trust_of
+from nl2sql.cli.options import FormatOption, TrustOption, TypedUrlOption, trust_of
 
 
 def report_command(
@@ -16,6 +16,7 @@ def report_command(
         typer.Argument(metavar="RUN", help="Run folders, or one of nl2sql ablate; the first is the baseline."),
     ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    format_: FormatOption = None,
     golds: Annotated[
         bool, typer.Option("--golds/--no-golds", help="Run the golds, to show their rows beside the predicted.")
     ] = True,
@@ -29,14 +30,24 @@ def report_command(
     The table with controls, differences and tests; figures; why answers are wrong; a list of questions to filter;
     and of each episode the SQL, the rows and the whole trace. Further runs are compared with the first.
 
+    With --format no file is written, but one table for a paper is printed: a row for each run and each control, of
+    several models and benchmarks.
+
     \b
     Examples:
       nl2sql report runs/dev --out dev.html
       nl2sql report runs/react runs/react_plus --out both.html
       nl2sql report runs/ablation --out ablation.html
+      nl2sql report runs/* --format latex > table.tex
     """
     import sys
 
+    if format_:
+        from nl2sql.eval.tables import FORMATS
+        from nl2sql.runs.report.paper import paper_rows, reports_of
+
+        print(FORMATS[format_](paper_rows(reports_of(runs))))
+        return
     from nl2sql.runs.report import write_report
 
     path = write_report(

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
-from nl2sql.cli.options import TrustOption, TypedUrlOption, trust_of
+from nl2sql.cli.options import FormatOption, TrustOption, TypedUrlOption, trust_of
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of nl2sql eval.")]
 
@@ -20,6 +20,7 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder o
 def runs_command(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the runs are.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+    format_: FormatOption = None,
 ) -> None:
     """List the runs in a folder: what each was, how far it is, and its execution accuracy.
 
@@ -29,6 +30,7 @@ def runs_command(
       nl2sql runs /data/runs --json
     """
     from nl2sql.errors import UsageError, one_line, typed
+    from nl2sql.eval.tables import FORMATS
     from nl2sql.runs.listing import entries
 
     if not folder.is_dir():
@@ -45,6 +47,9 @@ def runs_command(
         score = "" if entry.ex is None else f"{100 * entry.ex:.1f}"
         what = (entry.controller, entry.model, entry.benchmark, str(entry.questions), score, entry.state)
         rows.append((one_line(entry.path), f"{entry.began:%Y-%m-%d %H:%M}", *what))
+    if format_:
+        print(FORMATS[format_](rows))
+        return
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
         print("  ".join(f"{text:{width}}" for text, width in zip(row, widths, strict=True)).rstrip())

@@ -1,4 +1,4 @@
-"""A table of text cells, its header first, as aligned text, HTML or Markdown.
+"""A table of text cells, its header first, as aligned text, HTML, Markdown, LaTeX or CSV.
 
 >>> table_text([["", "EX"], ["react", "20.0"]])
 ['         EX', '-----------', 'react  20.0']
@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import csv
 import html
-from collections.abc import Iterable, Sequence
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Rows = Sequence[Sequence[str]]
 
@@ -44,3 +47,50 @@ def table_markdown(rows: Rows) -> str:
     head, *body = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
+
+
+def table_latex(rows: Rows) -> str:
+    """The table for LaTeX with the package booktabs, numbers to the right, all text escaped.
+
+    >>> print(table_latex([["", "EX"], ["react_plus", "20%"]]))
+    \\begin{tabular}{lr}
+    \\toprule
+     & EX \\\\
+    \\midrule
+    react\\_plus & 20\\% \\\\
+    \\bottomrule
+    \\end{tabular}
+    """
+    head, *body = [" & ".join("".join(LATEX.get(c, c) for c in cell) for cell in row) + r" \\" for row in rows]
+    columns = "l" + "r" * (len(rows[0]) - 1)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+    return "\n".join([*lines, r"\end{tabular}"])
+
+
+FORMULA = re.compile(r"[=@]|[+-](?![\d.]+$)")  # a signed number is none
+
+
+def table_csv(rows: Rows) -> str:
+    """The table as comma-separated values. A cell that a spreadsheet would take for a formula begins with ``'``."""
+    text = io.StringIO()
+    safe = [[f"'{cell}" if FORMULA.match(cell) else cell for cell in row] for row in rows]
+    csv.writer(text, lineterminator="\n").writerows(safe)
+    return text.getvalue().rstrip("\n")
+
+
+FORMATS: Mapping[str, Callable[[Rows], str]] = {
+    "text": lambda rows: "\n".join(table_text(rows)),
+    "markdown": table_markdown,
+    "latex": table_latex,
+    "csv": table_csv,
+}

@@ -1,0 +1,85 @@
+"""The table of runs for a paper, in each of its formats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from synthetic_run import write_run
+from typer.testing import CliRunner
+
+from nl2sql.cli.report import report_command
+from nl2sql.eval.tables import FORMATS, table_csv, table_latex
+from nl2sql.runs.report.paper import HEAD, paper_rows, reports_of
+
+app = typer.Typer()
+app.command()(report_command)
+
+
+@pytest.fixture
+def printed(tmp_path: Path) -> Callable[[str], str]:
+    """What the command prints about two runs, by format."""
+    runs = [str(write_run(tmp_path / name, 6, seed=at)) for at, name in enumerate(("first", "second"))]
+
+    def prints(format_: str) -> str:
+        result = CliRunner().invoke(app, [*runs, "--format", format_], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return prints
+
+
+def test_each_run_and_each_control_is_a_row_with_its_test(printed: Callable[[str], str]) -> None:
+    head, *rows = list(csv.reader(io.StringIO(printed("csv"))))
+    assert head == HEAD.split("|")
+    runs = [row for row in rows if row[head.index("won")]]
+    assert len(runs) == 2 and len(rows) > 2, "a control has no test against itself"
+    assert {row[head.index("pipeline")] for row in rows} > {"single_shot"}
+
+
+def test_every_format_holds_the_same_cells(tmp_path: Path, printed: Callable[[str], str]) -> None:
+    rows = paper_rows(reports_of([tmp_path / "first", tmp_path / "second"]))
+    for name in FORMATS:
+        shown = printed(name).replace("\\_", "_").replace("\\%", "%")
+        assert all(cell in shown for row in rows for cell in row), name
+    assert not (tmp_path / "report.html").exists(), "with --format no page is written"
+
+
+def test_a_control_that_several_runs_share_stands_once(tmp_path: Path) -> None:
+    (report,) = reports_of([write_run(tmp_path / "run", 6)])
+    assert paper_rows([report, report]) == paper_rows([report])
+
+
+def test_seconds_of_cached_answers_are_left_out(tmp_path: Path) -> None:
+    (report,) = reports_of([write_run(tmp_path / "run", 6)])
+    timed = paper_rows([report])[1][-1]
+    usage = {**report["usage"], "cached_calls": 1}
+    assert timed and paper_rows([{**report, "usage": usage}])[1][-1] == ""
+
+
+def test_what_latex_would_read_as_a_command_is_escaped() -> None:
+    shown = table_latex([["a_b", "100%"], ["x & y", r"\input{/etc/passwd} ~^#$<>|"]])
+    assert r"a\_b & 100\% \\" in shown and r"x \& y" in shown
+    assert r"\textbackslash{}input\{/etc/passwd\}" in shown
+
+
+@pytest.mark.skipif(not (shutil.which("pdflatex") or shutil.which("tectonic")), reason="needs LaTeX")
+def test_the_table_compiles(tmp_path: Path, printed: Callable[[str], str]) -> None:
+    begin = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\tiny\n"
+    (tmp_path / "t.tex").write_text(begin + printed("latex") + "\\end{document}\n", encoding="utf-8")
+    command = ["pdflatex", "-halt-on-error"] if shutil.which("pdflatex") else ["tectonic"]
+    done = subprocess.run([*command, "t.tex"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"), [("=1+1", "'=1+1"), ("@x", "'@x"), ("+3.1", "+3.1"), ("-3", "-3"), ("-x", "'-x")]
+)
+def test_no_cell_of_csv_is_a_formula(cell: str, written: str) -> None:
+    assert table_csv([["a", cell]]) == f"a,{written}"
