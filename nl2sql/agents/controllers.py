@@ -1,7 +1,7 @@
 """Controllers by short name. Any callable ``(Question, Resources, Config) -> Episode`` works as well.
 
 >>> get_controller("react_plus").name, sorted(get_controller("react_plus").preset)
-('react_plus', ['react'])
+('react_plus', ['candidates', 'react', 'repair', 'schema_text'])
 
 A controller's identity is the hash of its source, so that a loop edited in a notebook cell is told apart from the
 packaged one in caches and resumed runs.

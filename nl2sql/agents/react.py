@@ -411,7 +411,8 @@ def fall_back(state: State) -> str:
     """Steps exhausted (7.4): ``vanilla_candidate`` from the schema summary, else ``last_sql``, else empty."""
     task = state.task
     task.flags["exhausted_after_success"] = task.best_sql is not None
-    verified = verifying.best_written(task) if task.config.react.verify else None  # react_verified
+    doubted = task.config.react.verify or task.config.react.sure
+    verified = verifying.best_written(task) if doubted else None
     if task.config.react.best_so_far and (best := task.best_sql or verified or waiting(state)):  # react_plus
         state.last_sql = best
         return "best_so_far"

@@ -43,7 +43,8 @@ def completed(resources: Resources, config: Config) -> Resources:
 
 def reads_back(config: Config) -> bool:
     """Whether queries are judged by how likely the question is after them."""
-    return config.candidates.reads_back or config.react.verify > 0 or config.react.repair_samples > 0
+    react = config.react
+    return config.candidates.reads_back or (not react.sure and (react.verify > 0 or react.repair_samples > 0))
 
 
 def takes_grammars(model: Model, kind: str = "lark") -> bool:
@@ -64,9 +65,9 @@ def fitted(config: Config, resources: Resources) -> Config:
     where they are ``auto``, and the engine's name."""
     dialect = resources.database.dialect
     if config.candidates.choose == "auto":
-        on_torch = resources.model.describe().get("backend") == "transformers"
         votes = {"vote_weight": config.candidates.vote_weight or 1.0}
-        chosen = {"choose": "question"} if on_torch else {"choose": "logprob", **votes}
+        own = _is_the_question_model(resources.model, config)
+        chosen = {"choose": "question"} if own else {"choose": "logprob", **votes}
         config = config.model_copy(update={"candidates": config.candidates.model_copy(update=chosen)})
     if dialect != "sqlite":
         config = config.model_copy(update={"prompts": for_engine(config.prompts, dialect)})
@@ -74,6 +75,14 @@ def fitted(config: Config, resources: Resources) -> Config:
         return config
     level = "plain" if dialect == "sqlite" and takes_grammars(resources.model) else "none"
     return config.model_copy(update={"constrain": level})
+
+
+def _is_the_question_model(model: Model, config: Config) -> bool:
+    """Whether the writing model has the question model's own weights, on torch: for no other model was reading back
+    found to choose better than its own likelihoods, and a second model would be loaded for it."""
+    about = model.describe()
+    weights = str(about.get("name", "")).partition("+")[0]
+    return about.get("backend") == "transformers" and weights == config.candidates.question_model
 
 
 def check_members(config: Config) -> None:

@@ -73,6 +73,7 @@ class Task:
     suspected: set[str] = field(default_factory=set)  # suspicions that have forced a repair
     likely: dict[str, float | None] = field(default_factory=dict)  # a raw SQL text -> its log-probability, where known
     written: dict[str, float | None] = field(default_factory=dict)  # SQL known to ``verifying`` -> the same
+    writings: dict[str, int] = field(default_factory=dict)  # such SQL -> how often it was written
     sure: dict[str, float] = field(default_factory=dict)  # such SQL that ran -> how likely it is right
     noted: dict[str, list[Suspicion]] = field(default_factory=dict)  # SQL that ran -> what is suspicious about it
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nl2sql.agents.candidates.ranking import Candidate, rank
 from nl2sql.agents.opening import other_orders
 from nl2sql.agents.repairing import refused_candidates
 from nl2sql.agents.task import State, Task, guard
-from nl2sql.agents.voting import same_rows
+from nl2sql.agents.voting import same_rows, tells
 from nl2sql.interfaces import Completion, Sampling
 
 
@@ -24,15 +25,26 @@ def unlikely(state: State) -> str:
     """Why the current query, which ran, is held for wrong; "" where it is not, and after the last view: what is left is
     the best there is."""
     react, task, sql = state.task.config.react, state.task, state.last_sql or ""
-    if not react.verify or task.flags.get("repair_views", 0) >= react.repair_views:
+    if not (react.verify or react.sure) or task.flags.get("repair_views", 0) >= react.repair_views:
         return ""
     _note_current(state)
-    sure = how_sure(task, [sql])[0]
-    if sure >= react.verify:
-        return ""
-    if not react.repair_samples:  # else they count themselves
+    doubt = _model_doubts(task, sql) if react.sure else _verifier_doubts(task, sql)
+    if doubt and not react.repair_samples:  # else they count themselves
         task.count("repair_views")
-    return f"P(right)={sure:.2f} is below {react.verify:g}"
+    return doubt
+
+
+def _verifier_doubts(task: Task, sql: str) -> str:
+    sure, least = how_sure(task, [sql])[0], task.config.react.verify
+    return "" if sure >= least else f"P(right)={sure:.2f} is below {least:g}"
+
+
+def _model_doubts(task: Task, sql: str) -> str:
+    """Whether the model itself held the query for unlikely when it wrote it, or what it gives is suspicious."""
+    logprob, least = task.written[sql], task.config.react.sure
+    if logprob is not None and math.exp(logprob) < least:
+        return f"P(query)={math.exp(logprob):.2f} is below {least:g}"
+    return ", ".join(task.suspected_by(sql))
 
 
 def chooses(task: Task) -> bool:
@@ -100,6 +112,8 @@ def _note_current(state: State) -> None:
 
 def _note(task: Task, raw: str, completion: Completion) -> None:
     sql, reason = guard(task, raw, enabled=task.config.react.guardrails)
+    if reason is None:
+        task.writings[sql] = task.writings.get(sql, 1 if sql in task.written else 0) + 1
     if reason is None and (sql not in task.written or _known(completion.logprob) > _known(task.written[sql])):
         task.written[sql], task.raw_sql[sql] = completion.logprob, raw
         task.sure.pop(sql, None)
@@ -110,5 +124,20 @@ def _known(logprob: float | None) -> float:
 
 
 def _likeliest(task: Task, queries: Sequence[str]) -> str:
+    if task.config.react.sure:
+        return _ranked(task, queries)
     sure = dict(zip(queries, how_sure(task, queries), strict=True))
     return max(queries, key=sure.__getitem__)
+
+
+def _ranked(task: Task, queries: Sequence[str]) -> str:
+    """The best of ``queries`` by the candidates' own rule: likelihood, votes and suspicions."""
+    results = [task.result_of(sql) for sql in queries]
+    entries = []
+    for sql, result in zip(queries, results, strict=True):
+        logprob = task.written.get(sql)
+        one = Candidate(sql, "", "", sql, [0] * task.writings.get(sql, 1), suspected=task.suspected_by(sql))
+        likely = None if logprob is None else math.exp(logprob)
+        one.parts |= {"executes": float(result.success), "rows": float(tells(result)), "probability": likely}
+        entries.append(one)
+    return rank(entries, results, task.config.candidates)[0].sql

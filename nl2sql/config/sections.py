@@ -82,6 +82,8 @@ class ReactConfig(_Frozen):
     suspicion_repair: bool = False  # a suspicion about a query that ran forces a repair, each one once
     # a query that ran is repaired where the verifier holds it for less likely right than this; 0: it is not asked
     verify: float = Field(0.0, ge=0, le=1)
+    # the same without a verifier: where the model itself gave it a lower probability, or a suspicion stands; 0: off
+    sure: float = Field(0.0, ge=0, le=1)
     # repair_sql writes so many queries under another order of the tables; the likeliest right that was not tried is
     # the repair; 0: as specified, the failed query and its error are shown
     repair_samples: int = Field(0, ge=0, le=64)
@@ -151,7 +153,7 @@ class CandidatesConfig(_Frozen):
     temperature: float = Field(0.8, ge=COLDEST)  # of the others
     top_p: float = Field(0.95, gt=0, le=1)  # of the others
     # among those that run
-    # auto: question where the writing model runs on torch, as the question model does; else logprob, with votes
+    # auto: question where the writing model is the question model's own, on torch; else logprob, with votes
     choose: Literal["first_executable", "vote", "logprob", "question", "verify", "score", "auto"] = "score"
     # of choose verify: how sure the rows of several queries are (docs/candidates.md)
     pooling: Literal["surest", "any", "mean", "votes", "likelihood"] = "surest"
@@ -400,7 +402,20 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "auto_finish": True,
             "stop_at_action": True,
             "history_order": "schema_first",
-        }
+            **CHECKS,
+            "sure": 0.8,
+            "repair_samples": 5,
+            "repair_views": 1,
+        },
+        "schema_text": {"values": 4},
+        "repair": {"deterministic": True},
+        "candidates": {
+            "choose": "logprob",
+            "temperature": 1.3,
+            "length_penalty": 0.0,
+            "vote_weight": 1.0,
+            "suspicion_weight": 2.0,
+        },
     },
     "react_verified": {  # the loop with a verifier (docs/verifier.md)
         "constrain": "auto",

@@ -460,17 +460,22 @@ def test_best_takes_a_grammar_where_there_is_one_and_runs_without(shop: Path) ->
         assert fitted(best, Resources(model, SqliteDatabase(shop))).constrain == level
 
 
-def test_best_reads_back_where_the_model_runs_on_torch_and_votes_elsewhere(shop: Path) -> None:
+def test_best_reads_back_what_the_question_models_own_weights_write_and_votes_elsewhere(shop: Path) -> None:
     class OnTorch(ScriptedModel):
+        def __init__(self, name: str) -> None:
+            super().__init__([])
+            self.named = name
+
         def describe(self) -> dict[str, Any]:
-            return {**super().describe(), "backend": "transformers"}
+            return {**super().describe(), "backend": "transformers", "name": self.named}
 
     best = with_preset(get_controller("best"), None)
     assert best.candidates.choose == "auto"
     mine = best.model_copy(update={"candidates": best.candidates.model_copy(update={"vote_weight": 3.0})})
     with SqliteDatabase(shop) as database:
         for config, model, choice in (
-            (best, OnTorch([]), ("question", 0.0)),
+            (best, OnTorch("smollm2-135m+smollm2-135m-sql"), ("question", 0.0)),
+            (best, OnTorch("qwen2.5-coder-1.5b"), ("logprob", 1.0)),
             (best, ScriptedModel([]), ("logprob", 1.0)),
             (mine, ScriptedModel([]), ("logprob", 3.0)),
         ):

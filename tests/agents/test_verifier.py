@@ -186,3 +186,38 @@ def test_verify_alone_takes_the_likeliest_after_its_repairs(database: SqliteData
     episode = ask(database, [*LOOP, WRONG, *repaired, *CHECKS], reader, verify=0.99, repair_samples=0, repair_views=2)
     assert (episode.sql, episode.finish) == (SAME_ROWS, "finish")
     assert refusals(episode) == [("verifier", WRONG), ("verifier", SAME_ROWS)] and episode.flags["repair_views"] == 2
+
+
+def doubting(database: SqliteDatabase, replies: Sequence[str], likely: Mapping[int, float], **react: Any) -> Episode:
+    """``react_plus`` over a model that tells how likely its texts are, by their place in ``replies``."""
+    named = get_controller("react_plus")
+    own = {"max_steps": 12, "repair_samples": 2, **react}
+    config = with_preset(named, build_config({"constrain": "none", "react": own, "schema_text": {"values": 0}}))
+    return run_episode(named, Question(ASKED, id="q"), lambda: Resources(Likely(replies, likely), database), config)
+
+
+def test_a_query_that_the_model_held_for_unlikely_is_voted_on_once(database: SqliteDatabase) -> None:
+    replies = [*LOOP, WRONG, *CHECKS, RIGHT, RIGHT, *CHECKS]  # a view's greedy answer and a sampled one
+    episode = doubting(database, replies, {1: -1.0, 5: -1.0, 6: -1.0})
+    assert (episode.sql, episode.finish, refusals(episode)) == (RIGHT, "finish", [("verifier", WRONG)])
+    assert episode.flags["repair_views"] == 1, "the repair is unlikely as well, and stands"
+
+
+def test_a_query_that_the_model_is_sure_of_stands(database: SqliteDatabase) -> None:
+    episode = doubting(database, [*LOOP, RIGHT, *CHECKS], {1: -0.1})
+    assert (episode.sql, refusals(episode)) == (RIGHT, [])
+    unknown = doubting(database, [*LOOP, RIGHT, *CHECKS], {})
+    assert (unknown.sql, refusals(unknown)) == (RIGHT, []), "a server that tells no probabilities"
+
+
+def test_a_doubted_query_that_is_still_the_likeliest_is_kept(database: SqliteDatabase) -> None:
+    replies = [*LOOP, RIGHT, *CHECKS, WRONG, OTHER, *CHECKS]
+    episode = doubting(database, replies, {1: -1.0, 5: -4.0, 6: -5.0})
+    assert (episode.sql, episode.finish) == (RIGHT, "finish")
+
+
+def test_a_suspicious_query_is_doubted_however_sure_the_model_is(database: SqliteDatabase) -> None:
+    nowhere = "SELECT COUNT(*) FROM orders WHERE status = 'zzz';"  # no cell holds it
+    replies = [*LOOP, nowhere, *CHECKS, RIGHT, RIGHT, *CHECKS]
+    episode = doubting(database, replies, {1: 0.0, 5: -0.5, 6: -0.5})
+    assert episode.sql == RIGHT and refusals(episode)[0][0] == "verifier"
