@@ -198,3 +198,46 @@ def test_a_repeat_of_the_scoring_benchmark_parses_anew() -> None:
     kept("SELECT 1")
     _forget_parsed()
     assert kept.cache_info().currsize == 0
+
+
+TWICE = "\n".join(f"    value = {n}" for n in range(6))
+LOOP = f'''"""The loop.
+
+Two lines.
+"""
+
+from house.part import size
+
+
+def step() -> int:
+{TWICE}
+    return size
+'''
+HOUSE = {
+    "house/__init__.py": "",
+    "house/loop.py": LOOP,
+    "house/part.py": f"# a comment\nsize = 1  # no comment of its own\n\n\ndef other() -> None:\n{TWICE}\n",
+    "house/alone.py": f"text = '{'x' * 100}'\n",
+}
+
+
+def test_the_figures_of_any_house_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "house").mkdir()
+    for name, text in HOUSE.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = aloud("house_figures.py", "house", "--step", "loop.py", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout) == {
+        "lines": 28,
+        "files": 4,
+        "door lines": 4,
+        "files under 100 lines with one importer": 1,
+        "lines of one step of the loop": 16,
+        "files of one step of the loop": 1,
+        "lines over 100 characters": 1,
+        "comments, % of lines": 3.6,
+        "lines that stand twice": 12,
+        "function lines, median": 7.5,
+        "functions of 20 lines and less, %": 100.0,
+    }, done.stderr
+    wrong = aloud("house_figures.py", "house", "--step", "nowhere.py", cwd=tmp_path)
+    assert wrong.returncode == 2 and "nowhere.py: not there" in wrong.stderr
