@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -10,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import fit_linking
 import fit_verifier
 import numpy as np
 import pytest
@@ -21,7 +19,6 @@ from people import SHOP, make_database
 
 from nl2sql.agents.candidates.ranking import POOLS
 from nl2sql.config import build_config
-from nl2sql.errors import UsageError
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.folder import read_jsonl
 from nl2sql.runs.run import Run
@@ -155,13 +152,6 @@ def test_one_database_cannot_be_fitted_by_others(run: Path, tmp_path: Path) -> N
 def test_cases_that_are_all_right_are_fitted_too() -> None:
     weights = fit_weights([{"rows": 1.0}, {"rows": 0.0}], [True, True], [1.0, 1.0])
     assert weights["constant"] > 5 and abs(weights["rows"]) < 0.1
-
-
-def test_states_of_other_layers_are_refused(tmp_path: Path) -> None:
-    about = {"name": "tiny", "revision": "1", "dtype": "float32", "layers": [2]}
-    (tmp_path / "about.json").write_text(json.dumps(about), encoding="utf-8")
-    with pytest.raises(UsageError, match=r"holds states of layers \[2\], not \[1\]; give another --states"):
-        fit_linking.read_all([], argparse.Namespace(states=tmp_path, layers=[1]))
 
 
 def test_abstention_counts_those_that_are_as_sure() -> None:

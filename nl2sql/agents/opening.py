@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 from nl2sql.agents import prompts
-from nl2sql.agents.context import grounding, relevance
+from nl2sql.agents.context import grounding
 from nl2sql.agents.resources import completed, fitted
 from nl2sql.agents.task import Task, takes_no_sql
 from nl2sql.config import Config
 from nl2sql.databases import schema
-from nl2sql.errors import ModelError, UsageError
+from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question, Resources
 
 TOOL_NAME = re.compile(r"[A-Za-z_]\w*")  # as an action is written and read
@@ -86,8 +85,6 @@ def open_task(
         schema_summary=summary if count(summary) <= budget else full,
         values=values,
     )
-    if relevance.uses_relevance(config):
-        _link_by_relevance(task)
     if config.few_shot.k:
         from nl2sql.agents.context import few_shot
 
@@ -100,18 +97,6 @@ def open_task(
         task.examples = [written for example in chosen if (written := pair(example)) is not None]
         task.flags["few_shot"] = [example.id for example in chosen]
     return task
-
-
-def _link_by_relevance(task: Task) -> None:
-    """Ask the model how relevant tables and columns are; where it cannot tell, a flag says so and words decide."""
-    head = relevance.head_of(task.config)
-    try:
-        task.relevance, usage = relevance.relevance(task.nlq, task.schema, task.resources.model, head)
-    except ModelError as error:
-        task.flags["linking"] = f"lexical: {error}"
-        return
-    task.usage = task.usage + usage
-    task.resources.charge(usage)
 
 
 def _check_arguments(question: Question, resources: Resources, config: Config) -> None:
@@ -127,7 +112,6 @@ def _check_arguments(question: Question, resources: Resources, config: Config) -
             raise UsageError(f"the tool {name!r} cannot be called: give it a name of letters, digits and _")
     if not isinstance(config, Config):
         raise UsageError(f"config is a {type(config).__name__}; pass nl2sql.Config(react=nl2sql.ReactConfig(...))")
-    relevance.check_relevance(resources.model, config)
 
 
 def link(task: Task) -> dict[str, Any]:
@@ -140,19 +124,9 @@ def focus_text(task: Task, keep: int) -> tuple[str, bool]:
     """The schema text of the ``keep`` tables that matter most (0: of all), and whether any is left out."""
     focus = task.linked(keep)
     changed, form = len(focus.tables) < len(task.schema.tables), task.config.schema_text.form
-    by_relevance = task.relevance is not None and task.config.linking.order == "relevance"
-    if form == "none" or not (changed or by_relevance):
+    if form == "none" or not changed:
         return task.schema_text_full, changed
-    described = task.config.linking.described if by_relevance else 0
-    return _within_budget(task, _ordered(task, focus), form, described), changed
-
-
-def _ordered(task: Task, shown: schema.Schema) -> schema.Schema:
-    """With ``linking.order: relevance`` the most relevant tables first."""
-    if task.relevance is None or task.config.linking.order == "schema":
-        return shown
-    known = task.relevance.tables
-    return replace(shown, tables=tuple(sorted(shown.tables, key=lambda table: -known[table.name])))
+    return _within_budget(task, focus, form), changed
 
 
 def other_orders(task: Task, count: int) -> list[str]:
@@ -164,7 +138,7 @@ def other_orders(task: Task, count: int) -> list[str]:
     form = task.config.schema_text.form
     if form == "none" or not count:
         return []
-    focus = _ordered(task, task.linked(task.tables_kept))
+    focus = task.linked(task.tables_kept)
     tables, random = list(focus.tables), Random(task.question.text)
     seen = {tuple(table.name for table in tables)}
     wanted = min(count + 1, math.factorial(len(tables)))
@@ -178,7 +152,7 @@ def other_orders(task: Task, count: int) -> list[str]:
     return orders
 
 
-def _within_budget(task: Task, shown: schema.Schema, form: schema.Form, described: int = 0) -> str:
+def _within_budget(task: Task, shown: schema.Schema, form: schema.Form) -> str:
     model = task.resources.model
     return schema.budget_schema(
         shown,
@@ -186,5 +160,4 @@ def _within_budget(task: Task, shown: schema.Schema, form: schema.Form, describe
         min(task.config.schema_text.max_tokens, model.context_window // 4),
         form,
         task.samples,
-        described,
     )

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nl2sql.agents.context.relevance import relevance_print
 from nl2sql.agents.identity import code_identity
 from nl2sql.agents.prompts import for_engine
 from nl2sql.agents.question_model import question_model, question_model_print
@@ -106,7 +105,6 @@ def members(
     """
     seen: dict[str, str | None] = {
         "corpus": corpus_print(config.repair),
-        "relevance": relevance_print(config),
         "question_model": question_model_print(config.candidates) if reads_back(config) else None,
     }
     if config.few_shot.k:

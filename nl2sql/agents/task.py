@@ -34,7 +34,6 @@ from nl2sql.vizql.query import DIALECT
 
 if TYPE_CHECKING:
     from nl2sql.agents.checks.suspicions import Suspicion
-    from nl2sql.agents.context.relevance import Relevance
 
 Answer = tuple[str, Completion]  # raw SQL, and the completion that it is in
 LINK_MAX_TABLES = 6  # the specification's number
@@ -56,7 +55,6 @@ class Task:
     schema_text_full: str
     schema_text_focus: str
     schema_summary: str
-    relevance: Relevance | None = None  # of tables and columns, where ``config.linking`` asks for it
     values: Sequence[grounding.Match] = ()  # those of the question's line of values
     examples: Sequence[tuple[str, str]] = ()  # few-shot (question, SQL), the likest last
     usage: Usage = field(default_factory=Usage)
@@ -96,8 +94,7 @@ class Task:
 
     def linked(self, keep: int) -> Schema:
         """The part of the schema that the question is about, at most ``keep`` tables; 0: all."""
-        ranking = self.relevance.ranking() if self.relevance is not None and self.config.linking.learned else None
-        return linking.link_schema(self.nlq, self.schema, keep, ranking)
+        return linking.link_schema(self.nlq, self.schema, keep)
 
     def sql_messages(
         self, constraints: Mapping[str, Any] | None, schema_text: str | None = None

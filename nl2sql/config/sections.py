@@ -162,7 +162,6 @@ class CandidatesConfig(_Frozen):
     question_adapter: str = "smollm2-135m-question"  # a packaged one, a folder, or none
     question_weight: float = Field(2.0, ge=0)  # of the question's log-probability beside the query's
     vote_weight: float = Field(0.0, ge=0)  # of log(share of the candidates with the same rows), beside them
-    linked_weight: float = Field(0.0, ge=0)  # of the log-probability that just its tables and columns are relevant
     suspicion_weight: float = Field(0.0, ge=0)  # taken off a suspicious candidate; 0: not looked at
     weights: ScoreWeights = ScoreWeights()
     # of choose logprob: no other candidate is asked for where the greedy one is so likely and not suspicious; 0: never
@@ -189,20 +188,6 @@ class CandidatesConfig(_Frozen):
     def asks_greedy_alone(self) -> bool:
         """Whether the greedy answer is asked for first, and others only where it is not sure."""
         return self.choose == "logprob" and self.sure > 0
-
-
-class LinkingConfig(_Frozen):
-    """Linking that has learned: how relevant tables and columns are, by the model's hidden states (docs/linking.md)."""
-
-    learned: bool = False  # link_schema ranks the tables by it
-    order: Literal["schema", "relevance"] = "schema"  # of the tables that the SQL prompts show
-    described: int = Field(0, ge=0)  # with order relevance: so many tables with columns, the rest by name; 0: all
-    weights: str = ""  # a file of scripts/fit_linking.py; empty: the packaged one, for the embedded model
-
-    @field_validator("weights")
-    @classmethod
-    def _weights_from_anywhere(cls, value: str) -> str:
-        return _from_anywhere(value) if value else ""
 
 
 class FewShotConfig(_Frozen):
@@ -364,7 +349,6 @@ class Config(_Frozen):
     repair: RepairConfig = RepairConfig()
     candidates: CandidatesConfig = CandidatesConfig()
     few_shot: FewShotConfig = FewShotConfig()
-    linking: LinkingConfig = LinkingConfig()
     reflect: ReflectConfig = ReflectConfig()
     suspicions: SuspicionsConfig = SuspicionsConfig()
     execution: ExecutionConfig = ExecutionConfig()

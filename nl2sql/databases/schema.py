@@ -306,17 +306,15 @@ def budget_schema(
     max_tokens: int,
     form: Form = "compact",
     samples: Samples | None = None,
-    described: int = 0,
 ) -> str:
     """The schema text within ``max_tokens`` as ``count`` (text -> tokens) measures it.
 
     The rule: whole tables from the first on while they fit (samples go before any table does); a last line
     ``-- 12 more tables, columns not shown: a, b, c`` names the others. When not even one table fits, the first is
     shown with its leading columns and a line that says how many are missing. Names themselves are cut, and the line
-    says so, only when they alone exceed the budget. described: at most so many tables with their columns; 0: all.
+    says so, only when they alone exceed the budget.
     """
     names = [table.name for table in schema.tables]
-    most = min(described or len(names), len(names))
 
     def text(tables: int, shown: Samples | None) -> str:
         return _join(
@@ -325,10 +323,10 @@ def budget_schema(
         )
 
     for shown in (samples, None):
-        whole = text(most, shown)
+        whole = text(len(names), shown)
         if count(whole) <= max_tokens:
             return whole
-    fitting = bisect_right(range(1, most), max_tokens, key=lambda n: count(text(n, None)))
+    fitting = bisect_right(range(1, len(names)), max_tokens, key=lambda n: count(text(n, None)))
     if fitting:
         return text(fitting, None)
     return _part_of_first_table(schema, count, max_tokens, form)

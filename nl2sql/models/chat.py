@@ -96,12 +96,6 @@ class Chat:
         tokenizer = self._tokenizer
         return repr([getattr(tokenizer, "chat_template", None), getattr(tokenizer, "special_tokens_map", None)])
 
-    def text_ids(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Token ids of a text as it is, and the characters that each token stands for, from and to."""
-        with self._lock:
-            read = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return list(read["input_ids"]), list(read["offset_mapping"])
-
     def check_tools(self, *, grammar: bool = False) -> None:
         """Raises ModelError when the template shows no tools, or, for ``grammar``, writes calls in another form."""
         with self._lock:

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nl2sql.errors import ModelError, UsageError, one_line
+from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Grammar, Message, Sampling, ToolDefinition, Usage
 from nl2sql.models.calls import check_call
 from nl2sql.models.load import load_parts
@@ -52,7 +52,6 @@ class LocalModel:
     ) -> None:
         from nl2sql.models.chat import Chat
         from nl2sql.models.constrained import Constrainer
-        from nl2sql.models.hidden import HiddenStates
         from nl2sql.models.memory import EngineMemory, memory_limit
         from nl2sql.models.packed import pack
 
@@ -70,7 +69,6 @@ class LocalModel:
         measured = max_cache_bytes is None and self._device == "cpu"
         self.memory = EngineMemory(max_cache_bytes or memory_limit(model), measured=measured)
         self._engine, self._worker = open_engine(model, self._chat.decode, batch_size, self.memory)
-        self._hidden = HiddenStates(model)
         # A daemon thread inside torch at interpreter exit can crash; stop it first, without keeping the model alive.
         self._at_exit = weakref.finalize(self, self._worker.close)
 
@@ -197,25 +195,6 @@ class LocalModel:
         row.keep_logits = True
         self._wait([row])
         return row.logits, len(row.prompt) - row.prefilled
-
-    def hidden_states(self, text: str, ends: Sequence[int], layers: Sequence[int]) -> tuple[Any, Usage]:
-        """Hidden states of ``text``, read without a chat template in a forward of its own, and what that cost.
-
-        ends: characters of the text; each is read at the token that holds it. layers: 0 is the embedding, n what the
-        n-th layer gives. Returns float32 ``[layers, ends, width]``. Raises ModelError for a text that does not fit into
-        the window, and where the engine has no such forward.
-        """
-        from nl2sql.models.hidden import tokens_at
-
-        started = time.perf_counter()
-        tokens, offsets = self._chat.text_ids(text)
-        if len(tokens) > self.context_window:
-            raise ModelError(f"a text of {len(tokens):,} tokens; {self.name} takes {self.context_window:,}")
-        try:
-            states = self._hidden.read(tokens, tokens_at(offsets, ends), layers)
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            raise ModelError(f"{self.name} gives no hidden states: {one_line(error, 200)}") from error
-        return states, Usage(len(tokens), len(tokens), model_calls=1, seconds=time.perf_counter() - started)
 
     def count_tokens(self, messages: Sequence[Message], prefill: str = "", tools: Sequence[ToolDefinition] = ()) -> int:
         """Prompt tokens that ``generate`` would condition on; the tokenizer only, any thread."""

@@ -140,12 +140,6 @@ class SlotDecoder:
         wanted_logits: torch.Tensor = out.logits[0].float().cpu()
         return wanted_logits
 
-    def alone(self, tokens: int) -> dict[str, Any]:
-        """The options of a plain forward over one text of so many tokens, in a slot that is forgotten afterwards."""
-        slot = Slot()
-        slot.capacity = rounded(tokens)
-        return {"slot_batch": _Batch([_Span(slot, 0, tokens, 0, tokens)], self)}
-
     @torch.inference_mode()
     def copy_prefix(self, source: Slot, target: Slot, length: int) -> None:
         """Make ``target`` hold the first ``length`` tokens of ``source``."""

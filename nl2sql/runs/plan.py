@@ -180,13 +180,11 @@ def behind_cache(plan: Plan, model: Model) -> Model:
 def check_config(model: Model, config: Config) -> None:
     """Before a run: raises ModelError or UsageError where the model cannot do what ``config`` wants, or where a corpus,
     a few-shot pool, a question model, a rule or a folder of replicas that it names is not there."""
-    from nl2sql.agents.context.relevance import check_relevance
     from nl2sql.agents.controllers import check_model_abilities
     from nl2sql.agents.resources import check_members
     from nl2sql.eval.settings import Settings
 
     check_model_abilities(model, config)
-    check_relevance(model, config)
     Settings(config.eval)
     check_members(config)
 

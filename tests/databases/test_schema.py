@@ -210,10 +210,11 @@ def test_names_are_quoted_only_where_sql_needs_it(name: str, written: str) -> No
 )
 def test_names_are_quoted_as_the_engine_reads_them(dialect: str, written: str) -> None:
     columns = tuple(map(Column, ("Id", "user", "größe", "rank.no", "rank")))
-    schema = Schema((Table("Order Items", columns), Table("Order", (Column("a"),))), dialect)
+    wide = tuple(Column(f"column_{n}") for n in range(20))
+    schema = Schema((Table("Order Items", columns), Table("Order", wide)), dialect)
     assert schema_to_text(focus(schema, ["order items"])) == written
     sign = "`" if dialect in ("mysql", "clickhouse") else '"'
-    assert budget_schema(schema, len, 1000, described=1).endswith(f"columns not shown: {sign}Order{sign}")
+    assert budget_schema(schema, len, 120).endswith(f"columns not shown: {sign}Order{sign}")
     assert schema_to_text(schema, form="ddl").startswith(f"CREATE TABLE {sign}Order Items{sign} (")
 
 

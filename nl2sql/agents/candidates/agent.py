@@ -249,8 +249,6 @@ class Search:
         candidate.parts |= {name: float(reason is None) for name, reason in reasons.items()}
         candidate.parts |= {"rows": float(tells(task.result_of(candidate.sql))), "probability": likely}
         candidate.parts["values"] = share_used(candidate.sql, task.values)
-        if self.settings.linked_weight and task.relevance is not None:
-            candidate.linked = task.relevance.log_probability(candidate.sql, task.schema)
         if (self.settings.suspicion_weight or self.settings.choose == "verify") and candidate.runs:
             candidate.suspected = task.suspected_by(candidate.sql)
 

@@ -28,8 +28,7 @@ class Candidate:
 
     steps: where it was written. parts: each from 0 to 1, None where it is not known; ``vote`` is set by ``rank``.
     refusal: why it failed, or the first gate's reason against one that runs. question: log-probability of the question
-    after this query, where the question model was asked. linked: log-probability that just its tables and columns are
-    relevant, where ``linked_weight`` asks for it. suspected: the checks that find it suspicious, where
+    after this query, where the question model was asked. suspected: the checks that find it suspicious, where
     ``suspicion_weight`` or ``choose: verify`` asks for them. logprob: of the likeliest writing, where it is known.
     sure: the verifier's P(right), None where it was not asked; pooled: what its rows are worth by ``pooling``.
     """
@@ -43,7 +42,6 @@ class Candidate:
     parts: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     score: float = 0.0
     question: float | None = None
-    linked: float | None = None
     suspected: tuple[str, ...] = ()
     logprob: float | None = None
     sure: float | None = None
@@ -58,10 +56,9 @@ class Candidate:
         parts = {name: value if value is None else _short(value) for name, value in self.parts.items()}
         about = {"sql": self.sql, "origin": self.origin, "steps": self.steps, "refusal": self.refusal}
         read_back = {} if self.question is None else {"question": round(self.question, 2)}
-        linked = {} if self.linked is None else {"linked": round(self.linked, 2)}
         suspected = {"suspected": list(self.suspected)} if self.suspected else {}
         verified = {} if self.sure is None else {"sure": _short(self.sure), "pooled": _short(self.pooled)}
-        return {**about, "score": round(self.score, 4), **read_back, **linked, **suspected, **verified, "parts": parts}
+        return {**about, "score": round(self.score, 4), **read_back, **suspected, **verified, "parts": parts}
 
 
 POOLS: dict[str, Callable[[Sequence[Candidate], int], float]] = {
@@ -106,7 +103,6 @@ def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...
         return (*last, -candidate.pooled, -_sure(candidate), -both)
     likely = log_likelihood(parts, candidate.question, settings)  # without a question, the query's own
     likely += settings.vote_weight * math.log(max(parts["vote"], _LEAST))
-    likely += settings.linked_weight * (candidate.linked or 0.0)
     likely -= settings.suspicion_weight * bool(candidate.suspected)
     return (*last, -likely)
 

@@ -12,7 +12,7 @@ with the question is reached only through the tables it is joined to.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from nl2sql.databases.schema import Schema, Table, focus
@@ -89,19 +89,6 @@ def rank_tables(nlq: str, schema: Schema) -> list[tuple[str, float]]:
     return [(schema.tables[i].name, round(scores[i], 6)) for i in order]
 
 
-def column_scores(nlq: str, schema: Schema, tables: Mapping[str, float]) -> list[float]:
-    """A score for every column, in the schema's order: the share of its name's words that the question holds, half of
-    its table's score beside the best one's, and a tenth for a primary key. tables: as ``rank_tables`` scores them."""
-    asked, best = question_stems(nlq), max([*tables.values(), 1e-9])
-    scores = []
-    for table in schema.tables:
-        for column in table.columns:
-            parts = [_best(stem(word), asked) for word in words(column.name)]
-            own = sum(parts) / len(parts) if parts else 0.0
-            scores.append(own + 0.5 * tables[table.name] / best + 0.1 * column.primary_key)
-    return scores
-
-
 def question_stems(nlq: str) -> list[str]:
     """The stems of the words of a question that may name a table or a column, and of two words written as one."""
     plain = words(nlq)
@@ -157,20 +144,17 @@ def joinable_tables(schema: Schema) -> list[set[int]]:
     return near
 
 
-def link_schema(
-    nlq: str, schema: Schema, max_tables: int, ranking: Sequence[tuple[str, float]] | None = None
-) -> Schema:
+def link_schema(nlq: str, schema: Schema, max_tables: int) -> Schema:
     """The part of ``schema`` that ``nlq`` is about, in the schema's order: at most ``max_tables`` tables.
 
     The best tables first, each with the tables on the shortest path to those already chosen where these still fit.
     0 switches linking off. Without any matching word the tables with the most neighbours, then columns, are kept.
-    ranking: every table with its score, best first, in place of ``rank_tables``.
     """
     if max_tables <= 0 or len(schema.tables) <= max_tables:
         return schema
     position = {table.name: i for i, table in enumerate(schema.tables)}
     near = joinable_tables(schema)
-    ranking = list(rank_tables(nlq, schema) if ranking is None else ranking)
+    ranking = rank_tables(nlq, schema)
     if ranking[0][1] == 0:
         connected = {table.name: (-len(near[i]), -len(table.columns), i) for i, table in enumerate(schema.tables)}
         ranking.sort(key=lambda ranked: connected[ranked[0]])
