@@ -12,11 +12,11 @@ The run must be over databases that the model has not trained on. Every candidat
 beside the gold, EX[bag], and counts as often as it was written. *AUC* is the chance that a right query is held for
 likelier right than a wrong one; *first* looks at the first greedy query of each question only.
 
---choose ranks the candidates of the run anew by ``candidates.choose`` and each ``candidates.pooling``, by the code that
-ranks them in an episode; no model is asked. Won and lost are questions against ``question`` (McNemar, exact). The last
-columns hold two probabilities of the chosen answer beside its verdict, ECE and AUC: the verifier's, and that of a
-regression as in ``fit_confidence.py``, fitted anew without its database. A table of abstention follows, by the
-verifier's. The other settings of the choice, such as ``candidates.suspicion_weight``, are the run's.
+--choose ranks the candidates of the run anew by each ``candidates.choose``, by the code that ranks them in an
+episode; no model is asked. Won and lost are questions against ``question`` (McNemar, exact). The last columns hold
+two probabilities of the chosen answer beside its verdict, ECE and AUC: the verifier's, and that of a regression as in
+``fit_confidence.py``, fitted anew without its database. A table of abstention follows, by the verifier's. The other
+settings of the choice, such as ``candidates.suspicion_weight``, are the run's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 from fitting import Array, Ranked, as_yaml, auc, cases_of, draw, ece, fit, fitted_by_others, head, thresholds
 
 from nl2sql.agents.candidates import confidence
-from nl2sql.agents.candidates.ranking import POOLS, Candidate, rank
+from nl2sql.agents.candidates.ranking import Candidate, rank
 from nl2sql.agents.checks.logistic import logistic
 from nl2sql.agents.checks.verifier import WEIGHTS_FILE, packaged_weights, probability_right, signals, weights_for
 from nl2sql.agents.context.linking import uncovered_share
@@ -49,7 +49,7 @@ KNOWN = {"all": (), "question": ("likely",), "seen": ("likely", "question", "per
 CHOICES: dict[str, dict[str, str]] = {  # the name of a row -> how it chooses
     "likeliest": {"choose": "logprob"},
     "question": {"choose": "question"},
-    **{f"verify, {name}": {"choose": "verify", "pooling": name} for name in POOLS},
+    "verify": {"choose": "verify"},
 }
 
 
@@ -96,8 +96,6 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"write {WEIGHTS_FILE.name}, fitted on all queries")
     parser.add_argument("--apply", action="store_true", help="the packaged weights as they are; nothing is fitted")
     parser.add_argument("--choose", action="store_true", help="EX by the way to choose among the candidates")
-    pooling = CandidatesConfig().pooling
-    parser.add_argument("--pooling", choices=list(POOLS), default=pooling, help=f"of the abstention; default {pooling}")
     parser.add_argument("--figure", type=Path, help="with --choose: draw reliability and abstention into this PNG")
     options = parser.parse_args()
     asked = cases_of(options.runs, judged)
@@ -106,9 +104,9 @@ def main() -> int:
         verify(asked, apply=options.apply)
         chosen = {name: [choose(one, how) for one in asked] for name, how in CHOICES.items()}
         print(table_markdown(choices(asked, chosen)))
-        answers = chosen[f"verify, {options.pooling}"]
+        answers = chosen["verify"]
         sure, right = [one.sure for one in answers], np.array([one.right for one in answers], float)
-        print(f"\nverify, {options.pooling}:\n\n{table_markdown(thresholds(sure, right))}")
+        print(f"\nverify:\n\n{table_markdown(thresholds(sure, right))}")
         if options.figure:
             draw(np.array(sure), right, options.figure)
         return 0
@@ -244,7 +242,7 @@ def choices(asked: Sequence[Asked], chosen: Mapping[str, Sequence[Chosen]]) -> l
     rows = [["choice", "EX", "won, lost", "p", "p by database", "verifier ECE, AUC", "regression ECE, AUC"]]
     databases = [one.db_id for one in asked]
     for name, right in verdicts.items():
-        held = [held_for(chosen[name], [one.sure for one in chosen[name]])] if name.startswith("verify") else [""]
+        held = [held_for(chosen[name], [one.sure for one in chosen[name]])] if name == "verify" else [""]
         held.append(held_for(chosen[name], confident(chosen[name])) if name in chosen else "")
         test = paired_test(
             "question", dict(enumerate(right)), dict(enumerate(verdicts["question"])), databases.__getitem__

@@ -17,7 +17,6 @@ from fitting import fit as fit_weights
 from models.tiny import saved_tiny
 from people import SHOP, make_database
 
-from nl2sql.agents.candidates.ranking import POOLS
 from nl2sql.config import build_config
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.folder import read_jsonl
@@ -86,11 +85,11 @@ def test_the_packaged_weights_choose_as_the_run_did(run: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = table(done.stdout)
     verdicts = {item["id"]: item["ex"] for item in Run.load(run).report["items"]}
-    rates = {name: float(rows[name][0]) for name in ("greedy", "one is right", "verify, any")}
-    assert rates == {"greedy": 25.0, "one is right": 75.0, "verify, any": 100 * sum(verdicts.values()) / 8}
+    rates = {name: float(rows[name][0]) for name in ("greedy", "one is right", "verify")}
+    assert rates == {"greedy": 25.0, "one is right": 75.0, "verify": 100 * sum(verdicts.values()) / 8}
     asked = cases_of([run], fit_verifier.judged)
     fit_verifier.verify(asked, apply=True)
-    found = [fit_verifier.choose(one, {"choose": "verify", "pooling": "any"}) for one in asked]
+    found = [fit_verifier.choose(one, {"choose": "verify"}) for one in asked]
     traces = list(read_jsonl(run / "traces.jsonl"))
     assert [one.right for one in found] == [verdicts[trace["id"]] for trace in traces]
     for one, trace in zip(asked, traces, strict=True):
@@ -99,12 +98,12 @@ def test_the_packaged_weights_choose_as_the_run_did(run: Path) -> None:
 
 
 def test_each_way_to_choose_is_ranked_by_the_others_weights(run: Path) -> None:
-    done = fit(run, "--choose", "--pooling", "mean")
+    done = fit(run, "--choose")
     assert done.returncode == 0, done.stderr
     rows = table(done.stdout)
-    assert {f"verify, {name}" for name in POOLS} | {"greedy", "likeliest", "question", "one is right"} <= set(rows)
-    assert "verify, mean:" in done.stdout and rows["0"][0] == "100.0", "all are answered without a threshold"
-    assert rows["0"][1] == rows["verify, mean"][0]
+    assert {"greedy", "likeliest", "question", "verify", "one is right"} <= set(rows)
+    assert "verify:" in done.stdout and rows["0"][0] == "100.0", "all are answered without a threshold"
+    assert rows["0"][1] == rows["verify"][0]
     wins, losses = map(int, rows["greedy"][1].split(", "))
     assert 100 * (wins - losses) / 8 == float(rows["greedy"][0]) - float(rows["question"][0])
 

@@ -155,8 +155,6 @@ class CandidatesConfig(_Frozen):
     # among those that run
     # auto: question where the writing model is the question model's own, on torch; else logprob, with votes
     choose: Literal["first_executable", "vote", "logprob", "question", "verify", "score", "auto"] = "score"
-    # of choose verify: how sure the rows of several queries are (docs/candidates.md)
-    pooling: Literal["surest", "any", "mean", "votes", "likelihood"] = "surest"
     length_penalty: float = Field(1.0, ge=0, le=1)  # of probability: 1 the mean per token, 0 the whole query's
     question_model: str = "smollm2-135m"  # of choose question and verify: a local model
     question_adapter: str = "smollm2-135m-question"  # a packaged one, a folder, or none

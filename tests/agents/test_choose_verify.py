@@ -1,20 +1,19 @@
-"""candidates.choose: verify: the verifier's probabilities decide, pooled over queries with the same rows."""
+"""candidates.choose: verify: the verifier's probabilities decide."""
 
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from models.tiny import saved_tiny
 
-from nl2sql.agents.candidates.ranking import POOLS, Candidate, rank
+from nl2sql.agents.candidates.ranking import Candidate, rank
 from nl2sql.agents.checks.verifier import probability_right, signals
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.controllers import get_controller, run_episode
@@ -44,53 +43,32 @@ def made(sql: str, sure: float | None, writings: int = 1, logprob: float | None 
     return Candidate(sql, "", "sampled", sql, [0] * writings, parts=known, sure=sure, logprob=logprob)
 
 
-def order(written: Sequence[tuple[Candidate, str]], pooling: str, **more: Any) -> list[str]:
+def order(written: Sequence[tuple[Candidate, str]], **more: Any) -> list[str]:
     """The queries, best first; each is given with the name of its rows, "" where it fails."""
-    settings = CandidatesConfig.model_validate({"choose": "verify", "pooling": pooling, **more})
+    settings = CandidatesConfig.model_validate({"choose": "verify", **more})
     results = [RunResult(bool(rows), rows=((rows,),)) for _, rows in written]
     return [entry.sql for entry in rank([entry for entry, _ in written], results, settings)]
 
 
-@pytest.mark.parametrize(
-    ("pooling", "first", "worth"),
-    [
-        ("surest", "b", {"a": 0.5, "b": 0.55, "c": 0.2}),
-        ("any", "a2", {"a": 0.65, "b": 0.55, "c": 0.2}),  # 1 - 0.7 * 0.5
-        ("mean", "b", {"a": 0.35, "b": 0.55, "c": 0.2}),  # (3 * 0.3 + 0.5) / 4
-        ("votes", "c", {"a": 1.4 / 13, "b": 0.55 / 13, "c": 1.6 / 13}),
-        ("likelihood", "b", {"a": 0.05, "b": 0.275, "c": 0.02}),  # that of a1 is not known
-    ],
-)
-def test_rows_are_worth_what_their_queries_say_together(pooling: str, first: str, worth: dict[str, float]) -> None:
-    written = [
-        (made("a1", 0.3, 3), "a"),
-        (made("a2", 0.5, 1, math.log(0.1)), "a"),
-        (made("b", 0.55, 1, math.log(0.5)), "b"),
-        (made("c", 0.2, 8, math.log(0.1)), "c"),
-    ]
-    assert order(written, pooling)[0] == first, "of the same rows the surest query is the answer"
-    assert all(entry.pooled == pytest.approx(worth[rows]) for entry, rows in written)
+def test_the_surest_is_the_answer_however_often_or_likely_another_is_written() -> None:
+    written = [(made("often", 0.5, 9), "a"), (made("likely", 0.3, probability=0.9), "b"), (made("sure", 0.55), "c")]
+    assert order(written) == ["sure", "often", "likely"]
 
 
-def test_every_pooling_of_the_settings_is_one_of_the_table() -> None:
-    assert list(get_args(CandidatesConfig.model_fields["pooling"].annotation)) == list(POOLS)
-
-
-@pytest.mark.parametrize("pooling", POOLS)
-def test_what_fails_and_what_gives_nothing_come_last(pooling: str) -> None:
+def test_what_fails_and_what_gives_nothing_come_last() -> None:
     unlikely, empty = made("few", 0.1, logprob=-9.0), made("none", 0.9, logprob=-0.1, rows=0.0)
     fails, better = (made(name, None, 9, -0.1, executes=0.0, rows=0.0) for name in ("fails", "better"))
     better.question = fails.question = -9.0
     better.parts["probability"], fails.parts["probability"] = 0.9, 0.1
     written = [(fails, ""), (better, ""), (empty, "nothing"), (unlikely, "x")]
-    assert order(written, pooling) == ["few", "none", "better", "fails"], "those that fail by both directions"
+    assert order(written) == ["few", "none", "better", "fails"], "those that fail by both directions"
 
 
 def test_the_weights_of_choose_question_do_not_count() -> None:
     sure = replace(made("sure", 0.6), question=-50.0, suspected=("fan_out",))
     likely = replace(made("likely", 0.5, 9), question=-1.0)
     weights = {"vote_weight": 9.0, "suspicion_weight": 9.0, "question_weight": 9.0}
-    assert order([(likely, "x"), (sure, "y")], "surest", **weights) == ["sure", "likely"]
+    assert order([(likely, "x"), (sure, "y")], **weights) == ["sure", "likely"]
 
 
 # ------------------------------------------------------------------------------------------------------- an episode
@@ -148,7 +126,7 @@ def test_each_query_that_ran_has_the_probability_of_its_own_signals(shop: Path, 
     likely: dict[str, float | None] = {BERN: -2.0, TYPO: -3.0, CITIES: None}
     read_back = {BERN: -9.0, TYPO: -12.0, CITIES: -8.0, FAILS: -1.0}
     model = Told([BERN, TYPO, FAILS, BERN, BERN, CITIES], [-8.0, -3.0, -0.1, -2.0, -5.0, None])
-    episode = ask(shop, model, settings(folder, n=6, pooling="surest"), read_back)
+    episode = ask(shop, model, settings(folder, n=6), read_back)
     found = ranking(episode)
     with SqliteDatabase(shop) as database:
         expected = {
@@ -171,16 +149,16 @@ def test_each_query_that_ran_has_the_probability_of_its_own_signals(shop: Path, 
     assert episode.usage.model_calls == 6 + 4, "six writings, and four distinct queries read back"
 
 
-def test_the_confidence_is_that_of_the_answer_alone_and_below_the_least_there_is_none(shop: Path, folder: Path) -> None:
+def test_the_confidence_is_the_answer_s_and_below_the_least_there_is_none(shop: Path, folder: Path) -> None:
     same = "SELECT customers.name FROM customers;"
     read_back = {NAMES: -9.0, same: -8.0}
 
     def answer(least: float) -> Episode:
-        return ask(shop, [NAMES, same], settings(folder, n=2, pooling="any", min_confidence=least), read_back)
+        return ask(shop, [NAMES, same], settings(folder, n=2, min_confidence=least), read_back)
 
     episode = answer(0.0)
     first, sure = episode.trace[-1]["observation"]["ranking"][0], episode.flags["confidence"]
-    assert episode.sql == same and first["pooled"] > first["sure"] + 0.01 and sure == round(first["sure"], 3)
+    assert episode.sql == same and sure == round(first["sure"], 3)
     kept, refused = answer(sure), answer(sure + 0.001)
     assert (kept.sql, kept.finish) == (same, "answered")
     assert (refused.sql, refused.finish, refused.flags["abstained"]) == ("", "abstained", True)

@@ -285,7 +285,7 @@ class Search:
     def confidence(self, recorded: Sequence[Mapping[str, Any]], ranking: Sequence[Candidate]) -> float | None:
         """How likely the first is right; None where neither likelihoods nor a verifier choose, or they are not known.
 
-        With ``choose: verify`` the verifier's P(right) of the query alone; a query that fails is not right.
+        With ``choose: verify`` the verifier's P(right); a query that fails is not right.
         """
         best, task = ranking[0], self.state.task
         if self.settings.choose == "verify" and best.sql:

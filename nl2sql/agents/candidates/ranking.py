@@ -2,19 +2,16 @@
 
 >>> weighted_score({"vote": 0.5, "constraints": None}, ScoreWeights())
 0.5
-
-With ``choose: verify`` queries with the same rows are right together or wrong together, so how sure the verifier is of
-each is pooled over them (``POOLS``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nl2sql.agents.voting import agreement, same_rows
+from nl2sql.agents.voting import agreement
 from nl2sql.config import CandidatesConfig, ScoreWeights
 from nl2sql.interfaces import Completion, RunResult
 
@@ -30,7 +27,7 @@ class Candidate:
     refusal: why it failed, or the first gate's reason against one that runs. question: log-probability of the question
     after this query, where the question model was asked. suspected: the checks that find it suspicious, where
     ``suspicion_weight`` or ``choose: verify`` asks for them. logprob: of the likeliest writing, where it is known.
-    sure: the verifier's P(right), None where it was not asked; pooled: what its rows are worth by ``pooling``.
+    sure: the verifier's P(right), None where it was not asked.
     """
 
     sql: str
@@ -45,7 +42,6 @@ class Candidate:
     suspected: tuple[str, ...] = ()
     logprob: float | None = None
     sure: float | None = None
-    pooled: float = 0.0
     repaired: bool = False  # a repair of it was tried
 
     @property
@@ -57,34 +53,20 @@ class Candidate:
         about = {"sql": self.sql, "origin": self.origin, "steps": self.steps, "refusal": self.refusal}
         read_back = {} if self.question is None else {"question": round(self.question, 2)}
         suspected = {"suspected": list(self.suspected)} if self.suspected else {}
-        verified = {} if self.sure is None else {"sure": _short(self.sure), "pooled": _short(self.pooled)}
+        verified = {} if self.sure is None else {"sure": _short(self.sure)}
         return {**about, "score": round(self.score, 4), **read_back, **suspected, **verified, "parts": parts}
-
-
-POOLS: dict[str, Callable[[Sequence[Candidate], int], float]] = {
-    # candidates with the same rows, and how many were written in all -> what these rows are worth
-    "surest": lambda same, written: max(_sure(one) for one in same),
-    "any": lambda same, written: 1 - math.prod(1 - _sure(one) for one in same),
-    "mean": lambda same, written: _by_writings(same) / sum(len(one.steps) for one in same),
-    "votes": lambda same, written: _by_writings(same) / written,
-    "likelihood": lambda same, written: sum(
-        math.exp(one.logprob) * _sure(one) for one in same if one.logprob is not None
-    ),
-}
 
 
 def rank(entries: Sequence[Candidate], results: Sequence[RunResult], settings: CandidatesConfig) -> list[Candidate]:
     """``entries`` (in the order of writing, each with its result), best first by ``settings.choose``.
 
-    Sets each one's ``vote`` (the share of all writings whose queries give its rows), ``score`` and ``pooled``.
+    Sets each one's ``vote`` (the share of all writings whose queries give its rows) and ``score``.
     """
     copies = [len(candidate.steps) for candidate in entries]
     votes = agreement(results, copies)
     for candidate, count in zip(entries, votes, strict=True):
         candidate.parts["vote"] = count / sum(copies)
         candidate.score = weighted_score(candidate.parts, settings.weights)
-    if settings.choose == "verify":
-        _pool(entries, same_rows(results), settings.pooling)
     return sorted(entries, key=lambda candidate: (not candidate.sql, *_place(candidate, settings)))
 
 
@@ -98,37 +80,16 @@ def _place(candidate: Candidate, settings: CandidatesConfig) -> tuple[float, ...
     if settings.choose == "first_executable":
         return (not candidate.runs,)
     last = (not candidate.runs, -parts["rows"])  # what fails and what gives nothing comes last [42]
-    if settings.choose == "verify":  # of the same rows the surest query; what fails is in the order of both directions
-        both = log_likelihood(parts, candidate.question, settings)
-        return (*last, -candidate.pooled, -_sure(candidate), -both)
     likely = log_likelihood(parts, candidate.question, settings)  # without a question, the query's own
+    if settings.choose == "verify":
+        return (*last, -(candidate.sure or 0.0), -likely)
     likely += settings.vote_weight * math.log(max(parts["vote"], _LEAST))
     likely -= settings.suspicion_weight * bool(candidate.suspected)
     return (*last, -likely)
 
 
-def _pool(entries: Sequence[Candidate], groups: Sequence[int], how: str) -> None:
-    """Sets what the rows of each candidate are worth; ``groups``: a number for each, equal for the same rows."""
-    written = sum(len(candidate.steps) for candidate in entries)
-    pools: dict[int, list[Candidate]] = {}
-    for candidate, group in zip(entries, groups, strict=True):
-        pools.setdefault(group, []).append(candidate)
-    for same in pools.values():
-        worth = POOLS[how](same, written)
-        for candidate in same:
-            candidate.pooled = worth
-
-
 def _short(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-def _sure(candidate: Candidate) -> float:
-    return candidate.sure or 0.0
-
-
-def _by_writings(same: Sequence[Candidate]) -> float:
-    return sum(len(candidate.steps) * _sure(candidate) for candidate in same)
 
 
 def log_likelihood(parts: Mapping[str, float | None], question: float | None, settings: CandidatesConfig) -> float:
