@@ -1,1 +1,0 @@
-"""One seeded generator per packaged database; ``scripts/build_packaged_data.py`` runs them."""
