@@ -40,7 +40,6 @@ def main() -> int:
     parser.add_argument("--values", type=float, default=Shares.values, help="share of examples that show cell values")
     parser.add_argument("--paraphrase", type=float, default=Shares.paraphrase, help="chance of the other wording")
     parser.add_argument("--swap", type=float, default=Shares.swap, help="chance of another column or value")
-    parser.add_argument("--synthetic", type=float, default=Shares.synthetic, help="made-up questions per question")
     parser.add_argument("--vary", type=float, default=Shares.vary, help="share of schemas written in another way")
     parser.add_argument("--guided", type=float, default=Shares.guided, help="share of repairs that show guidance")
     parser.add_argument("--failures", type=Path, metavar="RUN", help="a run on the same questions: its own mistakes")

@@ -20,7 +20,6 @@ from training.act import act_example
 from training.examples import Example
 from training.leaks import asked_keys
 from training.swaps import swapped
-from training.synthetic import synthetic
 from training.variants import varied
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ class Shares:
     act: transcripts of the loop in all; wrong: share of these that begin with a wrong query, plus: share of these under
     ``react_plus``. held_out: share of the
     databases that only tell when to stop. paraphrase: chance of the other wording where a question has one. swap:
-    chance that a question is asked about another column or value. synthetic: made-up questions per question and round.
+    chance that a question is asked about another column or value.
     vary: share of the groups whose schema is written in another way (``variants``); these have no repair examples.
     """
 
@@ -55,14 +54,13 @@ class Shares:
     values: float = 0.75
     guided: float = 0.0
     swap: float = 0.0
-    synthetic: float = 0.0
     draft: float = 0.0
     vary: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises UsageError for a share that cannot be."""
         for name, value in asdict(self).items():
-            most = math.inf if name in ("rounds", "repair", "act", "synthetic") else 1.0
+            most = math.inf if name in ("rounds", "repair", "act") else 1.0
             if not 0 <= value <= most:
                 raise UsageError(f"{name} {value}: give {'a share from 0 to 1' if most == 1 else '0 or more'}")
 
@@ -135,13 +133,12 @@ def _groups(
 ) -> Iterator[Group]:
     rng = random.Random(key)
     database: Any = benchmark.database(name)
-    made_up = synthetic(name, database, random.Random(f"{key}:synthetic"), round(shares.synthetic * len(questions)))
     originals = {question.id: question.gold for question in questions}
     items = []
-    for question in [*questions, *made_up]:
+    for question in questions:
         values = VALUES if rng.random() < shares.values else 0
-        asked = _variant(question, database, shares, rng) if question.id in originals else question
-        if asked.gold != originals.get(asked.id) and asked_keys(asked) & forbidden:
+        asked = _variant(question, database, shares, rng)
+        if asked.gold != originals[asked.id] and asked_keys(asked) & forbidden:
             continue
         if (item := examples.asked(asked, database, values)) is not None:
             items.append(item)

@@ -414,46 +414,6 @@ def test_the_scripts_build_train_resume_and_load(tmp_path):
     assert not torch.allclose(model.next_logits(ask)[0], plain.next_logits(ask)[0], atol=1e-3)
 
 
-LADDER = """
-data: {{benchmark: packaged, split: dev, limit: 15, rounds: 1, act: 0}}
-train: {{model: {base}, device: cpu, dtype: float32, rank: 4, pack-tokens: 4000, batch_tokens: 1, tokens: 4000}}
-rungs:
-  recipe:
-  rank-2: {{train: {{rank: 2}}}}
-  no-values: {{data: {{values: 0}}, evaluate: {{schema_text.values: 0}}}}
-evaluate:
-  {{benchmark: packaged, split: quick, limit: 4, controller: single_shot, control: false, model: {base}, dtype: float32,
-   config: {{eval: {{replicas: 0}}, single_shot: {{max_new_tokens: 4}}}}}}
-"""
-
-
-def test_a_ladder_trains_its_rungs_and_compares_them_with_the_first(tmp_path):
-    base, file, out = tmp_path / "base", tmp_path / "ladder.yaml", tmp_path / "out"
-    saved_tiny(base)
-    file.write_text(LADDER.format(base=base))
-    first = programs.script("adapter_ladder.py", "--ladder", file, "--out", out, "--rungs", "recipe", "no-values")
-    assert first.returncode == 0, first.stderr
-    trained = {path: path.stat().st_mtime_ns for path in out.glob("*/release")}
-    done = programs.script("adapter_ladder.py", "--ladder", file, "--out", out)
-    assert done.returncode == 0, done.stderr
-    names = [line.split(" | ")[0].strip("| ") for line in done.stdout.splitlines() if line.startswith("| ")]
-    assert names == ["rung", "---", "recipe", "rank-2", "no-values", "untrained"]
-    assert trained.items() <= {path: path.stat().st_mtime_ns for path in out.glob("*/release")}.items()
-    assert len(list((out / "data").iterdir())) == 2  # rungs with the same data share it
-    sizes = {name: (out / name / "release" / WEIGHTS).stat().st_size for name in ("recipe", "rank-2")}
-    assert sizes["rank-2"] < sizes["recipe"]
-    other = tmp_path / "other.yaml"
-    other.write_text(file.read_text().replace("rank: 2", "rank: 3"))
-    for options, said in (
-        (["--rungs", "x"], "no rung 'x'"),
-        (["--ladder", "nowhere"], "cannot be read"),
-        (["--rungs", "no-values"], "evaluated in its own way"),
-        (["--ladder", other], "another recipe of that name"),
-    ):
-        wrong = programs.script("adapter_ladder.py", "--ladder", file, "--out", out, *options)
-        assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1) and said in wrong.stderr
-
-
 def test_training_without_data_says_how_to_make_it(tmp_path):
     train = ["train_adapter.py", "--data", tmp_path, "--out", tmp_path / "out", "--model"]
     found = programs.script(*train, "nowhere")
