@@ -12,6 +12,7 @@ from nl2sql.cli.options import EngineUrlOption
 
 if TYPE_CHECKING:
     from nl2sql.eval import Scores
+    from nl2sql.interfaces import Question
 
 
 def score_command(
@@ -100,9 +101,9 @@ def score_command(
     for file, result in runs:
         result.warnings[:0] = read[str(file)][1]
     if as_json:
-        typer.echo(json.dumps(_as_dict(loaded.name, split, left_out, runs), ensure_ascii=False))
+        typer.echo(json.dumps(_as_dict(loaded.name, split, left_out, runs, kept), ensure_ascii=False))
     else:
-        _print(left_out, runs)
+        _print(left_out, runs, kept)
 
 
 def _judge_cases(file: Path, timeout: float, as_json: bool) -> None:
@@ -120,10 +121,18 @@ def _judge_cases(file: Path, timeout: float, as_json: bool) -> None:
     typer.echo(f"agreement: {json.dumps(outcome['agreement'])}")
 
 
-def _as_dict(name: str, split: str | None, left_out: dict[str, int], runs: list[tuple[Path, Scores]]) -> dict[str, Any]:
+def _as_dict(
+    name: str,
+    split: str | None,
+    left_out: dict[str, int],
+    runs: list[tuple[Path, Scores]],
+    questions: list[Question],
+) -> dict[str, Any]:
     """The first file's scores at the top; ``runs`` and ``paired`` (first against each other file) for several."""
     shared = {"benchmark": name, "split": split, "left_out": left_out}
-    entries = [{"predictions": str(file), **scores.to_dict()} for file, scores in runs]
+    entries = [
+        {"predictions": str(file), **scores.to_dict(), **_by_dialogue(scores, questions)} for file, scores in runs
+    ]
     if len(runs) == 1:
         return {**shared, **entries[0]}
     first = runs[0][1]
@@ -132,7 +141,17 @@ def _as_dict(name: str, split: str | None, left_out: dict[str, int], runs: list[
     return {**shared, **entries[0], "paired": paired, "runs": entries}
 
 
-def _print(left_out: dict[str, int], runs: list[tuple[Path, Scores]]) -> None:
+def _by_dialogue(scores: Scores, questions: list[Question]) -> dict[str, Any]:
+    """EX by turn and of whole dialogues, as ``dialogues``; nothing for single questions."""
+    from nl2sql.benchmarks.dialogues import has_dialogues
+    from nl2sql.runs.dialogue_scores import matches
+
+    if not has_dialogues(questions):
+        return {}
+    return {"dialogues": matches(questions, {item.id: item.ex for item in scores.items})}
+
+
+def _print(left_out: dict[str, int], runs: list[tuple[Path, Scores]], questions: list[Question]) -> None:
     for file, scores in runs:
         names = list(scores.columns())
         typer.echo(f"{file}: {len(scores.items)} items")
@@ -140,6 +159,11 @@ def _print(left_out: dict[str, int], runs: list[tuple[Path, Scores]]) -> None:
         for label, metrics in {"all": scores.metrics(), **scores.by_hardness()}.items():
             shown = "  ".join(f"{metrics[name]!s:>20}" for name in names)
             typer.echo(f"  {label:8} {metrics[names[0]].n:>5}  {shown}")
+        if told := _by_dialogue(scores, questions).get("dialogues"):
+            from nl2sql.runs.dialogue_scores import dialogue_rows
+
+            for label, value in dialogue_rows({"dialogues": {**told, "control": {}}}):
+                typer.echo(f"  {label}: {value}")
         for what, ids in (("without a prediction", scores.missing), ("surplus, ignored", scores.surplus)):
             if ids:
                 typer.echo(f"  {what}: {len(ids)} ({', '.join(ids[:5])}{', ...' if len(ids) > 5 else ''})")

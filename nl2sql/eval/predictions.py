@@ -2,7 +2,7 @@
 
 - JSON lines: an object per line with an id and a statement (``{"id": ..., "sql": ...}``), or a JSON list of them;
 - Spider's text: one statement per line in the order of the questions, a blank line where there is no answer; a
-  database id may follow after a tab and is then checked;
+  database id may follow after a tab and is then checked. SParC's and CoSQL's has a blank line between dialogues;
 - BIRD's JSON: ``{"0": "SQL\\t----- bird -----\\tdb", ...}``, by position (or by question id), databases checked;
 - CSV or TSV with a header: by an id column, else by the question's text, else by position;
 - a JSON list of texts, by position; a folder with a file ``ID.sql`` per question (or ``0.sql``, by position).
@@ -102,14 +102,14 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
     return reading.predictions, reading.remarks
 
 
-def read_gold_file(path: str | Path) -> list[tuple[str, str]]:
+def read_gold_file(path: str | Path, questions: Sequence[Question] = ()) -> list[tuple[str, str]]:
     """(SQL, database id) per line of a ``gold.sql`` in Spider's format, ``SQL<tab>database``.
 
-    Blank lines at the end are dropped. The database id is "" where a line has none.
+    Blank lines at the end are dropped, and those between the dialogues of ``questions`` (SParC, CoSQL). The database id is "" where a line has none.
     Raises UsageError for a file that is missing or empty, or that has a line without SQL between others.
     """
     path = Path(path)
-    lines = _lines(_read_text(path, "gold file"))
+    lines = _without_gaps(_lines(_read_text(path, "gold file")), questions)
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
@@ -128,7 +128,7 @@ def with_golds(questions: Sequence[Question], path: str | Path) -> list[Question
     What was known of the old gold (its hardness, its number of rows, its errors) is dropped. Raises UsageError where
     the number of lines differs from that of the questions, or a line names another database than its question.
     """
-    golds = read_gold_file(path)
+    golds = read_gold_file(path, questions)
     if len(golds) != len(questions):
         raise UsageError(
             f"gold file {path} has {len(golds)} lines for {len(questions)} questions, and lines go by position: write "
@@ -229,6 +229,18 @@ def _lines(text: str) -> list[str]:
     if lines[-1] == "":
         lines.pop()  # the last line ended as it should; an empty file has no lines
     return lines
+
+
+def _without_gaps(lines: list[str], questions: Sequence[Question]) -> list[str]:
+    """The lines without the blank ones between dialogues, where there is one between every two of them."""
+    dialogues = [question.meta.get("interaction_id", question.id) for question in questions]
+    starts = [at for at in range(1, len(dialogues)) if dialogues[at] != dialogues[at - 1]]
+    gaps = {start + number for number, start in enumerate(starts)}
+    if len(starts) == len(dialogues) - 1 or len(lines) < len(questions) + len(gaps):
+        return lines  # single questions, or no room for gaps
+    if any(lines[at].strip() for at in gaps):
+        return lines
+    return [line for at, line in enumerate(lines) if at not in gaps]
 
 
 def _kind(path: Path, text: str) -> str:
@@ -339,7 +351,7 @@ def _add_record(reading: _Reading, record: Any, where: str) -> None:
 
 
 def _read_text_lines(reading: _Reading, text: str, questions: Sequence[Question]) -> None:
-    lines = _lines(text)
+    lines = _without_gaps(_lines(text), questions)
     while len(lines) > len(questions) and not lines[-1].strip():
         lines.pop()
     _check_count(reading.path, len(lines), len(questions))

@@ -1,90 +1,89 @@
-"""The specification's functions of sessions (STORY-AGENT-7), under its names without the underscore.
+"""The specification's service with sessions (STORY-AGENT-7), with its methods under its names.
 
->>> entry = {"user_query": "test query", "sql": "SELECT * FROM products", "timestamp": "2024-01-01T00:00:00"}
->>> add_to_history("test-session", entry, store=(store := MemoryStore()))
->>> [turn.user_query for turn in get_chat_history("test-session", store=store)]
-['test query']
+>>> AgenticText2SQLService()._resolve_query_with_history("Top 10 products by revenue", [])
+'Top 10 products by revenue'
 
-Its service keeps ``chat_sessions`` in memory, for one user; here store and owner are arguments with these defaults.
+``chat_sessions`` is its dictionary, ``{session_id: [entries]}``, in memory and for one user; entries are dictionaries,
+kept as they came. ``nl2sql.Conversation`` is what to use otherwise: owners, stores, names that are checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
+from nl2sql.agents.controllers import answer, get_controller
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import USER, Database, Model, Question, Resources, Turn
-from nl2sql.sessions.conversation import LOCAL, Conversation, reply_of
+from nl2sql.sessions.conversation import reply_of, result_of
+from nl2sql.sessions.conversational import conversational
 from nl2sql.sessions.resolution import resolve
-from nl2sql.sessions.stores import MemoryStore, SessionStore
-from nl2sql.sessions.turns import summarize_results, turn_of
-
-__all__ = [
-    "add_to_history",
-    "generate_sql_with_agent",
-    "get_chat_history",
-    "resolve_query_with_history",
-    "summarize_results",
-]
-
-CHAT_SESSIONS: SessionStore = MemoryStore()  # the specification's ``chat_sessions``: of this process
+from nl2sql.sessions.turns import FIELDS, KEPT, new_turn, summarize_results
 
 
-def get_chat_history(session_id: str, *, store: SessionStore = CHAT_SESSIONS, owner: str = LOCAL) -> list[Turn]:
-    """The last ten turns of a session, oldest first; none for a new one. Raises what ``SessionStore.history`` does."""
-    return store.history(owner, session_id)
+class AgenticText2SQLService:
+    """Questions answered by the controller ``reflect``, each with the session before it.
 
-
-def add_to_history(
-    session_id: str, entry: Turn | Mapping[str, Any], *, store: SessionStore = CHAT_SESSIONS, owner: str = LOCAL
-) -> None:
-    """Put an entry behind the session's others. Raises UsageError for one that is no turn (``turns.turn_of``)."""
-    store.add(owner, session_id, turn_of(entry))
-
-
-def resolve_query_with_history(
-    user_query: str,
-    chat_history: Sequence[Turn | Mapping[str, Any]],
-    *,
-    database: Database | None = None,
-    model: Model | None = None,
-    config: Config | None = None,
-) -> str:
-    """The question as it stands alone, by ``config.session.resolve``; as it is where it is no follow-up.
-
-    Raises UsageError where there is a history and no database or model.
+    database, model: needed where a follow-up is resolved, and for an answer.
     """
-    if not chat_history:
-        return user_query
-    if database is None or model is None:
-        raise UsageError("a follow-up is resolved over a database, with a model; pass database=... and model=...")
-    history = tuple(map(turn_of, chat_history))
-    question = Question(user_query, database.name, history=history, split=USER)
-    return resolve(question, Resources(model, database), config or Config()).resolved_query
+
+    def __init__(
+        self, database: Database | None = None, model: Model | None = None, config: Config | None = None
+    ) -> None:
+        self.database, self.model, self.config = database, model, config or Config()
+        self.chat_sessions: dict[str, list[dict[str, Any]]] = {}
+
+    def generate_sql_with_agent(self, user_query: str, session_id: str, max_iterations: int = 3) -> dict[str, Any]:
+        """The answer as ``conversation.reply_of`` gives it; what ran is added to the session.
+
+        Raises UsageError for a number of iterations below 1, and without a database or a model.
+        """
+        if max_iterations < 1:
+            raise UsageError(f"max_iterations={max_iterations}; expected at least 1")
+        database, model = self._opened()
+        reflect = self.config.reflect.model_copy(update={"max_iterations": max_iterations})
+        config = self.config.model_copy(update={"reflect": reflect})
+        named = get_controller("reflect")
+        history = _turns(self._get_chat_history(session_id))
+        question = Question(user_query, database.name, history=history, split=USER, meta={"session_id": session_id})
+        episode = answer(question, database, model, replace(named, run=conversational(named.run)), config)
+        reply = reply_of(episode)
+        if (result := result_of(episode, database, config)) is not None:
+            self._add_to_history(session_id, asdict(new_turn(user_query, episode.sql, result, reply["resolved_query"])))
+        return reply
+
+    def _get_chat_history(self, session_id: str) -> list[dict[str, Any]]:
+        """The last ten entries of a session, oldest first; none for a new one."""
+        return self.chat_sessions.get(session_id, [])
+
+    def _add_to_history(self, session_id: str, entry: Mapping[str, Any]) -> None:
+        self.chat_sessions[session_id] = [*self._get_chat_history(session_id), dict(entry)][-KEPT:]
+
+    def _resolve_query_with_history(self, user_query: str, chat_history: Sequence[Mapping[str, Any]]) -> str:
+        """The question as it stands alone, by ``config.session.resolve``; as it is where it is no follow-up.
+
+        Raises UsageError where there is a history and no database or model.
+        """
+        if not chat_history:
+            return user_query
+        database, model = self._opened()
+        question = Question(user_query, database.name, history=_turns(chat_history), split=USER)
+        return resolve(question, Resources(model, database), self.config).resolved_query
+
+    def _summarize_results(self, execution_result: Mapping[str, Any] | None) -> str:
+        return summarize_results(execution_result)
+
+    def _opened(self) -> tuple[Database, Model]:
+        if self.database is None or self.model is None:
+            raise UsageError(
+                "a follow-up is resolved over a database, with a model: AgenticText2SQLService(database, model)"
+            )
+        return self.database, self.model
 
 
-def generate_sql_with_agent(
-    user_query: str,
-    session_id: str,
-    max_iterations: int = 3,
-    *,
-    database: Database,
-    model: Model,
-    store: SessionStore = CHAT_SESSIONS,
-    owner: str = LOCAL,
-    config: Config | None = None,
-) -> dict[str, Any]:
-    """An answer by the controller ``reflect`` in a session, as ``conversation.reply_of`` gives it.
-
-    Raises UsageError for a number of iterations below 1, and what ``Conversation`` raises.
-    """
-    if max_iterations < 1:
-        raise UsageError(f"max_iterations={max_iterations}; expected at least 1")
-    settings = config or Config()
-    reflect = settings.reflect.model_copy(update={"max_iterations": max_iterations})
-    settings = settings.model_copy(update={"reflect": reflect})
-    names: dict[str, Any] = {"session_id": session_id, "owner": owner}
-    conversation = Conversation(database, model, "reflect", store, config=settings, **names)
-    return reply_of(conversation.ask(user_query))
+def _turns(entries: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
+    """The entries as turns; what is no field of one is left out."""
+    known = ({name: str(entry[name]) for name in FIELDS if name in entry} for entry in entries)
+    return tuple(Turn(**{"user_query": "", **fields}) for fields in known)

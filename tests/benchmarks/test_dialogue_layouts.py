@@ -130,6 +130,32 @@ def test_official_interactions_are_read_turn_by_turn(layout: str, request: pytes
     assert len(load_benchmark(request.getfixturevalue(layout), split="train").questions) == 1
 
 
+@pytest.mark.parametrize("layout", ["sparc", "cosql"])
+def test_official_predictions_are_scored_by_turn_and_by_dialogue(layout: str, request: pytest.FixtureRequest) -> None:
+    """Their text: a statement per line, an empty line between dialogues; their golds too, each with its database."""
+    root: Path = request.getfixturevalue(layout)
+    told = [[turn["query"] for turn in dialogue["interaction"]] for dialogue in TOLD]
+    golds = root / "dev_gold.txt"
+    golds.write_text("\n\n".join("\n".join(f"{sql}\tshop" for sql in turns) for turns in told) + "\n")
+    answers = root / "answers.txt"
+    answers.write_text("\n\n".join("\n".join(turns) for turns in told).replace("GROUP BY", "ORDER BY") + "\n\n")
+    asked = ["score", "-b", str(root), "--split", "dev", "-p", str(answers), "--gold", str(golds), "--replicas", "0"]
+    scored = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)["dialogues"]
+    assert (scored["question_match"]["value"], scored["interaction_match"]["value"]) == (0.75, 0.5)
+    by_turn = {name: (share["value"], share["n"]) for name, share in scored["by_turn"].items()}
+    assert by_turn == {"1": (1.0, 2), "2": (1.0, 1), "3": (0.0, 1), "later": (0.5, 2)}
+    shown = CliRunner().invoke(app, asked).output
+    assert "interaction match: 50.0" in shown and "EX, turn 3: 0.0" in shown
+
+
+def test_an_empty_line_inside_a_dialogue_is_an_answer_that_is_missing(sparc: Path) -> None:
+    answers = sparc / "answers.txt"
+    answers.write_text("SELECT count(*) FROM orders\n\nSELECT 1\n\nSELECT city FROM customers\n")
+    asked = ["score", "-b", str(sparc), "--split", "dev", "-p", str(answers), "--replicas", "0", "--json"]
+    scored = json.loads(CliRunner().invoke(app, asked).stdout)["dialogues"]
+    assert {name: share["value"] for name, share in scored["by_turn"].items()} == {"1": 1, "2": 0, "3": 0, "later": 0}
+
+
 def test_cosqls_inner_folder_finds_the_databases_beside_it(cosql: Path) -> None:
     benchmark = load_benchmark(cosql / "sql_state_tracking", split="dev")
     assert [len(group) for group in interactions(benchmark.questions)] == [3, 1]
