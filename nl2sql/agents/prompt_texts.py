@@ -199,6 +199,10 @@ Return ONLY the resolved query, nothing else."""
 CLARIFY_TEXT = """\
 Nothing in this database is called like what you ask for; its tables are: {tables}. Which of them do you mean?"""
 
+# The answer to "thanks", "hello", "why?".
+TALK_TEXT = """\
+That asks nothing of the database, so no query was made. Its tables are: {tables}."""
+
 # Structured queries (docs/vizql.md); {rules} is vizql_rules in both.
 VIZQL_SYSTEM_PROMPT = """\
 You write queries for a data source as JSON. Answer with one JSON object and nothing else.
@@ -274,6 +278,7 @@ PROMPTS: dict[str, str] = {
     "resolve_system": RESOLVE_SYSTEM_PROMPT,
     "resolve_user": RESOLVE_USER_PROMPT,
     "clarify": CLARIFY_TEXT,
+    "talk": TALK_TEXT,
     "vizql_system": VIZQL_SYSTEM_PROMPT,
     "vizql_user": VIZQL_USER_PROMPT,
     "vizql_example": VIZQL_EXAMPLE,

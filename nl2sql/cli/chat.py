@@ -209,7 +209,7 @@ class Shown:
             self._print("", episode.to_dict())
             return
         lines = [f"-- {escaped(line)}" for line in understood_lines(episode)]
-        back = episode.flags.get("clarification")
+        back = episode.flags.get("talk") or episode.flags.get("clarification")
         answered = f"-- {escaped(back)}" if back else answer_text(episode, self.conversation.database)
         self._print("\n".join([*lines, answered]), {})
 

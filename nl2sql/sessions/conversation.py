@@ -164,7 +164,7 @@ def understood_lines(episode: Episode) -> list[str]:
 
 
 def reply_of(episode: Episode) -> dict[str, Any]:
-    """An answer as plain JSON, with ``session_id``, ``is_followup`` and ``resolved_query``.
+    """An answer as plain JSON, with ``session_id``, ``is_followup`` and ``resolved_query``; ``text`` is one in words.
 
     ``rows`` are the first ``MOST_ROWS``; ``truncated`` says that there are more. ``confidence`` is None where the
     controller has none.
@@ -179,6 +179,7 @@ def reply_of(episode: Episode) -> dict[str, Any]:
         "confidence": episode.flags.get("confidence"),
         "suspicions": list(episode.flags.get("suspicions", ())),
         "error": episode.error,
+        "text": episode.flags.get("talk") or episode.flags.get("clarification") or "",
         "session_id": session.get("session_id", ""),
         "is_followup": session.get("is_followup", False),
         "resolved_query": session.get("resolved_query", episode.question.text),

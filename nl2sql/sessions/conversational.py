@@ -22,8 +22,9 @@ from nl2sql.agents.task import State, guard
 from nl2sql.config import Config
 from nl2sql.databases.validation import validate_sql
 from nl2sql.interfaces import Controller, Question, Resources
-from nl2sql.sessions.detection import names_nothing
+from nl2sql.sessions.detection import cue_words, names_nothing
 from nl2sql.sessions.resolution import Resolution, resolve
+from nl2sql.sql.words import words
 
 
 def conversational(controller: Controller) -> Controller:
@@ -31,6 +32,9 @@ def conversational(controller: Controller) -> Controller:
 
     @functools.wraps(controller)
     def in_conversation(question: Question, resources: Resources, config: Config) -> Episode:
+        if (episode := _talk(question, resources, config)) is not None:
+            episode.flags["session"] = Resolution(question).flags(question)
+            return episode
         resolution = resolve(question, resources, config) if question.history else Resolution(question)
         episode = _clarification(resolution, resources, config) or _edited_answer(resolution, resources, config)
         if episode is None:
@@ -40,6 +44,15 @@ def conversational(controller: Controller) -> Controller:
         return episode
 
     return in_conversation
+
+
+def _talk(question: Question, resources: Resources, config: Config) -> Episode | None:
+    """The answer in words to "thanks", "hello", "why?", "ok great": no query, and so no turn of a session."""
+    said, known = {word.partition("'")[0] for word in words(question.text)}, cue_words()
+    if not said & set(known["talk"]) or said - {*known["talk"], *known["beside_talk"]}:
+        return None
+    tables = ", ".join(table.name for table in resources.database.schema().tables)
+    return Episode(question, "", finish="talk", flags={"talk": prompts.prompt("talk", config.prompts, tables=tables)})
 
 
 def _clarification(resolution: Resolution, resources: Resources, config: Config) -> Episode | None:

@@ -4,13 +4,15 @@
 >>> joined_questions("What about Norway?", [Turn("How many customers are there in Germany?")])
 'How many customers are there in Germany? What about Norway?'
 
-A question without evidence for being a follow-up is handed on as the very same object, whatever the strategy.
+- ``rewrite``: the model decides and writes, in one call with a short prompt. - ``letter``: the same by the
+  specification's prompt. - ``edit``: rules decide (``detection``) and edit the previous SQL (``edits``), for a model
+  that cannot rewrite. - ``auto``: ``edit`` for such a model, ``rewrite`` for all others. - ``none``: as asked.
+- ``concat``: behind the earlier questions. - ``oracle``: the benchmark's own text (``meta["standalone"]``).
 
-- ``none``: as asked. - ``concat``: behind the earlier questions. - ``rewrite``: the specification's prompt, for large
-  models. - ``edit``: the previous SQL is edited (``edits``) and the edited SQL said in words (``saying``), for small
-  ones. - ``oracle``: the benchmark's own standalone text (``meta["standalone"]``).
+A follow-up that says another time and nothing else ("What about Q4?") is answered by the previous SQL in that time
+(``periods``), without a call, by the first four. A question that stands alone is handed on as the very same object.
 
-A resolved question keeps every number, quoted value, column and table word that the user wrote, and is not the
+A rewritten question keeps every number, quoted value, column and table word that the user wrote, and is not the
 previous question again. Where none can be had the question is handed on as asked, with the previous SQL in
 ``Question.previous_sql``; ``Resolution.fallback`` then says why.
 """
@@ -27,10 +29,13 @@ from nl2sql.agents import prompts
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.agents.record import call_record
 from nl2sql.config import Config
+from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import ModelError, UsageError
-from nl2sql.interfaces import Question, Resources, Turn
+from nl2sql.interfaces import Model, Question, Resources, Turn
+from nl2sql.models.embedded import embedded_models
 from nl2sql.sessions.detection import Evidence, cue_words, evidence_of
 from nl2sql.sessions.edits import edited
+from nl2sql.sessions.periods import in_period, period_of, said_again
 from nl2sql.sessions.keeping import lost_words, unsaid_values
 from nl2sql.sessions.saying import said_by_adapter, with_addition, with_new_values
 from nl2sql.sql.words import words
@@ -87,10 +92,34 @@ def resolve(question: Question, resources: Resources, config: Config) -> Resolut
         changed = standalone != question.text
         handed_on = replace(question, text=standalone) if changed else question
         return Resolution(handed_on, changed, strategy="oracle" if changed else "none")
+    strategy = strategy_of(config.session.resolve, resources.model)
+    if strategy in ("rewrite", "letter", "edit") and (in_time := _in_another_time(question, resources)):
+        return in_time
+    if strategy in ("rewrite", "letter"):
+        return rewritten(question, resources, config, strategy)
     evidence = tuple(evidence_of(question.text, question.history, resources.database))
     if not evidence:
         return Resolution(question)
-    return STRATEGIES[config.session.resolve](question, resources, config, evidence)
+    return BY_RULES[strategy](question, resources, config, evidence)
+
+
+def strategy_of(setting: str, model: Model) -> str:
+    """``setting``, or what ``auto`` is with ``model``: edit for an embedded model that cannot rewrite."""
+    if setting != "auto":
+        return setting
+    entry = embedded_models().get(str(model.name).partition("+")[0])
+    return "rewrite" if entry is None or entry.rewrites else "edit"
+
+
+def _in_another_time(question: Question, resources: Resources) -> Resolution | None:
+    """The previous query in the time that ``question`` says; None where it says more, or the query has no time."""
+    last, period = question.history[-1], period_of(question.text)
+    sql = in_period(last.sql, period, resources.database) if period else ""
+    if not period or not sql or not validate_sql(sql, resources.database.schema(), resources.database)["valid"]:
+        return None
+    whole = replace(question, text=said_again(last.resolved_query or last.user_query, period), previous_sql=sql)
+    evidence = (Evidence("period", period.words),)
+    return Resolution(whole, True, evidence, "edit", edited_sql=sql, operations=("period",))
 
 
 def joined_questions(text: str, shown: Sequence[Turn]) -> str:
@@ -111,24 +140,35 @@ def concatenated(
     return Resolution(replace(question, text=text), True, evidence, "concat")
 
 
-def rewritten(question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]) -> Resolution:
-    """Strategy rewrite: the specification's prompt, the earlier exchanges quoted in one user message."""
+def rewritten(question: Question, resources: Resources, config: Config, strategy: str) -> Resolution:
+    """Strategies rewrite and letter: one call, with the earlier exchanges quoted."""
+    messages = (letter_messages if strategy == "letter" else rewrite_messages)(question, config)
     settings, began = config.session, time.perf_counter()
-    shown = [_exchange(turn, settings.shows) for turn in question.history[-settings.shown :]]
-    fields = {"history": "\n".join(shown), "question": question.text}
-    messages = [
-        {"role": "system", "content": prompts.prompt("resolve_system", config.prompts)},
-        {"role": "user", "content": prompts.prompt("resolve_user", config.prompts, **fields)},
-    ]
     try:
         [completion] = resources.model.generate(
             messages, stop=("\n",), max_new_tokens=settings.max_tokens, cancel=resources.cancel
         )
     except ModelError as error:
-        return fallen_back(question, evidence, "rewrite", f"model: {error}")
+        return fallen_back(question, (), strategy, f"model: {error}")
     calls = (call_record("resolve", messages, completion, round(time.perf_counter() - began, 4)),)
     text = completion.text.strip().removeprefix(ASKED).strip()  # a small model repeats the label
-    return _checked(question, resources, evidence, "rewrite", text, calls=calls)
+    if _plain(text) == _plain(question.text):
+        return Resolution(question, calls=calls)
+    return _checked(question, resources, (), strategy, text, calls=calls)
+
+
+def _plain(text: str) -> str:
+    return " ".join(words(text))
+
+
+def letter_messages(question: Question, config: Config) -> list[dict[str, str]]:
+    """The specification's prompt: the exchanges with their SQL in one user message."""
+    shown = [_exchange(turn, config.session.shows) for turn in question.history[-config.session.shown :]]
+    fields = {"history": "\n".join(shown), "question": question.text}
+    return [
+        {"role": "system", "content": prompts.prompt("resolve_system", config.prompts)},
+        {"role": "user", "content": prompts.prompt("resolve_user", config.prompts, **fields)},
+    ]
 
 
 def _exchange(turn: Turn, shows: str) -> str:
@@ -203,10 +243,9 @@ def fallen_back(
 
 
 Strategy = Callable[[Question, Resources, Config, "tuple[Evidence, ...]"], Resolution]
-STRATEGIES: dict[str, Strategy] = {
+BY_RULES: dict[str, Strategy] = {
     "none": as_asked,
     "concat": concatenated,
-    "rewrite": rewritten,
     "edit": edited_and_said,
     "oracle": as_asked,
 }
