@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nl2sql.databases.schema import Column, Schema, Table
+from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
 from nl2sql.repair.registry import packaged
 from nl2sql.repair.schema_advice import schema_advice
 from nl2sql.repair.schema_names import SURE, SchemaNames, from_items, similar_names
@@ -148,3 +148,43 @@ def test_an_alias_hides_its_table_only_where_it_stands_behind_it_in_from(
 ) -> None:
     guidance = packaged(dialect).match(error, sql, NAMED_ALIKE)
     assert guidance is not None and guidance.category == wanted
+
+
+SHOP = Schema(
+    (
+        Table("player", (Column("id"), Column("name"), Column("hours"))),
+        Table("college", (Column("id"), Column("state"))),
+        Table(
+            "tryout",
+            (Column("player_id"), Column("college_id"), Column("decision")),
+            foreign_keys=(
+                ForeignKey(("player_id",), "player", ("id",)),
+                ForeignKey(("college_id",), "college", ("id",)),
+            ),
+        ),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "advice"),
+    [
+        ("SELECT T2.name FROM player T1 JOIN tryout T2 ON T1.id = T2.player_id", "Write T1.name, not T2.name."),
+        (
+            "SELECT avg(hours) FROM tryout AS t",
+            "hours is a column of player: JOIN player ON t.player_id = player.id, or select from player alone.",
+        ),
+        (
+            "SELECT name FROM player p JOIN college c ON p.id = c.player_id",
+            "player_id is a column of tryout: JOIN tryout ON tryout.player_id = p.id, or select from tryout alone.",
+        ),
+        (
+            "SELECT name FROM player p JOIN college c ON p.name = c.name",
+            "college has no name: join it through tryout, or leave it out.",
+        ),
+        ("SELECT name FROM player p WHERE EXISTS (SELECT 1 FROM tryout WHERE player_id = p.id AND hours > 1)", None),
+        ("SELECT decision AS state FROM tryout ORDER BY state", None),
+    ],
+)
+def test_a_column_of_another_table_is_told_with_the_way_to_it(sql: str, advice: str | None) -> None:
+    assert schema_advice(sql, SHOP, "sqlite")[:1] == ([advice] if advice else [])
