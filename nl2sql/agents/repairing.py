@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from nl2sql.agents.task import State
     from nl2sql.config import RepairConfig
     from nl2sql.repair.analyzer import ErrorAnalyzer
-    from nl2sql.repair.corpus import Corpus
-    from nl2sql.repair.transfer import Repair
+    from nl2sql.repair.corpus import Corpus, Repair
 
 CHECKS = frozenset(("validate_sql", "validate_constraints", "run_sql"))  # whose observations judge a candidate
 MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
@@ -75,7 +74,7 @@ def remember(state: State) -> None:
     that a benchmark measures with: those must not help themselves. A user's questions may.
 
     The episode is over: what keeps the corpus from taking its repair is recorded, and changes nothing else."""
-    from nl2sql.repair.transfer import LEARNING_SPLITS, learn, source_of_question
+    from nl2sql.repair.corpus import LEARNING_SPLITS, learn, source_of_question
 
     task = state.task
     question = task.question
@@ -151,7 +150,7 @@ def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
 def guidance(state: State, sql: str, error: str) -> Any:
     """Guidance for ``sql``: the engine's own words where it refuses the statement, else the loop's reason."""
     from nl2sql.repair.dry_run import engine_refusal, engine_version
-    from nl2sql.repair.transfer import source_of_question
+    from nl2sql.repair.corpus import source_of_question
 
     task = state.task
     database, config = task.resources.database, task.config.repair
@@ -191,7 +190,7 @@ def refused_candidates(trace: Iterable[Mapping[str, Any]]) -> list[tuple[str, st
 def repairs_of_trace(trace: Iterable[Mapping[str, Any]], question: str = "") -> list[Repair]:
     """Each (last failed attempt, success) in a trace: a candidate that a validation or its run refused, and the next
     one that ran and passed the intent check."""
-    from nl2sql.repair.transfer import Repair
+    from nl2sql.repair.corpus import Repair
 
     repairs: list[Repair] = []
     sql, failed = "", ("", "")

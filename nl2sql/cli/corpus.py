@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,23 +22,16 @@ app = typer.Typer(cls=Group, rich_markup_mode=None)
 CorpusOption = Annotated[Path, typer.Option("--corpus", envvar="NL2SQL_CORPUS", help="The corpus file.")]
 Dialect = Literal["sqlite", "clickhouse", "duckdb", "postgres", "mysql"]
 DialectOption = Annotated[Dialect, typer.Option(help="Whose SQL it is.")]
-EmbeddingOption = Annotated[
-    Literal["hashed-ngrams-3-5-128", "all-MiniLM-L6-v2"] | None,
-    typer.Option(
-        help="Embedding of a corpus that is made; hashed n-grams by default. One that is there keeps its own."
-    ),
-]
 DEFAULT = Path("corpus.db")
 
 
 @contextmanager
-def _made(path: Path, embedding: str | None) -> Iterator[Corpus]:
+def _made(path: Path) -> Iterator[Corpus]:
     """The corpus, made if it is not there; one in which nothing was then stored does not stay after an error."""
     from nl2sql.repair.corpus import Corpus
-    from nl2sql.repair.embeddings import embedder_named
 
     before, empty = path.exists(), False
-    with Corpus(path, create=True, embedder=embedder_named(embedding) if embedding else None) as opened:
+    with Corpus(path, create=True) as opened:
         try:
             yield opened
         except Nl2SqlError:
@@ -60,7 +52,6 @@ def add(
     category: Annotated[str | None, typer.Option(help="A category; of a fix: found from its error.")] = None,
     dialect: DialectOption = "sqlite",
     source: Annotated[str, typer.Option(help="Where it comes from.")] = "cli",
-    embedding: EmbeddingOption = None,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
     """Store a query that works, or with --failed and --error a fix. Makes the corpus if it is not there.
@@ -74,7 +65,7 @@ def add(
         raise UsageError("--failed and --error go together: the query that failed, and what the engine said")
     from nl2sql.repair.analyzer import ErrorAnalyzer
 
-    with _made(corpus, embedding) as opened:
+    with _made(corpus) as opened:
         if failed is None or error is None:
             id = uuid.uuid4()
             stored = opened.store_query(id, sql, description, category, dialect=dialect, source=source)
@@ -114,11 +105,11 @@ def search(
 def prune(
     days: Annotated[float | None, typer.Option(min=0, help="Delete what is older.")] = None,
     per_category: Annotated[
-        int | None, typer.Option(min=1, help="Keep so many of each dialect and category: the best by feedback.")
+        int | None, typer.Option(min=1, help="Keep so many of each dialect and category: the youngest.")
     ] = None,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
-    """Delete old rows, and all but the best of each category."""
+    """Delete old rows, and all but the youngest of each category."""
     if days is None and per_category is None:
         raise UsageError("what is to be pruned? give --days N, --per-category N, or both")
     from nl2sql.repair.corpus import Corpus
@@ -127,95 +118,20 @@ def prune(
         print(f"deleted {opened.prune(days=days, per_category=per_category)} rows")
 
 
-@app.command("export")
-def export_command(
-    out: Annotated[Path | None, typer.Argument(help="A new file; left out: standard output.")] = None,
-    corpus: CorpusOption = DEFAULT,
-) -> None:
-    """Write the corpus as JSON lines, without its vectors."""
-    from nl2sql.machine import write_whole
-    from nl2sql.repair.corpus import Corpus
-    from nl2sql.repair.transfer import export_lines
-
-    with Corpus(corpus) as opened:
-        if out is None:
-            sys.stdout.writelines(f"{line}\n" for line in export_lines(opened))
-            return
-        if out.exists():
-            raise UsageError(f"{out} exists; name a new file")
-        try:
-            write_whole(out, (f"{line}\n" for line in export_lines(opened)), new=True)
-        except OSError as error:
-            raise UsageError(f"{out} cannot be written: {error.strerror}; name another file") from None
-
-
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(help="A run folder (the repairs of its traces), or an exported file.")],
+    source: Annotated[Path, typer.Argument(help="A run folder: the repairs of its traces.")],
     any_split: Annotated[
         bool, typer.Option("--any-split", help="Also a run over test questions: never use this corpus on them.")
     ] = False,
-    embedding: EmbeddingOption = None,
     corpus: CorpusOption = DEFAULT,
 ) -> None:
-    """Take in the repairs of a run over a training or development split, or an exported corpus."""
-    from nl2sql.repair.transfer import import_lines
+    """Take in the repairs of a run over a training or development split."""
     from nl2sql.runs.learning import import_run
 
-    if not source.exists():
-        raise UsageError(f"{source} does not exist; expected a run folder or a file that 'nl2sql corpus export' wrote")
-    with _made(corpus, embedding) as opened:
-        read, new = import_run(opened, source, any_split=any_split) if source.is_dir() else import_lines(opened, source)
+    with _made(corpus) as opened:
+        read, new = import_run(opened, source, any_split=any_split)
     print(f"{read} found, {new} new")
-
-
-@app.command("discover")
-def discover_command(
-    run: Annotated[list[Path] | None, typer.Argument(help="Run folders, whose failures are looked at.")] = None,
-    least: Annotated[int, typer.Option(min=1, help="How often an error must have been met.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    corpus: Annotated[
-        Path | None, typer.Option("--corpus", envvar="NL2SQL_CORPUS", help="A corpus, whose fixes are looked at.")
-    ] = None,
-) -> None:
-    """Errors that no pattern knows, the most frequent first, as stubs for a pattern file (docs/repair.md).
-
-    \b
-    Examples:
-      nl2sql corpus discover --corpus fixes.db
-      nl2sql corpus discover runs/spider-train --least 5 > stubs.yaml
-    """
-    if not run and corpus is None:
-        raise UsageError("where are the failures? give run folders, --corpus FILE, or both")
-    from nl2sql.repair import discover as discovery
-    from nl2sql.repair.corpus import Corpus
-    from nl2sql.runs.learning import failed_statements
-
-    failures = [failed for folder in run or () for failed in failed_statements(folder)]
-    if corpus is not None:
-        with Corpus(corpus) as opened:
-            failures += discovery.failures_of_corpus(opened)
-    clusters = discovery.discover(failures, least)
-    if as_json:
-        stubs = [{"dialect": c.dialect, "count": len(c.failures), "stub": c.stub()} for c in clusters]
-        print(json.dumps(stubs, ensure_ascii=False, indent=2))
-        return
-    known = f"{len(failures)} failures looked at; none that no pattern knows was met {least} times"
-    print(discovery.stubs_text(clusters) or known)
-
-
-@app.command()
-def feedback(
-    id: Annotated[str, typer.Argument(help="A fix or query, or the beginning of its id.")],
-    verdict: Annotated[Literal["accept", "reject"], typer.Argument(help="accept or reject.")],
-    corpus: CorpusOption = DEFAULT,
-) -> None:
-    """Say whether a fix was of use. One rejected more often than accepted is shown no more."""
-    from nl2sql.repair.corpus import Corpus
-
-    with Corpus(corpus) as opened:
-        opened.feedback(id, verdict == "accept")
-    print(f"{verdict}ed")
 
 
 @app.command()

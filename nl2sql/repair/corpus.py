@@ -17,9 +17,9 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,11 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nl2sql.errors import UsageError
-from nl2sql.repair.embeddings import Embedder, HashedNgrams, embedder_named
+from nl2sql.interfaces import USER, Question, content_key
+from nl2sql.repair.embeddings import HashedNgrams
 from nl2sql.repair.guidance import SimilarFix
 from nl2sql.repair.index import Array, IndexFactory, SearchIndex, in_memory
 from nl2sql.repair.signatures import error_signature, fix_identity, mask_error, query_identity, skeleton
-from nl2sql.repair.store import CORPUS, Fix, History, open_corpus
+from nl2sql.repair.store import CORPUS, Fix, open_corpus
 from nl2sql.sql.same import same_words
 
 MAX_TEXT = 20_000  # characters of an SQL or an error that are stored
@@ -59,8 +60,7 @@ class Corpus:
     Raises UsageError for a missing file (unless ``create``) or one that is no corpus, DatabaseError for one that is
     damaged or cannot be written; neither changes the file.
 
-    embedder: of a new file (default: ``HashedNgrams``); a file that is there keeps its own. index: where vectors are
-    searched (``milvus.milvus`` for Milvus); the file holds them all the same.
+    index: where vectors are searched (``milvus.milvus`` for Milvus); the file holds them all the same.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class Corpus:
         path: str | Path,
         *,
         create: bool = False,
-        embedder: Embedder | None = None,
         index: IndexFactory = in_memory,
     ) -> None:
         self.path = Path(path)
+        self.embedder = HashedNgrams()
         self._new_index = index
         self._lock = threading.RLock()
         self._indexes: dict[tuple[str, str], _Held] = {}
         self._batch: Any = None  # the ``run`` of a transaction that is under way
         self._connection = open_corpus(self.path, create=create)
         try:
-            self.embedder = self._adopt_embedder(embedder)
+            self._check_vectors()
         except BaseException:
             self._connection.close()
             raise
@@ -104,26 +104,24 @@ class Corpus:
         *,
         dialect: str = "sqlite",
         source: str = "",
-        history: History | None = None,
     ) -> bool:
         """Store a query that worked. False where the same query (by its normalised tree) is there already.
 
-        history: of a row from another corpus, which it keeps. Raises UsageError for a new query with the id of another.
+        Raises UsageError for a new query with the id of another.
         """
         _bounded(sql, description)
         if not sql.strip():
             raise UsageError("the query is blank; give the SQL that works")
-        row = (str(query_id), sql, description, category, self._halves(description, sql, dialect))
-        kept = history or History(time.time())
+        row = (str(query_id), sql, description, category, self._halves(description, sql, dialect), time.time())
         identity = query_identity(sql, dialect)
         with self._writing() as run:
             stored: bool = run(
                 "INSERT OR IGNORE INTO successful_queries (query_id, sql, description, category, embedding, created_at,"
-                " accepted, rejected, dialect, source, identity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, *astuple(kept), dialect, source, identity),
+                " dialect, source, identity) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, dialect, source, identity),
             )
             same = "SELECT 1 FROM successful_queries WHERE identity = ?1 OR (query_id = ?2 AND sql = ?3)"
-            if not stored and history is None and not self._rows(same, identity, str(query_id), sql):
+            if not stored and not self._rows(same, identity, str(query_id), sql):
                 raise UsageError(f"the id {query_id} is that of another query in the corpus; give a new UUID")
         return stored
 
@@ -137,11 +135,8 @@ class Corpus:
         category: str = "unknown",
         dialect: str = "sqlite",
         source: str = "",
-        history: History | None = None,
     ) -> UUID | None:
-        """Store a failure and its repair; its id. None where the same pair is there already.
-
-        history: of a row from another corpus, which it keeps."""
+        """Store a failure and its repair; its id. None where the same pair is there already."""
         _bounded(error_msg, failed_sql, successful_sql, fix_description)
         if not successful_sql.strip() or not failed_sql.strip():
             raise UsageError("the failed or the successful SQL is blank; a fix needs both")
@@ -150,41 +145,20 @@ class Corpus:
             raise UsageError("the failed and the successful SQL are the same statement: nothing was repaired")
         made = uuid.uuid4()
         vector = self._halves(mask_error(error_msg, failed_sql, dialect), failed_sql, dialect)
-        row = (str(made), signature, error_msg, failed_sql, successful_sql, fix_description, vector)
-        kept = history or History(time.time())
+        row = (str(made), signature, error_msg, failed_sql, successful_sql, fix_description, vector, time.time())
         identity = fix_identity(signature, failed_sql, successful_sql, dialect)
         with self._writing() as run:
             stored = run(
                 "INSERT OR IGNORE INTO error_fix_history (id, error_signature, error_msg, failed_sql, successful_sql,"
-                " fix_description, embedding, created_at, accepted, rejected, category, dialect, source, identity)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*row, *astuple(kept), category, dialect, source, identity),
+                " fix_description, embedding, created_at, category, dialect, source, identity)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, category, dialect, source, identity),
             )
         return made if stored else None
 
-    def feedback(self, id: str, accept: bool) -> None:
-        """Count a user's verdict on a fix or a query; one with more rejections than acceptances is not found again.
-
-        ``id`` may be its beginning. Raises UsageError where none, or several, begin so."""
-        wanted = id.strip().lower()
-        if not wanted:
-            raise UsageError("no id given; 'nl2sql corpus search' shows ids")
-        with self._writing() as run:
-            for table, key in KEYS.items():
-                matches = self._rows(
-                    f"SELECT {key} FROM {table} WHERE substr({key}, 1, length(?1)) = ?1 LIMIT 2", wanted
-                )
-                if len(matches) > 1:
-                    raise UsageError(f"several ids begin with {id!r}; give more of it")
-                if matches:
-                    column = "accepted" if accept else "rejected"
-                    run(f"UPDATE {table} SET {column} = {column} + 1 WHERE {key} = ?", matches[0], rewrite=True)
-                    return
-            raise UsageError(f"no fix or query has the id {id!r}; 'nl2sql corpus search' shows ids")
-
     def prune(self, *, days: float | None = None, per_category: int | None = None) -> int:
-        """Delete rows older than ``days``, and of each dialect and category all but the ``per_category`` best (by
-        feedback, then youngest); how many were deleted."""
+        """Delete rows older than ``days``, and of each dialect and category all but the ``per_category``
+        youngest; how many were deleted."""
         gone = 0
         with self._writing() as run:
             for table, key in KEYS.items():
@@ -194,7 +168,7 @@ class Corpus:
                 if per_category is not None:
                     run(
                         f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM (SELECT {key}, row_number() OVER ("
-                        "PARTITION BY dialect, category ORDER BY accepted - rejected DESC, created_at DESC, rowid) AS"
+                        "PARTITION BY dialect, category ORDER BY created_at DESC, rowid) AS"
                         f" place FROM {table}) WHERE place > ?)",
                         (per_category,),
                         rewrite=True,
@@ -250,7 +224,7 @@ class Corpus:
         with self._lock:
             rows = self._rows(
                 "SELECT id, error_signature, error_msg, failed_sql, successful_sql, coalesce(fix_description, ''),"
-                " coalesce(category, 'unknown'), dialect, source, created_at, accepted, rejected FROM error_fix_history"
+                " coalesce(category, 'unknown'), dialect, source, created_at FROM error_fix_history"
                 " WHERE id = ?",
                 str(id),
             )
@@ -262,13 +236,11 @@ class Corpus:
             return self._state()[0]
 
     def content_hash(self) -> str:
-        """SHA-256 of what decides the answers of a search: every row with its feedback, in the order stored."""
+        """SHA-256 of what decides the answers of a search: every row, in the order stored."""
         digest = hashlib.sha256(self.embedder.name.encode())
         with self._lock:
             for table, asked in ((FIXES, "error_msg, failed_sql, "), (QUERIES, "")):
-                for row in self._rows(
-                    f"SELECT {asked}{SHOWN[table]}, dialect, source, accepted, rejected FROM {table} ORDER BY rowid"
-                ):
+                for row in self._rows(f"SELECT {asked}{SHOWN[table]}, dialect, source FROM {table} ORDER BY rowid"):
                     digest.update(repr(row).encode())
         return digest.hexdigest()
 
@@ -286,7 +258,7 @@ class Corpus:
             }
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Every row as a dict with ``kind`` (query or fix), without its vector: what ``export`` writes."""
+        """Every row as a dict with ``kind`` (query or fix), without its vector."""
         for kind, table in (("query", "successful_queries"), ("fix", "error_fix_history")):
             with self._lock:
                 cursor = self._connection.execute(f"SELECT * FROM {table} ORDER BY rowid")
@@ -351,7 +323,7 @@ class Corpus:
         return int(counts["changes"]), int(counts["rewrites"])
 
     def _index(self, table: str, dialect: str) -> SearchIndex:
-        """The index of a table's rows of a dialect: added to after new rows, read anew after deletions and feedback."""
+        """The index of a table's rows of a dialect: added to after new rows, read anew after deletions."""
         state = self._state()
         held = self._indexes.get((table, dialect))
         if held is None or held.changes[1] != state[1]:
@@ -361,7 +333,7 @@ class Corpus:
         if held.changes != state:
             rows = self._rows(
                 f"SELECT rowid, {KEYS[table]}, source, embedding FROM {table} WHERE dialect = ? AND rowid > ?"
-                " AND rejected <= accepted ORDER BY rowid",
+                " ORDER BY rowid",
                 dialect,
                 held.last_row,
             )
@@ -378,20 +350,15 @@ class Corpus:
     def _halves(self, text: str, sql: str, dialect: str) -> bytes:
         return self._vector(text, sql, dialect).astype(STORED).tobytes()
 
-    def _adopt_embedder(self, asked: Embedder | None) -> Embedder:
-        """The file's embedder, which must be the one ``asked`` for; a new file takes that one."""
-        named = self._rows("SELECT value FROM corpus_state WHERE name = 'embedding'")
-        if named and asked is not None and named[0][0] != asked.name:
-            raise UsageError(
-                f"corpus {self.path} holds vectors of {named[0][0]!r}, not of {asked.name!r}; open it with "
-                "that embedder, or export it and import it into a new one"
-            )
-        if named:
-            return asked or embedder_named(named[0][0])
-        made = asked or HashedNgrams()
+    def _check_vectors(self) -> None:
+        """Raises UsageError for a file with vectors of another kind; a new file takes this one's."""
         with self._writing() as run:
-            run("INSERT OR IGNORE INTO corpus_state VALUES ('embedding', ?)", (made.name,))
-        return made
+            run("INSERT OR IGNORE INTO corpus_state VALUES ('embedding', ?)", (self.embedder.name,))
+        named = self._rows("SELECT value FROM corpus_state WHERE name = 'embedding'")[0][0]
+        if named != self.embedder.name:
+            raise UsageError(
+                f"corpus {self.path} holds vectors of {named!r}, not of {self.embedder.name!r}; name another"
+            )
 
 
 QueryCorpus = Corpus  # the specification's name
@@ -400,3 +367,52 @@ QueryCorpus = Corpus  # the specification's name
 def _bounded(*texts: str) -> None:
     if longest := max((len(text) for text in texts if len(text) > MAX_TEXT), default=0):
         raise UsageError(f"a text of {longest} characters; the corpus takes at most {MAX_TEXT}")
+
+
+# ------------------------------------------------------------------------------------------------- learning
+
+LEARNING_SPLITS = frozenset(("train", "training", "dev", "development", "train_spider", "train_others"))
+
+
+@dataclass(frozen=True)
+class Repair:
+    """The last failed attempt of an episode and the query that ran after it."""
+
+    question: str
+    error: str
+    failed_sql: str
+    successful_sql: str
+
+
+def learn(corpus: Corpus, repairs: Iterable[Repair], *, dialect: str, source: str) -> int:
+    """Store repairs; how many were new. One that changed nothing but layout or letter case teaches nothing."""
+    from nl2sql.repair.analyzer import ErrorAnalyzer
+
+    stored = 0
+    for repair in repairs:
+        if same_words(repair.failed_sql, repair.successful_sql, dialect):
+            continue
+        category = ErrorAnalyzer(dialect).analyze_error(repair.error, repair.failed_sql).category
+        made = corpus.store_fix(
+            repair.error,
+            repair.failed_sql,
+            repair.successful_sql,
+            repair.question,
+            category=category,
+            dialect=dialect,
+            source=source,
+        )
+        stored += made is not None
+    return stored
+
+
+def source_of(db_id: str, question_id: str) -> str:
+    """The origin of a repair, so that a question is never helped by its own repair."""
+    return f"{db_id}/{question_id}"
+
+
+def source_of_question(question: Question) -> str:
+    """``source_of`` a benchmark's question; of one that a user asks, which has no id, by its words."""
+    if question.split != USER:
+        return source_of(question.db_id, question.id)
+    return f"user:{source_of(question.db_id, content_key(question.text.casefold().split()))}"

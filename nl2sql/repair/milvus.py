@@ -1,7 +1,7 @@
 """The vectors of a corpus in Milvus, on a server or in a Milvus Lite file: the same answers as the index in memory.
 
 The corpus file stays the one place where fixes are kept; Milvus holds a copy of their vectors, one collection for each
-dialect, made anew after deletions and feedback. Where Milvus is gone, nothing is lost. Milvus Lite lets one process in
+dialect, made anew after deletions. Where Milvus is gone, nothing is lost. Milvus Lite lets one process in
 at a time. Needs the extra ``milvus`` (pymilvus, milvus-lite).
 """
 

@@ -18,12 +18,12 @@ TABLES = """
 CREATE TABLE successful_queries (
     query_id TEXT PRIMARY KEY, sql TEXT NOT NULL, description TEXT, category TEXT, embedding BLOB,
     created_at REAL NOT NULL, dialect TEXT NOT NULL DEFAULT 'sqlite', source TEXT NOT NULL DEFAULT '',
-    identity TEXT, accepted INTEGER NOT NULL DEFAULT 0, rejected INTEGER NOT NULL DEFAULT 0);
+    identity TEXT);
 CREATE TABLE error_fix_history (
     id TEXT PRIMARY KEY, error_signature TEXT NOT NULL, error_msg TEXT NOT NULL, failed_sql TEXT NOT NULL,
     successful_sql TEXT NOT NULL, fix_description TEXT, embedding BLOB, created_at REAL NOT NULL,
     category TEXT, dialect TEXT NOT NULL DEFAULT 'sqlite', source TEXT NOT NULL DEFAULT '',
-    identity TEXT, accepted INTEGER NOT NULL DEFAULT 0, rejected INTEGER NOT NULL DEFAULT 0);
+    identity TEXT);
 CREATE INDEX idx_queries_category ON successful_queries (category);
 CREATE INDEX idx_error_signature ON error_fix_history (error_signature);
 CREATE UNIQUE INDEX idx_queries_identity ON successful_queries (identity);
@@ -48,17 +48,6 @@ class Fix:
     dialect: str
     source: str
     created_at: float
-    accepted: int
-    rejected: int
-
-
-@dataclass(frozen=True)
-class History:
-    """The history of a row: when it was stored (seconds since 1970), and what users said about it."""
-
-    created_at: float
-    accepted: int = 0
-    rejected: int = 0
 
 
 def open_corpus(path: Path, *, create: bool) -> sqlite3.Connection:

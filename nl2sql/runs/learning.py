@@ -1,16 +1,14 @@
-"""What is learned from a finished run: the repairs that its traces hold, and what its engine refused."""
+"""What is learned from a finished run: the repairs that its traces hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nl2sql.agents.repairing import refused_candidates, repairs_of_trace
+from nl2sql.agents.repairing import repairs_of_trace
 from nl2sql.databases.engines import dialect_of
 from nl2sql.errors import UsageError
-from nl2sql.repair.discover import FailedStatement
-from nl2sql.repair.transfer import LEARNING_SPLITS, learn, source_of
+from nl2sql.repair.corpus import LEARNING_SPLITS, learn, source_of
 from nl2sql.runs.run import Run
 
 if TYPE_CHECKING:
@@ -38,11 +36,3 @@ def import_run(corpus: Corpus, folder: Path, *, any_split: bool = False) -> tupl
         repaired += len(repairs)
         stored += learn(corpus, repairs, dialect=dialect, source=source_of(trace["db_id"], trace["id"]))
     return repaired, stored
-
-
-def failed_statements(folder: Path) -> Iterator[FailedStatement]:
-    """What the gates and the database refused in a run, repaired or not. Raises UsageError for another folder."""
-    for trace in Run.load(folder).traces():
-        repaired = {repair.failed_sql: repair.successful_sql for repair in repairs_of_trace(trace["trace"])}
-        for sql, error in refused_candidates(trace["trace"]):
-            yield FailedStatement(error, sql, repaired.get(sql.strip().rstrip(";"), ""))

@@ -9,11 +9,11 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -23,13 +23,10 @@ from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import DatabaseError, Nl2SqlError, UsageError
 from nl2sql.repair.analyzer import SEARCH_S, ErrorAnalyzer
 from nl2sql.repair.corpus import Corpus
-from nl2sql.repair.discover import discover, failures_of_corpus, stubs_text
 from nl2sql.repair.embeddings import HashedNgrams, Vectors
 from nl2sql.repair.explanation import explanation
 from nl2sql.repair.index import FixIndex
-from nl2sql.repair.registry import ErrorPattern
 from nl2sql.repair.signatures import error_signature, mask_error
-from nl2sql.repair.transfer import export_lines, import_lines
 from nl2sql.sql.same import tree_key
 
 FIXES = [
@@ -165,25 +162,14 @@ def test_a_source_can_be_left_out(corpus: Corpus) -> None:
     )
 
 
-def test_rejected_fixes_are_shown_no_more(corpus: Corpus) -> None:
-    best = corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0]
-    corpus.feedback(str(best.query_id)[:8], accept=False)
-    assert corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0] != best
-    corpus.feedback(str(best.query_id), accept=True)
-    assert corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0] == best
-    for wrong, said in (("zzzz", "no fix or query"), ("%", "no fix or query"), ("_", "no fix or query"), ("", "no id")):
-        with pytest.raises(UsageError, match=said):
-            corpus.feedback(wrong, accept=True)
-
-
-def test_pruning_keeps_the_best_of_each_category(corpus: Corpus) -> None:
-    best = corpus.search("no such column: totl", "SELECT totl FROM orders", limit=1)[0]
-    corpus.feedback(str(best.query_id), accept=True)
-    assert corpus.prune(per_category=1) == 3
-    assert [row["id"] for row in corpus.rows()] == [str(best.query_id)]
+def test_pruning_keeps_the_youngest_of_each_category(corpus: Corpus) -> None:
+    time.sleep(0.01)
+    corpus.store_fix("no such column: q", "SELECT q FROM t", "SELECT r FROM t", "the youngest")
+    assert corpus.prune(per_category=1) == 4
+    assert [row["fix_description"] for row in corpus.rows()] == ["the youngest"]
     assert corpus.prune(days=1) == 0
     time.sleep(0.01)
-    assert corpus.prune(days=0) == 1 and corpus.search("no such column: totl") == []
+    assert corpus.prune(days=0) == 1 and corpus.search("no such column: q") == []
 
 
 def test_the_same_statement_is_no_repair(corpus: Corpus) -> None:
@@ -262,48 +248,26 @@ def test_an_unusable_file_is_a_clear_error_and_stays_as_it_is(
     assert path.read_bytes() == before
 
 
-def test_a_corpus_is_opened_only_with_the_embedder_that_made_its_vectors(corpus: Corpus) -> None:
-    with pytest.raises(UsageError, match="hashed-ngrams-3-5-128"):
-        Corpus(corpus.path, embedder=HashedNgrams(64))
+def test_a_corpus_with_vectors_of_another_kind_is_refused(corpus: Corpus) -> None:
+    with closing(sqlite3.connect(corpus.path)) as connection, connection:
+        connection.execute("UPDATE corpus_state SET value = 'all-MiniLM-L6-v2' WHERE name = 'embedding'")
+    with pytest.raises(UsageError, match="vectors of 'all-MiniLM-L6-v2', not of 'hashed-ngrams-3-5-128'"):
+        Corpus(corpus.path)
 
 
-def test_export_and_import_give_the_same_corpus(corpus: Corpus, tmp_path: Path) -> None:
-    corpus.store_query(uuid.uuid4(), "SELECT 'a\x85b\u2028c'", "one", "joins")
-    file = tmp_path / "rows.jsonl"
-    file.write_text("\n".join(export_lines(corpus)) + "\n")
-    with Corpus(tmp_path / "copy.db", create=True) as copy:
-        assert import_lines(copy, file) == (5, 5)
-        assert import_lines(copy, file) == (5, 0)
-        ours, theirs = (corpus.search("no such column: nam", limit=4), copy.search("no such column: nam", limit=4))
-        assert [(f.sql, f.similarity_score) for f in ours] == [(f.sql, f.similarity_score) for f in theirs]
-    file.write_text(file.read_text() + "{torn")
-    with Corpus(tmp_path / "empty.db", create=True) as empty:
-        with pytest.raises(UsageError, match="line 7"):
-            import_lines(empty, file)
-        assert empty.stats()["fixes"] == 0
-        assert empty.store_fix(*FIXES[0]) is not None
+def test_a_transaction_that_breaks_stores_nothing(corpus: Corpus) -> None:
+    before = corpus.content_hash()
+    with pytest.raises(ZeroDivisionError), corpus.batch():
+        corpus.store_query(uuid.uuid4(), "SELECT 'a', 'b'", "two")
+        raise ZeroDivisionError
+    assert corpus.content_hash() == before
 
 
-def test_feedback_and_age_survive_an_export(corpus: Corpus, tmp_path: Path) -> None:
-    best = corpus.search("no such column: nam", "SELECT nam FROM customers", limit=1)[0]
-    for accept in (True, False, False):
-        corpus.feedback(str(best.query_id), accept)
-    corpus.store_query(uuid.uuid4(), "SELECT 1", "one")
-    file = tmp_path / "rows.jsonl"
-    file.write_text("\n".join(export_lines(corpus)) + "\n")
-    with Corpus(tmp_path / "copy.db", create=True) as copy:
-        import_lines(copy, file)
-        kept = ("created_at", "accepted", "rejected")
-        assert [[row[k] for k in kept] for row in copy.rows()] == [[row[k] for k in kept] for row in corpus.rows()]
-        assert best.sql not in [fix.sql for fix in copy.search("no such column: nam", limit=4)]
-        assert copy.content_hash() == corpus.content_hash()
-
-
-def test_the_hash_of_a_corpus_is_that_of_its_rows_and_their_feedback(corpus: Corpus) -> None:
+def test_the_hash_of_a_corpus_is_that_of_its_rows(corpus: Corpus) -> None:
     hashes = [corpus.content_hash()]
     corpus.store_query(uuid.uuid4(), "SELECT 1", "one")
     hashes.append(corpus.content_hash())
-    corpus.feedback(str(corpus.search("no such column: nam", limit=1)[0].query_id), accept=True)
+    corpus.store_fix("no such column: q", "SELECT q FROM t", "SELECT r FROM t", "mine")
     assert len({*hashes, corpus.content_hash()}) == 3
 
 
@@ -329,8 +293,6 @@ def test_a_query_that_worked_at_once_is_found_and_shown(
         assert corpus.search(error, failed, threshold=0.7, exclude="db/1") == []
         assert corpus.search(error, failed, threshold=0.7, dialect="mysql") == []
         assert ErrorAnalyzer("sqlite", corpus).analyze_error(error, failed).similar_fixes == found
-        corpus.feedback(str(amounts), accept=False)
-        assert corpus.search(error, failed, threshold=0.7) == []
 
 
 def test_fixes_and_queries_stand_in_one_order_and_within_one_limit(corpus: Corpus) -> None:
@@ -340,19 +302,6 @@ def test_fixes_and_queries_stand_in_one_order_and_within_one_limit(corpus: Corpu
     scores = [fix.similarity_score for fix in found]
     assert len(found) == 4 and scores == sorted(scores, reverse=True)
     assert {"Names", "query 3"} <= {fix.description for fix in found}
-
-
-def test_what_no_pattern_knows_becomes_a_stub(corpus: Corpus) -> None:
-    for name, sql in (("a", "SELECT a FROM t"), ("b", "SELECT b FROM u"), ("c", "SELECT c FROM v")):
-        failed = sql.replace("SELECT", "SELECT GEO_DIST") + f" WHERE {name} = 17"
-        corpus.store_fix(f"geo index of {name} is stale since 17 days", failed, sql, "Distances")
-    (cluster,) = discover(failures_of_corpus(corpus))
-    assert len(cluster.failures) == 3
-    (entry,) = yaml.safe_load(stubs_text([cluster]))
-    pattern = ErrorPattern.model_validate(entry)
-    assert pattern.captured("geo index of zone is stale since 3 days", "") == {"name": "zone"}
-    assert (pattern.category, pattern.works) == ("unknown", "SELECT a FROM t")
-    assert discover(failures_of_corpus(corpus), least=4) == []
 
 
 def test_guidance_falls_back_to_patterns_when_the_search_takes_too_long(corpus: Corpus) -> None:
@@ -410,15 +359,9 @@ def test_the_command_line_end_to_end(tmp_path: Path) -> None:
     id = added.split()[2]
     assert id in nl2sql("search", "no such column: x", "--failed", "SELECT x FROM t")
     assert json.loads(nl2sql("search", "no such column: x", "--json"))[0]["query_id"] == id
-    assert "rejected" in nl2sql("feedback", id, "reject")
-    assert "no fix" in nl2sql("search", "no such column: x")
+    assert "no fix" in nl2sql("search", "no such column: x", "--threshold", "1")
     assert "1 fixes of 1 types of error, 1 queries" in nl2sql("stats")
-    nl2sql("export", str(tmp_path / "out.jsonl"))
-    assert "2 found, 0 new" in nl2sql("import", str(tmp_path / "out.jsonl"))
     assert "deleted 2 rows" in nl2sql("prune", "--days", "0")
-    with pytest.raises(UsageError, match="where are the failures"):
-        CliRunner().invoke(app, ["corpus", "discover"], catch_exceptions=False)
-    assert "0 failures looked at" in nl2sql("discover")
     for arguments, wanted in ((["search", "x"], "no corpus at"), (["prune"], "what is to be pruned")):
         with pytest.raises(UsageError, match=wanted):
             CliRunner().invoke(app, ["corpus", *arguments, "--corpus", path + "2"], catch_exceptions=False)
@@ -430,9 +373,7 @@ REFUSED = [
     (["add", "SELECT 1", "--failed", "select 1", "--error", "x"], "same statement"),
     (["add", "SELECT 1", "--dialect", "oracle"], "'oracle' is not one of"),
     (["import", "FOLDER"], "holds no run"),
-    (["import", "FILE"], "expected an export"),
-    (["import", "EMPTY"], "is empty; expected a file that"),
-    (["import", "/dev/null"], "is not a file"),
+    (["import", "FILE"], "holds no run"),
 ]
 
 
@@ -440,12 +381,11 @@ REFUSED = [
 def test_what_is_refused_leaves_no_new_corpus_behind(arguments: list[str], wanted: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("{}\n", encoding="utf-8")
-    (tmp_path / "empty").touch()
-    paths = {"FOLDER": str(tmp_path / "folder"), "FILE": str(tmp_path / "file"), "EMPTY": str(tmp_path / "empty")}
+    paths = {"FOLDER": str(tmp_path / "folder"), "FILE": str(tmp_path / "file")}
     command = ["corpus", *(paths.get(argument, argument) for argument in arguments), "--corpus", str(tmp_path / "c.db")]
     result = CliRunner().invoke(app, command)
     assert wanted in f"{result.exception} {result.output}"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "folder"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 EXPLAINED = [
@@ -476,7 +416,7 @@ def test_explain_reads_a_statement_in_another_encoding(shop: Path) -> None:
 
 
 class LoadedSlowly(HashedNgrams):
-    """An embedding whose first use takes a while, as that of a model does."""
+    """Vectors that take a while."""
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
         time.sleep(SEARCH_S)
@@ -484,7 +424,8 @@ class LoadedSlowly(HashedNgrams):
 
 
 def test_one_explanation_waits_for_its_similar_fixes(tmp_path: Path, shop: Path) -> None:
-    with Corpus(tmp_path / "slow.db", create=True, embedder=LoadedSlowly()) as slow:
+    with Corpus(tmp_path / "slow.db", create=True) as slow:
+        slow.embedder = LoadedSlowly()
         slow.store_fix(*FIXES[0])
         known = explanation("SELECT nam FROM customers", SqliteDatabase(shop), corpus=slow, mending=False)
     assert known.response.repair_guidance and len(known.response.repair_guidance.similar_fixes) == 1

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from nl2sql.cli import app
 from nl2sql.errors import UsageError
 from nl2sql.repair.corpus import Corpus
-from nl2sql.repair.discover import FailedStatement
-from nl2sql.runs.learning import failed_statements, import_run
+from nl2sql.runs.learning import import_run
 
 
 def run_folder(tmp_path: Path, split: str, **plan: str) -> Path:
@@ -59,12 +58,6 @@ def test_a_repair_is_stored_for_the_engine_that_was_asked(tmp_path: Path) -> Non
         assert [row["dialect"] for row in corpus.rows()] == ["duckdb"]
 
 
-def test_what_a_run_refused_is_told_with_its_repair(tmp_path: Path) -> None:
-    failed, repaired = "SELECT nam FROM customers;", "SELECT name FROM customers"
-    wanted = [FailedStatement("unknown_column:nam", failed, repaired)]
-    assert list(failed_statements(run_folder(tmp_path, "test"))) == wanted
-
-
 def test_the_command_line_reads_runs(tmp_path: Path) -> None:
     def corpus_command(*arguments: str) -> str:
         result = CliRunner().invoke(app, ["corpus", *arguments], catch_exceptions=False)
@@ -73,4 +66,3 @@ def test_the_command_line_reads_runs(tmp_path: Path) -> None:
 
     folder, file = str(run_folder(tmp_path, "dev")), str(tmp_path / "corpus.db")
     assert corpus_command("import", folder, "--corpus", file) == "1 found, 1 new\n"
-    assert "1 failures looked at" in corpus_command("discover", folder, "--least", "1")

@@ -33,7 +33,6 @@ from nl2sql.runs.repair_bench.cases import (
     learn_from,
     refusal_of,
 )
-from nl2sql.runs.repair_bench.curve import Found, curve, search_others
 from nl2sql.runs.repair_bench.table import repairs_text, summarise_repairs
 
 QUICK = load_benchmark("packaged", split="quick")
@@ -171,16 +170,6 @@ def test_a_question_is_not_taught_what_it_is_tested_on(cases: list[RepairCase], 
         assert learn_from(cases, corpus, others) == corpus.stats()["fixes"] > 0
         with pytest.raises(UsageError, match="both learned from and measured"):
             learn_from(cases, corpus, cases)
-
-
-def test_the_search_is_measured_on_other_databases_only(cases: list[RepairCase], tmp_path: Path) -> None:
-    found = search_others(cases, tmp_path, progress=False)
-    assert 0 < len(found) <= len(cases) and all(len(fixes) <= 3 for fixes in found)
-    hand = [[Found(0.9, True, True), Found(0.5, False, True)], [Found(0.4, False, False)]]
-    low, high = curve(hand, [[Found(0.3, False, False)], []], [0.0, 0.8])
-    assert (low.shown, low.precision, low.recall, low.lenient_precision) == (1.5, 1 / 3, 0.5, 2 / 3)
-    assert (high.shown, high.precision, high.recall) == (0.5, 1.0, 0.5)
-    assert (low.needless, high.needless) == (0.5, 0.0)
 
 
 @pytest.fixture(scope="module")

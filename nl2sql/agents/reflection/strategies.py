@@ -121,7 +121,7 @@ def exemplar(work: State) -> str:
 
 
 def _stored_fix(work: State) -> str:
-    from nl2sql.repair.transfer import source_of_question
+    from nl2sql.repair.corpus import source_of_question
 
     task, config = work.task, work.task.config.repair
     if config.guidance != "patterns+corpus":

@@ -17,7 +17,7 @@ from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval.scoring import judge
 from nl2sql.eval.settings import Settings
 from nl2sql.interfaces import Benchmark, Question, Row, RunResult
-from nl2sql.repair.transfer import LEARNING_SPLITS
+from nl2sql.repair.corpus import LEARNING_SPLITS
 
 PREFERRED = ("train", "training", "train_spider", "train_others", "dev", "development")
 WRITTEN = 100  # rows; a query with more of them written into it is none that a policy finds
