@@ -21,7 +21,15 @@ from nl2sql.interfaces import Question
 if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import SqliteDatabase
 
-LEFT_OUT_FLAGS = ("db_missing", "db_empty", "db_partly_empty", "time_dependent", "gold_error", "no_gold")
+LEFT_OUT_FLAGS = (
+    "db_missing",
+    "db_empty",
+    "db_partly_empty",
+    "time_dependent",
+    "gold_error",
+    "is_impossible",  # EHRSQL: nothing in the database answers it
+    "no_gold",
+)
 
 
 def left_out_reason(question: Question) -> str | None:

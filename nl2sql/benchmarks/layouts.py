@@ -46,7 +46,7 @@ SPLIT_FILES = {  # question file -> split
     "cosql_train.json": "train",
     "cosql_dev.json": "dev",
 }
-TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq")
+TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq", "SpiderSynQuestion")
 SQL_KEYS = ("query", "SQL", "sql", "gold_sql", "gold")
 DB_KEYS = ("db_id", "database_id", "db", "database")
 ID_KEYS = ("id", "question_id", "qid", "instance_id")
@@ -91,6 +91,17 @@ def read_folder(folder: Path) -> FolderBenchmark:
     places = (folder, folder.parent) if folder.name == COSQL_FOLDER else (folder,)
     roots = [place / sub for place in places for sub in DATABASE_FOLDERS]
     return assemble(name, questions, roots, source=str(folder), folder=folder)
+
+
+def read_questions(file: Path, databases: Path | None) -> FolderBenchmark:
+    """A file of questions over the SQLite files of a folder; None: of a folder beside the file, or one further up.
+
+    Raises BenchmarkError where the file is broken.
+    """
+    questions = with_unique_ids(questions_from(read_records(file), file.stem))
+    places = (databases,) if databases else (file.parent, file.parent.parent)
+    roots = [place / sub for place in places for sub in ("", *DATABASE_FOLDERS)]
+    return assemble(file.stem, questions, roots, source=str(databases or file.parent))
 
 
 def assemble(

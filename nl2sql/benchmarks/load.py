@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from nl2sql.interfaces import Benchmark
 
 ENVIRONMENT = "NL2SQL_BENCHMARKS"
+OVER = "::"  # FILE::FOLDER, questions over the databases of a folder
+OF_QUESTIONS = (".json", ".jsonl")
 
 
 def load_benchmark(
@@ -32,12 +34,13 @@ def load_benchmark(
 ) -> Benchmark:
     """Load what is packaged (``packaged``, ``packaged-dialogues``, ``vizql``), a folder, ``hf:...``, or a plugin's.
 
-    A folder is named by its path, or by its name in ``root`` or ``NL2SQL_BENCHMARKS``.
+    A folder is named by its path, or by its name in ``root`` or ``NL2SQL_BENCHMARKS``. ``FILE.json`` is a file of
+    questions, whose SQLite files lie near it or in ``databases``; ``FILE.json::FOLDER`` is both in one name.
 
     ``split`` keeps the questions of one split (``all``: every question). ``databases`` is the folder of SQLite
-    files for a Hugging Face data set (default: ``NL2SQL_DATABASES``, then the data set's own folder). ``engine_url``:
-    ask the same databases on another engine (``on_engine``).
-    Raises UsageError for an unknown name or split and BenchmarkError for a folder that cannot be read.
+    files for a file of questions and for a Hugging Face data set (default: ``NL2SQL_DATABASES``, then the data set's
+    own folder). ``engine_url``: ask the same databases on another engine (``on_engine``).
+    Raises UsageError for an unknown name or split and BenchmarkError for what cannot be read, or lacks all databases.
     """
     name = str(name_or_path)
     if name == "packaged":
@@ -57,15 +60,41 @@ def load_benchmark(
 
         benchmark = made_by_plugin("benchmarks", name)
         if benchmark is None:
-            from nl2sql.benchmarks.layouts import read_folder
+            from nl2sql.benchmarks.layouts import read_folder, read_questions
 
-            benchmark = read_folder(_find(name, root))
+            if file := _questions_file(name):
+                over = name.partition(OVER)[2] or databases
+                benchmark = read_questions(file, Path(over).expanduser() if over else None)
+            else:
+                benchmark = read_folder(_find(name, root))
     narrowed = _narrow(benchmark, split)
     if not engine_url:
         return narrowed
     from nl2sql.benchmarks.on_engine import on_engine
 
     return on_engine(narrowed, engine_url)
+
+
+def named(benchmark: str, questions: Path | None, databases: Path | None) -> str:
+    """The benchmark's name that a file of questions and a folder of databases make; ``benchmark`` without them.
+
+    Raises UsageError for a file or folder that is not there, and for databases without questions.
+    """
+    if questions is None:
+        if databases is not None:
+            raise UsageError("--databases goes with --questions FILE; a benchmark's folder holds its own")
+        return benchmark
+    if _questions_file(str(questions)) is None:
+        raise UsageError(f"--questions {questions}: expected a file of questions, {' or '.join(OF_QUESTIONS)}")
+    if databases is not None and not databases.expanduser().is_dir():
+        raise UsageError(f"--databases {databases} is no folder; expected the one that holds DB/DB.sqlite")
+    return f"{questions}{OVER}{databases}" if databases else str(questions)
+
+
+def _questions_file(name: str) -> Path | None:
+    """The file of questions that ``FILE`` or ``FILE::FOLDER`` names; None where it names none that is there."""
+    file = Path(name.partition(OVER)[0]).expanduser()
+    return file if file.suffix.lower() in OF_QUESTIONS and file.is_file() else None
 
 
 def from_anywhere(name: str) -> str:
@@ -75,8 +104,10 @@ def from_anywhere(name: str) -> str:
     if name.startswith("hf:"):
         where, colon, split = name.removeprefix("hf:").partition(":")
         return f"hf:{Path(where).expanduser().absolute()}{colon}{split}" if where.startswith((".", "~")) else name
-    named = name in ("packaged", PACKAGED_DIALOGUES, VIZQL) or plugin("benchmarks", name) is not None
-    if named or any((base / name).is_dir() for base in _search_path(None)):
+    if _questions_file(name):
+        return OVER.join(str(Path(part).expanduser().absolute()) for part in name.split(OVER))
+    known = name in ("packaged", PACKAGED_DIALOGUES, VIZQL) or plugin("benchmarks", name) is not None
+    if known or any((base / name).is_dir() for base in _search_path(None)):
         return name
     folder = Path(name).expanduser()
     return str(folder.absolute()) if name and folder.is_dir() else name

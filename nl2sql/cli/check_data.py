@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from nl2sql.cli.options import DatabasesOption, QuestionsOption
+
 
 def check_data(
     benchmark: Annotated[
@@ -16,6 +18,8 @@ def check_data(
             help="packaged, packaged-dialogues, vizql, a name in NL2SQL_BENCHMARKS, a folder, or hf:...",
         ),
     ] = "packaged",
+    questions: QuestionsOption = None,
+    databases: DatabasesOption = None,
     split: Annotated[str | None, typer.Option(help="Check the questions of one split.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
@@ -41,8 +45,10 @@ def check_data(
     from nl2sql.benchmarks import left_out_counts, load_benchmark
     from nl2sql.benchmarks.check import FOUND_HERE, check_questions
     from nl2sql.benchmarks.dialogues import has_dialogues, interactions
+    from nl2sql.benchmarks.load import named
     from nl2sql.errors import BenchmarkError
 
+    benchmark = named(benchmark, questions, databases)
     loaded = load_benchmark(benchmark, split=split)
     if not loaded.questions:
         raise BenchmarkError(f"benchmark {benchmark!r} has no questions to check")

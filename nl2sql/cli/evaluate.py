@@ -18,11 +18,13 @@ from nl2sql.cli.options import (
     CacheOption,
     ConfigOption,
     ConstrainOption,
+    DatabasesOption,
     DeviceOption,
     DtypeOption,
     EngineUrlOption,
     GateOption,
     ModelOption,
+    QuestionsOption,
     ServerOption,
     SetOption,
     ToolOption,
@@ -48,6 +50,8 @@ def evaluate_command(
             help="packaged, vizql, a name in NL2SQL_BENCHMARKS, a folder, hf:ORG/NAME[:split], or a plugin's name."
         ),
     ] = "packaged",
+    questions: QuestionsOption = None,
+    databases: DatabasesOption = None,
     dialogues: Annotated[
         bool, typer.Option("--dialogues", help="Ask conversations: packaged-dialogues, or those of --benchmark.")
     ] = False,
@@ -139,16 +143,18 @@ def evaluate_command(
         check_added(controller, [*(tool or ()), *(gate or ())])
         from nl2sql.agents.controllers import get_controller, timeless
         from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES
+        from nl2sql.benchmarks.load import named
         from nl2sql.config import load_config
         from nl2sql.runs.plan import Plan, absolute, default_split
 
         native = None if turns in (None, "auto") else str(turns == "native").lower()
-        named = {"eval.replicas": replicas, "constrain": constrain, "react.native_tools": native}
-        overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in named.items() if value is not None)]
+        own = {"eval.replicas": replicas, "constrain": constrain, "react.native_tools": native}
+        overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in own.items() if value is not None)]
         base = {**timeless(get_controller(controller).preset), **({"eval": {"replicas": 0}} if engine_url else {})}
         settings = load_config(config or (), overrides, base=base)
         if dialogues and not _was_given(context, "benchmark"):
             benchmark = PACKAGED_DIALOGUES
+        benchmark = named(benchmark, questions, databases)
         plan = Plan(
             benchmark=benchmark,
             split=default_split(benchmark, split),

@@ -47,6 +47,13 @@ EngineUrlOption = Annotated[
         help="Ask the databases on another engine, without TS: mysql://USER@HOST/{db_id}, duckdb:FOLDER/{db_id}.duckdb."
     ),
 ]
+QuestionsOption = Annotated[
+    Path | None,
+    typer.Option(help="A file of questions (JSON list or JSON lines) in place of a benchmark: Spider-DK.json, ..."),
+]
+DatabasesOption = Annotated[
+    Path | None, typer.Option(help="The folder of DB/DB.sqlite for --questions; default: one near the file.")
+]
 AdapterOption = Annotated[
     str,
     typer.Option(help="LoRA adapter of a local model: auto (the packaged one), none, a name, or a PEFT folder."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
-from nl2sql.cli.options import EngineUrlOption
+from nl2sql.cli.options import DatabasesOption, EngineUrlOption, QuestionsOption
 
 if TYPE_CHECKING:
     from nl2sql.eval import Scores
@@ -28,6 +28,8 @@ def score_command(
     benchmark: Annotated[
         str, typer.Option("--benchmark", "-b", help="packaged, a name in NL2SQL_BENCHMARKS, a folder, or hf:ORG/NAME.")
     ] = "packaged",
+    questions: QuestionsOption = None,
+    databases: DatabasesOption = None,
     split: Annotated[str | None, typer.Option(help="Score the questions of one split.")] = None,
     engine_url: EngineUrlOption = "",
     rule: Annotated[
@@ -64,6 +66,7 @@ def score_command(
     import sys
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
+    from nl2sql.benchmarks.load import named
     from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import score_many
     from nl2sql.eval.predictions import read_predictions, with_golds
@@ -76,14 +79,15 @@ def score_command(
         raise UsageError("no predictions given; add --predictions FILE (or --cases FILE)")
     if twice := [file for number, file in enumerate(files) if file in files[:number]]:
         raise UsageError(f"predictions file {twice[0]} is given twice")
+    benchmark = named(benchmark, questions, databases)
     loaded = load_benchmark(benchmark, split=split, engine_url=engine_url)
-    questions = list(loaded.questions) if gold is None else with_golds(loaded.questions, gold)
-    kept = [question for question in questions if scorable(question)]
-    left_out = left_out_counts(questions)
+    asked = list(loaded.questions) if gold is None else with_golds(loaded.questions, gold)
+    kept = [question for question in asked if scorable(question)]
+    left_out = left_out_counts(asked)
     if not kept:
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
-    set_aside = {question.id for question in questions} - {question.id for question in kept}
-    read = {str(file): read_predictions(file, questions) for file in files}
+    set_aside = {question.id for question in asked} - {question.id for question in kept}
+    read = {str(file): read_predictions(file, asked) for file in files}
     with interruptible("interrupted; nothing was scored"), open_executor(executor, address) as worker:
         scored = score_many(
             loaded,

@@ -1,0 +1,130 @@
+"""The field's benchmarks as their projects hand them out: checked, asked and scored without renaming anything.
+
+``tests/fixtures/layouts`` holds a few made-up questions in the official form of each; the databases are the shop's.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from programs import command
+
+from nl2sql.benchmarks import load_benchmark
+from nl2sql.benchmarks.load import from_anywhere
+
+LAYOUTS = Path(__file__).parents[1] / "fixtures/layouts"
+GOLDS = [
+    "SELECT count(*) FROM customers",
+    "SELECT name FROM customers WHERE city = 'Bern'",
+    "SELECT max(total) FROM orders",
+]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """named: the options that name the benchmark, relative to the copy. ids: of its three scored questions."""
+
+    database: str
+    named: list[str]
+    ids: list[str]
+    left_out: dict[str, int] = field(default_factory=dict)
+    rule: str = "bag"
+
+
+FILE = "database/shop/shop.sqlite"
+LISTED = {
+    "spider_syn": Layout(FILE, ["--questions", "dev.json", "--databases", "database"], ["dev-0", "dev-1", "dev-2"]),
+    "spider_dk": Layout(FILE, ["--questions", "Spider-DK.json"], ["Spider-DK-0", "Spider-DK-1", "Spider-DK-2"]),
+    "spider_realistic": Layout(
+        FILE,
+        ["--questions", "spider-realistic.json", "--databases", "database"],
+        ["spider-realistic-0", "spider-realistic-1", "spider-realistic-2"],
+    ),
+    "kaggledbqa": Layout(
+        "databases/shop/shop.sqlite",
+        ["--questions", "examples/Shop_test.json"],
+        ["Shop_test-0", "Shop_test-1", "Shop_test-2"],
+    ),
+    "archer": Layout(FILE, ["--questions", "dev.json", "--databases", "database"], ["dev-0", "dev-1", "dev-2"]),
+    "ehrsql": Layout("shop.sqlite", ["--questions", "valid.json"], ["e0", "e1", "e2"], {"is_impossible": 1}),
+}
+
+
+@pytest.fixture
+def place(tmp_path, shop):
+    """A copy of a layout's files, with its database where the project's own archive has it."""
+
+    def copied(name: str) -> tuple[Path, Layout]:
+        layout, folder = LISTED[name], tmp_path / name
+        shutil.copytree(LAYOUTS / name, folder)
+        (folder / layout.database).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(shop, folder / layout.database)
+        return folder, layout
+
+    return copied
+
+
+def as_folder(path: Path, answers: dict[str, str]) -> Path:
+    path.mkdir()
+    for id_, sql in answers.items():
+        (path / f"{id_}.sql").write_text(sql)
+    return path
+
+
+def as_list(path: Path, answers: dict[str, str]) -> Path:
+    path.write_text(json.dumps([{"id": id_, "sql": sql} for id_, sql in answers.items()]))
+    return path
+
+
+def as_dict(path: Path, answers: dict[str, str]) -> Path:
+    path.write_text(json.dumps(answers))
+    return path
+
+
+WRITERS = {"folder": as_folder, "list.json": as_list, "dict.json": as_dict}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_layout_is_checked_asked_and_scored_as_it_is_handed_out(place, name):
+    folder, layout = place(name)
+    checked = command("check-data", *layout.named, "--json", cwd=folder)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    report = json.loads(checked.stdout)
+    assert (report["n"], report["left_out"]) == (3, layout.left_out)
+
+    answers = dict(zip(layout.ids, [*GOLDS[:2], "SELECT min(total) FROM orders"], strict=True))
+    files = [part for kind, write in WRITERS.items() for part in ("-p", write(folder / kind, answers))]
+    done = command("score", *layout.named, "--rule", layout.rule, *files, "--json", cwd=folder)
+    scored = json.loads(done.stdout)
+    assert [run["missing"] + run["surplus"] for run in scored["runs"]] == [[], [], []]
+    assert [[item["ex"] for item in run["items"]] for run in scored["runs"]] == [[True, True, False]] * 3
+
+    (folder / "model.json").write_text(json.dumps({"replies": {"*": GOLDS[:1]}}))
+    asked = ["eval", *layout.named, "--limit", 3, "--model", "scripted:model.json", "--controller", "single_shot"]
+    done = command(*asked, "--replicas", 0, "-c", f"eval.rule={layout.rule}", "--json", "--quiet", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"][f"EX[{layout.rule}]"]["value"] == pytest.approx(1 / 3)
+
+
+def test_a_file_of_questions_and_its_databases_are_one_name(place, monkeypatch):
+    folder, _ = place("spider_syn")
+    monkeypatch.chdir(folder)
+    assert from_anywhere("dev.json::database") == f"{folder}/dev.json::{folder}/database"
+    (first, *_) = load_benchmark(f"{folder}/dev.json::{folder}/database").questions
+    assert (first.text, first.meta["SpiderQuestion"]) == ("How many buyers are there?", "How many customers are there?")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--questions", "none.json"], "expected a file of questions"),
+        (["--questions", "dev.json", "--databases", "nowhere"], "expected the one that holds DB/DB.sqlite"),
+        (["--databases", "database"], "--databases goes with --questions"),
+    ],
+)
+def test_what_is_not_there_is_named(place, options, said):
+    folder, _ = place("spider_syn")
+    done = command("check-data", *options, cwd=folder)
+    assert done.returncode == 2 and said in done.stderr
