@@ -179,14 +179,19 @@ OVERRIDES = (  # in their order of precedence (2.3): the first that is due decid
 )
 
 
+CHECK_ACTIONS = ("validate_sql", "validate_constraints", "run_sql")  # of a query; without one none of them is due
+
+
 def pending_override(state: State, requested: str) -> tuple[str, str] | None:
     """The forced ``(action, reason)``, or None."""
     for forced in OVERRIDES:
         reason = forced.reason(state)
         if reason is not None:
             return None if requested in forced.spared else (forced.action, reason)
-    last, due = state.decision_log[-1:], next_action(state)
-    if state.task.config.react.forced_next and last and last[0]["status"] == "blocked":  # react_verified
+    last, due, config = state.decision_log[-1:], next_action(state), state.task.config.react
+    if config.forced_checks and due in CHECK_ACTIONS and last and last[0]["status"] != "reject":  # react_plus
+        return None if requested == due else (due, f"next_check:{due}")
+    if config.forced_next and last and last[0]["status"] == "blocked":  # react_verified
         return None if due in (requested, last[0]["decision"]) else (due, f"blocked_before:{last[0]['decision']}")
     return None
 

@@ -91,6 +91,7 @@ class ReactConfig(_Frozen):
     best_so_far: bool = False  # at exhaustion, before vanilla: the SQL that ran, or that runs and was not refused
     repeat_hint: bool = False  # a hint line after a repeated identical action
     forced_next: bool = False  # after an action that a gate blocked, the one that is due is forced
+    forced_checks: bool = False  # behind a query its validations and its run are forced, one after another
     skip_forced_calls: bool = False  # do not ask the model for an action that will be overridden
     auto_finish: bool = False  # no model call for ``finish`` after a successful run
     stop_at_action: bool = False  # the model stops behind its first complete action (the parser takes the last one)
@@ -385,6 +386,8 @@ PRESETS: dict[str, dict[str, Any]] = {  # controller -> the config that it start
             "stop_at_action": True,
             "history_order": "schema_first",
             **CHECKS,
+            "max_steps": 16,
+            "forced_checks": True,
             "sure": 0.8,
             "repair_samples": 5,
             "repair_views": 1,

@@ -197,27 +197,36 @@ def doubting(database: SqliteDatabase, replies: Sequence[str], likely: Mapping[i
 
 
 def test_a_query_that_the_model_held_for_unlikely_is_voted_on_once(database: SqliteDatabase) -> None:
-    replies = [*LOOP, WRONG, *CHECKS, RIGHT, RIGHT, *CHECKS]  # a view's greedy answer and a sampled one
-    episode = doubting(database, replies, {1: -1.0, 5: -1.0, 6: -1.0})
+    replies = [*LOOP, WRONG, RIGHT, RIGHT]  # a view's greedy answer and a sampled one
+    episode = doubting(database, replies, {1: -1.0, 2: -1.0, 3: -1.0})
     assert (episode.sql, episode.finish, refusals(episode)) == (RIGHT, "finish", [("verifier", WRONG)])
     assert episode.flags["repair_views"] == 1, "the repair is unlikely as well, and stands"
 
 
 def test_a_query_that_the_model_is_sure_of_stands(database: SqliteDatabase) -> None:
-    episode = doubting(database, [*LOOP, RIGHT, *CHECKS], {1: -0.1})
+    episode = doubting(database, [*LOOP, RIGHT], {1: -0.1})
     assert (episode.sql, refusals(episode)) == (RIGHT, [])
-    unknown = doubting(database, [*LOOP, RIGHT, *CHECKS], {})
+    unknown = doubting(database, [*LOOP, RIGHT], {})
     assert (unknown.sql, refusals(unknown)) == (RIGHT, []), "a server that tells no probabilities"
 
 
 def test_a_doubted_query_that_is_still_the_likeliest_is_kept(database: SqliteDatabase) -> None:
-    replies = [*LOOP, RIGHT, *CHECKS, WRONG, OTHER, *CHECKS]
-    episode = doubting(database, replies, {1: -1.0, 5: -4.0, 6: -5.0})
+    replies = [*LOOP, RIGHT, WRONG, OTHER]
+    episode = doubting(database, replies, {1: -1.0, 2: -4.0, 3: -5.0})
     assert (episode.sql, episode.finish) == (RIGHT, "finish")
 
 
 def test_a_suspicious_query_is_doubted_however_sure_the_model_is(database: SqliteDatabase) -> None:
     nowhere = "SELECT COUNT(*) FROM orders WHERE status = 'zzz';"  # no cell holds it
-    replies = [*LOOP, nowhere, *CHECKS, RIGHT, RIGHT, *CHECKS]
-    episode = doubting(database, replies, {1: 0.0, 5: -0.5, 6: -0.5})
+    replies = [*LOOP, nowhere, RIGHT, RIGHT]
+    episode = doubting(database, replies, {1: 0.0, 2: -0.5, 3: -0.5})
     assert episode.sql == RIGHT and refusals(episode)[0][0] == "verifier"
+
+
+def test_checks_behind_a_query_ask_no_model_until_one_refuses(database: SqliteDatabase) -> None:
+    sure = doubting(database, [*LOOP, RIGHT], {1: 0.0})
+    assert [call["kind"] for call in sure.calls] == ["act", "sql"]
+    done = [record["action"] for record in sure.trace if "action" in record]
+    assert done == ["extract_constraints", "generate_sql", "validate_sql", "validate_constraints", "run_sql", "finish"]
+    unrepaired = doubting(database, [*LOOP, FAILS, *LOOP, RIGHT], {3: 0.0}, repair=False)
+    assert unrepaired.sql == RIGHT and [call["kind"] for call in unrepaired.calls] == ["act", "sql", "act", "sql"]
