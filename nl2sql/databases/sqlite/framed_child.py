@@ -58,9 +58,12 @@ class FramedChild:
         time_left = _TimeLeft(self.process.pid, seconds, patience)
         payload = _encoded(request)
         self.socket.settimeout(seconds)
-        self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
-        size = int.from_bytes(self._receive(8, time_left), "big")
-        reply = DECODER.decode(self._receive(size, time_left).decode())
+        try:
+            self.socket.sendall(len(payload).to_bytes(8, "big") + payload)
+            size = int.from_bytes(self._receive(8, time_left), "big")
+            reply = DECODER.decode(self._receive(size, time_left).decode())
+        except ConnectionError:  # reset, where the process had not read all of the request
+            raise ConnectionError(self._last_words()) from None
         assert isinstance(reply, dict), reply
         return reply
 
@@ -89,7 +92,7 @@ class FramedChild:
                 time_left.extend()
                 continue
             if not piece:
-                raise ConnectionError(self._last_words())
+                raise ConnectionResetError
             data += piece
         return bytes(data)
 

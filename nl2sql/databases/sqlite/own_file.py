@@ -39,7 +39,7 @@ def write_ahead(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > ends:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > ends:
                 raise
         time.sleep(0.01)
 

@@ -11,13 +11,14 @@ Runs as a child too (``main``).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
+import re
 import signal
 import sqlite3
 from functools import lru_cache
 
-from nl2sql.databases.schema import introspect
-from nl2sql.databases.sqlite.content import content_hash
+from nl2sql.databases.schema import introspect, quote_always
 from nl2sql.databases.sqlite.framed_child import PATIENCE, Children, reply, requests
 from nl2sql.databases.sqlite.worker import restrict_process
 
@@ -42,7 +43,7 @@ def vet(uri: str, version: str) -> None:
 
 
 def content_digest(uri: str, size: int) -> str:
-    """SHA-256 (hex) of schema and rows (``content.content_hash``). Raises sqlite3.Error with one line."""
+    """SHA-256 (hex) of schema and rows (``content_hash``). Raises sqlite3.Error with one line."""
     seconds = rows_deadline(size)
     return _ask({"what": "digest", "uri": uri}, seconds, "its rows were not read")
 
@@ -115,3 +116,31 @@ def bound(connection: sqlite3.Connection) -> None:
         raise Unreadable(f"it has {count} tables and views; at most {MAX_TABLES} are read")
     if chars > MAX_SCHEMA_CHARS:
         raise Unreadable(f"its schema has {chars:.0f} characters; at most {MAX_SCHEMA_CHARS} are read")
+
+
+def content_hash(connection: sqlite3.Connection) -> str:
+    """The hash of schema and rows, as ``fingerprint_sqlite`` gives it. Generated columns follow from the others."""
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+    schema = introspect(connection)
+    texts = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+    views = sorted((name, " ".join((sql or "").split())) for kind, name, sql in texts if kind == "view")
+    collations = sorted((name, re.findall(r"(?i)\bCOLLATE\W+(\w+)", sql or "")) for _, name, sql in texts)
+    total = hashlib.sha256(repr((schema, views, collations)).encode("utf-8", "surrogateescape"))
+    for table in schema.tables:
+        if table.is_view:
+            continue
+        count = rows = 0
+        for row in connection.execute(f"SELECT {_stored(connection, table.name)} FROM {quote_always(table.name)}"):
+            digest = hashlib.sha256(repr(row).encode("utf-8", "surrogateescape")).digest()
+            rows = (rows + int.from_bytes(digest, "big")) % 2**256
+            count += 1
+        total.update(f"{table.name}:{count}:{rows:064x}\n".encode("utf-8", "surrogateescape"))
+    return total.hexdigest()
+
+
+def _stored(connection: sqlite3.Connection, table: str) -> str:
+    """The columns to read: all of them, but for those that SQLite computes, which could be of any size."""
+    rows = connection.execute("SELECT name, hidden FROM pragma_table_xinfo(?)", (table,)).fetchall()
+    if not any(hidden in (2, 3) for _, hidden in rows):
+        return "*"
+    return ", ".join(quote_always(name) for name, hidden in rows if not hidden) or "NULL"
