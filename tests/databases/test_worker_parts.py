@@ -20,7 +20,7 @@ from nl2sql.databases.sqlite.limits import check_bounds, reported, run_result, s
 from nl2sql.databases.sqlite.process import DECODER
 from nl2sql.databases.sqlite.sandbox import ENCODER, Rejected, Sandbox, bounded_text, single_statement
 from nl2sql.databases.sqlite.worker import OpenDatabases, answer_statement, small_file
-from nl2sql.databases.sqlite.worker_batch import ORDERED, ROWS, ROWS_IF_WRONG, Batch
+from nl2sql.databases.sqlite.worker_batch import ORDERED, ROWS, ROWS_IF_WRONG, Batch, Result, verdict_by_equality
 from nl2sql.errors import UsageError
 from nl2sql.machine import MAX_TIMEOUT_S
 
@@ -87,6 +87,7 @@ PAIRS = [  # gold, prediction, flags, mode; the verdict, and which rows (gold's,
     ("", A, ROWS, "bag", 1, "p"),  # no gold, no prediction: executed alone
     (A, "", ROWS, "bag", 1, "g"),
     (A, "", 0, "bag", 1, ""),
+    (A, "", ORDERED, "bag", 1, ""),  # whose rows nobody asked for
     (WRONG, "", ROWS, "bag", 1, ""),
 ]  # fmt: skip
 
@@ -149,6 +150,12 @@ def test_a_pair_has_the_verdict_that_equality_gives_it(
         assert news(turned)[0] == verdicts
     if "g" in sent and gold == A:
         assert rows[0, pair[0]] == [["a"], [[1], [2], [3]], False]
+
+
+def test_results_of_hundreds_of_rows_are_equal_as_bags() -> None:
+    gold, turned = (Result(["a"], [(n,) for n in order], False, 0.0) for order in (range(300), range(299, -1, -1)))
+    assert [verdict_by_equality(gold, turned, ordered, "bag") for ordered in (False, True)] == [1, None]
+    assert verdict_by_equality(gold, Result(["a"], gold.rows[1:], False, 0.0), False, "bag") == 0
 
 
 def test_a_batch_runs_each_statement_once_a_file_and_leaves_out_what_is_decided(tmp_path: Path) -> None:
