@@ -168,9 +168,10 @@ def test_a_server_s_catalogue_and_rows_are_read(dialect: str, engine: Callable[[
     assert list(adapter.query("SELECT 7", 5.0, False)[1]) == [(7,)], "on a new connection"
 
 
-def test_an_address_of_mysql_has_no_options_but_its_socket() -> None:
+@pytest.mark.parametrize("options", ["socket=/s&ssl=1&charset=", "ssl="])
+def test_an_address_of_mysql_has_no_options_but_its_socket(options: str) -> None:
     with pytest.raises(Refused, match="the address has the option 'ssl'; the only one is socket=PATH"):
-        ADAPTERS["mysql"]("mysql://me@h/x?socket=/s&ssl=1&charset=", "")
+        ADAPTERS["mysql"](f"mysql://me@h/x?{options}", "")
 
 
 def test_clickhouse_is_read_only_within_the_bounds_of_the_page(tmp_path: Path) -> None:
