@@ -1,14 +1,13 @@
 """What the batching engine buys: episodes per minute against simpler ways to compute the same tokens.
 
-    NL2SQL_BENCHMARKS=... python scripts/bench_engine.py [--json] [--questions 24] [--dtype bfloat16] [--growth FILE]
+    NL2SQL_BENCHMARKS=... python scripts/bench_engine.py [--json] [--questions 24] [--dtype bfloat16]
 
 First the loop is recorded on --questions questions (preset react, and once for each switch that makes it cheaper);
 then one recording is replayed by every variant, same model, same dtype, same prompts, same number of new tokens:
 (a) *naive*: one call at a time, the whole prompt read again, ``model.generate``, (b) *static*: left-padded batches,
 nothing reused; these on --naive-episodes and --static-episodes of the episodes only (they are slow), (c) the engine,
 with and without drafts. *floor*: the measured forward cost of exactly the unique tokens at the best batch size. Only
-ratios within one run mean anything. --growth measures cost against the number of episodes, of steps, and the size of
-the schema instead, and draws it.
+ratios within one run mean anything.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from engine_bench import growth, variants
+from engine_bench import variants
 from engine_bench.transcripts import Recording, record
 
 from nl2sql.machine import cache_dir
@@ -146,13 +145,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--transcripts", default=str(cache_dir("bench") / "transcripts"), help="where recordings are kept"
     )
-    parser.add_argument("--growth", metavar="FILE.png", help="measure growth instead, and draw it here")
     parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    if args.growth:
-        growth.run(args)
-        sys.exit()
-    return args
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

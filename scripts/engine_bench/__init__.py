@@ -1,1 +1,1 @@
-"""The parts of scripts/bench_engine.py: recorded transcripts, the variants that replay them, the floor, growth."""
+"""The parts of scripts/bench_engine.py: recorded transcripts, the variants that replay them, the floor."""

@@ -23,6 +23,7 @@ from nl2sql.agents.grammars.plain_select import plain_grammar
 from nl2sql.agents.grammars.select import action_grammar, select_grammar
 from nl2sql.agents.react import react_sql
 from nl2sql.agents.turns import parse_action
+from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import load_config
 from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.databases.sqlite.database import SqliteDatabase
@@ -129,6 +130,13 @@ def test_whatever_is_written_parses_to_a_known_tool(constrainer: Constrainer, se
 @pytest.mark.parametrize(("verdict", "text"), CASES)
 def test_the_select_grammar(constrainer: Constrainer, verdict: str, text: str) -> None:
     assert accepts(constrainer, select_grammar(SCHEMA), text) is (verdict == "yes")
+
+
+def test_packaged_golds_are_accepted(constrainer: Constrainer) -> None:
+    benchmark = load_benchmark("packaged", split="quick")
+    for question in benchmark.questions[::4]:
+        grammar = select_grammar(benchmark.database(question.db_id).schema(), "")
+        assert accepts(constrainer, grammar, " ".join(question.gold[0].split())), question.gold[0]
 
 
 @pytest.mark.parametrize(
