@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nl2sql.agents.context import linking
-from nl2sql.agents.context.linking import link_schema, rank_tables, stem
+from nl2sql.agents.context.linking import link_schema, rank_tables
 from nl2sql.databases.schema import Column, ForeignKey, Schema, Table
-from nl2sql.sql.words import words
+from nl2sql.sql.words import stem, words
 
 CASES = Path(__file__).parents[1] / "fixtures" / "linking_cases.tsv"
 
@@ -129,6 +129,7 @@ def test_identifiers_are_taken_apart(text: str, expected: list[str]) -> None:
     [
         ("cities", "city"), ("classes", "class"), ("boxes", "box"), ("courses", "course"), ("enrolled", "enrollments"),
         ("teaches", "teachers"), ("organization", "organisations"), ("booked", "bookings"), ("addresses", "address"),
+        ("movies", "movie"),
     ],
 )  # fmt: skip
 def test_forms_of_a_word_share_a_stem(left: str, right: str) -> None:

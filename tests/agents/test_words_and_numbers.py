@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from nl2sql.agents.checks.constraints.shape import name_words, singular
+from nl2sql.agents.checks.constraints import intent_constraints
+from nl2sql.agents.checks.constraints.shape import name_words
 from nl2sql.agents.checks.logistic import LEAST, logistic
 from nl2sql.agents.checks.numbers import SCALES, WORDS, as_digits
-from nl2sql.agents.checks.projection import _singular, enumerated_fields
+from nl2sql.agents.checks.projection import enumerated_fields
 from nl2sql.agents.checks.verifier import SHOWN_ROWS, packaged_weights, probability_right, signals
+from nl2sql.agents.context.linking import link_schema
+from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.interfaces import RunResult
+from nl2sql.sql.words import is_plural, singular
 
 DIGITS = {
     "the top twenty-five of 1,000": "the top 25 of 1000",
@@ -23,22 +28,25 @@ DIGITS = {
     "1,00 and 1234,567 and 1,2345 and 0.1,234": "1,00 and 1234,567 and 1,2345 and 0.1,234",
     "ninetyfold": "ninetyfold",
 }
-SINGULAR = {  # word -> for an identifier, for a question's field; where they differ, the second is more careful
-    "cities": ("city", "city"),
-    "ties": ("tie", "tie"),
-    "boxes": ("box", "box"),
-    "classes": ("class", "class"),
-    "matches": ("match", "match"),
-    "dishes": ("dish", "dish"),
-    "quizzes": ("quizz", "quizze"),
-    "axes": ("axe", "axe"),
-    "names": ("name", "name"),
-    "ids": ("ids", "id"),
-    "class": ("class", "class"),
-    "status": ("statu", "status"),
-    "is": ("is", "is"),
-    "gas": ("gas", "ga"),
-    "bases": ("bas", "base"),
+SINGULAR = {  # what one and many share; it need not be a word
+    "cities": "city",
+    "movies": "movy",
+    "movie": "movy",
+    "ties": "tie",
+    "boxes": "box",
+    "classes": "class",
+    "addresses": "address",
+    "matches": "match",
+    "dishes": "dish",
+    "quizzes": "quizze",
+    "axes": "axe",
+    "names": "name",
+    "ids": "id",
+    "class": "class",
+    "status": "status",
+    "is": "is",
+    "gas": "ga",
+    "bases": "base",
 }
 FIELDS = [  # question -> fields in their order, and whether that is all that it asks for
     ("Show the name, age and city of the members.", [{"name"}, {"age"}, {"city"}], True),
@@ -71,8 +79,18 @@ def test_words_are_the_numbers_that_they_name() -> None:
 
 
 @pytest.mark.parametrize(("word", "alone"), SINGULAR.items())
-def test_the_singular_of_a_word(word: str, alone: tuple[str, str]) -> None:
-    assert (singular(word), _singular(word)) == alone
+def test_the_singular_of_a_word(word: str, alone: str) -> None:
+    assert singular(word) == alone and is_plural(word) == (word != alone and word != "movie")
+
+
+@pytest.mark.parametrize(("many", "one"), [("movies", "movie"), ("cities", "city"), ("addresses", "address")])
+def test_a_table_is_found_by_the_word_for_many_of_its_rows(many: str, one: str) -> None:
+    schema = Schema((Table("person", (Column("name"),)), Table(one, (Column("year"),))))
+    for name, word in ((one, many), (many, one)):
+        named = replace(schema, tables=(schema.tables[0], Table(name, (Column("year"),))))
+        assert [table.name for table in link_schema(f"Which {word} are old?", named, 1).tables] == [name]
+    matched, why = intent_constraints(f"How many different {many} are there?", f"SELECT count(*) FROM {one}")
+    assert matched, why
 
 
 def test_the_words_of_an_identifier_come_with_their_singulars() -> None:

@@ -18,7 +18,7 @@ from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
 from nl2sql.sql.text import Tree, edited, parse, tokens, top_level
-from nl2sql.sql.words import words
+from nl2sql.sql.words import singular, words
 
 _LEAD = re.compile(
     r"\b(?:show|list|give|find|return|display|report|retrieve|get|print|provide|select|fetch|tell|output|state"
@@ -135,19 +135,11 @@ def _field_words(phrase: str) -> frozenset[str]:
 
 
 def _text_words(text: str) -> list[str]:
-    return [_singular(word) for word in words(text.lower())]
+    return [singular(word) for word in words(text.lower())]
 
 
 def _name_words(name: str) -> list[str]:
-    return [_singular(word) for word in words(name)]
-
-
-def _singular(word: str) -> str:
-    if len(word) > 4 and word.endswith("ies"):
-        return word[:-3] + "y"
-    if len(word) > 4 and word.endswith(("sses", "xes", "ches", "shes")):
-        return word[:-2]
-    return word[:-1] if len(word) > 2 and word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
+    return [singular(word) for word in words(name)]
 
 
 def _uses_ordinals(tree: exp.Select) -> bool:

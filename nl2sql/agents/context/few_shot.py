@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.agents.context.linking import STOP_WORDS
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.config import Config, FewShotConfig
 from nl2sql.errors import Nl2SqlError, UsageError, one_line
@@ -31,7 +31,7 @@ from nl2sql.interfaces import Benchmark, Database, Question, content_key
 from nl2sql.machine import from_json
 from nl2sql.repair.embeddings import HashedNgrams, Vectors
 from nl2sql.sql.same import normalise_sql
-from nl2sql.sql.words import words
+from nl2sql.sql.words import stem, words
 
 EMBEDDER = HashedNgrams(512)
 EMBEDDED_AT_ONCE = 500  # so that the progress bar moves

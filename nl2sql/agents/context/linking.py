@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from nl2sql.databases.schema import Schema, Table, focus
-from nl2sql.sql.words import words
+from nl2sql.sql.words import stem, words
 
 NAME_WEIGHT = 3.0  # a word of the question in a table's name counts this many times one in a column's name
 COMPLETE_NAME = 1.5  # bonus for a table whose whole name is in the question
@@ -38,21 +38,6 @@ worst longest shortest oldest youngest latest earliest newest count number diffe
 order ordered sort sorted alphabetical alphabetically descending ascending top first last least most fewer greater less
 higher lower older younger after before since until than without together"""
 STRUCTURE = frozenset(_STRUCTURE.split())  # words that ask for a form of the query, and name nothing in a database
-_ENDINGS = (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("s", ""))
-_SUFFIXES = ("ations", "ation", "ings", "ing", "ments", "ment", "ers", "er", "ors", "or", "ed", "e")
-
-
-def stem(word: str) -> str:
-    """``word`` without its plural ending and one common suffix; at least three letters stay."""
-    for ending, instead in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 2 and not word.endswith(("ss", "us", "is")):
-            word = word[: len(word) - len(ending)] + instead
-            break
-    for suffix in _SUFFIXES:
-        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
-            word = word[: -len(suffix)]
-            break
-    return word.replace("z", "s")  # organization, organisation
 
 
 def similarity(left: str, right: str) -> float:

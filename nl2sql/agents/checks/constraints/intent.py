@@ -24,8 +24,8 @@ from nl2sql.agents.checks.constraints.evidence import (
     stores,
     stores_extreme,
 )
-from nl2sql.agents.checks.constraints.shape import QueryShape, name_words, read_shape, singular
-from nl2sql.sql.words import letter_words
+from nl2sql.agents.checks.constraints.shape import QueryShape, name_words, read_shape
+from nl2sql.sql.words import is_plural, letter_words, singular
 
 if TYPE_CHECKING:
     from nl2sql.databases.schema import Schema
@@ -86,7 +86,7 @@ def _answers_how_many(cues: Cues, shape: QueryShape) -> bool:
     """An aggregate or a stored count in the SELECT list, or a column called by the plural that was asked for."""
     if shape.projected_aggregates or projects_stored_count(shape):
         return True
-    plurals = {word for run in _noun_runs(cues, "count_asked") for word in run if singular(word) != word}
+    plurals = {word for run in _noun_runs(cues, "count_asked") for word in run if is_plural(word)}
     return any(plurals & name_words(use.name) for use in shape.projected)
 
 

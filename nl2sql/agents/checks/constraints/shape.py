@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nl2sql.sql.bounds import remember_short
-from nl2sql.sql.words import letter_words
+from nl2sql.sql.words import is_plural, letter_words, singular
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -29,15 +29,6 @@ def name_words(name: str) -> frozenset[str]:
     """The words inside an identifier: ``numFloors``, ``num_floors`` -> {"num", "floors"}, also their singulars."""
     plain = set(letter_words(name))
     return frozenset(plain | {singular(w) for w in plain})
-
-
-def singular(word: str) -> str:
-    """A crude singular: enough to compare a question's nouns with identifiers."""
-    if len(word) > 4 and word.endswith("ies"):
-        return word[:-3] + "y"
-    if len(word) > 4 and word.endswith(("ses", "xes", "ches", "shes", "zes")):
-        return word[:-2]
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
 @dataclass(frozen=True)
@@ -59,12 +50,14 @@ class ColumnUse:
     @property
     def identity(self) -> bool:
         """A column that names its row: a key, or called so (``name``, ``title``, the table's own name)."""
-        return self.unique or bool(self.words & _IDENTITY) or self.name.lower() in (self.table, singular(self.table))
+        name = self.name.lower()
+        called_so = name == self.table or (not is_plural(name) and singular(name) == singular(self.table))
+        return self.unique or bool(self.words & _IDENTITY) or called_so
 
     @property
     def plural(self) -> bool:
         """Named in the plural, as counts often are."""
-        return not self.identity and any(singular(w) != w for w in letter_words(self.name))
+        return not self.identity and any(map(is_plural, letter_words(self.name)))
 
     @property
     def id_like(self) -> bool:
