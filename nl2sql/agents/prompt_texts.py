@@ -140,35 +140,6 @@ ALTERNATIVE APPROACH:
 Please rewrite the SQL following these constraints.
 SQL:"""
 
-# Reflection: the question again, another way, after the same query came twice.
-RETRY_USER_PROMPT = """\
-Schema:
-{schema}
-
-{exemplar}{attempts}Question: {question}
-{constraints}Write a query that is different from those that failed.
-SQL:"""
-
-RETRY_EXEMPLAR = "This query runs on the database:\n"
-
-# Reflection with reflect.critique: the model's own opinion of a query that ran.
-CRITIQUE_SYSTEM_PROMPT = """\
-You review SQL queries. Reply OK when the query answers the question. Otherwise reply WRONG: and, in one sentence, what
-is wrong with it."""
-
-CRITIQUE_USER_PROMPT = """\
-Schema:
-{schema}
-
-Question: {question}
-
-Query:
-{sql}
-
-Its result: {result}
-
-OK or WRONG?"""
-
 # A query's question: how likely it is ranks candidates (candidates.choose question).
 QUESTION_USER_PROMPT = """\
 SQL query:
@@ -269,10 +240,6 @@ PROMPTS: dict[str, str] = {
     "repair_user": REPAIR_USER_PROMPT,
     "repair_blind_user": REPAIR_BLIND_USER_PROMPT,
     "repair_guided_user": REPAIR_GUIDED_USER_PROMPT,
-    "retry_user": RETRY_USER_PROMPT,
-    "retry_exemplar": RETRY_EXEMPLAR,
-    "critique_system": CRITIQUE_SYSTEM_PROMPT,
-    "critique_user": CRITIQUE_USER_PROMPT,
     "question_user": QUESTION_USER_PROMPT,
     "generate_followup_user": GENERATE_FOLLOWUP_USER_PROMPT,
     "resolve_system": RESOLVE_SYSTEM_PROMPT,

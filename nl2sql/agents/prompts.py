@@ -158,44 +158,6 @@ def failed_before(attempts: Sequence[tuple[str, str]]) -> str:
     return "".join(f"This failed before:\n{sql}\n" + (f"Error: {why}\n\n" if why else "\n") for sql, why in attempts)
 
 
-def retry_messages(
-    question: str,
-    schema: str,
-    constraints: Mapping[str, Any] | None,
-    attempts: Sequence[tuple[str, str]],
-    exemplar: str = "",
-    overrides: Mapping[str, str] | None = None,
-) -> list[dict[str, str]]:
-    """The question asked afresh, with what has failed (SQL, error) and perhaps a query that runs."""
-    shown = f"{prompt('retry_exemplar', overrides)}{exemplar}\n\n" if exemplar else ""
-    user = prompt(
-        "retry_user",
-        overrides,
-        schema=schema,
-        exemplar=shown,
-        attempts=failed_before(attempts),
-        question=question,
-        constraints=constraint_lines(constraints),
-    )
-    return [
-        {"role": "system", "content": prompt("generate_system", overrides)},
-        {"role": "user", "content": user},
-    ]
-
-
-def critique_messages(
-    question: str, schema: str, sql: str, result: str, overrides: Mapping[str, str] | None = None
-) -> list[dict[str, str]]:
-    """The messages behind a model-written critique of a query and its result."""
-    return [
-        {"role": "system", "content": prompt("critique_system", overrides)},
-        {
-            "role": "user",
-            "content": prompt("critique_user", overrides, schema=schema, question=question, sql=sql, result=result),
-        },
-    ]
-
-
 def question_messages(sql: str, overrides: Mapping[str, str] | None = None) -> list[dict[str, str]]:
     """The messages that a query's question follows: the query alone, without its schema."""
     return [{"role": "user", "content": prompt("question_user", overrides, sql=sql)}]

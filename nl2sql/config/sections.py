@@ -15,8 +15,8 @@ from nl2sql.machine import MAX_TIMEOUT_S
 
 PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
-    *("few_shot_example", "repair_user", "repair_blind_user", "repair_guided_user", "retry_user", "retry_exemplar"),
-    *("critique_system", "critique_user", "question_user", "generate_followup_user", "resolve_system", "resolve_user"),
+    *("few_shot_example", "repair_user", "repair_blind_user", "repair_guided_user", "question_user"),
+    *("generate_followup_user", "resolve_system", "resolve_user"),
     *("clarify", "talk", "vizql_system", "vizql_user", "vizql_example", "vizql_refine", "vizql_rules"),
 )
 COLDEST = 1e-6  # temperature: logits divided by less are no numbers any more
@@ -208,16 +208,6 @@ class ReflectConfig(_Frozen):
 
     max_iterations: int = Field(3, ge=1, le=100)  # generations, the first one among them
     refine_on: Literal["critical", "failure", "mismatch"] = "critical"  # each level includes those before it
-    different_strategy: bool = True  # after the same SQL again: another call instead of the same one
-    strategies: tuple[Literal["schema", "exemplar", "sample"], ...] = Field(
-        ("schema", "exemplar", "sample"), min_length=1
-    )  # in this order, with different_strategy
-    samples: int = Field(3, ge=1, le=64)  # candidates of strategy sample
-    temperature: float = Field(0.8, ge=COLDEST)  # of sampled candidates, the second candidate among them
-    top_p: float = Field(0.95, gt=0, le=1)  # of the same
-    critique: bool = False  # also ask the model what is wrong with a query that ran; an objection is retried
-    critique_tokens: int = Field(64, ge=1)  # of a critique
-    second_candidate: bool = False  # one more, sampled query, whose agreement is part of the quality score
     slow_s: float = Field(5.0, gt=0)  # a query that takes longer is reported as slow
 
 

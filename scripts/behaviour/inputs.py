@@ -13,7 +13,7 @@ from typing import Any
 
 from behaviour.parts import WEIGHTS
 from behaviour.predictions import spoiled
-from behaviour.replies import FAILING, KINDS, PLUS, REACT, REFLECT, REFLECT_FULL, native, variant
+from behaviour.replies import FAILING, KINDS, PLUS, REACT, REFLECT, native, variant
 from nl2sql.machine import cache_dir
 
 
@@ -79,10 +79,9 @@ def _transcripts(repo: Path, folder: Path) -> None:
 def _scripts(folder: Path, items: list[dict[str, Any]]) -> None:
     """Replies for every packaged question of the split quick, and predictions for them."""
     by_db = _by_db(items)
-    react, plus, reflect, full = (_rows(text) for text in (REACT, PLUS, REFLECT, REFLECT_FULL))
+    react, plus, reflect = (_rows(text) for text in (REACT, PLUS, REFLECT))
     plain: dict[str, Any] = {}
     natives: dict[str, Any] = {}
-    fulls: dict[str, Any] = {}
     predictions = []
     for i, item in enumerate(item for item in items if item["split"] == "quick"):
         gold, other = item["query"], random.Random(item["id"]).choice(by_db[item["db_id"]])
@@ -101,7 +100,6 @@ def _scripts(folder: Path, items: list[dict[str, Any]]) -> None:
             "my_loop": say([turned[2], "gold"]),
         }
         natives[item["question"]] = {"*": [native(reply) for reply in say(react[i % len(react)])]}
-        fulls[item["question"]] = {"*": say([*full[i % len(full)], "ok", "ok"])}
         sql = variant((KINDS + FAILING)[i % 20], gold, other)
         predictions.append({"id": item["id"], "sql": sql})
     _script(folder / "scripts.json", plain)
@@ -110,7 +108,6 @@ def _scripts(folder: Path, items: list[dict[str, Any]]) -> None:
     _script(folder / "scripts_window_800.json", plain, context_window=800)
     _script(folder / "scripts_loop.json", {question: _opened(kinds["my_loop"]) for question, kinds in plain.items()})
     _script(folder / "scripts_native.json", natives)
-    _script(folder / "scripts_reflect_full.json", fulls)
     _lines(folder / "packaged_quick.jsonl", predictions)
 
 

@@ -97,20 +97,6 @@ wrong gold
 limit
 """
 
-REFLECT_FULL = """
-gold ok gold
-gold no star ok wrong
-badcol gold ok star
-star no gold ok
-wrong no wrong no gold ok gold gold gold
-prose gold ok fenced
-gold hm overflow
-nothing no gold ok gold ok
-badcol badcol badcol badcol gold ok star
-overflow syntax gold ok gold
-limit no gold ok gold
-star gold ok gold ok gold
-"""
 
 KINDS = ["gold", "badcol", "star", "prose", "fenced", "syntax", "overflow", "upper", "wrong", "gold", "limit", "multi"]
 FAILING = ["badcol", "syntax", "badtable", "prose", "overflow", "typotable", "typocolumn", "write"]

@@ -11,7 +11,6 @@ from nl2sql.agents.state_graph import as_node, check_langgraph
 from nl2sql.agents.task import State
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.graph.state import CompiledStateGraph
 
 # LangGraph counts the nodes that it visits, and ends an episode at a limit: these are the most of one in order.
@@ -26,12 +25,8 @@ def recursion_limit(max_iterations: int) -> int:
 
 @functools.cache
 def compiled() -> CompiledStateGraph[Any, Any, Any, Any]:
-    """The graph without checkpoints, built once; any number of threads may run it at once."""
-    return build_graph()
-
-
-def build_graph(checkpointer: BaseCheckpointSaver[str] | None = None) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """The compiled graph. Raises UsageError where LangGraph is not installed."""
+    """The graph, built once; any number of threads may run it at once. Raises UsageError where LangGraph is not
+    installed."""
     check_installed()
     from langgraph.graph import END, START, StateGraph
 
@@ -45,7 +40,7 @@ def build_graph(checkpointer: BaseCheckpointSaver[str] | None = None) -> Compile
     graph.add_edge("generate_sql", "plan")
     graph.add_conditional_edges("reflect", nodes.should_refine, {"refine": "plan", "complete": "complete"})
     graph.add_edge("complete", END)
-    return graph.compile(checkpointer=checkpointer)
+    return graph.compile()
 
 
 def check_installed() -> None:

@@ -60,7 +60,6 @@ def judge_attempt(
     refine_on: RefineOn = "critical",
     slow_s: float = 5.0,
     repeats: int | None = None,
-    objection: str = "",
 ) -> Judgement:
     """Reflect on one attempt. Never raises for what is in its arguments; calls no model, touches no database.
 
@@ -71,7 +70,6 @@ def judge_attempt(
             that ran but is a ``mismatch``: it lacks what the question asks for.
         slow_s: a query that takes longer is reported as slow.
         repeats: the earlier attempt that was the same SQL.
-        objection: what a model-written critique has against a query that ran.
     """
     executed, checked = execution or {}, validation or {}
     issues = [] if repeats is None else [f"the same SQL as attempt {repeats}"]
@@ -80,20 +78,17 @@ def judge_attempt(
     mismatch = "" if checked.get("is_valid", True) else str(checked.get("reason") or "not valid")
     if mismatch:
         issues.append(f"Query lacks what the question asks for: {one_line(mismatch, MAX_ISSUE)}")
-    if objection:
-        issues.append(f"Critique: {one_line(objection, MAX_ISSUE)}")
     if validation is not None and not checked.get("has_results"):
         issues.append("Query returned no results")
     if (seconds := executed.get("seconds") or 0.0) > slow_s:
         issues.append(f"Query took {seconds:.1f} s")
     if executed.get("truncated"):
         issues.append("Query returned more rows than are kept")
-    refine = bool(objection) or (bool(mismatch) and refine_on == "mismatch")
+    refine = bool(mismatch) and refine_on == "mismatch"
     reasoning = "SQL runs, but does not answer the question" if refine else "SQL quality acceptable"
     result = ReflectionResult(is_acceptable=not refine, should_refine=refine, issues=issues, reasoning=reasoning)
-    said = [text for text in (mismatch, objection) if text]
     advice = _advice(mismatch, sql, dialect, version, schema) if mismatch else []
-    return Judgement(result, error="; ".join(said), suggestions=[*advice, *([objection] if objection else [])])
+    return Judgement(result, error=mismatch, suggestions=advice)
 
 
 def _failed(

@@ -6,7 +6,6 @@ in the loop) and returns an update. Nodes do not know LangGraph; ``graph.py`` do
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -16,17 +15,13 @@ from nl2sql.agents.react import after_candidate
 from nl2sql.agents.reflection.judge import judge_attempt
 from nl2sql.agents.reflection.quality import quality_parts, quality_score
 from nl2sql.agents.reflection.state import ReflectState
-from nl2sql.agents.reflection.strategies import STRATEGIES, by_strategy, distinct_attempts, next_strategy
-from nl2sql.agents.task import State, Task, guard
+from nl2sql.agents.task import State, Task
 from nl2sql.agents.turns import failed
-from nl2sql.agents.voting import agreement
-from nl2sql.interfaces import Sampling
 from nl2sql.repair.dry_run import engine_version
 from nl2sql.sql.same import same_sql
 
 Update: TypeAlias = dict[str, Any]
 Step: TypeAlias = Callable[[ReflectState, State], Update]
-OBJECTION = re.compile(r"[*_\s]*WRONG\b[*_:.,;\s-]*(.*)", re.IGNORECASE | re.DOTALL)  # "**WRONG** - it lists cities"
 EMPTY_ATTEMPT: Update = {"sql_query": None, "execution_result": None, "validation_result": None}
 ORDER = (  # what is missing -> what fills it
     ("schema", "get_schema"),
@@ -116,19 +111,19 @@ TOOL_STEPS: dict[str, Step] = {
 
 
 def generate_sql(state: ReflectState, work: State) -> Update:
-    """One generation: the question, a repair that is told what failed, or another strategy; then the guardrails.
+    """One generation: the question, or a repair that is told what failed; then the guardrails.
 
     What the guardrails reject is a failed attempt like any other. The reflection on the attempt before ends here.
     """
-    strategy, attempts = state["strategy"], state["attempts"]
-    action = "repair_sql" if strategy == "repair" else "generate_sql"
+    attempts = state["attempts"]
+    action = "repair_sql" if attempts else "generate_sql"
     if attempts:
         work.last_sql = attempts[-1]["sql"] or None
         work.last_error = work.pending_repair_error = told(state, work.task)
-    raw = by_strategy(state, work) if strategy in STRATEGIES else str(dispatch(work, action, {}))
+    raw = str(dispatch(work, action, {}))
     step = next_step(work)
     observation = after_candidate(work, step, action, raw)
-    work.record({"step": step, "action": action, "args": {"strategy": strategy}, "observation": observation})
+    work.record({"step": step, "action": action, "args": {}, "observation": observation})
     update: Update = {
         **EMPTY_ATTEMPT,
         "sql_query": observation.get("sql", ""),
@@ -147,7 +142,10 @@ def generate_sql(state: ReflectState, work: State) -> Update:
 def told(state: ReflectState, task: Task) -> str:
     """The last attempt's error; at guidance ``error`` with the failures before it, which higher levels show anyway."""
     last = state["attempts"][-1]
-    before = [attempt for attempt in distinct_attempts(state["attempts"]) if not same_sql(attempt["sql"], last["sql"])]
+    before: list[dict[str, Any]] = []
+    for attempt in state["attempts"]:
+        if not any(same_sql(attempt["sql"], other["sql"]) for other in (last, *before)):
+            before.append(attempt)
     if task.config.repair.guidance != "error" or not before:
         return str(last["error"])
     earlier = prompts.failed_before([(a["sql"], a["error"][: repairing.MAX_ERROR]) for a in before])
@@ -178,18 +176,12 @@ def reflect(state: ReflectState, work: State) -> Update:
         refine_on=config.refine_on,
         slow_s=config.slow_s,
         repeats=twin,
-        objection=critique(work, sql, execution) if ran and config.critique else "",
     )
-    second = state["second_sql"]
-    if ran and config.second_candidate and second is None:
-        second = second_candidate(work)
-    agrees = same_rows(task, sql, second) if ran and second is not None else None
-    parts = quality_parts(task.question.text, execution, validation or {}, agrees)
+    parts = quality_parts(task.question.text, execution, validation or {})
     score = quality_score(parts)
     refine = judged.result["should_refine"] and state["iteration"] < state["max_iterations"]
     attempt = {
         "iteration": state["iteration"],
-        "strategy": state["strategy"],
         "sql": sql,
         "raw_sql": state["raw_sql"] or "",
         "rejected": not state["sql_query"],
@@ -197,16 +189,12 @@ def reflect(state: ReflectState, work: State) -> Update:
         "error": judged.error,
         "quality_score": score,
     }
-    strategy = "repair"
-    if twin is not None and config.different_strategy:
-        strategy = next_strategy([*state["attempts"], attempt], config.strategies)
     observation = {
         "reflection_result": judged.result,
         "quality_score": score,
         "quality_parts": parts,
         "suggestions": judged.suggestions,
         "severity": judged.severity,
-        "next_strategy": strategy if refine else None,
     }
     if refine and ran:
         work.refuse(next_step(work), "reflection", sql, judged.error)
@@ -219,36 +207,9 @@ def reflect(state: ReflectState, work: State) -> Update:
         "quality_score": score,
         "quality_parts": parts,
         "suggestions": judged.suggestions,
-        "second_sql": second,
         "attempts": [attempt],
     }
-    return update | ({**EMPTY_ATTEMPT, "strategy": strategy} if refine else {})
-
-
-def critique(work: State, sql: str, execution: Mapping[str, Any]) -> str:
-    """The model's objection to a query that ran; "" for nothing, and for an answer that is neither OK nor WRONG."""
-    task = work.task
-    shown = {name: execution.get(name) for name in ("columns", "rows", "row_count")}
-    shown["rows"] = list(shown["rows"] or ())[:5]
-    result = prompts.observation_text(shown)
-    messages = prompts.critique_messages(task.nlq, task.schema_text_focus, sql, result, task.config.prompts)
-    tokens = task.config.reflect.critique_tokens
-    said = task.ask_many(messages, "critique", max_new_tokens=tokens, n=1, sampling=None)[0].text.strip()
-    wrong = OBJECTION.match(said)
-    return (wrong[1].strip() or "the query does not answer the question") if wrong else ""
-
-
-def second_candidate(work: State) -> str:
-    """One sampled query for the same question, through the guardrails; "" when they reject it."""
-    task, config = work.task, work.task.config.reflect
-    sampling = Sampling(config.temperature, config.top_p)
-    raw = task.write_sql(task.sql_messages(work.constraints), task.config.react.max_new_tokens, sampling=sampling)[0]
-    return guard(task, raw, enabled=task.config.react.guardrails)[0]
-
-
-def same_rows(task: Task, sql: str, other: str) -> bool:
-    """Whether both queries run and give the same rows, as multisets."""
-    return agreement([task.result_of(sql), task.result_of(other)])[0] == 2
+    return update | (EMPTY_ATTEMPT if refine else {})
 
 
 # ------------------------------------------------------------------------------------------------------ complete
@@ -263,15 +224,11 @@ def complete(state: ReflectState, work: State) -> Update:
 
 
 def ending(state: ReflectState) -> tuple[str, str]:
-    """The end of the episode, and its SQL: the accepted attempt; else the best that ran; else the last. A query that
-    ran, and on which the reflection itself failed, comes before those that were refused."""
+    """The end of the episode, and its SQL: the accepted attempt; else the best that ran; else the last."""
     accepted = (state["reflection_result"] or {}).get("is_acceptable") is True
-    unjudged = state["reflection_result"] is None and (state["execution_result"] or {}).get("success") is True
     usable = [attempt for attempt in state["attempts"] if not attempt["rejected"]]
     ran = [attempt for attempt in usable if attempt["success"]]
-    if unjudged:
-        finish, sql = "last_sql", state["sql_query"] or ""
-    elif accepted and usable:
+    if accepted and usable:
         finish, sql = "finish", usable[-1]["sql"]
     elif ran:
         best = max(ran, key=lambda attempt: (attempt["quality_score"], attempt["iteration"]))

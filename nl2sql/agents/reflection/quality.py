@@ -10,7 +10,6 @@ executes             40  the query ran; a query that did not scores 0, whatever 
 constraints          25  it has the structure that the question asks for (the constraint and the intent gate)
 projection           15  it has as many columns as the question enumerates; missing where it enumerates none
 non_empty            10  it has rows
-agreement            10  a second, sampled candidate has the same rows; missing unless one was asked for
 ===============  ======  ==================================================================================
 
 The score is the share of the weights of the parts that could be told. It chooses between attempts that both ran, and is
@@ -24,13 +23,11 @@ from typing import Any
 
 from nl2sql.agents.checks.projection import enumerated_fields
 
-WEIGHTS = {"executes": 40, "constraints": 25, "projection": 15, "non_empty": 10, "agreement": 10}
+WEIGHTS = {"executes": 40, "constraints": 25, "projection": 15, "non_empty": 10}
 
 
-def quality_parts(
-    question: str, execution: Mapping[str, Any], validation: Mapping[str, Any], agrees: bool | None = None
-) -> dict[str, bool]:
-    """The parts that can be told of an attempt. ``agrees``: whether the second candidate did; None without one."""
+def quality_parts(question: str, execution: Mapping[str, Any], validation: Mapping[str, Any]) -> dict[str, bool]:
+    """The parts that can be told of an attempt."""
     if not execution.get("success"):
         return {"executes": False}
     parts = {"executes": True, "constraints": validation.get("is_valid") is True}
@@ -40,8 +37,6 @@ def quality_parts(
         columns = len(execution.get("columns") or ())
         parts["projection"] = columns == len(fields) if closed else columns >= len(fields)
     parts["non_empty"] = bool(validation.get("has_results"))
-    if agrees is not None:
-        parts["agreement"] = agrees
     return parts
 
 

@@ -16,7 +16,6 @@ class ReflectState(TypedDict):
     """The graph's state; every value is JSON-serialisable but for blobs among the rows."""
 
     question: str  # with its evidence
-    database: str  # its fingerprint, where checkpoints are kept; else ""
     schema: str | None  # the schema text that the model is shown
     constraints: dict[str, Any] | None  # of the question
     sql_query: str | None  # None: to be generated; "": the guardrails rejected what came
@@ -28,8 +27,6 @@ class ReflectState(TypedDict):
     quality_score: int | None
     quality_parts: dict[str, bool]
     suggestions: list[str]  # for the next generation
-    strategy: str  # of the next generation: generate, repair, or one of strategies.STRATEGIES
-    second_sql: str | None  # the second candidate, asked for at most once
     iteration: int  # generations so far
     max_iterations: int
     next_action: str
@@ -51,7 +48,6 @@ class Context:
 def initial_state(question: str, max_iterations: int) -> ReflectState:
     return ReflectState(
         question=question,
-        database="",
         schema=None,
         constraints=None,
         sql_query=None,
@@ -63,8 +59,6 @@ def initial_state(question: str, max_iterations: int) -> ReflectState:
         quality_score=None,
         quality_parts={},
         suggestions=[],
-        strategy="generate",
-        second_sql=None,
         iteration=0,
         max_iterations=max_iterations,
         next_action="",

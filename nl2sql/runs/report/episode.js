@@ -194,8 +194,7 @@ function drawAttempts(episode) {
 function reflection(seen) {
   if (typeof seen === "string") return seen; // cut, because it is long
   const parts = Object.entries(seen.quality_parts).map(([name, met]) => `${name.replace("_", "-")} ${met ? "yes" : "no"}`);
-  const next = seen.next_strategy ? ` Next: ${seen.next_strategy}.` : "";
-  return `quality ${seen.quality_score} of 100 (${parts.join(", ")}). ${seen.reflection_result.reasoning}.${next}`;
+  return `quality ${seen.quality_score} of 100 (${parts.join(", ")}). ${seen.reflection_result.reasoning}.`;
 }
 
 function drawTrace(episode) {

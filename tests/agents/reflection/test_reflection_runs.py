@@ -67,10 +67,10 @@ def test_it_is_a_cell_of_a_grid_and_its_switches_are_axes(tmp_path: Path) -> Non
     model = script(tmp_path / "script.json", "fails_once")
     base = {"model": model, "split": "quick", "limit": QUESTIONS, "controller": "reflect"}
     base["config"] = {"eval": {"replicas": 0}}
-    cells = expand({"base": base, "axes": {"reflect.max_iterations": [1], "reflect.different_strategy": [False]}})
+    cells = expand({"base": base, "axes": {"reflect.max_iterations": [1], "repair.guidance": ["patterns"]}})
     done = ablate(cells, tmp_path / "grid", progress=False)
     ex = {name: run.report["metrics"]["EX[bag]"]["value"] for name, run in done.runs.items()}
-    assert ex == {"base": 1.0, "max_iterations=1": 0.0, "different_strategy=false": 1.0}
+    assert ex == {"base": 1.0, "max_iterations=1": 0.0, "guidance=patterns": 1.0}
 
 
 def test_the_report_keeps_the_reflections_of_an_episode(tmp_path: Path) -> None:
