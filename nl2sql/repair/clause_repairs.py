@@ -51,7 +51,7 @@ def moved_conditions(sql: str, names: SchemaNames) -> Iterator[str]:
 
 
 def grouped_columns(sql: str, names: SchemaNames) -> Iterator[str]:
-    """Every plain column of the SELECT list into GROUP BY, beside an aggregate."""
+    """Every plain column of the SELECT list into GROUP BY, beside an aggregate there or in ORDER BY."""
     tree = _select(sql, names.dialect)
     if tree is None:
         return
@@ -61,7 +61,8 @@ def grouped_columns(sql: str, names: SchemaNames) -> Iterator[str]:
     group = tree.args.get("group")
     there = {e.sql() for e in group.expressions} if group is not None else set()
     missing = [e for e in shown if isinstance(e, exp.Column) and e.sql() not in there]
-    if missing and (group is not None or any(e.find(exp.AggFunc) for e in shown)):
+    counted = [part for part in (*shown, tree.args.get("order")) if part is not None and part.find(exp.AggFunc)]
+    if missing and (group is not None or counted):
         yield written(tree.copy().group_by(*(e.copy() for e in missing)), names.dialect)
 
 
