@@ -105,8 +105,7 @@ def repair_sql(state: State, args: Mapping[str, Any]) -> str:
     )
     if task.config.repair != RepairConfig():  # not the specification's loop
         messages = repairing.messages(state, state.last_sql or "", error) or messages
-    options = repairing.opening(state)
-    return task.write_sql(messages, task.config.react.max_new_tokens, sampling=task.sampling(), **options)[0]
+    return repairing.written(state, messages)
 
 
 def validate_sql(state: State, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,19 +106,6 @@ Error: {error}
 Write the corrected query.
 SQL:"""
 
-# With repair.guidance none: the model is told that the query failed, and no more.
-REPAIR_BLIND_USER_PROMPT = """\
-Schema:
-{schema}
-
-Question: {question}
-
-This query failed:
-{bad_sql}
-
-Write the corrected query.
-SQL:"""
-
 # With repair.guidance patterns and patterns+corpus: the specification's sections, and what the episode has tried.
 REPAIR_GUIDED_USER_PROMPT = """\
 Schema:
@@ -238,7 +225,6 @@ PROMPTS: dict[str, str] = {
     "few_shot": FEW_SHOT_PROMPT,
     "few_shot_example": FEW_SHOT_EXAMPLE,
     "repair_user": REPAIR_USER_PROMPT,
-    "repair_blind_user": REPAIR_BLIND_USER_PROMPT,
     "repair_guided_user": REPAIR_GUIDED_USER_PROMPT,
     "question_user": QUESTION_USER_PROMPT,
     "generate_followup_user": GENERATE_FOLLOWUP_USER_PROMPT,

@@ -111,17 +111,6 @@ def repair_messages(
     ]
 
 
-def blind_repair_messages(
-    question: str, bad_sql: str, schema: str, overrides: Mapping[str, str] | None = None
-) -> list[dict[str, str]]:
-    """The same without the error: what a repair is worth when nothing is known about the failure."""
-    user = prompt("repair_blind_user", overrides, schema=schema, question=question, bad_sql=bad_sql)
-    return [
-        {"role": "system", "content": prompt("generate_system", overrides)},
-        {"role": "user", "content": user},
-    ]
-
-
 def guided_repair_messages(
     question: str,
     bad_sql: str,

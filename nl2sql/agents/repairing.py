@@ -18,26 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.checks.literal_repair import repair_literals
 from nl2sql.errors import DatabaseError, UsageError, one_line
-from nl2sql.interfaces import USER
+from nl2sql.interfaces import USER, Sampling
 
 if TYPE_CHECKING:
-    from nl2sql.agents.task import State
+    from nl2sql.agents.task import State, Task
     from nl2sql.config import RepairConfig
     from nl2sql.repair.analyzer import ErrorAnalyzer
     from nl2sql.repair.corpus import Corpus, Repair
 
 CHECKS = frozenset(("validate_sql", "validate_constraints", "run_sql"))  # whose observations judge a candidate
 MAX_ATTEMPTS = 3  # earlier failures shown, the youngest
+SAMPLED, TOP_P = 0.8, 0.95  # of sampled repairs
 MAX_ERROR = 300  # characters of an earlier failure's reason: engines quote whole statements
 
 
 def check_corpus(config: RepairConfig) -> None:
-    """Raises UsageError or DatabaseError before a run whose corpus is not named, not there, or not usable, or whose
-    patterns do not exist."""
-    from nl2sql.repair.registry import dialects
-
-    if config.patterns and config.patterns not in dialects():
-        raise UsageError(f"repair.patterns={config.patterns}: there are patterns of {', '.join(dialects())}")
+    """Raises UsageError or DatabaseError before a run whose corpus is not named, not there, or not usable."""
     if config.guidance == "patterns+corpus" or config.learn:
         corpus_of(config)
 
@@ -120,6 +116,27 @@ def opening(state: State) -> dict[str, str]:
     return {"prefill": start} if start else {}
 
 
+def written(state: State, asked: list[dict[str, str]]) -> str:
+    """The model's repair as raw text. With ``repair.samples``, one that the engine refuses gives way to the first of so
+    many sampled ones that it takes."""
+    task = state.task
+    config, limit = task.config.repair, task.config.react.max_new_tokens
+    options: dict[str, Any] = opening(state)
+    raw = task.write_sql(asked, limit, sampling=task.sampling(), **options)[0]
+    if not config.samples or _compiles(task, raw):
+        return raw
+    drawn = task.write_sql(asked, limit, sampling=Sampling(SAMPLED, TOP_P), n=config.samples, **options)
+    return next((other for other in drawn if _compiles(task, other)), raw)
+
+
+def _compiles(task: Task, raw: str) -> bool:
+    from nl2sql.agents.task import guard
+    from nl2sql.repair.deterministic import fault
+
+    sql, reason = guard(task, raw, enabled=task.config.react.guardrails)
+    return reason is None and not fault(sql, task.resources.database, task.schema)
+
+
 def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
     """The prompt that repairs ``sql``, the current SQL, for ``repair.guidance``; None for level ``error``, the
     specification's own prompt."""
@@ -130,36 +147,37 @@ def messages(state: State, sql: str, error: str) -> list[dict[str, str]] | None:
     level, overrides = task.config.repair.guidance, task.config.prompts
     if level == "error":
         return None
-    if level == "none":
-        return prompts.blind_repair_messages(task.nlq, sql or "(none)", task.schema_text_focus, overrides)
-    before = [
-        (tried, why[:MAX_ERROR]) for tried, why in refused_candidates(state.trace) if tried.strip() != sql.strip()
-    ]
     return prompts.guided_repair_messages(
         task.nlq,
         sql or "(none)",
         error,
         task.schema_text_focus,
         guidance(state, sql, error),
-        before[-MAX_ATTEMPTS:],
+        _earlier(state, sql),
         valid_part(sql, task.resources.database),
         overrides,
     )
 
 
+def _earlier(state: State, sql: str) -> list[tuple[str, str]]:
+    """The episode's failures before ``sql``, oldest first: (SQL, error)."""
+    before = [
+        (tried, why[:MAX_ERROR]) for tried, why in refused_candidates(state.trace) if tried.strip() != sql.strip()
+    ]
+    return before[-MAX_ATTEMPTS:]
+
+
 def guidance(state: State, sql: str, error: str) -> Any:
     """Guidance for ``sql``: the engine's own words where it refuses the statement, else the loop's reason."""
-    from nl2sql.repair.dry_run import engine_refusal, engine_version
     from nl2sql.repair.corpus import source_of_question
+    from nl2sql.repair.dry_run import engine_refusal, engine_version
 
     task = state.task
     database, config = task.resources.database, task.config.repair
     corpus = task.resources.corpus if config.guidance == "patterns+corpus" else None
-    dialect = config.patterns or database.dialect
-    version = engine_version(database) if dialect == database.dialect else ""
     refused = engine_refusal(sql, database) if sql else ""
     source = source_of_question(task.question)
-    analyzer = _analyzer(dialect, corpus, config.threshold, version, config.search_s)
+    analyzer = _analyzer(database.dialect, corpus, config.threshold, engine_version(database), config.search_s)
     return analyzer.analyze_error(refused or error, sql, task.schema, exclude=source)
 
 

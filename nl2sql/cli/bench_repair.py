@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from nl2sql.repair.corpus import Corpus
     from nl2sql.runs.plan import Plan
 
-ARMS = "deterministic,none,error,patterns"
+ARMS = "deterministic,error,patterns"
 
 
 def bench_repair(
     arms: Annotated[
         str,
         typer.Option(
-            help="Comma-separated: none, error, patterns, patterns+corpus, deterministic (no model), "
-            "deterministic+LEVEL, progressive, foreign-patterns (a control)."
+            help="Comma-separated: error, patterns, patterns+corpus, deterministic (no model), deterministic+LEVEL, "
+            "LEVEL+samples, LEVEL+progressive."
         ),
     ] = ARMS,
     dialect: Annotated[
@@ -66,6 +66,9 @@ def bench_repair(
     dtype: DtypeOption = None,
     adapter: AdapterOption = "auto",
     batch_size: Annotated[int, typer.Option("--batch-size", help="Repairs at once.")] = 32,
+    engine: Annotated[
+        Literal["auto", "llamacpp", "slots"], typer.Option(help="What runs a local model, as for nl2sql eval.")
+    ] = "auto",
     server: ServerOption = None,
     no_cache: CacheOption = False,
     config: ConfigOption = None,
@@ -85,7 +88,7 @@ def bench_repair(
     \b
     Examples:
       nl2sql bench-repair --arms deterministic
-      nl2sql bench-repair --arms none,error,patterns,patterns+corpus --learn-from packaged:dev --dtype bfloat16
+      nl2sql bench-repair --arms error,patterns,patterns+corpus --learn-from packaged:dev --dtype bfloat16
       nl2sql bench-repair --dialect clickhouse --cases 100 --out runs/bench-repair-clickhouse
       nl2sql bench-repair --cases 0 --run runs/spider-train --out runs/bench-repair-model
     """
@@ -121,6 +124,7 @@ def bench_repair(
         device=device,
         dtype=dtype,
         batch_size=batch_size,
+        engine=engine,
         adapter=adapter,
         server=tuple(server or ()),
         cache=not no_cache,

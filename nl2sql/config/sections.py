@@ -15,7 +15,7 @@ from nl2sql.machine import MAX_TIMEOUT_S
 
 PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
-    *("few_shot_example", "repair_user", "repair_blind_user", "repair_guided_user", "question_user"),
+    *("few_shot_example", "repair_user", "repair_guided_user", "question_user"),
     *("generate_followup_user", "resolve_system", "resolve_user"),
     *("clarify", "talk", "vizql_system", "vizql_user", "vizql_example", "vizql_refine", "vizql_rules"),
 )
@@ -113,16 +113,16 @@ class SingleShotConfig(_Frozen):
 class RepairConfig(_Frozen):
     """The guidance of ``repair_sql`` about a failure (docs/repair.md). The defaults are the specification's loop."""
 
-    guidance: Literal["none", "error", "patterns", "patterns+corpus"] = "error"  # besides the failed query
+    guidance: Literal["error", "patterns", "patterns+corpus"] = "error"  # besides the failed query
     deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
     progressive: bool = False  # a repair goes on behind the beginning of the query that compiles; not under a grammar
+    samples: int = Field(0, ge=0, le=64)  # where a repair fails again: so many sampled ones, the first that compiles
     corpus: str = ""  # file of fixes for patterns+corpus, and for learn
     # after so long without similar fixes, guidance is that of the patterns
     search_s: float = Field(0.5, gt=0, le=MAX_TIMEOUT_S)
     milvus: str = ""  # search the corpus's vectors at http://HOST:19530 or in a Milvus Lite file; empty: in memory
     learn: bool = False  # store an episode's repair in the corpus; questions of training and development splits only
     threshold: float = Field(0.7, ge=0, le=1)  # cosine from which on a fix is shown
-    patterns: str = ""  # dialect whose patterns are used; empty: the database's own
 
     @field_validator("corpus", "milvus")
     @classmethod

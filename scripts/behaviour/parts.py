@@ -49,7 +49,6 @@ def parts(inputs: Path) -> dict[str, list[str]]:
         "scripted_react_equal_tokens": scripted("react", "--equal-tokens", script="scripts_repeat.json", control=True),
         "scripted_react_deterministic": scripted("react", *sets(s16, "repair.deterministic=true")),
         "scripted_react_patterns": scripted("react", *sets(s16, patterns)),
-        "scripted_react_guidance_none": scripted("react", *sets(s16, "repair.guidance=none")),
         "scripted_react_bare": scripted(
             "react",
             *sets("react.guardrails=false", "react.repair=false", "react.vanilla=false", "react.run_gate=false"),

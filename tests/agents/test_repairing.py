@@ -75,7 +75,6 @@ def test_by_default_the_prompt_is_the_specifications(database: Database) -> None
 
 
 LEVELS = {
-    "none": (["This query failed:\nSELECT nam FROM customers;\n\nWrite"], ["unknown_column", "VIOLATED"]),
     "error": (["Error: unknown_column:nam"], ["VIOLATED"]),
     "patterns": (
         [
@@ -119,12 +118,6 @@ def test_errors_of_an_episode_accumulate(database: Database) -> None:
     assert "This failed before:\nSELECT nam FROM customers;\nError: unknown_column:nam" in second
     assert "This query failed:\nSELECT nme FROM customers" in second
     assert episode.finish == "finish"
-
-
-def test_patterns_of_another_dialect_know_nothing_of_the_error(database: Database) -> None:
-    config = {"repair": {"guidance": "patterns", "patterns": "postgres"}}
-    (prompt,) = repair_prompts(play(database, config, [" YEAR(ordered) FROM orders", RIGHT], STEPS))
-    assert "VIOLATED CONSTRAINT:\nN/A" in prompt and "ALTERNATIVE APPROACH:\nN/A" in prompt
 
 
 def test_the_deterministic_stage_needs_no_model(database: Database) -> None:
@@ -184,7 +177,7 @@ def test_what_cannot_be_learned_leaves_the_episode_as_it_is(
 def test_a_corpus_that_is_asked_for_must_be_named_and_be_there(tmp_path: Path) -> None:
     missing = {"guidance": "patterns+corpus", "corpus": str(tmp_path / "none.db")}
     refused = [({"guidance": "patterns+corpus"}, "repair.corpus=FILE"), (missing, "no corpus at")]
-    for values, wanted in (*refused, ({"patterns": "oracle"}, "there are patterns of clickhouse, duckdb")):
+    for values, wanted in refused:
         with pytest.raises(UsageError, match=wanted):
             check_corpus(build_config({"repair": values}).repair)
     check_corpus(Config().repair)
@@ -364,3 +357,16 @@ def test_no_progressive_repair_under_a_grammar(config: dict[str, Any], opened: s
     asked = [call for call in episode.calls if call["kind"] == "sql"]
     assert asked[1]["prefill_characters"] == len(f"SELECT{opened}")
     assert episode.flags.get("progressive_repairs", 0) == bool(opened)
+
+
+@pytest.mark.parametrize(("samples", "sql"), [(0, "SELECT nam FROM customers;"), (2, "SELECT name FROM customers;")])
+def test_a_repair_that_fails_again_gives_way_to_a_sample_that_compiles(
+    samples: int, sql: str, database: Database
+) -> None:
+    again = " nam FROM customers"
+    texts = {"generate_sql": [again], "repair_sql": [again, *[" nme FROM customers", RIGHT][:samples]]}
+    steps = STEPS[:4] if not samples else STEPS
+    replies = [reply for step in steps for reply in (f"Action: {step}[{{}}]", *texts.get(step, ()))]
+    config = build_config({"repair": {"samples": samples}, "react": {"max_steps": len(steps), "vanilla": False}})
+    question = Question(QUESTION, db_id="shop", id="q1", split="dev")
+    assert react(question, Resources(ScriptedModel(replies), database), config).sql == sql

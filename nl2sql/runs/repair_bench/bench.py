@@ -1,8 +1,8 @@
 """The benchmark of repairs: every case under every arm, with up to three attempts, in a folder that can be resumed.
 
-An arm is a guidance level (``none``, ``error``, ``patterns``, ``patterns+corpus``), the stage without a model
-(``deterministic``), that stage before a level (``deterministic+patterns``), ``progressive`` (the repair goes on behind
-the part that compiles), or ``foreign-patterns``: the patterns of another dialect, a control that must show as useless.
+An arm is a guidance level (``error``, ``patterns``, ``patterns+corpus``), the stage without a model
+(``deterministic``), that stage before a level (``deterministic+patterns``), or a level with a switch of the repair
+behind it (``patterns+progressive``; without a level: ``error``).
 An attempt is the loop's own ``repair_sql`` (prompt, guidance, guardrails); it ends when the engine takes the statement,
 since nothing tells the loop more than that. Success is that the statement then gives the gold's rows.
 """
@@ -36,12 +36,11 @@ from nl2sql.runs.folder import iter_jsonl
 from nl2sql.runs.plan import weights_of
 from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, CaseJudge, RepairCase, refusal_of
 
-LEVELS = ("none", "error", "patterns", "patterns+corpus")
+LEVELS = ("error", "patterns", "patterns+corpus")
 ALONE = "deterministic"  # the stage without a model
 BEFORE = f"{ALONE}+"
-FOREIGN = "foreign-patterns"
-PROGRESSIVE = "progressive"  # level error, going on behind the part of the query that compiles
-ANOTHER = {"sqlite": "clickhouse", "clickhouse": "mysql"}  # whose patterns FOREIGN shows
+SWITCHES = ("progressive", "samples")  # of RepairConfig, behind a level (alone: error)
+SAMPLES = 4
 SEARCH_S = 60.0  # a busy machine must not decide which fixes are shown
 RESULTS = "results.jsonl"
 FENCED = re.compile(r"```(?:\w+\n)?(.*?)(?:```|$)", re.DOTALL)
@@ -54,8 +53,7 @@ class Arm:
     name: str
     level: str | None
     deterministic: bool = False
-    foreign: bool = False
-    progressive: bool = False
+    switches: tuple[str, ...] = ()  # of RepairConfig
 
     @property
     def needs_corpus(self) -> bool:
@@ -66,7 +64,7 @@ class Arm:
         repair = RepairConfig(
             **base.repair.model_dump()
             | {"guidance": self.level or "error", "deterministic": self.deterministic, "search_s": SEARCH_S}
-            | {"patterns": ANOTHER[dialect] if self.foreign else "", "progressive": self.progressive}
+            | {name: SAMPLES if name == "samples" else True for name in self.switches}
         )
         return base.model_copy(update={"repair": repair, "prompts": prompts.for_engine(base.prompts, dialect)})
 
@@ -75,15 +73,13 @@ def arm(name: str) -> Arm:
     """The arm of that name. Raises UsageError with the names there are."""
     if name == ALONE:
         return Arm(name, None, deterministic=True)
-    if name == FOREIGN:
-        return Arm(name, "patterns", foreign=True)
-    if name == PROGRESSIVE:
-        return Arm(name, "error", progressive=True)
-    level = name.removeprefix(BEFORE)
+    parts = name.removeprefix(BEFORE).split("+")
+    switches = tuple(part for part in parts if part in SWITCHES)
+    level = "+".join(part for part in parts if part not in SWITCHES) or "error"
     if level not in LEVELS:
-        known = ", ".join([*LEVELS, ALONE, FOREIGN, PROGRESSIVE])
-        raise UsageError(f"no arm {name!r}; known: {known}, and {BEFORE} before one of the first four")
-    return Arm(name, level, deterministic=name != level)
+        known = ", ".join([*LEVELS, ALONE, *SWITCHES])
+        raise UsageError(f"no arm {name!r}; known: {known}, {BEFORE} before one of them, +{'/+'.join(SWITCHES)} behind")
+    return Arm(name, level, name.startswith(BEFORE), switches)
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,17 @@ from nl2sql.runs.repair_bench.cases import RULE, RepairCase
 
 BASELINE = "error"
 Row: TypeAlias = Mapping[str, Any]
-COLUMNS = ("arm", "model", "n", "repaired", "wrong", "failing", "attempts", "tokens", "s")
+COLUMNS = ("arm", "model", "n", "repaired", "attempts", "right", "tokens", "s")
 TESTED = ("points", "won", "lost", "p", "by db")
 
 
 def summarise_repairs(cases: Sequence[RepairCase], results: Sequence[Row], baseline: str = BASELINE) -> dict[str, Any]:
     """Per dialect and origin: the arms with their numbers and tests, and success by category and by kind of mistake.
 
-    ``repaired``: the statement gives the gold's rows. ``wrong``: it executes, and gives others. ``failing``: it does
-    not. ``attempts``: mean over what was repaired. Tokens and seconds: mean over all cases. Intervals are clustered by
-    database. Each arm is tested against ``baseline`` under the same model (the stage without a model against each).
+    ``repaired``: the engine takes the statement, as in the specification's loop. ``attempts``: mean over what was
+    repaired. ``right``: it also gives the gold's rows. Tokens and seconds: mean over all cases. Intervals are clustered
+    by database. Each arm's ``right`` is tested against that of ``baseline`` under the same model (the stage without a
+    model against each).
     """
     groups: dict[tuple[str, str], list[RepairCase]] = defaultdict(list)
     for case in cases:
@@ -55,16 +56,14 @@ def summarise_repairs(cases: Sequence[RepairCase], results: Sequence[Row], basel
 
 def _arm(cases: Mapping[str, RepairCase], model: str, name: str, rows: Mapping[str, Row]) -> dict[str, Any]:
     taken = list(rows.values())
-    good = [row for row in taken if row["success"]]
+    good = [row for row in taken if row["executes"]]
     databases = [cases[row["case"]].db_id for row in taken]
-    wrong = [row["executes"] and not row["success"] for row in taken]
     return {
         "arm": name,
         "model": model,
         "n": len(taken),
-        "repaired": clustered_interval([row["success"] for row in taken], databases).to_dict(),
-        "wrong": clustered_interval(wrong, databases).to_dict(),
-        "failing": clustered_interval([not row["executes"] for row in taken], databases).to_dict(),
+        "repaired": clustered_interval([row["executes"] for row in taken], databases).to_dict(),
+        "right": clustered_interval([row["success"] for row in taken], databases).to_dict(),
         "attempts": fmean(row["attempts"] for row in good) if good else None,
         "prompt_tokens": fmean(row["prompt_tokens"] for row in taken),
         "completion_tokens": fmean(row["completion_tokens"] for row in taken),
@@ -107,7 +106,7 @@ def _shares(
         {
             field: name,
             "n": len(ids),
-            "repaired": {
+            "right": {
                 arm if one_model else f"{arm} {model}".strip(): fmean(
                     bool(rows[id]["success"]) for id in ids if id in rows
                 )
@@ -125,17 +124,17 @@ def repairs_text(summary: Mapping[str, Any]) -> str:
     for group in summary["groups"]:
         head = f"{group['dialect']}, {group['origin']}: {group['n']} failing statements, {group['databases']} databases"
         parts.append("\n".join([head, "", *tables.table_text([[*COLUMNS, *TESTED], *map(_cells, group["arms"])])]))
-        names = list(dict.fromkeys(name for entry in group["by_category"] for name in entry["repaired"]))
+        names = list(dict.fromkeys(name for entry in group["by_category"] for name in entry["right"]))
         rows = [
-            [entry["category"], str(entry["n"]), *(_share(entry["repaired"].get(name)) for name in names)]
+            [entry["category"], str(entry["n"]), *(_share(entry["right"].get(name)) for name in names)]
             for entry in group["by_category"]
         ]
-        parts.append("\n".join(["repaired by category, %", "", *tables.table_text([["category", "n", *names], *rows])]))
+        parts.append("\n".join(["right by category, %", "", *tables.table_text([["category", "n", *names], *rows])]))
     notes = [
-        f"repaired: the gold's rows ({summary['metric']}), %, with 95% intervals; wrong: executes and gives other rows",
+        f"repaired: the engine takes it, right: with the gold's rows ({summary['metric']}); %, with 95% intervals",
         "attempts: mean over what was repaired; tokens (prompt and completion) and s (seconds): mean over all cases",
-        f"points, won, lost: against {summary['baseline']}; p: exact McNemar; by db: the test by database, which says "
-        "whether one is better; both adjusted over a table (Holm)",
+        f"points, won, lost: right, against {summary['baseline']}; p: exact McNemar; by db: the test by database, "
+        "which says whether one is better; both adjusted over a table (Holm)",
     ]
     broken = sum(entry["model_failures"] for group in summary["groups"] for entry in group["arms"])
     if broken:
@@ -144,17 +143,19 @@ def repairs_text(summary: Mapping[str, Any]) -> str:
 
 
 def _cells(entry: Mapping[str, Any]) -> list[str]:
-    repaired, test = entry["repaired"], entry.get("test")
-    interval = f"{_share(repaired['value'])} [{_share(repaired['low'])}, {_share(repaired['high'])}]"
+    test = entry.get("test")
+    repaired, right = (
+        f"{_share(share['value'])} [{_share(share['low'])}, {_share(share['high'])}]"
+        for share in (entry["repaired"], entry["right"])
+    )
     tokens = entry["prompt_tokens"] + entry["completion_tokens"]
     attempts = "-" if entry["attempts"] is None else f"{entry['attempts']:.2f}"
     tested = [""] * len(TESTED)
     if test is not None:
         ps = [f"{test[name]:.2g}" for name in ("p_holm", "p_databases_holm")]
         tested = [f"{100 * test['difference']:+.1f}", str(test["wins"]), str(test["losses"]), *ps]
-    shares = [_share(entry[name]["value"]) for name in ("wrong", "failing")]
-    costs = [attempts, f"{tokens:.0f}", f"{entry['seconds']:.2f}"]
-    return [entry["arm"], entry["model"] or "-", str(entry["n"]), interval, *shares, *costs, *tested]
+    costs = [f"{tokens:.0f}", f"{entry['seconds']:.2f}"]
+    return [entry["arm"], entry["model"] or "-", str(entry["n"]), repaired, attempts, right, *costs, *tested]
 
 
 def _share(value: float | None) -> str:

@@ -153,7 +153,6 @@ def test_the_same_sql_again_is_told_and_counted(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("level", "there", "absent"),
     [
-        ("none", "Write the corrected query", "unknown_column"),
         ("error", "Error: unknown_column:nam", "VIOLATED"),
         ("patterns", "Did you mean customers.name?", "SIMILAR"),
     ],
