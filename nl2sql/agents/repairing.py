@@ -121,7 +121,7 @@ def written(state: State, asked: list[dict[str, str]]) -> str:
     many sampled ones that it takes."""
     task = state.task
     config, limit = task.config.repair, task.config.react.max_new_tokens
-    options: dict[str, Any] = opening(state)
+    options: dict[str, Any] = opening(state) | ({"constrained": True} if config.grammar else {})
     raw = task.write_sql(asked, limit, sampling=task.sampling(), **options)[0]
     if not config.samples or _compiles(task, raw):
         return raw

@@ -117,6 +117,7 @@ class RepairConfig(_Frozen):
     deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
     progressive: bool = False  # a repair goes on behind the beginning of the query that compiles; not under a grammar
     samples: int = Field(0, ge=0, le=64)  # where a repair fails again: so many sampled ones, the first that compiles
+    grammar: bool = False  # a repair is written under the schema's grammar; SQLite only
     corpus: str = ""  # file of fixes for patterns+corpus, and for learn
     # after so long without similar fixes, guidance is that of the patterns
     search_s: float = Field(0.5, gt=0, le=MAX_TIMEOUT_S)

@@ -370,3 +370,21 @@ def test_a_repair_that_fails_again_gives_way_to_a_sample_that_compiles(
     config = build_config({"repair": {"samples": samples}, "react": {"max_steps": len(steps), "vanilla": False}})
     question = Question(QUESTION, db_id="shop", id="q1", split="dev")
     assert react(question, Resources(ScriptedModel(replies), database), config).sql == sql
+
+
+class Listening(ScriptedModel):
+    """A scripted model that keeps whether each call came with a grammar."""
+
+    constrained: list[bool]
+
+    def generate(self, messages: Any, **options: Any) -> Any:
+        self.constrained.append(options.get("grammar") is not None)
+        return super().generate(messages, **options)
+
+
+def test_only_a_repair_is_written_under_the_schemas_grammar(database: Database) -> None:
+    texts = {"generate_sql": [" nam FROM customers"], "repair_sql": [RIGHT]}
+    model = Listening([reply for step in STEPS for reply in (f"Action: {step}[{{}}]", *texts.get(step, ()))])
+    model.constrained = []
+    react(Question(QUESTION, db_id="shop"), Resources(model, database), build_config({"repair": {"grammar": True}}))
+    assert model.constrained.count(True) == 1 and model.constrained.index(True) > STEPS.index("repair_sql")

@@ -39,7 +39,7 @@ from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, CaseJudge, Repai
 LEVELS = ("error", "patterns", "patterns+corpus")
 ALONE = "deterministic"  # the stage without a model
 BEFORE = f"{ALONE}+"
-SWITCHES = ("progressive", "samples")  # of RepairConfig, behind a level (alone: error)
+SWITCHES = ("progressive", "samples", "grammar")  # of RepairConfig, behind a level (alone: error)
 SAMPLES = 4
 SEARCH_S = 60.0  # a busy machine must not decide which fixes are shown
 RESULTS = "results.jsonl"
