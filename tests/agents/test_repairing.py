@@ -26,6 +26,7 @@ from nl2sql.interfaces import USER, Database, Question, Resources
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.repair import corpus as corpus_of_fixes
 from nl2sql.repair.corpus import Corpus
+from nl2sql.repair.guidance import RepairGuidance
 from nl2sql.runs.plan import run_key
 
 QUESTION = "What are the names of the customers?"
@@ -118,6 +119,11 @@ def test_errors_of_an_episode_accumulate(database: Database) -> None:
     assert "This failed before:\nSELECT nam FROM customers;\nError: unknown_column:nam" in second
     assert "This query failed:\nSELECT nme FROM customers" in second
     assert episode.finish == "finish"
+
+
+def test_an_error_that_nothing_explains_is_shown_without_advice() -> None:
+    (_, user) = prompts.guided_repair_messages("Who?", "SELECT 1", "odd", "t(a)", RepairGuidance(category="unknown"))
+    assert "VIOLATED CONSTRAINT:\nN/A" in user["content"] and "ALTERNATIVE APPROACH:\nN/A" in user["content"]
 
 
 def test_the_deterministic_stage_needs_no_model(database: Database) -> None:
