@@ -507,9 +507,11 @@ def test_places_are_paths_into_the_document() -> None:
 
 
 def test_planted_faults_are_reported_and_mended() -> None:
-    script = Path(__file__).parents[2] / "scripts" / "vizql_faults.py"
-    line = [sys.executable, str(script), "--cases", "60", "--json"]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    total = json.loads(done.stdout)["total"]
-    assert total["planted"] == total["reported"] == 60 and total["restored"] >= 30
+    """One fault each in 115 valid queries, of 22 kinds: the first suggestion mends it, and mostly restores the query."""
+    restored = 0
+    for line in (FIXTURES / "faults.jsonl").read_text(encoding="utf-8").splitlines():
+        case = json.loads(line)
+        mended = apply(case["query"], validate(case["query"], SUPERSTORE).suggestions[0])
+        assert validate(mended, SUPERSTORE).is_valid, case["fault"]
+        restored += mended == case["before"]
+    assert restored >= 99
