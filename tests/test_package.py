@@ -29,6 +29,13 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
+def test_no_optional_room_is_loaded_unasked() -> None:
+    core = "cli, nl2sql.cli.mcp_server, nl2sql.runs.evaluate, nl2sql.sessions.conversation, nl2sql.benchmarks.load"
+    rooms = ("nl2sql.vizql", "nl2sql.agents.vizql")
+    code = f"import sys, nl2sql.{core}; print([name for name in sys.modules if name.startswith({rooms})])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         nl2sql.nope  # noqa: B018

@@ -30,7 +30,6 @@ from nl2sql.databases.schema import Schema
 from nl2sql.errors import ModelError, UsageError
 from nl2sql.interfaces import Completion, Database, Message, Question, Resources, RunResult, Sampling, Usage
 from nl2sql.sql.bounds import bounded
-from nl2sql.vizql.query import DIALECT
 
 if TYPE_CHECKING:
     from nl2sql.agents.checks.suspicions import Suspicion
@@ -385,8 +384,8 @@ class State:
 
 
 def takes_no_sql(database: Database) -> bool:
-    """Whether a database takes structured queries, and nothing else (``vizql.service_database``)."""
-    return database.dialect == DIALECT
+    """Whether a database takes structured queries, and nothing else, as ``vizql.service`` says by its dialect."""
+    return database.dialect == "vizql"
 
 
 def guard(task: Task, raw_sql: str, *, enabled: bool = True) -> tuple[str, str | None]:

@@ -35,15 +35,12 @@ from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.dry_run import engine_version, explain_analyze
 from nl2sql.sessions.conversation import Conversation, reply_of
 from nl2sql.sessions.stores import MemoryStore
-from nl2sql.vizql.infer import infer
-from nl2sql.vizql.metadata import to_metadata
-from nl2sql.vizql.querying import run_query
-from nl2sql.vizql.source import DataSource, read_source
 
 if TYPE_CHECKING:
     from nl2sql.config import Config
     from nl2sql.interfaces import Database, Model
     from nl2sql.repair.corpus import Corpus
+    from nl2sql.vizql.source import DataSource
 
 READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 REMEMBERS = ToolAnnotations(read_only_hint=True, idempotent_hint=False, open_world_hint=False)
@@ -187,11 +184,16 @@ class DatabaseTools:
     @functools.cached_property
     def source(self) -> DataSource:
         """The data source over the database: ``vizql.source``, else inferred."""
+        from nl2sql.vizql.infer import infer
+        from nl2sql.vizql.source import read_source
+
         named = self.config.vizql.source
         return read_source(named) if named else infer(self.database)
 
     def get_datasource_metadata(self) -> dict[str, Any]:
         """The fields of the data source by caption, with role and type: what query_datasource can ask for."""
+        from nl2sql.vizql.source import to_metadata
+
         return json_tree(to_metadata(self._source_now()[0]))
 
     def _source_now(self) -> tuple[DataSource, Database]:
@@ -204,6 +206,8 @@ class DatabaseTools:
         comes back with is_valid false, its errors, and suggestions with the JSON to paste. The captions are in
         get_datasource_metadata. Example: {"fields": [{"fieldCaption": "Region"}, {"fieldCaption": "Sales",
         "function": "SUM"}]}"""
+        from nl2sql.vizql.querying import run_query
+
         if not 1 <= limit <= MAX_ROWS:
             raise ToolError(f"limit={limit}; expected 1 to {MAX_ROWS}")
         settings = self.config.vizql

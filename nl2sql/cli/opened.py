@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def open_asked(db: str) -> Database:
     """The database that ``--db`` names; ``vds:URL#LUID`` is a data source. Raises UsageError, DatabaseError."""
     if db.startswith("vds:"):
-        from nl2sql.vizql.service_database import open_service_database
+        from nl2sql.vizql.service import open_service_database
 
         return open_service_database(db)
     from nl2sql.databases.engines import open_database

@@ -1,4 +1,4 @@
-"""The answers of the VizQL Data Service: rows in the order of the query's fields, and errors by their code.
+"""The answers of the VizQL Data Service: rows in the order of the query's fields, errors by their code, reactions.
 
 >>> query = Query.model_validate({"fields": [{"fieldCaption": "City"}, {"fieldCaption": "Sales", "function": "SUM"}]})
 >>> rows_of([{"SUM(Sales)": 3.5, "City": "Rome"}], query)
@@ -10,7 +10,13 @@
 ('404934', 'Unknown field; Ctiy')
 
 What the service calls a column is not in its schema. A field's alias, ``SUM(Sales)`` and the caption are looked for;
-where a field has none of them, the columns stay in the service's order.
+where a field has none of them, the columns stay in the service's order. What to do about an error is in
+``reactions.yaml``: mend the query, stop, or send it again.
+
+>>> [reaction(kind) for kind in ("400803", "429000", "503800", "something else")]
+['refine', 'stop', 'again', 'stop']
+
+``VizqlService.run`` has sent a request again itself: to its caller, ``again`` says that this did not help.
 """
 
 from __future__ import annotations
@@ -18,7 +24,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import yaml
 
 from nl2sql.interfaces import Row
 from nl2sql.machine import from_json
@@ -26,7 +38,7 @@ from nl2sql.vizql.query import Query
 
 
 class ServiceError(Exception):
-    """An error of the service or on the way to it: its kind (``reactions``), and what was said."""
+    """An error of the service or on the way to it: its kind, and what was said."""
 
     def __init__(self, kind: str, said: str) -> None:
         super().__init__(said)
@@ -119,3 +131,45 @@ def _value(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+
+
+# ---------------------------------------------------------------------------------------- what to do about an error
+
+Reaction: TypeAlias = Literal["refine", "stop", "again"]
+FILE = Path(__file__).with_name("reactions.yaml")
+
+
+@dataclass(frozen=True)
+class KnownCode:
+    """An entry of the table: a code, or a pattern of codes, what to do about it, and what it means."""
+
+    code: str
+    reaction: Reaction
+    meaning: str
+
+
+def reaction(error_kind: str | None) -> Reaction:
+    """What to do about an error of this kind (``RunResult.error_kind``). What is not in the table is ``stop``."""
+    known = known_code(error_kind or "")
+    return known.reaction if known else "stop"
+
+
+def known_code(error_kind: str) -> KnownCode | None:
+    """The first entry of the table that fits a kind of error; None where none does."""
+    return next((known for known in known_codes() if fnmatchcase(error_kind, known.code)), None)
+
+
+@cache
+def known_codes() -> tuple[KnownCode, ...]:
+    """The table, in its order."""
+    return tuple(KnownCode(**entry) for entry in _table()["codes"])
+
+
+def pauses() -> tuple[float, ...]:
+    """The seconds to wait before a request is sent again: one number for each time."""
+    return tuple(map(float, _table()["pauses_s"]))
+
+
+@cache
+def _table() -> dict:
+    return yaml.safe_load(FILE.read_text(encoding="utf-8"))

@@ -130,7 +130,7 @@ class Checked:
     def _meant(self, place: Place, caption: str) -> list[tuple[str, float]]:
         """The likely captions; one whose role does not go with the function that is given comes later."""
         if self.by_name:
-            from nl2sql.vizql.likeness import did_you_mean
+            from nl2sql.vizql.mending import did_you_mean
 
             return did_you_mean(caption, [known.fieldName for known in self.source.fields if known.fieldName])
         function = part_at(self.query, (*place, "function"))

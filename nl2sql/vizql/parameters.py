@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from nl2sql.vizql.filters import is_full_date, is_moment
-from nl2sql.vizql.likeness import did_you_mean
 from nl2sql.vizql.lookup import Checked
-from nl2sql.vizql.mending import Change, Place, QueryError, part_at, shown
+from nl2sql.vizql.mending import Change, Place, QueryError, did_you_mean, part_at, shown
 from nl2sql.vizql.shape import nearest_date
 from nl2sql.vizql.source import ParameterRecord
 

@@ -20,9 +20,8 @@ from typing import Any
 from nl2sql.vizql.fields import DATE_PARTS, DATE_TRUNCATIONS, field_kind
 from nl2sql.vizql.formula_tree import FormulaError, NotExecutable, bracketed, called, parse_formula, references
 from nl2sql.vizql.functions import IN_FORMULAS, ON_DIMENSIONS, fits, is_known, likely_functions
-from nl2sql.vizql.likeness import did_you_mean
 from nl2sql.vizql.lookup import Checked
-from nl2sql.vizql.mending import Change, Place, QueryError, part_at, shown
+from nl2sql.vizql.mending import Change, Place, QueryError, did_you_mean, part_at, shown
 from nl2sql.vizql.source import FieldMetadata
 
 

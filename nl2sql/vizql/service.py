@@ -4,32 +4,40 @@
         service.run({"fields": [{"fieldCaption": "Region"}]}).rows
 
 An error is data, as for a database: ``error_kind`` is the service's ``errorCode``, or one of ``invalid`` (not sent),
-``timeout``, ``unreachable``, ``unreadable``, ``too_large``. ``reactions.reaction`` says what to do about it.
+``timeout``, ``unreachable``, ``unreadable``, ``too_large``. ``answers.reaction`` says what to do about it.
 
 >>> ENVIRONMENT
 ('NL2SQL_VDS_TOKEN', 'NL2SQL_VDS_PAT_NAME', 'NL2SQL_VDS_PAT_SECRET', 'NL2SQL_VDS_SITE')
 >>> server_address("https://10az.online.tableau.com/")
 'https://10az.online.tableau.com'
 
-Not covered: passwords and JWT as a sign-in, workbook data sources, streams of events, groups in metadata.
+``ServiceDatabase`` is one as a database whose statements are structured queries: its ``dialect`` is ``vizql``, and
+``run`` takes a request as JSON.
+
+>>> source = DataSource.model_validate({"name": "Superstore", "fields": [{"fieldCaption": "Region"}]})
+>>> [(table.name, table.columns[0].name) for table in schema_of(source).tables]
+[('Superstore', 'Region')]
+
+Not covered: passwords and JWT as a sign-in, workbook data sources, streams of events, groups in metadata; samples of
+rows, statements in SQL, a check of a query by the service without its execution (``explain`` reads it, no more).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from nl2sql.databases.schema import Column, Schema, Table
 from nl2sql.errors import Nl2SqlError, UsageError
-from nl2sql.interfaces import RunResult
-from nl2sql.machine import install_command
-from nl2sql.vizql.answers import ServiceError, rows_of
-from nl2sql.vizql.metadata import from_metadata
-from nl2sql.vizql.query import Request, read_request, to_json
-from nl2sql.vizql.reactions import known_code, pauses, reaction
-from nl2sql.vizql.source import DataSource
+from nl2sql.interfaces import RunResult, content_key
+from nl2sql.machine import from_json, install_command
+from nl2sql.vizql.answers import ServiceError, known_code, pauses, reaction, rows_of
+from nl2sql.vizql.query import DIALECT, Request, read_request, to_json
+from nl2sql.vizql.source import DataSource, from_metadata
 
 if TYPE_CHECKING:
     from nl2sql.vizql.official import OfficialClient
@@ -180,3 +188,75 @@ def _told(error: ServiceError) -> str:
     """The error for people: its code, what that means, and what the service said."""
     known = known_code(error.kind)
     return f"{error.kind} ({known.meaning}): {error}" if known else f"{error.kind}: {error}"
+
+
+# --------------------------------------------------------------------------------- a database of structured queries
+
+PREFIX = "vds:"
+NO_JSON = "a data service takes structured queries as JSON, and no SQL; ask it with --controller vizql"
+
+
+class ServiceDatabase:
+    """A data source behind a service, by the interface of databases. Closing it closes the service."""
+
+    dialect = DIALECT
+
+    def __init__(self, service: VizqlService) -> None:
+        self.service, self.name = service, service.luid
+
+    @functools.cached_property
+    def source(self) -> DataSource:
+        """The data source as the service describes it. Raises Nl2SqlError, with the service's error."""
+        return self.service.metadata()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the description; the service does not say when rows change."""
+        return content_key(self.source.model_dump(mode="json"))
+
+    def schema(self) -> Schema:
+        """Logical tables and the captions of their fields. Raises Nl2SqlError."""
+        return schema_of(self.source)
+
+    def sample(self, table: str, n: int = 3) -> list[dict[str, Any]]:
+        """No rows: the service gives none without a query."""
+        return []
+
+    def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:
+        """Whether ``sql`` is a structured query at all."""
+        try:
+            errors = read_request(from_json(sql))
+        except ValueError:
+            return RunResult(False, error=NO_JSON, error_kind="invalid")
+        if isinstance(errors, list):
+            return RunResult(False, error=errors[0].message, error_kind="invalid")
+        return RunResult(True)
+
+    def run(self, sql: str, *, timeout_s: float = TIMEOUT_S, max_rows: int = 10_000) -> RunResult:
+        """The rows of a request as JSON. Raises nothing."""
+        try:
+            request = from_json(sql)
+        except ValueError:
+            return RunResult(False, error=NO_JSON, error_kind="invalid")
+        return self.service.run(request, timeout_s=timeout_s, max_rows=max_rows)
+
+    def close(self) -> None:
+        self.service.close()
+
+
+def schema_of(source: DataSource) -> Schema:
+    """The logical tables of a data source with the captions of their fields; one table where it has none."""
+    tables: dict[str, list[Column]] = {}
+    for field in source.fields:
+        if not field.hidden:
+            name = source.table_of(field) or source.name or source.luid or "data source"
+            tables.setdefault(name, []).append(Column(field.fieldCaption, field.dataType))
+    return Schema(tuple(Table(name, tuple(columns)) for name, columns in tables.items()), DIALECT)
+
+
+def open_service_database(spec: str) -> ServiceDatabase:
+    """The data source that ``vds:URL#LUID`` names. Raises UsageError, and Nl2SqlError for a sign-in that is refused."""
+    url, sep, luid = spec.removeprefix(PREFIX).rpartition("#")
+    if not sep or not luid:
+        raise UsageError(f"{spec!r} names no data source; expected vds:URL#LUID, as vds:https://SERVER#LUID")
+    return ServiceDatabase(open_service(url, datasource_luid=luid))

@@ -19,8 +19,18 @@ from pydantic import BaseModel, ValidationError
 
 from nl2sql.vizql.fields import FIELD_MODELS, FUNCTIONS, NO_FUNCTIONS
 from nl2sql.vizql.filters import FILTER_MODELS
-from nl2sql.vizql.likeness import did_you_mean
-from nl2sql.vizql.mending import MOST_ERRORS, REMOVE, Change, Place, QueryError, Suggestion, part_at, shown, suggest
+from nl2sql.vizql.mending import (
+    MOST_ERRORS,
+    REMOVE,
+    Change,
+    Place,
+    QueryError,
+    Suggestion,
+    did_you_mean,
+    part_at,
+    shown,
+    suggest,
+)
 
 Errors: TypeAlias = list[QueryError]
 SYNONYMS = {  # what other query languages call a function

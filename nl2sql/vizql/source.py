@@ -1,8 +1,9 @@
 """The semantic model of a data source: what its fields are, and which tables and columns stand behind them.
 
 A field's record is the service's ``FieldMetadata``, by its names; keys that are not known here are kept, so that the
-service's JSON comes back as it was (``metadata``). Three things are ours, in YAML only: ``name``, ``hierarchies``, and
-a logical table's ``table`` (in the database) and ``key`` (its primary key, as ``fieldName``).
+service's JSON comes back as it was, with no other keys (``from_metadata``, ``to_metadata``). Three things are ours, in
+YAML only: ``name``, ``hierarchies``, and a logical table's ``table`` (in the database) and ``key`` (its primary key, as
+``fieldName``).
 
 >>> source = DataSource.model_validate({"name": "shop", "fields": [{"fieldCaption": "Sales", "fieldRole": "MEASURE"}]})
 >>> source.field("sales"), source.field_any_case("sales").fieldCaption
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nl2sql.errors import UsageError, one_line
 from nl2sql.machine import from_yaml
-from nl2sql.vizql.likeness import did_you_mean
+from nl2sql.vizql.mending import did_you_mean
 
 DataType: TypeAlias = Literal[
     "INTEGER", "REAL", "STRING", "DATETIME", "BOOLEAN", "DATE", "SPATIAL", "UNKNOWN", "UNSPECIFIED"
@@ -268,3 +269,48 @@ def to_yaml(source: DataSource) -> str:
     """The YAML of a data source; ``read_source`` gives the same data source back."""
     data = source.model_dump(mode="json", exclude_unset=True)
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
+
+
+# ----------------------------------------------------------------------------------- the service's own descriptions
+
+_OURS = {"table", "key"}  # of a logical table: in YAML only
+
+
+def from_metadata(metadata: Any, model: Any = None, *, name: str = "", luid: str = "") -> DataSource:
+    """The data source of two answers of the service.
+
+    metadata: the JSON of ``read-metadata``. model: of ``get-datasource-model``, for tables and relationships.
+    Raises UsageError where either is something else.
+    """
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("data"), list):
+        raise UsageError("this is no answer of read-metadata; expected an object with a list 'data'")
+    if model is not None and not isinstance(model, dict):
+        raise UsageError("this is no answer of get-datasource-model; expected an object with 'logicalTables'")
+    extra = metadata.get("extraData") or {}
+    data = {"name": name, "luid": luid, "fields": metadata["data"]}
+    if isinstance(extra, dict) and "parameters" in extra:
+        data["parameters"] = extra["parameters"]
+    for key in ("logicalTables", "logicalTableRelationships"):
+        if model is not None and key in model:
+            data[key] = model[key]
+    given = {key: value for key, value in data.items() if value != ""}
+    return source_from(given, "read-metadata", names_once=False)  # a query with such a name is warned of
+
+
+def to_metadata(source: DataSource) -> dict[str, Any]:
+    """What ``read-metadata`` answers for this data source."""
+    data = source.model_dump(mode="json", exclude_unset=True)
+    answer: dict[str, Any] = {"data": data["fields"]}
+    if "parameters" in data:
+        answer["extraData"] = {"parameters": data["parameters"]}
+    return answer
+
+
+def to_datasource_model(source: DataSource) -> dict[str, Any]:
+    """What ``get-datasource-model`` answers for this data source."""
+    data = source.model_dump(mode="json", exclude_unset=True)
+    tables = [{k: v for k, v in table.items() if k not in _OURS} for table in data.get("logicalTables", ())]
+    answer = {"logicalTables": tables} if "logicalTables" in data else {}
+    if "logicalTableRelationships" in data:
+        answer["logicalTableRelationships"] = data["logicalTableRelationships"]
+    return answer

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nl2sql.vizql.likeness import did_you_mean
 from nl2sql.vizql.lookup import Checked
-from nl2sql.vizql.mending import Change, Place, QueryError, part_at, shown
+from nl2sql.vizql.mending import Change, Place, QueryError, did_you_mean, part_at, shown
 from nl2sql.vizql.query import DIALECT
 from nl2sql.vizql.source import DataSource, FieldMetadata
 

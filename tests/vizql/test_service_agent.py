@@ -22,7 +22,7 @@ from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.vizql.service_database import open_service_database
+from nl2sql.vizql.service import open_service_database
 from nl2sql.vizql.source import DataSource
 
 pytest.importorskip("vizql_data_service_py")

@@ -15,9 +15,16 @@ from strategies import FIXTURES, SUPERSTORE
 from nl2sql.databases.engines import open_database
 from nl2sql.errors import UsageError
 from nl2sql.vizql.infer import data_type_of, default_aggregation, infer, is_measure
-from nl2sql.vizql.metadata import from_metadata, to_datasource_model, to_metadata
 from nl2sql.vizql.querying import run_query
-from nl2sql.vizql.source import DataSource, read_source, source_from, to_yaml
+from nl2sql.vizql.source import (
+    DataSource,
+    from_metadata,
+    read_source,
+    source_from,
+    to_datasource_model,
+    to_metadata,
+    to_yaml,
+)
 from nl2sql.vizql.validator import validate
 
 METADATA = {

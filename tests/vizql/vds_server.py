@@ -19,9 +19,8 @@ from pydantic import ValidationError
 
 from nl2sql.interfaces import Database
 from nl2sql.vizql.compile import compiled
-from nl2sql.vizql.metadata import to_datasource_model, to_metadata
 from nl2sql.vizql.query import Request
-from nl2sql.vizql.source import DataSource
+from nl2sql.vizql.source import DataSource, to_datasource_model, to_metadata
 from nl2sql.vizql.validator import validate
 
 TOKEN = "kZ9x-token-of-a-sign-in|Wq7"

@@ -1,26 +1,28 @@
 """Structured queries over a data source: written, validated, refined and executed (docs/vizql.md).
 
 ``vizql`` is the controller. The planner picks the tables that a question is about, the schema fetch writes their
-fields and looks up values; then the graph of ``graph`` runs: query builder, validator, executor, refiner, formatter,
-error handler. ``Episode.sql`` is the compiled SQL, ``Episode.raw_sql`` the query as JSON, and ``flags["vizql"]`` has
-the query, its version and the errors of each version.
+fields and looks up values (``state``); then the graph runs, as the specification draws it: query builder -> validator
+-> executor -> formatter, with the refiner back to the validator, and the error handler (``nodes``). ``Episode.sql`` is
+the compiled SQL, ``Episode.raw_sql`` the query as JSON, and ``flags["vizql"]`` has the query, its version and the
+errors of each version.
 
 Not covered: table calculations and LOD expressions, which are valid and not executed here; more than one draft.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import takes_grammars
+from nl2sql.agents.state_graph import as_node, check_langgraph
 from nl2sql.agents.task import Task
-from nl2sql.agents.vizql import context, drafts
+from nl2sql.agents.vizql import drafts, nodes, state
 from nl2sql.agents.vizql.grammar import query_grammar
-from nl2sql.agents.vizql.graph import RECURSION_LIMIT, check_installed, graph
-from nl2sql.agents.vizql.state import Context, initial_state
+from nl2sql.agents.vizql.state import Context, VizqlState, initial_state, work_of
 from nl2sql.config import Config
 from nl2sql.interfaces import Grammar, Question, Resources
 from nl2sql.vizql.mending import as_json
@@ -28,21 +30,31 @@ from nl2sql.vizql.query import is_request
 from nl2sql.vizql.source import DataSource, FieldMetadata
 from nl2sql.vizql.values import distinct_texts
 
+if TYPE_CHECKING:
+    from langgraph.graph.state import CompiledStateGraph
+
 __all__ = ["check_installed", "vizql"]
 MOST_VALUES = 100  # distinct texts of a column that the grammar lists
+RECURSION_LIMIT = 3 * nodes.MOST_ATTEMPTS + 6  # validator, executor, refiner for each attempt; builder and end
+_AFTER: dict[Hashable, str] = {
+    "execute": "executor",
+    "refine": "refiner",
+    "format": "formatter",
+    "error_handler": "error_handler",
+}
 
 
 def vizql(question: Question, resources: Resources, config: Config) -> Episode:
     """Answer by a structured query. Raises UsageError and DatabaseError as the loop does, also without LangGraph."""
     task = open_task(question, resources, config, shown_example)
-    source = context.source_of(task)
-    fields = context.linked_fields(task, source)
+    source = state.source_of(task)
+    fields = state.linked_fields(task, source)
     here = Context(
         task,
         source,
         fields,
-        context.within_budget(task, fields, source),
-        context.asked(task, source),
+        state.within_budget(task, fields, source),
+        state.asked(task, source),
         _grammar(task, source, fields),
         task.examples,
     )
@@ -99,3 +111,37 @@ def _episode(task: Task, values: dict[str, Any]) -> Episode:
         transcript="",
         flags={"vizql": said},
     )
+
+
+# ------------------------------------------------------------------------------------------- the graph on LangGraph
+
+
+@functools.cache
+def graph() -> CompiledStateGraph[Any, Any, Any, Any]:
+    """The compiled graph; any number of threads may run it at once. Raises UsageError without LangGraph."""
+    check_installed()
+    from langgraph.graph import END, START, StateGraph
+
+    drawn = StateGraph(VizqlState, context_schema=Context)
+    for name in ("query_builder", "validator", "executor", "refiner", "formatter", "error_handler"):
+        drawn.add_node(name, as_node(getattr(nodes, name), work_of))
+
+    def after_validation(state: VizqlState, runtime: Any) -> str:
+        return nodes.route_after_validation(state, runtime.context.task.config.vizql)
+
+    def after_execution(state: VizqlState, runtime: Any) -> str:
+        return nodes.route_after_execution(state, runtime.context.task.config.vizql)
+
+    drawn.add_edge(START, "query_builder")
+    drawn.add_edge("query_builder", "validator")
+    drawn.add_conditional_edges("validator", after_validation, _AFTER)
+    drawn.add_conditional_edges("executor", after_execution, _AFTER)
+    drawn.add_edge("refiner", "validator")
+    drawn.add_edge("formatter", END)
+    drawn.add_edge("error_handler", END)
+    return drawn.compile()
+
+
+def check_installed() -> None:
+    """Raises UsageError with the command that installs what is missing."""
+    check_langgraph("vizql")

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nl2sql.sql.bounds import decode_json
-from nl2sql.vizql.likeness import LEAST
-from nl2sql.vizql.mending import Place, apply, as_json
+from nl2sql.vizql.mending import LEAST, Place, apply, as_json
 from nl2sql.vizql.query import is_request
 from nl2sql.vizql.validator import Validation
 
@@ -100,7 +99,7 @@ def _of(part: Any) -> Any:
 def mended(draft: Any, validation: Validation, check: Callable[[Any], Validation]) -> Any | None:
     """The draft after its likeliest suggestions, one at a time; None where they do not lead to a valid one.
 
-    What is hardly alike (``likeness.LEAST``) is suggested, and not carried out: it answers another question.
+    What is hardly alike (``mending.LEAST``) is suggested, and not carried out: it answers another question.
     """
     for _ in range(MOST_STEPS):
         ways = validation.suggestions

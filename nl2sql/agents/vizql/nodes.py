@@ -1,24 +1,33 @@
 """The nodes of the graph and its two routes, as functions over plain state [VizQL specification, "Graph Flow"].
 
 A node reads the graph's state, works with ``Work`` (whose trace and decision log grow as in the loop) and returns an
-update. Nodes do not know LangGraph; ``graph.py`` does. Planner and schema fetch have done their work before the first
+update. Nodes do not know LangGraph; the package does. Planner and schema fetch have done their work before the first
 node that asks the model: ``Context`` holds it.
 
 The versions, on which the specification disagrees with itself: a query that is built has version 1, refinements have
 2, 3 and 4, and a version 4 that fails goes to the error handler (``docs/vizql.md``).
+
+A valid query is compiled to SQL over the database, or executed as it is by a database that takes such queries. That one
+says so by its dialect ``vizql``; its errors tell by their code whether another query may mend them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from nl2sql.agents import prompts
-from nl2sql.agents.vizql import drafts, execution
-from nl2sql.agents.vizql.state import VizqlState, Work
+from nl2sql.agents.vizql import drafts
+from nl2sql.agents.vizql.drafts import query_of
+from nl2sql.agents.vizql.state import Context, VizqlState, Work
 from nl2sql.agents.vizql.through_sql import drafts_in_sql, sql_draft
 from nl2sql.config import VizqlConfig
+from nl2sql.interfaces import RunResult
+from nl2sql.vizql.answers import reaction
 from nl2sql.vizql.mending import Place, as_json
+from nl2sql.vizql.query import DIALECT, is_request
+from nl2sql.vizql.querying import statement
 from nl2sql.vizql.validator import Validation
 
 Update: TypeAlias = dict[str, Any]
@@ -81,7 +90,7 @@ def validator(state: VizqlState, work: Work) -> Update:
 
 def executor(state: VizqlState, work: Work) -> Update:
     """The valid draft executed. What fails, and what is odd about a result, are errors for the refiner."""
-    ran = execution.execute(work.here, state["query_draft"])
+    ran = execute(work.here, state["query_draft"])
     result, errors = ran.result, ran.errors
     observation: Update = {"success": result.success, "sql": ran.sql, "row_count": len(result.rows)}
     if result.success:
@@ -140,7 +149,7 @@ def _broken(state: VizqlState, work: Work, validation: Validation) -> frozenset[
         return validation.broken
     if ran["success"] or ran["error_kind"] == "timeout":  # and each part may take as long
         return frozenset()
-    return execution.failing_parts(work.here, state["query_draft"])
+    return failing_parts(work.here, state["query_draft"])
 
 
 def formatter(state: VizqlState, work: Work) -> Update:
@@ -272,3 +281,67 @@ def log(work: Work, action: str, args: Mapping[str, Any], observation: Any, reas
 
 def _attempt(state: VizqlState, stage: str, errors: list[str]) -> Update:
     return {"version": state["query_version"], "query": state["query_draft"], "stage": stage, "errors": list(errors)}
+
+
+# -------------------------------------------------------------------------------------------------------- execution
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The statement that was executed, its result, what is wrong with that, and whether another query may help."""
+
+    sql: str
+    result: RunResult
+    errors: list[str]
+    refinable: bool = True
+
+
+def execute(here: Context, draft: dict[str, Any]) -> Ran:
+    """Execute a valid draft within ``execution.*``."""
+    task = here.task
+    dialect = task.resources.database.dialect
+    sql, not_executable = statement(draft, here.source, dialect, task.config.vizql)
+    if not_executable:
+        reasons = [f"not executable: {reason}" for reason in not_executable]
+        return Ran("", RunResult(False, error="; ".join(reasons), error_kind="not_executable"), reasons)
+    result = task.result_of(sql)
+    mendable = dialect != DIALECT or reaction(result.error_kind) == "refine"  # else the server's, or of the sign-in
+    return Ran(sql, result, errors_of(result), result.success or mendable)
+
+
+def failing_parts(here: Context, draft: dict[str, Any]) -> frozenset[Place]:
+    """The fields and filters of a valid draft that fail alone; none where only all together fail, or where a service
+    would be asked for each."""
+    database, query = here.task.resources.database, query_of(draft)
+    if database.dialect == DIALECT:
+        return frozenset()
+
+    def fails(**parts: Any) -> bool:
+        alone = {**query, "filters": [], **parts}
+        request = {**draft, "query": alone} if is_request(draft) else alone
+        sql, reasons = statement(request, here.source, database.dialect, here.task.config.vizql)
+        return bool(reasons) or not here.task.result_of(sql).success
+
+    def failing() -> Iterator[Place]:
+        sound = None
+        for i, field in enumerate(query["fields"]):
+            if fails(fields=[field]):
+                yield ("fields", i)
+            else:
+                sound = sound or field
+        for i, part in enumerate(query.get("filters") or ()):
+            if sound is not None and fails(fields=[sound], filters=[part]):
+                yield ("filters", i)
+
+    return frozenset(failing())
+
+
+def errors_of(result: RunResult) -> list[str]:
+    """The error of a result that failed; of one that succeeded, what is odd about it."""
+    if not result.success:
+        return [f"The query failed: {result.error}"]
+    if not result.rows:
+        return ["The query runs and gives no rows: a filter may hold a wrong value or field"]
+    if all(value is None for row in result.rows for value in row):
+        return ["The query runs and all of its values are NULL"]
+    return ["The result was cut: it has too many rows; aggregate it or filter it"] if result.truncated else []

@@ -1,15 +1,25 @@
-"""The state that flows through the graph: plain data. The context holds what a node may touch besides it."""
+"""The state that flows through the graph, plain data, and the context: what a node may touch and the model reads.
+
+>>> fields = [{"fieldCaption": "Region"}, {"fieldCaption": "Sales", "fieldRole": "MEASURE", "dataType": "REAL"}]
+>>> source_text(DataSource.model_validate({"fields": fields}).fields, DataSource.model_validate({"fields": fields}))
+'dimensions: Region\\nmeasures: Sales'
+
+The text leaves out descriptions, hierarchies, parameters and formulas.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from nl2sql.agents import prompts
 from nl2sql.agents.task import State, Task
 from nl2sql.interfaces import Grammar
-from nl2sql.vizql.source import DataSource, FieldMetadata
+from nl2sql.vizql.infer import infer
+from nl2sql.vizql.source import DataSource, FieldMetadata, read_source
 from nl2sql.vizql.validator import Validation, validate
 
 
@@ -84,3 +94,77 @@ def initial_state() -> VizqlState:
         trace=[],
         decision_log=[],
     )
+
+
+# ------------------------------------------------------------------------------ the data source as a model reads it
+
+_TYPES_SHOWN = {"DATE": "date", "DATETIME": "time", "BOOLEAN": "true or false", "INTEGER": "number", "REAL": "number"}
+_SHORTEST = 8  # fields that are shown however small the budget is
+
+
+def source_of(task: Task) -> DataSource:
+    """The data source that ``vizql.source`` names, else the database's own, else one that is inferred from it.
+
+    Raises UsageError for a file that is no data source, and DatabaseError.
+    """
+    if named := task.config.vizql.source:
+        return read_source(Path(named))
+    own: DataSource | None = getattr(task.resources.database, "source", None)
+    return own or infer(task.resources.database)
+
+
+def linked_fields(task: Task, source: DataSource) -> tuple[FieldMetadata, ...]:
+    """The fields of the tables that the question is about, as ``link_schema`` chooses them; hidden ones are none."""
+    tables = {table.name.lower() for table in task.linked(task.tables_kept).tables}
+    shown = tuple(field for field in source.fields if not field.hidden)
+    linked = tuple(field for field in shown if source.table_of(field).lower() in tables)
+    beside = tuple(field for field in shown if not source.table_of(field))  # calculations belong to no table
+    return linked + beside if linked else shown
+
+
+def source_text(fields: Sequence[FieldMetadata], source: DataSource) -> str:
+    """One block per logical table: its dimensions and measures by caption; then what joins the tables."""
+    blocks: list[str] = []
+    for table_id in dict.fromkeys(field.logicalTableId for field in fields):
+        table, inside = source.table(table_id), [field for field in fields if field.logicalTableId == table_id]
+        lines = [f"{table.caption}:"] if table else []
+        for role, measured in (("dimensions", False), ("measures", True)):
+            names = [_shown(field) for field in inside if (field.fieldRole == "MEASURE") == measured]
+            lines += [f"{role}: {', '.join(names)}"] if names else []
+        blocks.append("\n  ".join(lines) if table else "\n".join(lines))
+    return "\n".join(blocks)
+
+
+def within_budget(task: Task, fields: Sequence[FieldMetadata], source: DataSource) -> str:
+    """The text of as many fields as ``schema_text.max_tokens`` and the model's window leave room for."""
+    model, shown = task.resources.model, list(fields)
+    budget = min(task.config.schema_text.max_tokens, model.context_window // 4)
+    while True:
+        text = source_text(shown, source)
+        used = model.count_tokens([{"role": "user", "content": text}])
+        if used <= budget or len(shown) <= _SHORTEST:
+            return text
+        shown = shown[: max(_SHORTEST, len(shown) * budget // used)]
+
+
+def asked(task: Task, source: DataSource) -> str:
+    """The question with its evidence, the values of the data source that it names, and the query it speaks of."""
+    config, question = task.config.schema_text, task.question
+    lines = [prompts.question_text(question.text.strip(), question.evidence if config.evidence else "")]
+    if values := list(_values(task, source)):
+        lines.append("Values: " + ", ".join(values))
+    if question.previous_sql:
+        lines.append(f"Previous query: {question.previous_sql}")
+    return "\n".join(lines)
+
+
+def _values(task: Task, source: DataSource) -> Iterable[str]:
+    for match in task.values:
+        for field in source.fields:
+            if source.table_of(field).lower() == match.table.lower() and field.column.lower() == match.column.lower():
+                yield f"{field.fieldCaption} = {match.value!r}"
+
+
+def _shown(field: FieldMetadata) -> str:
+    kind = _TYPES_SHOWN.get(field.dataType, "") if field.fieldRole != "MEASURE" else ""
+    return f"{field.fieldCaption} ({kind})" if kind else field.fieldCaption

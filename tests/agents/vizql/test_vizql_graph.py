@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nl2sql.agents.controllers import answer
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
-from nl2sql.agents.vizql import _grammar, context, nodes
+from nl2sql.agents.vizql import _grammar, nodes, state
 from nl2sql.agents.vizql.drafts import read_reply, with_valid_parts
 from nl2sql.agents.vizql.state import VizqlState, initial_state
 from nl2sql.config import VizqlConfig, build_config
@@ -233,14 +233,15 @@ def test_the_grammar_lists_the_values_of_a_field_s_own_table(tmp_path: Path) -> 
     with SqliteDatabase(tmp_path / "shop.sqlite") as database:
         config = build_config({"vizql": {"constrain": "schema"}, "schema_text": {"values": 1}})
         task = open_task(question, Resources(ScriptedModel([]), database), config)
-        source = context.source_of(task)
-        grammar = _grammar(task, source, context.linked_fields(task, source))
+        source = state.source_of(task)
+        grammar = _grammar(task, source, state.linked_fields(task, source))
     assert grammar is not None
     kinds = json.loads(grammar.text)["$defs"]["filter"]["anyOf"]
     sets = [kind["properties"] for kind in kinds if kind["properties"]["filterType"]["const"] == "SET"]
     captions = [(kind["field"]["properties"]["fieldCaption"]["enum"], kind["values"]["items"]) for kind in sets]
     listed = {caption: items for enum, items in captions for caption in enum}
-    assert listed["Name"] == {"enum": ["Person 7"]} and listed["Name (Products)"]["type"] == "string"
+    [named, null], [free, _] = listed["Name"]["anyOf"], listed["Name (Products)"]["anyOf"]
+    assert (named, null, free["type"]) == ({"enum": ["Person 7"]}, {"type": "null"}, "string")
 
 
 def test_what_is_valid_and_not_executable_goes_to_the_refiner_by_name(orders: SqliteDatabase) -> None:
