@@ -168,14 +168,22 @@ You write queries for a data source as JSON. Answer with one JSON object and not
 
 VIZQL_RULES = """\
 Rules:
-- A field is {"fieldCaption": "NAME"}. A measure needs a function: {"fieldCaption": "NAME", "function": "SUM"}, or \
-AVG, MEDIAN, MIN, MAX, COUNT, COUNTD.
-- A dimension has no function, but COUNT and COUNTD, and YEAR, QUARTER, MONTH, TRUNC_MONTH and the like of a date.
-- The result has one row for each combination of the dimensions. Ask only for what the question asks for.
+- Ask for what the question wants shown, and for nothing else. The result has one row for each combination of the \
+dimensions; with "options": {"disaggregate": true} it has the rows as they are, and no field has a function.
+- A measure has a function: {"fieldCaption": "Price", "function": "AVG"}, or SUM, MEDIAN, MIN, MAX.
+- A dimension has none, but to be counted: COUNT, COUNTD (different ones). A number of orders: {"fieldCaption": \
+"Order ID", "function": "COUNT"}. A date has YEAR, QUARTER, MONTH, TRUNC_MONTH.
 - To sort: "sortDirection": "DESC", "sortPriority": 1 in a field. The first rows only: "options": {"rowLimit": 3}.
-- Filters: {"field": {"fieldCaption": "NAME"}, "filterType": "SET", "values": ["A"]}; filterType MATCH with contains; \
-QUANTITATIVE_NUMERICAL with quantitativeFilterType MIN and min, MAX and max, or RANGE and both; QUANTITATIVE_DATE \
-with minDate and maxDate; TOP with howMany and fieldToMeasure."""
+- A filter may be about a field that is not shown:
+{"field": {"fieldCaption": "City"}, "filterType": "SET", "values": ["Oslo", "Bern"]}, with "exclude": true for all \
+others, with "values": [null] where there is none
+{"field": {"fieldCaption": "Name"}, "filterType": "MATCH", "contains": "son"}, or startsWith, endsWith
+{"field": {"fieldCaption": "Price"}, "filterType": "QUANTITATIVE_NUMERICAL", "quantitativeFilterType": "RANGE", \
+"min": 2, "max": 9}, or MIN with min, MAX with max, ONLY_NULL, ONLY_NON_NULL
+{"field": {"fieldCaption": "Day"}, "filterType": "QUANTITATIVE_DATE", "quantitativeFilterType": "MIN", "minDate": \
+"2024-03-01"}
+{"field": {"fieldCaption": "City"}, "filterType": "TOP", "howMany": 3, "fieldToMeasure": {"fieldCaption": "Price", \
+"function": "SUM"}, "direction": "TOP"}"""
 
 VIZQL_USER_PROMPT = """\
 Data source:

@@ -507,7 +507,7 @@ def test_places_are_paths_into_the_document() -> None:
 
 
 def test_planted_faults_are_reported_and_mended() -> None:
-    """One fault each in 115 valid queries, of 22 kinds: the first suggestion mends it, and mostly restores the query."""
+    """115 valid queries with a fault, of 22 kinds: the first suggestion mends each, and mostly restores it."""
     restored = 0
     for line in (FIXTURES / "faults.jsonl").read_text(encoding="utf-8").splitlines():
         case = json.loads(line)

@@ -28,7 +28,8 @@ _AGGREGATES = ("SUM", "AVG", "MEDIAN", "MIN", "MAX", "COUNT", "COUNTD")
 _COUNTS = ("COUNT", "COUNTD")
 _DATES = tuple(sorted(DATE_PARTS)) + tuple(sorted(DATE_TRUNCATIONS))
 _NUMBERS = ("INTEGER", "REAL")
-_DAY = {"type": "string", "pattern": "^(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])$"}
+_DAY = {"type": "string", "pattern": "^(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"}
+_NULL = {"type": "null"}
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 100}
 MOST_FIELDS = 6
 MOST_FILTERS = 4
@@ -122,6 +123,7 @@ def _filters(fields: Sequence[FieldMetadata], values: Mapping[str, Sequence[str]
     free = [field.fieldCaption for field in texts if not values.get(field.fieldCaption)]
     made = [_set([caption], {"enum": list(values[caption])}) for caption in known]
     made += [_set(free, text), _set(whole, {"type": "integer"}), _set(flags, {"type": "boolean"})]
+    made += [_set([field.fieldCaption for field in plain if field.dataType == "DATE"], _DAY)]
     captions = [field.fieldCaption for field in texts]
     made += [_filter(_field(captions), "MATCH", {key: text}) for key in ("contains", "startsWith", "endsWith")]
     made += _ranges(_field(numbers), "QUANTITATIVE_NUMERICAL", "min", "max", {"type": "number"})
@@ -136,7 +138,7 @@ def _filters(fields: Sequence[FieldMetadata], values: Mapping[str, Sequence[str]
 
 
 def _set(captions: Sequence[str], value: Schema) -> Schema:
-    listed = {"type": "array", "items": value, "minItems": 1, "maxItems": MOST_FIELDS}
+    listed = {"type": "array", "items": {"anyOf": [value, _NULL]}, "minItems": 1, "maxItems": MOST_FIELDS}
     parts = {"values": listed, "exclude": {"const": True}}
     return _filter(_field(captions), "SET", parts, optional=("exclude",))
 
@@ -144,7 +146,9 @@ def _set(captions: Sequence[str], value: Schema) -> Schema:
 def _ranges(field: Schema, kind: str, least: str, most: str, value: Schema) -> list[Schema]:
     ends: tuple[tuple[str, Schema], ...] = (("MIN", {least: value}), ("MAX", {most: value}))
     both = (*ends, ("RANGE", {least: value, most: value}))
-    return [_filter(field, kind, {"quantitativeFilterType": {"const": name}, **parts}) for name, parts in both]
+    made = [_filter(field, kind, {"quantitativeFilterType": {"const": name}, **parts}) for name, parts in both]
+    nulls: Schema = {"quantitativeFilterType": {"enum": ["ONLY_NULL", "ONLY_NON_NULL"]}}
+    return [*made, *([] if "function" in field["properties"] else [_filter(field, kind, nulls)])]
 
 
 def _filter(field: Schema, kind: str, parts: Schema, *, optional: Sequence[str] = ()) -> Schema:
