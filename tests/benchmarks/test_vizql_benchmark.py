@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from derive_vizql import FILE, counts, derived, to_text
+from derive_vizql import FILE, LeftOut, Prover, counts, derived, same_rows, to_text
 from typer.testing import CliRunner
-from vizql_golds.proof import LeftOut, Prover, same_rows
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.benchmarks.packaged import load_packaged
