@@ -261,10 +261,8 @@ class VizqlConfig(_Frozen):
     refinements: int = Field(3, ge=0, le=3)  # the specification's most
     suggestions: bool = True  # the refiner is shown them
     apply_suggestions: bool = False  # the likeliest ones are carried out first; the model is asked where that fails
-    # from here on, the specification's five improvements:
-    increment: bool = True  # query_version counts refinements
+    # from here on, three of the specification's five improvements:
     accumulate: bool = True  # the refiner is shown the errors of earlier versions, and which one came back
-    rank: bool = True  # suggestions by likelihood; else by the alphabet
     feedback: bool = True  # errors of execution, and odd results, are refined as well
     keep_valid: bool = True  # what was valid stays while the rest is mended
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_installed", "vizql"]
 MOST_VALUES = 100  # distinct texts of a column that the grammar lists
-RECURSION_LIMIT = 3 * nodes.MOST_ATTEMPTS + 6  # validator, executor, refiner for each attempt; builder and end
+RECURSION_LIMIT = 18  # validator, executor, refiner for each of four versions; builder and end
 _AFTER: dict[Hashable, str] = {
     "execute": "executor",
     "refine": "refiner",

@@ -110,9 +110,3 @@ def mended(draft: Any, validation: Validation, check: Callable[[Any], Validation
         if validation.is_valid:
             return draft
     return None
-
-
-def suggestion_lines(validation: Validation, *, ranked: bool) -> list[str]:
-    """The suggestions of all errors as lines, each once: the likeliest first, or by the alphabet."""
-    lines = validation.validation_suggestions
-    return lines if ranked else sorted(lines)

@@ -31,7 +31,6 @@ from nl2sql.vizql.querying import statement
 from nl2sql.vizql.validator import Validation
 
 Update: TypeAlias = dict[str, Any]
-MOST_ATTEMPTS = 10  # with vizql.increment off the version never ends an episode
 SHOWN_SUGGESTIONS = 16  # in the refiner's prompt; that there are more is said
 PREVIEW = 5  # rows of a result in the trace
 
@@ -68,7 +67,6 @@ def validator(state: VizqlState, work: Work) -> Update:
     """What is wrong with the draft, and what would mend it."""
     draft, version = state["query_draft"], state["query_version"]
     validation = work.here.check(draft)
-    settings = work.task.config.vizql
     errors = validation.validation_errors
     observation = {
         "is_valid": validation.is_valid,
@@ -80,7 +78,7 @@ def validator(state: VizqlState, work: Work) -> Update:
     update: Update = {
         "is_valid": validation.is_valid,
         "validation_errors": errors,
-        "validation_suggestions": drafts.suggestion_lines(validation, ranked=settings.rank),
+        "validation_suggestions": validation.validation_suggestions,
         "execution_result": None,
     }
     if not validation.is_valid:
@@ -119,7 +117,7 @@ def refiner(state: VizqlState, work: Work) -> Update:
     A reply without a query uses up the refinement; the draft stays, and the next prompt says so.
     """
     settings, before = work.task.config.vizql, state["query_draft"]
-    version = state["query_version"] + settings.increment
+    version = state["query_version"] + 1
     validation = work.here.check(before)
     draft, by = None, "suggestions"
     if settings.apply_suggestions and not validation.is_valid:
@@ -201,7 +199,7 @@ def route_after_execution(state: VizqlState, settings: VizqlConfig) -> str:
 
 def refinements_left(state: VizqlState, settings: VizqlConfig) -> bool:
     """Whether another version may be made."""
-    return state["query_version"] <= settings.refinements and len(state["attempts"]) < MOST_ATTEMPTS
+    return state["query_version"] <= settings.refinements
 
 
 # ----------------------------------------------------------------------------------------------------------- texts

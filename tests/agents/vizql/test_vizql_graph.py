@@ -173,12 +173,6 @@ def test_the_query_in_a_reply(text: str, draft: Any) -> None:
 # ------------------------------------------------------------------------------------------------- the improvements
 
 
-def test_increment_off_leaves_the_version_and_the_attempts_still_end(orders: SqliteDatabase) -> None:
-    episode, shown = asked(orders, *[query(SALES)] * 20, increment=False)
-    assert {record["args"].get("version") for record in episode.trace} == {1, None}
-    assert len(shown) == nodes.MOST_ATTEMPTS and episode.finish == "empty"
-
-
 def test_accumulate_shows_earlier_errors_and_says_which_one_is_back(orders: SqliteDatabase) -> None:
     replies = (query(SALES), query(TOTAL, {"fieldCaption": "Regoin"}), query(SALES), query(TOTAL))
     episode, shown = asked(orders, *replies, keep_valid=False)
@@ -192,9 +186,8 @@ def test_accumulate_shows_earlier_errors_and_says_which_one_is_back(orders: Sqli
 
 def test_rank_puts_the_likeliest_suggestion_first(orders: SqliteDatabase) -> None:
     wrong = query({"fieldCaption": "Regoin"}, SALES)
-    ranked, plain = (asked(orders, wrong, query(TOTAL), rank=on)[1][1] for on in (True, False))
-    first, second = "- Field 'Regoin' not found. Did", "- Add aggregation to 'Sales'"
-    assert ranked.index(first) < ranked.index(second) and plain.index(second) < plain.index(first)
+    shown = asked(orders, wrong, query(TOTAL))[1][1]
+    assert shown.index("- Field 'Regoin' not found. Did") < shown.index("- Add aggregation to 'Sales'")
 
 
 def test_feedback_has_the_refiner_doubt_a_result_without_rows_once(orders: SqliteDatabase) -> None:
