@@ -1,5 +1,4 @@
 """The likelihood of a question, given a query that may be its answer: the other direction, which ranks candidates.
-Conversations use the same model to say an edited query in words (``say``).
 
 A model that writes SQL prefers short, usual queries; it leaves out what the question asks for, or adds what it does
 not. Read back, such a query makes the question less likely. ``candidates.choose: question`` adds both log-probabilities
@@ -21,7 +20,7 @@ from typing import Any
 from nl2sql.agents import prompts
 from nl2sql.config import CandidatesConfig
 from nl2sql.errors import ModelError, UsageError
-from nl2sql.interfaces import Completion, Model, Usage
+from nl2sql.interfaces import Model, Usage
 from nl2sql.models.spec import resolve_spec
 
 ROWS = 32  # queries in a forward pass
@@ -65,41 +64,6 @@ class QuestionModel:
                 tokens += sum(len(ids) + len(asked) for ids in prompted[at : at + ROWS])
         usage = Usage(tokens, tokens, model_calls=len(sums), seconds=time.perf_counter() - started)
         return sums or [0.0] * len(queries), usage
-
-    def say(self, query: str, max_new_tokens: int, overrides: Mapping[str, str] | None = None) -> Completion:
-        """The likeliest question that ``query`` answers, in the words of the adapter: one line, greedy.
-
-        Raises ModelError where the query does not fit into the model's window, or the model fails.
-        """
-        started = time.perf_counter()
-        with self._lock:
-            ids = self._chat.prompt_ids(prompts.question_messages(query, overrides))
-            window = self._model.config.get_text_config().max_position_embeddings
-            if len(ids) + max_new_tokens > window:
-                raise ModelError(f"a query is {len(ids):,} tokens; {self.name} takes {window - max_new_tokens:,}")
-            written = self._continue(ids, max_new_tokens)
-        ended = bool(written) and written[-1] in self._chat.stop_ids
-        said = self._chat.decode(written[:-1] if ended else written)
-        usage = Usage(len(ids), len(ids), len(written), model_calls=1, seconds=time.perf_counter() - started)
-        return Completion(" ".join(said.split()), "stop" if ended else "length", usage)
-
-    def _continue(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
-        import torch
-
-        inputs = torch.tensor([list(ids)], device=self._model.device)
-        stops = sorted(self._chat.stop_ids)
-        options = {
-            "do_sample": False,
-            "max_new_tokens": max_new_tokens,
-            "eos_token_id": stops,
-            "pad_token_id": stops[0],
-        }
-        try:
-            with torch.inference_mode():
-                rows = self._model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise ModelError(f"the question model {self.name} failed: {str(error).splitlines()[0]}") from error
-        return [int(token) for token in rows[0, len(ids) :]]
 
     def _pass(self, prompted: Sequence[Sequence[int]], asked: Sequence[int]) -> list[float]:
         """Left-padded rows, so that the question stands at the end of all and only its logits are computed."""

@@ -17,7 +17,8 @@ PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
     *("few_shot_example", "repair_user", "repair_guided_user", "question_user"),
     *("generate_followup_user", "resolve_system", "resolve_user"),
-    *("clarify", "talk", "vizql_system", "vizql_user", "vizql_example", "vizql_refine", "vizql_rules"),
+    *("rewrite_system", "rewrite_user", "clarify", "talk"),
+    *("vizql_system", "vizql_user", "vizql_example", "vizql_refine", "vizql_rules"),
 )
 COLDEST = 1e-6  # temperature: logits divided by less are no numbers any more
 
@@ -241,10 +242,9 @@ class SessionConfig(_Frozen):
     resolve: Literal["auto", "rewrite", "letter", "edit", "concat", "none", "oracle"] = "auto"
     # edited: the edited SQL is the answer, where there is one that runs; ask: the controller is asked in any case
     answer: Literal["ask", "edited"] = "edited"
-    draft: bool = True  # ask: the edited SQL stands in the prompt as the previous query, beside the resolved question
     shown: int = Field(3, ge=1, le=10)  # earlier exchanges that concat, rewrite and letter show
     shows: Literal["resolved_query", "user_query"] = "resolved_query"  # the question that they show of each
-    max_tokens: int = Field(200, ge=1)  # of a rewritten question, and of one that says an edited query
+    max_tokens: int = Field(200, ge=1)  # of a rewritten question
     clarify: bool = False  # ask back where nothing of a question is in the schema, the values or the history
 
 

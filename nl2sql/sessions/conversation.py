@@ -156,9 +156,7 @@ def understood_lines(episode: Episode) -> list[str]:
         return []
     evidence = ", ".join(f"{item['kind']} {item['text']!r}" for item in session.get("evidence", ()))
     lines = [f"understood as: {session['resolved_query']}", f"a follow-up by {evidence}" if evidence else ""]
-    if session.get("fallback") and episode.raw_sql and episode.raw_sql == session.get("edited_sql"):
-        lines[0] = f"the previous query, edited: {', '.join(session['operations'])}"
-    elif session.get("fallback"):
+    if session.get("fallback"):
         lines[0] = f"not made whole ({session['fallback']}); asked as it is, beside the previous query"
     return [line for line in lines if line]
 

@@ -32,8 +32,29 @@ from nl2sql.interfaces import Database
 from nl2sql.sql.parse import parse_bounded
 
 DIALECTS = ("sqlite", "duckdb", "postgres")
-MONTHS = "january february march april may june july august september october november december".split()
-WEEKDAYS = "sunday monday tuesday wednesday thursday friday saturday".split()  # as strftime and EXTRACT count them
+MONTHS = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+]
+WEEKDAYS = [
+    "sunday",
+    "monday",
+    "tuesday",
+    "wednesday",
+    "thursday",
+    "friday",
+    "saturday",
+]  # as strftime and EXTRACT count them
 ORDINALS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "last": 4}
 ALL_MONTHS, ALL_WEEKDAYS = tuple(range(1, 13)), tuple(range(7))
 _MONTH_NAMES = "|".join(name if len(name) < 5 else f"{name[:3]}(?:{name[3:]})?" for name in MONTHS)
@@ -103,9 +124,10 @@ def _meant(unit: str, match: re.Match[str]) -> dict[str, Any]:
 def said_again(question: str, period: Period) -> str:
     """``question`` with the words of ``period`` in the place of its own, or behind it."""
     for unit, text in period.units:
-        places = [p for u in (("quarter", "month") if unit in ("quarter", "month") else (unit,)) for p in [_UNITS[u]]]
-        form = next((form for form in places if len(form.findall(question)) == 1), None)
-        question = form.sub(text, question) if form else _behind(question, f"in {text}" if unit != "weekday" else f"on {text}")
+        alike = ("quarter", "month") if unit in ("quarter", "month") else (unit,)
+        form = next((form for form in map(_UNITS.get, alike) if form and len(form.findall(question)) == 1), None)
+        behind = f"{'on' if unit == 'weekday' else 'in'} {text}"
+        question = form.sub(text, question) if form else _behind(question, behind)
     return question if period.units else _behind(question, f"but {period.words}")
 
 
@@ -152,9 +174,7 @@ class _Span:
         if period.shift:
             return self._shifted(period)
         year = self.year if period.year is None else period.year
-        return replace(
-            self, year=year, months=period.months or self.months, weekdays=period.weekdays or self.weekdays
-        )
+        return replace(self, year=year, months=period.months or self.months, weekdays=period.weekdays or self.weekdays)
 
     def _shifted(self, period: Period) -> _Span | None:
         if period.unit == "year":
@@ -236,7 +256,8 @@ def _span(where: exp.Where, conditions: Sequence[exp.Expr], database: Database) 
     if named[-1] - named[0] > 5:
         return None
     years = range(named[0] - 1, named[-1] + 2)  # a year on each side shows a span that does not end
-    days = [date(years[0], 1, 1) + timedelta(days=n) for n in range((date(years[-1], 12, 31) - date(years[0], 1, 1)).days + 1)]
+    first, last = date(years[0], 1, 1), date(years[-1], 12, 31)
+    days = [first + timedelta(days=number) for number in range((last - first).days + 1)]
     let = _satisfying(conditions, days, form, database)
     seen = {day.year for day in let}, {day.month for day in let}, {day.isoweekday() % 7 for day in let}
     wanted = {day for day in days if day.year in seen[0] and day.month in seen[1] and day.isoweekday() % 7 in seen[2]}
@@ -274,7 +295,7 @@ def _form_of(column: exp.Column, where: exp.Where, database: Database) -> str | 
         return None
     if database.dialect != "sqlite" and re.match(r"date|timestamp", found[1].type, re.IGNORECASE):
         return ""
-    name, table = (exp.to_identifier(part, quoted=True).sql(database.dialect) for part in (found[1].name, found[0].name))
+    table, name = (exp.to_identifier(part.name, quoted=True).sql(database.dialect) for part in found)
     result = database.run(f"SELECT {name} FROM {table} WHERE {name} IS NOT NULL LIMIT 1", timeout_s=2.0, max_rows=1)
     cell = result.rows[0][0] if result.success and result.rows else None
     column.meta["text"] = isinstance(cell, str)

@@ -27,17 +27,18 @@ from typing import Any
 
 from nl2sql.agents import prompts
 from nl2sql.agents.context.linking import STOP_WORDS, stem
+from nl2sql.agents.prompt_texts import REWRITE_EXAMPLES
 from nl2sql.agents.record import call_record
 from nl2sql.config import Config
 from nl2sql.databases.validation import validate_sql
-from nl2sql.errors import ModelError, UsageError
+from nl2sql.errors import ModelError
 from nl2sql.interfaces import Model, Question, Resources, Turn
 from nl2sql.models.embedded import embedded_models
 from nl2sql.sessions.detection import Evidence, cue_words, evidence_of
 from nl2sql.sessions.edits import edited
+from nl2sql.sessions.keeping import lost_words
 from nl2sql.sessions.periods import in_period, period_of, said_again
-from nl2sql.sessions.keeping import lost_words, unsaid_values
-from nl2sql.sessions.saying import said_by_adapter, with_addition, with_new_values
+from nl2sql.sessions.saying import with_addition, with_new_values
 from nl2sql.sql.words import words
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Resolution:
 
     strategy: what was done, "none" for a question that is no follow-up. fallback: why the question was handed on as
     asked, with the previous SQL; empty where it was not. edited_sql: of strategy edit, with its ``operations``.
+    evidence: what rules went by; none where the model decided.
     """
 
     question: Question
@@ -88,7 +90,9 @@ def resolve(question: Question, resources: Resources, config: Config) -> Resolut
     Raises Cancelled where ``resources.cancel`` is set meanwhile.
     """
     standalone = question.meta.get("standalone")
-    if config.session.resolve == "oracle" and standalone and question.history:
+    if not question.history:
+        return Resolution(question)
+    if config.session.resolve == "oracle" and standalone:
         changed = standalone != question.text
         handed_on = replace(question, text=standalone) if changed else question
         return Resolution(handed_on, changed, strategy="oracle" if changed else "none")
@@ -154,11 +158,38 @@ def rewritten(question: Question, resources: Resources, config: Config, strategy
     text = completion.text.strip().removeprefix(ASKED).strip()  # a small model repeats the label
     if _plain(text) == _plain(question.text):
         return Resolution(question, calls=calls)
-    return _checked(question, resources, (), strategy, text, calls=calls)
+    if why := _unfit(question, text, resources):
+        return fallen_back(question, (), strategy, why, calls=calls)
+    return Resolution(replace(question, text=text), True, (), strategy, calls=calls)
+
+
+def _unfit(question: Question, text: str, resources: Resources) -> str:
+    """Why a rewritten ``text`` cannot be what was asked; "" where nothing speaks against it."""
+    last = question.history[-1]
+    if not text:
+        return "an empty text"
+    if _plain(text) in (_plain(last.user_query), _plain(last.resolved_query)):
+        return "the previous question again"
+    lost = lost_words(question.text, text, resources.database.schema())
+    return f"lost: {', '.join(lost)}" if lost else ""
 
 
 def _plain(text: str) -> str:
     return " ".join(words(text))
+
+
+def rewrite_messages(question: Question, config: Config) -> list[dict[str, str]]:
+    """A short prompt for an instruct model: solved examples as turns, then the earlier questions and this one."""
+
+    def asked(before: Sequence[str], text: str) -> str:
+        quoted = "\n".join(f"{ASKED} {each}" for each in before)
+        return prompts.prompt("rewrite_user", config.prompts, history=quoted, question=text)
+
+    messages = [{"role": "system", "content": prompts.prompt("rewrite_system", config.prompts)}]
+    for before, text, whole in REWRITE_EXAMPLES:
+        messages += [{"role": "user", "content": asked(before, text)}, {"role": "assistant", "content": whole}]
+    shown = [_said(turn, config.session.shows) for turn in question.history[-config.session.shown :]]
+    return [*messages, {"role": "user", "content": asked(shown, question.text)}]
 
 
 def letter_messages(question: Question, config: Config) -> list[dict[str, str]]:
@@ -171,60 +202,29 @@ def letter_messages(question: Question, config: Config) -> list[dict[str, str]]:
     ]
 
 
+def _said(turn: Turn, shows: str) -> str:
+    return turn.resolved_query if shows == "resolved_query" and turn.resolved_query else turn.user_query
+
+
 def _exchange(turn: Turn, shows: str) -> str:
-    asked = turn.resolved_query if shows == "resolved_query" and turn.resolved_query else turn.user_query
-    return f"{ASKED} {asked}\nSQL: {turn.sql}"
+    return f"{ASKED} {_said(turn, shows)}\nSQL: {turn.sql}"
 
 
 def edited_and_said(
     question: Question, resources: Resources, config: Config, evidence: tuple[Evidence, ...]
 ) -> Resolution:
-    """Strategy edit: the SQL of the turn that is meant, edited, in words."""
+    """Strategy edit: the SQL of the turn that is meant, edited; where nothing can be, the model is asked beside it."""
     turn, reaching_back = turn_meant(question.text, question.history, evidence)
     edits = edited(question.text, turn, resources.database, reaching_back=reaching_back)
     if not edits:
         return fallen_back(question, evidence, "edit", "no edit", turn=turn)
     sql, operations = edits[0]
-    parts: dict[str, Any] = {"edited_sql": sql, "operations": operations}
-    draft = sql if config.session.draft else ""
     asked = turn.resolved_query or turn.user_query
     text = with_new_values(asked, turn.sql, sql) or with_addition(asked, question.text, operations)
-    if text and not lost_words(question.text, text, resources.database.schema()):
-        return Resolution(replace(question, text=text, previous_sql=draft), True, evidence, "edit", **parts)
-    began = time.perf_counter()
-    try:
-        completion = said_by_adapter(sql, resources, config)
-    except (ModelError, UsageError) as error:
-        return fallen_back(question, evidence, "edit", f"model: {error}", turn=turn, draft=draft, **parts)
-    messages = prompts.question_messages(sql, config.prompts)
-    calls = (call_record("resolve", messages, completion, round(time.perf_counter() - began, 4)),)
-    parts |= {"turn": turn, "calls": calls}
-    return _checked(question, resources, evidence, "edit", completion.text, draft=draft, **parts)
-
-
-def _checked(
-    question: Question,
-    resources: Resources,
-    evidence: tuple[Evidence, ...],
-    strategy: str,
-    text: str,
-    turn: Turn | None = None,
-    draft: str = "",
-    **parts: Any,
-) -> Resolution:
-    """``text`` as the resolved question, where it keeps what must be kept; else the fallback."""
-    last = question.history[-1]
-    parts_of_fallback = {**parts, "turn": turn, "draft": draft}
-    if text.casefold() in (last.user_query.casefold(), last.resolved_query.casefold()):
-        return fallen_back(question, evidence, strategy, "the previous question again", **parts_of_fallback)
-    if not text:
-        return fallen_back(question, evidence, strategy, "an empty text", **parts_of_fallback)
-    if lost := lost_words(question.text, text, resources.database.schema()):
-        return fallen_back(question, evidence, strategy, f"lost: {', '.join(lost)}", **parts_of_fallback)
-    if unsaid := unsaid_values(parts.get("edited_sql", ""), text, resources.database.dialect):
-        return fallen_back(question, evidence, strategy, f"left out: {', '.join(unsaid)}", **parts_of_fallback)
-    handed_on = replace(question, text=text, previous_sql=draft)
-    return Resolution(handed_on, True, evidence, strategy, **parts)
+    if not text or lost_words(question.text, text, resources.database.schema()):
+        text = f"{asked.strip()} {question.text}"
+    whole = replace(question, text=text, previous_sql=sql)
+    return Resolution(whole, True, evidence, "edit", edited_sql=sql, operations=operations)
 
 
 def fallen_back(
@@ -233,13 +233,12 @@ def fallen_back(
     strategy: str,
     why: str,
     turn: Turn | None = None,
-    draft: str = "",
-    **parts: Any,
+    calls: tuple[dict[str, Any], ...] = (),
 ) -> Resolution:
-    """The question as it was asked, beside the draft or the SQL of the turn that it speaks of (the last one)."""
+    """The question as it was asked, beside the SQL of the turn that it speaks of (the last one)."""
     logger.info("the question %r is handed on as asked: %s", question.text, why)
-    beside = replace(question, previous_sql=draft or (turn or question.history[-1]).sql)
-    return Resolution(beside, True, evidence, strategy, why, **parts)
+    beside = replace(question, previous_sql=(turn or question.history[-1]).sql)
+    return Resolution(beside, True, evidence, strategy, why, calls=calls)
 
 
 Strategy = Callable[[Question, Resources, Config, "tuple[Evidence, ...]"], Resolution]

@@ -1,24 +1,17 @@
-"""An edited query as a question: the previous question with the new value in it, or what the question adapter says.
+"""An edited query as a question: the previous question with the new value in it, or with what was added.
 
 >>> with_new_values("How many are in Bern?", "SELECT 1 WHERE c = 'Bern'", "SELECT 1 WHERE c = 'Oslo'")
 'How many are in Oslo?'
 
 Where an edit does nothing but replace values, and the previous question holds the old ones, it is that question again
-with the new ones in their places: nothing that the user said is lost, and no model is needed. Anything else is said by
-the adapter that was trained to say queries (``agents.question_model``), where its model is in use anyway.
+with the new ones in their places: nothing that the user said is lost, and no model is needed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
-from nl2sql.agents.question_model import question_model
-from nl2sql.config import Config
-from nl2sql.errors import ModelError, UsageError
-from nl2sql.interfaces import Completion, Resources
 from nl2sql.sql.same import normalise_sql
 from nl2sql.sql.text import tokens
 
@@ -65,23 +58,3 @@ _READS_ON = re.compile(
     r"|split by|\w+(?:ed|est)\b)",
     re.IGNORECASE,
 )
-
-
-def said_by_adapter(sql: str, resources: Resources, config: Config) -> Completion:
-    """``sql`` in words; charged to the episode's meter. Raises ModelError, and UsageError for settings without one.
-
-    The question model is one that the controller opened for its own ends, or the user's own model with another adapter:
-    a follow-up alone neither loads nor fetches a second model.
-    """
-    opened = resources.question_model
-    if opened is None:
-        spec, described = config.candidates.question_model, resources.model.describe()
-        own = str(described.get("name")).partition("+")[0] if described.get("backend") == "transformers" else ""
-        if own not in (spec, Path(spec).name):
-            raise UsageError(f"{spec}, which says queries in words, is another model than the one in use; not loaded")
-        opened = partial(question_model, config.candidates, resources.model)
-    completion: Completion = opened().say(sql, config.session.max_tokens, config.prompts)
-    resources.charge(completion.usage)
-    if not completion.text:
-        raise ModelError("the question model said nothing")
-    return completion

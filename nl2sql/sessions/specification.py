@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from nl2sql.agents.controllers import answer, get_controller
+from nl2sql.agents.controllers import answer, episode_model, get_controller
 from nl2sql.config import Config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import USER, Database, Model, Question, Resources, Turn
@@ -70,7 +70,8 @@ class AgenticText2SQLService:
             return user_query
         database, model = self._opened()
         question = Question(user_query, database.name, history=_turns(chat_history), split=USER)
-        return resolve(question, Resources(model, database), self.config).resolved_query
+        opened = Resources(episode_model(model, question, "reflect"), database)
+        return resolve(question, opened, self.config).resolved_query
 
     def _summarize_results(self, execution_result: Mapping[str, Any] | None) -> str:
         return summarize_results(execution_result)

@@ -18,7 +18,7 @@ from nl2sql.config import Config, build_config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Database, Question, Resources, Turn
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sessions.conversation import Conversation, local_owner, understood_lines
+from nl2sql.sessions.conversation import Conversation, local_owner, reply_of
 from nl2sql.sessions.sqlite_store import SqliteStore
 from nl2sql.sessions.stores import MemoryStore
 from nl2sql.sessions.turns import checked_owner
@@ -41,14 +41,6 @@ def database(shop: Path) -> Iterator[Database]:
 
 def conversation(database: Database, **options: Any) -> Conversation:
     return Conversation(database, ScriptedModel(REPLIES), "single_shot", **{"config": CONCAT, **options})
-
-
-def test_an_edit_that_nobody_could_say_is_told_as_the_answer_that_it_is(database: Database) -> None:
-    talk = conversation(database, config=build_config({}))
-    talk.ask(HOW_MANY)
-    episode = talk.ask("What are their names?")
-    assert episode.flags["session"]["fallback"] and episode.sql.startswith("SELECT name FROM customers")
-    assert understood_lines(episode)[0] == "the previous query, edited: columns"
 
 
 def test_a_follow_up_is_asked_with_the_turns_before_it(database: Database) -> None:
@@ -100,6 +92,15 @@ def test_a_question_that_was_asked_back_does_not_enter_the_history(database: Dat
     talk = Conversation(database, ScriptedModel([]), asks_back)
     talk.ask("Which?")
     assert talk.history == []
+
+
+def test_talk_is_answered_and_is_no_turn(database: Database) -> None:
+    talk = conversation(database)
+    talk.ask(HOW_MANY)
+    thanked = talk.ask("Thanks!")
+    assert reply_of(thanked)["text"] == thanked.flags["talk"] and "customers" in thanked.flags["talk"]
+    assert [turn.user_query for turn in talk.history] == [HOW_MANY]
+    assert talk.ask(IN_BERN).flags["session"]["resolved_query"] == f"{HOW_MANY} {IN_BERN}"
 
 
 def asks_back(question: Question, resources: Resources, config: Config) -> Episode:
@@ -201,9 +202,7 @@ def test_users_of_a_machine_are_different_owners(monkeypatch: pytest.MonkeyPatch
     assert owners[0] == "ada" and len(set(owners)) == len(owners)
 
 
-EDITED = build_config(
-    {"session": {"resolve": "edit", "answer": "edited"}, "candidates": {"question_adapter": "none-here"}}
-)
+EDITED = build_config({"session": {"resolve": "edit"}})
 
 
 @pytest.mark.parametrize("config", [CONCAT, EDITED], ids=["concat", "edited"])

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from sessions.sales import FIRST, TOP, follow_up
-from sessions.test_resolution import Sayer
 
 from nl2sql.agents.controllers import NamedController, get_controller, run_episode
 from nl2sql.agents.record import Episode
@@ -18,11 +17,11 @@ from nl2sql.sessions.conversational import conversational
 Q4 = TOP.replace("quarter = 3", "quarter = 4")
 
 
-def asked(named: NamedController, question: Question, database, *replies: str, says: str = "", **session) -> Episode:
+def asked(named: NamedController, question: Question, database, *replies: str, **session) -> Episode:
     model = ScriptedModel(list(replies) or ["SELECT 1"], on_exhausted="repeat")
-    opened = Resources(model, database, question_model=lambda: Sayer(says))
+    settings = build_config({"session": {"resolve": "edit", **session}})
     in_conversation = replace(named, run=conversational(named.run))
-    return run_episode(in_conversation, question, lambda: opened, build_config({"session": session}))
+    return run_episode(in_conversation, question, lambda: Resources(model, database), settings)
 
 
 @pytest.fixture
@@ -97,13 +96,10 @@ def test_calls_of_the_resolution_are_counted_and_stand_first(sales):
     assert [call["kind"] for call in episode.calls] == ["resolve", "sql"]
     assert episode.usage.model_calls == 2
     assert episode.usage.prompt_tokens == sum(call["usage"]["prompt_tokens"] for call in episode.calls)
-    said = asked(named, follow_up("How many of those are there?"), sales, says="How many products are there?")
-    assert said.calls[0]["kind"] == "resolve"
-    assert said.usage.prompt_tokens == sum(call["usage"]["prompt_tokens"] for call in said.calls)
 
 
 def test_what_could_not_be_made_whole_is_asked_beside_the_previous_sql(sales):
-    episode = asked(get_controller("single_shot"), follow_up("And why?"), sales, TOP)
+    episode = asked(get_controller("single_shot"), follow_up("And what else?"), sales, TOP)
     assert episode.flags["session"]["fallback"] == "no edit"
     assert f"Previous query:\n{TOP}" in episode.messages[1]["content"]
 
@@ -117,14 +113,12 @@ def test_the_edited_query_is_the_answer_where_that_is_asked_for(sales):
 
 def test_an_edited_answer_keeps_an_order_that_the_words_of_its_question_do_not_say(sales):
     before = Turn("Products above 1", "Products above 1", "SELECT name FROM products WHERE price > 1")
-    says = "What are the colours, and the number of products of each?"
-    episode = asked(get_controller("single_shot"), follow_up("Which colour has the most?", before), sales, says=says)
-    assert episode.usage.model_calls == 1  # to say it
+    episode = asked(get_controller("single_shot"), follow_up("Which colour has the most?", before), sales)
     assert episode.sql.rstrip(";").endswith("GROUP BY colour ORDER BY COUNT(*) DESC LIMIT 1") and len(episode.rows) == 1
 
 
 def test_an_edited_answer_without_an_edit_is_asked_of_the_controller(sales):
-    episode = asked(get_controller("single_shot"), follow_up("And why?"), sales, TOP, answer="edited")
+    episode = asked(get_controller("single_shot"), follow_up("And what else?"), sales, TOP, answer="edited")
     assert episode.usage.model_calls == 1 and set(episode.rows) == set(sales.run(TOP).rows)
 
 
@@ -144,6 +138,22 @@ def test_a_query_that_does_not_run_is_no_edited_answer(sales):
     broken = Turn("Top", "Top", "SELECT nme FROM products WHERE colour = 'red'")
     episode = asked(get_controller("single_shot"), follow_up("And green?", broken), sales, TOP, answer="edited")
     assert episode.flags["session"]["fallback"] == "no edit" and set(episode.rows) == set(sales.run(TOP).rows)
+
+
+@pytest.mark.parametrize("said", ["Thanks!", "hello", "why?", "ok great", "No, thank you very much", "That's perfect"])
+@pytest.mark.parametrize("history", [(), (FIRST,)], ids=["first", "later"])
+def test_what_asks_nothing_of_a_database_is_answered_in_words(said, history, seen, sales):
+    handed, named = seen
+    episode = asked(named, Question(said, history=history), sales)
+    assert (episode.finish, episode.sql, episode.error, episode.calls, handed) == ("talk", "", None, [], [])
+    assert "regions, products, sales" in episode.flags["talk"]
+    assert episode.flags["session"]["is_followup"] is False
+
+
+@pytest.mark.parametrize("asks", ["Thanks, and by region?", "Why are there red ones?", "ok, how many?", "no, all", "is it?"])
+def test_a_polite_question_is_one(asks, seen, sales):
+    handed, named = seen
+    assert asked(named, Question(asks), sales).sql == "SELECT 1" and len(handed) == 1
 
 
 def test_an_own_loop_keeps_its_name_and_identity(seen):

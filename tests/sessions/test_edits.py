@@ -12,7 +12,7 @@ from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.databases.validation import validate_sql
 from nl2sql.interfaces import Turn
 from nl2sql.sessions.edits import edited
-from nl2sql.sessions.keeping import lost_words, unsaid_values
+from nl2sql.sessions.keeping import lost_words
 from nl2sql.sessions.reading import read_followup
 from nl2sql.sessions.saying import with_addition, with_new_values
 from nl2sql.sessions.statement import read_statement
@@ -167,19 +167,6 @@ def test_rows_without_others_are_found_where_a_reference_is_missing(tmp_path):
         assert clubs.run(sql).rows == (("Rooks",),)
         [(sql, _)] = edited("which of them have no club?", Turn("", sql="SELECT player_id FROM players"), clubs)
         assert clubs.run(sql).rows == ((2,),)
-
-
-@pytest.mark.parametrize(
-    ("sql", "said", "unsaid"),
-    [
-        ("SELECT a FROM t WHERE b <> 'x'", "all a but those of x", []),
-        ("SELECT a FROM t WHERE b <> 'x'", "a that are in t but are x", ["not"]),
-        ("SELECT a FROM t WHERE NOT b IN (SELECT b FROM u)", "a whose b is in u", ["not"]),
-        ("SELECT a FROM t WHERE NOT b IN (SELECT b FROM u)", "a without u", []),
-    ],
-)
-def test_an_exclusion_is_said(sql, said, unsaid):
-    assert unsaid_values(sql, said, "sqlite") == unsaid
 
 
 @pytest.mark.parametrize(("before", "question", "meant"), CASES)

@@ -41,7 +41,10 @@ ELSEWHERE = {
     "month = '2023-07'": MONTH,
     "year = 2023": YEAR,
 }
-OWN = {"duckdb": {"strftime(sold_on, '%Y-%m') = '2023-07'": MONTH}, "postgres": {"to_char(sold_on, 'YYYY-MM') = '2023-07'": MONTH}}
+OWN = {
+    "duckdb": {"strftime(sold_on, '%Y-%m') = '2023-07'": MONTH},
+    "postgres": {"to_char(sold_on, 'YYYY-MM') = '2023-07'": MONTH},
+}
 CONDITIONS = {"sqlite": SQLITE, **{name: ELSEWHERE | own for name, own in OWN.items()}}
 
 
@@ -58,7 +61,9 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         duckdb = pytest.importorskip("duckdb")
         with duckdb.connect(str(folder / "sales.duckdb")) as connection:
             connection.execute(MADE)
-    with servers.postgres(MADE) if request.param == "postgres" else nullcontext(f"duckdb:{folder}/sales.duckdb") as spec:
+    with (
+        servers.postgres(MADE) if request.param == "postgres" else nullcontext(f"duckdb:{folder}/sales.duckdb") as spec
+    ):
         if spec is None:
             pytest.skip("no PostgreSQL server: apt-get install postgresql")
         with open_database(spec) as opened:
@@ -129,7 +134,15 @@ def test_what_is_no_whole_time_of_one_column_is_not_turned(condition: str, datab
 
 @pytest.mark.parametrize(
     "question",
-    ["What about Norway in Q4?", "How many in 2022?", "by month", "Q4 by region", "Q4 or May?", "why?", "the last 3 months"],
+    [
+        "What about Norway in Q4?",
+        "How many in 2022?",
+        "by month",
+        "Q4 by region",
+        "Q4 or May?",
+        "why?",
+        "the last 3 months",
+    ],
 )
 def test_a_question_that_says_more_than_a_time_is_none(question: str) -> None:
     assert period_of(question) is None

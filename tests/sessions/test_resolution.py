@@ -7,31 +7,18 @@ from sessions.sales import FIRST, TOP, follow_up
 
 from nl2sql.agents import prompts
 from nl2sql.config import Config, build_config
-from nl2sql.errors import ModelError
-from nl2sql.interfaces import Completion, Question, Resources, Turn, Usage
+from nl2sql.interfaces import Question, Resources, Turn
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.sessions.detection import evidence_of
-from nl2sql.sessions.resolution import resolve, turn_meant
+from nl2sql.sessions.resolution import resolve, strategy_of, turn_meant
 from nl2sql.sessions.saying import with_new_values
 
+EDIT = build_config({"session": {"resolve": "edit"}})
 COUNTED = Turn("How many products are red?", "", "SELECT COUNT(*) FROM products WHERE colour = 'red'")
 
 
-class Sayer:
-    """A question model that says what it is told to, and what it was asked."""
-
-    def __init__(self, says: str) -> None:
-        self.says, self.asked = says, []
-
-    def say(self, query: str, max_new_tokens: int, overrides: object = None) -> Completion:
-        self.asked.append((query, max_new_tokens))
-        if self.says == "fail":
-            raise ModelError("the question model failed: no memory")
-        return Completion(self.says, "stop", Usage(7, 7, 3, model_calls=1))
-
-
-def resources(database, *replies: str, says: str = "") -> Resources:
-    return Resources(ScriptedModel(list(replies)), database, question_model=lambda: Sayer(says))
+def resources(database, *replies: str) -> Resources:
+    return Resources(ScriptedModel(list(replies)), database)
 
 
 def config(strategy: str, **session: object) -> Config:
@@ -46,25 +33,26 @@ def test_resolve_query_standalone(sales):
 
 def test_resolve_query_followup(sales):
     """The specification's test, and its first two examples verbatim."""
-    resolution = resolve(follow_up("What about Q4?"), resources(sales), Config())
+    resolution = resolve(follow_up("What about Q4?"), resources(sales), EDIT)
     assert resolution.is_followup and resolution.resolved_query == "Top 10 products in Q4"
     assert "Q4" in resolution.resolved_query and "products" in resolution.resolved_query
     assert resolution.edited_sql == TOP.replace("quarter = 3", "quarter = 4")
 
 
 def test_the_specification_s_third_example(sales):
-    resolution = resolve(follow_up("Show me by region"), resources(sales), Config())
+    resolution = resolve(follow_up("Show me by region"), resources(sales), EDIT)
     assert resolution.resolved_query == "Top 10 products in Q3 by region"
     assert "GROUP BY regions.region_id, regions.name, products.product_id" in resolution.edited_sql
 
 
-@pytest.mark.parametrize("strategy", ["none", "concat", "rewrite", "edit", "oracle"])
+@pytest.mark.parametrize("strategy", ["none", "concat", "auto", "rewrite", "letter", "edit", "oracle"])
 @pytest.mark.parametrize("text", ["Which products are red?", "What about the number of sales in quarter 4?"])
 def test_a_question_that_stands_alone_is_handed_on_as_the_same_object(strategy, text, sales):
     question = follow_up(text, standalone=text)
-    resolution = resolve(question, resources(sales), config(strategy))
+    resolution = resolve(question, resources(sales, text.lower()), config(strategy))
     assert resolution.question is question
-    assert (resolution.is_followup, resolution.strategy, resolution.calls) == (False, "none", ())
+    assert (resolution.is_followup, resolution.strategy) == (False, "none")
+    assert len(resolution.calls) == (strategy in ("auto", "rewrite", "letter")), "the model decides"
 
 
 def test_none_recognises_and_changes_nothing(sales):
@@ -102,10 +90,10 @@ def test_oracle_is_the_benchmark_s_own_text(sales):
 
 
 @pytest.mark.parametrize(("shows", "shown"), [("resolved_query", "Q: RESOLVED"), ("user_query", "Q: USER")])
-def test_rewrite_asks_the_specification_s_prompt_with_the_exchanges_quoted(shows, shown, sales):
+def test_letter_asks_the_specification_s_prompt_with_the_exchanges_quoted(shows, shown, sales):
     turns = [Turn("first"), Turn("USER 1", "RESOLVED 1", "SELECT 1"), Turn("USER 2", "RESOLVED 2", "SELECT 2"), FIRST]
     asked = resources(sales, "Top 10 products in Q4\nand more")
-    resolution = resolve(follow_up("What about Q4?", *turns), asked, config("rewrite", shows=shows))
+    resolution = resolve(follow_up("What about Q4?", *turns), asked, config("letter", shows=shows))
     [call] = resolution.calls
     system, user = call["messages"]
     assert system["content"].startswith("You are a query resolution assistant")
@@ -114,6 +102,46 @@ def test_rewrite_asks_the_specification_s_prompt_with_the_exchanges_quoted(shows
     assert "first" not in user["content"] and "User's new query: What about Q4?" in user["content"]
     assert resolution.resolved_query == "Top 10 products in Q4" and not resolution.fallback
     assert call["kind"] == "resolve"
+
+
+def test_rewrite_asks_behind_solved_examples(sales):
+    turns = [Turn("first"), Turn("USER 1", "RESOLVED 1", "SELECT 1"), Turn("second"), FIRST]
+    resolution = resolve(follow_up("What about Q4?", *turns), resources(sales, "Top 10 products in Q4"), Config())
+    [call] = resolution.calls
+    assert [message["role"] for message in call["messages"]] == ["system", *["user", "assistant"] * 6, "user"]
+    last = call["messages"][-1]["content"]
+    assert last == "Q: RESOLVED 1\nQ: second\nQ: Top 10 products in Q3\nLast question: What about Q4?"
+    assert (resolution.resolved_query, resolution.strategy) == ("Top 10 products in Q4", "rewrite")
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [
+        ("smollm2-135m", "edit"),
+        ("smollm2-135m+smollm2-135m-sql", "edit"),
+        ("gemma3-270m", "edit"),
+        ("qwen2.5-coder-0.5b+qwen2.5-coder-0.5b-sql", "rewrite"),
+        ("qwen2.5-coder-1.5b", "rewrite"),
+        ("gpt-oss-120b", "rewrite"),
+    ],
+)
+def test_auto_rewrites_with_each_model_that_can(model, strategy, sales):
+    named = ScriptedModel([], name=model)
+    assert strategy_of("auto", named) == strategy and strategy_of("concat", named) == "concat"
+
+
+DATED = "SELECT product_id, SUM(revenue) FROM sales WHERE sold_on BETWEEN '2023-07-01' AND '2023-09-30' GROUP BY 1"
+
+
+@pytest.mark.parametrize("strategy", ["auto", "rewrite", "letter", "edit"])
+def test_another_time_is_answered_by_the_previous_query_without_a_call(strategy, sales):
+    before = Turn("What was sold in Q3 2023?", "", DATED)
+    resolution = resolve(follow_up("What about Q4?", before), resources(sales), config(strategy))
+    assert resolution.edited_sql == DATED.replace(
+        "BETWEEN '2023-07-01' AND '2023-09-30'", ">= '2023-10-01' AND sold_on < '2024-01-01'"
+    )
+    assert (resolution.resolved_query, resolution.calls) == ("What was sold in Q4 2023?", ())
+    assert resolution.is_followup and [sign.kind for sign in resolution.evidence] == ["period"]
 
 
 def test_the_label_of_the_quoted_questions_is_no_part_of_a_rewrite(sales):
@@ -143,42 +171,16 @@ def test_a_model_that_fails_is_a_fallback_and_no_error(sales):
     assert resolution.fallback.startswith("model: ") and resolution.question.previous_sql == TOP
 
 
-def test_edit_says_the_edited_query_by_the_adapter_where_the_old_question_does_not_do(sales):
-    asked = resources(sales, says="How many products in colour red are fragile?")
-    resolution = resolve(follow_up("How many of them are fragile?", COUNTED), asked, Config())
-    assert resolution.resolved_query == "How many products in colour red are fragile?"
-    assert resolution.edited_sql.endswith("colour = 'red' AND fragile = 1")
-    [call] = resolution.calls
-    assert (call["kind"], call["usage"]["prompt_tokens"]) == ("resolve", 7)
-    assert call["messages"] == prompts.question_messages(resolution.edited_sql)
-
-
-def test_what_the_adapter_says_must_keep_the_user_s_words(sales):
-    asked = resources(sales, says="How many products are red?")
-    resolution = resolve(follow_up("How many of them are fragile?", COUNTED), asked, Config())
-    assert resolution.fallback == "the previous question again"
-    asked = resources(sales, says="How many products are in stock?")
-    resolution = resolve(follow_up("How many of them are fragile?", COUNTED), asked, Config())
-    assert resolution.fallback == "lost: fragile"
-    failing = resolve(follow_up("How many of them are fragile?", COUNTED), resources(sales, says="fail"), Config())
-    assert failing.fallback == "model: the question model failed: no memory" and failing.edited_sql
-
-
-def test_a_follow_up_loads_no_second_model_unasked(sales):
-    asked = Resources(ScriptedModel([]), sales)
-    resolution = resolve(follow_up("How many of them are fragile?", COUNTED), asked, Config())
-    assert resolution.fallback.startswith("model: smollm2-135m,") and resolution.edited_sql and not resolution.calls
-
-
-@pytest.mark.parametrize("draft", [True, False])
-def test_the_edited_query_stands_beside_the_resolved_question_by_switch(draft, sales):
-    resolution = resolve(follow_up("What about Q4?"), resources(sales), config("edit", draft=draft))
-    assert resolution.question.previous_sql == (resolution.edited_sql if draft else "")
+def test_an_edit_that_the_old_question_cannot_say_stands_behind_it(sales):
+    resolution = resolve(follow_up("How many of them are fragile?", COUNTED), resources(sales), EDIT)
+    assert resolution.resolved_query == "How many products are red? How many of them are fragile?"
+    assert resolution.edited_sql.endswith("colour = 'red' AND fragile = 1") and not resolution.calls
+    assert resolution.question.previous_sql == resolution.edited_sql
 
 
 def test_without_an_edit_the_question_goes_on_beside_the_previous_sql(sales):
     question = follow_up("And why?")
-    resolution = resolve(question, resources(sales), Config())
+    resolution = resolve(question, resources(sales), EDIT)
     assert (resolution.fallback, resolution.edited_sql) == ("no edit", "")
     assert (resolution.question.text, resolution.question.previous_sql) == (question.text, TOP)
 
@@ -201,24 +203,3 @@ def test_the_prompt_of_a_follow_up_shows_the_previous_query_in_a_place_of_its_ow
     [_, user] = prompts.generate_messages("And Q4?", "t(a)", previous_sql="SELECT 1")
     assert "Previous query:\nSELECT 1" in user["content"] and "And Q4?" in user["content"]
     assert prompts.generate_messages("And Q4?", "t(a)") == prompts.generate_messages("And Q4?", "t(a)", previous_sql="")
-
-
-@pytest.fixture(scope="module")
-def embedded():
-    """Both models of a conversation, loaded before a test has a cache of its own, which holds no weights."""
-    from nl2sql.agents.question_model import question_model
-    from nl2sql.models import load_model
-
-    model = load_model("smollm2-135m")
-    question_model(Config().candidates, model)
-    return model
-
-
-@pytest.mark.model
-@pytest.mark.parametrize(
-    ("text", "kept"), [("What about Q4?", ["Q4", "products"]), ("How many of those are there?", ["products"])]
-)
-def test_with_the_embedded_model_a_follow_up_is_a_whole_question(text, kept, sales, embedded):
-    resolution = resolve(follow_up(text), Resources(embedded, sales), Config())
-    assert resolution.is_followup and resolution.edited_sql
-    assert resolution.fallback or all(word in resolution.resolved_query for word in kept)

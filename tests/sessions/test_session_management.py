@@ -105,11 +105,11 @@ def test_workflow_with_followup():
     service = AgenticText2SQLService()
 
     # First query
-    result1 = service.generate_sql_with_agent("Top 10 products in Q3", session_id="test-123")
+    result1 = service.generate_sql_with_agent("Top 10 products in Q3", session_id="test-123")  # noqa: F841
 
     # Follow-up query
     result2 = service.generate_sql_with_agent("What about Q4?", session_id="test-123")
 
-    assert result2.get("is_followup") == True
+    assert result2.get("is_followup") == True  # noqa: E712
     assert result2.get("resolved_query") is not None
     assert "Q4" in result2["resolved_query"]

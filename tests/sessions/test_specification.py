@@ -1,8 +1,7 @@
-"""The six tests of the specification of sessions (STORY-AGENT-7), under their names."""
+"""The specification's service (STORY-AGENT-7) beyond its own six tests, which are in ``test_session_management``."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,35 +9,18 @@ from typing import Any
 
 import pytest
 from people import make_database
+from sessions.test_session_management import PRODUCTS, REPLIES, TOP
 
 import nl2sql
 from nl2sql.config import build_config
 from nl2sql.errors import UsageError
-from nl2sql.interfaces import Database, Model
+from nl2sql.interfaces import Database
 from nl2sql.models.scripted import ScriptedModel
-from nl2sql.sessions.specification import (
-    add_to_history,
-    generate_sql_with_agent,
-    get_chat_history,
-    resolve_query_with_history,
-)
-from nl2sql.sessions.stores import MemoryStore, SessionStore
+from nl2sql.sessions.specification import AgenticText2SQLService
 
-PRODUCTS = """
-CREATE TABLE products (name TEXT, quarter TEXT, region TEXT, revenue REAL);
-INSERT INTO products VALUES ('Bolt', 'Q3', 'North', 5), ('Nut', 'Q3', 'South', 7), ('Nail', 'Q4', 'North', 4);
-"""
-TOP, Q4 = "Top 10 products in Q3", "What about Q4?"
+Q4, BY_REGION = "What about Q4?", "Show me by region"
 TOP_SQL = "SELECT name FROM products WHERE quarter = 'Q3' ORDER BY revenue DESC LIMIT 10"
-REPLIES = {
-    TOP: [" name FROM products WHERE quarter = 'Q3' ORDER BY revenue DESC LIMIT 10"],
-    Q4: [" name FROM products WHERE quarter = 'Q4' ORDER BY revenue DESC LIMIT 10"],
-}
-
-
-@pytest.fixture
-def store() -> SessionStore:
-    return MemoryStore()
+HISTORY = [{"user_query": TOP, "sql": TOP_SQL}]
 
 
 @pytest.fixture
@@ -47,67 +29,42 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
-@pytest.fixture(params=["scripted", pytest.param("embedded", marks=pytest.mark.model)])
-def model(request: pytest.FixtureRequest) -> Iterator[Model]:
-    if request.param == "scripted":
-        yield ScriptedModel(REPLIES)
-    else:
-        with closing(nl2sql.load_model("smollm2-135m")) as loaded:
-            yield loaded
+def test_an_answer_is_a_dictionary_and_what_ran_is_kept_with_the_five_fields(database: Database) -> None:
+    service = AgenticText2SQLService(database, ScriptedModel(REPLIES))
+    first = service.generate_sql_with_agent(TOP, "s")
+    assert (first["error"], first["is_followup"], first["rows"]) == (None, False, [["Nut"], ["Bolt"]])
+    assert service.generate_sql_with_agent(Q4, "s")["rows"] == [["Nail"]]
+    kept = service.chat_sessions["s"]
+    assert [entry["resolved_query"] for entry in kept] == [TOP, "Top 10 products in Q4"]
+    assert set(kept[0]) == {"user_query", "resolved_query", "sql", "results_summary", "timestamp"}
+    assert kept[0]["results_summary"] == service._summarize_results({"success": True, "data": [1, 2], "columns": ["name"]})
+    assert service._get_chat_history("other") == []
 
 
-def test_get_empty_history(store: SessionStore) -> None:
-    assert get_chat_history("new-session", store=store) == []
-    assert get_chat_history("a-session-of-this-process-that-nobody-began") == []
+def test_a_query_that_fails_and_talk_are_not_kept(database: Database) -> None:
+    service = AgenticText2SQLService(database, ScriptedModel([" nowhere FROM nothing"], on_exhausted="repeat"))
+    assert service.generate_sql_with_agent("Which?", "s")["error"]
+    assert service.generate_sql_with_agent("Thanks!", "s")["text"]
+    assert service.chat_sessions == {}
 
 
-def test_add_to_history(store: SessionStore) -> None:
-    entry = {"user_query": "test query", "sql": "SELECT * FROM products", "timestamp": "2024-01-01T00:00:00"}
-    add_to_history("test-session", entry, store=store)
-    history = get_chat_history("test-session", store=store)
-    assert len(history) == 1 and history[0].user_query == "test query"
-    assert (history[0].sql, history[0].timestamp) == ("SELECT * FROM products", "2024-01-01T00:00:00")
+def test_a_follow_up_needs_a_database_and_a_model() -> None:
+    with pytest.raises(UsageError, match="AgenticText2SQLService\\(database, model\\)"):
+        AgenticText2SQLService()._resolve_query_with_history(Q4, HISTORY)
 
 
-def test_history_limit(store: SessionStore) -> None:
-    for number in range(15):
-        add_to_history("test", {"user_query": f"query-{number}"}, store=store)
-    history = get_chat_history("test", store=store)
-    assert len(history) == 10 and history[0].user_query == "query-5" and history[-1].user_query == "query-14"
-
-
-def test_resolve_query_standalone() -> None:
-    assert resolve_query_with_history("Top 10 products by revenue", []) == "Top 10 products by revenue"
-
-
-def test_resolve_query_followup(database: Database, model: Model) -> None:
-    history = [{"user_query": TOP, "sql": TOP_SQL}]
-    resolved = resolve_query_with_history(Q4, history, database=database, model=model)
-    assert "Q4" in resolved and "products" in resolved and "Q3" not in resolved
-
-
-def test_resolve_query_followup_as_the_specification_asks_a_large_model(database: Database) -> None:
-    """Its prompt, and its history whose SQL is no SQL."""
-    options: dict[str, Any] = {"config": build_config({"session": {"resolve": "rewrite"}}), "database": database}
+def test_the_letter_is_the_specification_s_prompt_and_the_question_where_the_model_fails(database: Database) -> None:
+    """Its history, whose SQL is no SQL."""
     history = [{"user_query": TOP, "sql": "SELECT..."}]
+    letter = build_config({"session": {"resolve": "letter"}})
     large = ScriptedModel(["Top 10 products in Q4\nThis is a standalone query."])
-    assert resolve_query_with_history(Q4, history, model=large, **options) == "Top 10 products in Q4"
-    broken = ScriptedModel([{"error": "the server is gone"}])
-    assert resolve_query_with_history(Q4, history, model=broken, **options) == Q4
+    service = AgenticText2SQLService(database, large, letter)
+    assert service._resolve_query_with_history(Q4, history) == "Top 10 products in Q4"
+    broken = AgenticText2SQLService(database, ScriptedModel([{"error": "the server is gone"}]), letter)
+    assert broken._resolve_query_with_history(Q4, history) == Q4
 
 
-def test_workflow_with_followup(database: Database, model: Model, store: SessionStore) -> None:
-    options: dict[str, Any] = {"session_id": "test-123", "database": database, "model": model, "store": store}
-    result1 = generate_sql_with_agent(TOP, **options)
-    assert result1["error"] is None and result1["is_followup"] is False
-    result2 = generate_sql_with_agent(Q4, **options)
-    assert result2.get("is_followup") is True
-    assert result2.get("resolved_query") is not None
-    assert "Q4" in result2["resolved_query"] and "products" in result2["resolved_query"]
-    assert get_chat_history("test-123", store=store)[0].user_query == TOP
-
-
-def test_the_number_of_iterations_is_reflect_s(database: Database, store: SessionStore) -> None:
+def test_the_number_of_iterations_is_reflect_s(database: Database) -> None:
     asked: list[int] = []
 
     class Counted(ScriptedModel):
@@ -121,25 +78,19 @@ def test_the_number_of_iterations_is_reflect_s(database: Database, store: Sessio
     for iterations in (1, 2, 3):
         asked.clear()
         model = Counted([" nowhere FROM nothing"], on_exhausted="repeat")
-        options: dict[str, Any] = {"database": database, "model": model, "store": store}
+        service = AgenticText2SQLService(database, model)
         given = [] if iterations == 3 else [iterations]  # 3 is the default
-        assert generate_sql_with_agent("Which?", "s", *given, **options)["error"]
+        assert service.generate_sql_with_agent("Which?", "s", *given)["error"]
         assert len(asked) == iterations
     with pytest.raises(UsageError, match="max_iterations=0; expected at least 1"):
-        generate_sql_with_agent("Which?", "s", 0, **options)
+        service.generate_sql_with_agent("Which?", "s", 0)
 
 
 @pytest.mark.model
-def test_the_examples_of_the_page_are_what_the_strategies_make(database: Database) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "sessions.md").read_text(encoding="utf-8")
-    lines = [line for line in page.splitlines() if re.match(r"\| (question|Top|What|Show)", line)]
-    head, *rows = [line.strip("| ").split(" | ") for line in lines]
-    history = [{"user_query": TOP, "sql": TOP_SQL}]
-    with closing(nl2sql.load_model("smollm2-135m")) as model:
-        for question, *said in rows:
-            before = [] if question == TOP else history
-            for strategy, text in zip(head[1:], said, strict=True):
-                config = build_config({"session": {"resolve": strategy.strip("`")}})
-                options: dict[str, Any] = {"database": database, "model": model, "config": config}
-                assert resolve_query_with_history(question, before, **options) == text, (question, strategy)
-    assert [question for question, *_ in rows] == [TOP, Q4, "Show me by region"]
+@pytest.mark.parametrize("name", ["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
+def test_the_specification_s_three_examples(name: str, database: Database) -> None:
+    with closing(nl2sql.load_model(name)) as model:
+        service = AgenticText2SQLService(database, model)
+        assert service._resolve_query_with_history(TOP, []) == TOP
+        assert service._resolve_query_with_history(Q4, HISTORY) == "Top 10 products in Q4"
+        assert service._resolve_query_with_history(BY_REGION, HISTORY) == "Top 10 products in Q3 by region"
