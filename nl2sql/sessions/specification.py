@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from nl2sql.agents.controllers import answer, episode_model, get_controller
-from nl2sql.config import Config
+from nl2sql.config import Config, build_config
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import USER, Database, Model, Question, Resources, Turn
 from nl2sql.sessions.conversation import reply_of, result_of
@@ -26,13 +26,15 @@ from nl2sql.sessions.turns import FIELDS, KEPT, new_turn, summarize_results
 class AgenticText2SQLService:
     """Questions answered by the controller ``reflect``, each with the session before it.
 
-    database, model: needed where a follow-up is resolved, and for an answer.
+    database, model: needed where a follow-up is resolved, and for an answer. config: default: the specification's own
+    prompt makes follow-ups whole.
     """
 
     def __init__(
         self, database: Database | None = None, model: Model | None = None, config: Config | None = None
     ) -> None:
-        self.database, self.model, self.config = database, model, config or Config()
+        self.database, self.model = database, model
+        self.config = config or build_config({"session": {"resolve": "rewrite"}})
         self.chat_sessions: dict[str, list[dict[str, Any]]] = {}
 
     def generate_sql_with_agent(self, user_query: str, session_id: str, max_iterations: int = 3) -> dict[str, Any]:

@@ -45,14 +45,29 @@ def test_the_specification_s_third_example(sales):
     assert "GROUP BY regions.region_id, regions.name, products.product_id" in resolution.edited_sql
 
 
-@pytest.mark.parametrize("strategy", ["none", "concat", "auto", "rewrite", "letter", "edit", "oracle"])
+@pytest.mark.parametrize("strategy", ["none", "concat", "rewrite", "edit", "oracle"])
 @pytest.mark.parametrize("text", ["Which products are red?", "What about the number of sales in quarter 4?"])
 def test_a_question_that_stands_alone_is_handed_on_as_the_same_object(strategy, text, sales):
     question = follow_up(text, standalone=text)
     resolution = resolve(question, resources(sales, text.lower()), config(strategy))
     assert resolution.question is question
     assert (resolution.is_followup, resolution.strategy) == (False, "none")
-    assert len(resolution.calls) == (strategy in ("auto", "rewrite", "letter")), "the model decides"
+    assert len(resolution.calls) == (strategy == "rewrite"), "the model decides"
+
+
+def test_beside_leaves_it_to_the_model_whether_a_question_follows_on(sales):
+    question = follow_up("Which products are red?")
+    resolution = resolve(question, resources(sales), config("beside"))
+    assert (resolution.is_followup, resolution.calls, resolution.edited_sql) == (False, (), "")
+    assert (resolution.question.text, resolution.question.previous_sql) == (question.text, TOP)
+
+
+@pytest.mark.parametrize("strategy", ["beside", "edit"])
+def test_rules_answer_follow_ups_of_a_few_words(strategy, sales):
+    short = resolve(follow_up("show me by region"), resources(sales), config(strategy))
+    assert short.edited_sql and short.question.previous_sql == short.edited_sql
+    long = resolve(follow_up("and now show me by region"), resources(sales), config(strategy))
+    assert (long.is_followup, long.edited_sql, long.question.previous_sql) == (True, "", TOP)
 
 
 def test_none_recognises_and_changes_nothing(sales):
@@ -90,10 +105,10 @@ def test_oracle_is_the_benchmark_s_own_text(sales):
 
 
 @pytest.mark.parametrize(("shows", "shown"), [("resolved_query", "Q: RESOLVED"), ("user_query", "Q: USER")])
-def test_letter_asks_the_specification_s_prompt_with_the_exchanges_quoted(shows, shown, sales):
+def test_rewrite_asks_the_specification_s_prompt_with_the_exchanges_quoted(shows, shown, sales):
     turns = [Turn("first"), Turn("USER 1", "RESOLVED 1", "SELECT 1"), Turn("USER 2", "RESOLVED 2", "SELECT 2"), FIRST]
     asked = resources(sales, "Top 10 products in Q4\nand more")
-    resolution = resolve(follow_up("What about Q4?", *turns), asked, config("letter", shows=shows))
+    resolution = resolve(follow_up("What about Q4?", *turns), asked, config("rewrite", shows=shows))
     [call] = resolution.calls
     system, user = call["messages"]
     assert system["content"].startswith("You are a query resolution assistant")
@@ -104,28 +119,18 @@ def test_letter_asks_the_specification_s_prompt_with_the_exchanges_quoted(shows,
     assert call["kind"] == "resolve"
 
 
-def test_rewrite_asks_behind_solved_examples(sales):
-    turns = [Turn("first"), Turn("USER 1", "RESOLVED 1", "SELECT 1"), Turn("second"), FIRST]
-    resolution = resolve(follow_up("What about Q4?", *turns), resources(sales, "Top 10 products in Q4"), Config())
-    [call] = resolution.calls
-    assert [message["role"] for message in call["messages"]] == ["system", *["user", "assistant"] * 6, "user"]
-    last = call["messages"][-1]["content"]
-    assert last == "Q: RESOLVED 1\nQ: second\nQ: Top 10 products in Q3\nLast question: What about Q4?"
-    assert (resolution.resolved_query, resolution.strategy) == ("Top 10 products in Q4", "rewrite")
-
-
 @pytest.mark.parametrize(
     ("model", "strategy"),
     [
         ("smollm2-135m", "edit"),
         ("smollm2-135m+smollm2-135m-sql", "edit"),
         ("gemma3-270m", "edit"),
-        ("qwen2.5-coder-0.5b+qwen2.5-coder-0.5b-sql", "rewrite"),
-        ("qwen2.5-coder-1.5b", "rewrite"),
-        ("gpt-oss-120b", "rewrite"),
+        ("qwen2.5-coder-1.5b+qwen2.5-coder-1.5b-sql", "beside"),
+        ("qwen2.5-coder-0.5b", "beside"),
+        ("gpt-oss-120b", "beside"),
     ],
 )
-def test_auto_rewrites_with_each_model_that_can(model, strategy, sales):
+def test_auto_asks_beside_the_previous_query_with_each_model_that_can(model, strategy, sales):
     named = ScriptedModel([], name=model)
     assert strategy_of("auto", named) == strategy and strategy_of("concat", named) == "concat"
 
@@ -133,7 +138,7 @@ def test_auto_rewrites_with_each_model_that_can(model, strategy, sales):
 DATED = "SELECT product_id, SUM(revenue) FROM sales WHERE sold_on BETWEEN '2023-07-01' AND '2023-09-30' GROUP BY 1"
 
 
-@pytest.mark.parametrize("strategy", ["auto", "rewrite", "letter", "edit"])
+@pytest.mark.parametrize("strategy", ["auto", "beside", "rewrite", "edit"])
 def test_another_time_is_answered_by_the_previous_query_without_a_call(strategy, sales):
     before = Turn("What was sold in Q3 2023?", "", DATED)
     resolution = resolve(follow_up("What about Q4?", before), resources(sales), config(strategy))
@@ -172,8 +177,8 @@ def test_a_model_that_fails_is_a_fallback_and_no_error(sales):
 
 
 def test_an_edit_that_the_old_question_cannot_say_stands_behind_it(sales):
-    resolution = resolve(follow_up("How many of them are fragile?", COUNTED), resources(sales), EDIT)
-    assert resolution.resolved_query == "How many products are red? How many of them are fragile?"
+    resolution = resolve(follow_up("the fragile ones?", COUNTED), resources(sales), EDIT)
+    assert resolution.resolved_query == "How many products are red? the fragile ones?"
     assert resolution.edited_sql.endswith("colour = 'red' AND fragile = 1") and not resolution.calls
     assert resolution.question.previous_sql == resolution.edited_sql
 

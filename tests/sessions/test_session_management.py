@@ -29,7 +29,7 @@ REPLIES = {
 Service = specification.AgenticText2SQLService
 
 
-@pytest.fixture(autouse=True, params=["scripted", pytest.param("qwen2.5-coder-1.5b", marks=pytest.mark.model)])
+@pytest.fixture(autouse=True, params=["scripted", pytest.param("smollm2-135m", marks=pytest.mark.model)])
 def _the_service(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], Service]]:

@@ -53,14 +53,14 @@ def test_a_follow_up_needs_a_database_and_a_model() -> None:
         AgenticText2SQLService()._resolve_query_with_history(Q4, HISTORY)
 
 
-def test_the_letter_is_the_specification_s_prompt_and_the_question_where_the_model_fails(database: Database) -> None:
+def test_rewrite_is_the_specification_s_prompt_and_the_question_where_the_model_fails(database: Database) -> None:
     """Its history, whose SQL is no SQL."""
     history = [{"user_query": TOP, "sql": "SELECT..."}]
-    letter = build_config({"session": {"resolve": "letter"}})
+    rewrite = build_config({"session": {"resolve": "rewrite"}})
     large = ScriptedModel(["Top 10 products in Q4\nThis is a standalone query."])
-    service = AgenticText2SQLService(database, large, letter)
+    service = AgenticText2SQLService(database, large, rewrite)
     assert service._resolve_query_with_history(Q4, history) == "Top 10 products in Q4"
-    broken = AgenticText2SQLService(database, ScriptedModel([{"error": "the server is gone"}]), letter)
+    broken = AgenticText2SQLService(database, ScriptedModel([{"error": "the server is gone"}]), rewrite)
     assert broken._resolve_query_with_history(Q4, history) == Q4
 
 
@@ -84,13 +84,3 @@ def test_the_number_of_iterations_is_reflect_s(database: Database) -> None:
         assert len(asked) == iterations
     with pytest.raises(UsageError, match="max_iterations=0; expected at least 1"):
         service.generate_sql_with_agent("Which?", "s", 0)
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("name", ["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
-def test_the_specification_s_three_examples(name: str, database: Database) -> None:
-    with closing(nl2sql.load_model(name)) as model:
-        service = AgenticText2SQLService(database, model)
-        assert service._resolve_query_with_history(TOP, []) == TOP
-        assert service._resolve_query_with_history(Q4, HISTORY) == "Top 10 products in Q4"
-        assert service._resolve_query_with_history(BY_REGION, HISTORY) == "Top 10 products in Q3 by region"
