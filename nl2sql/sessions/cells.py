@@ -31,10 +31,6 @@ def has_nulls(named: Named, database: Database) -> bool:
     return _holds(named, _column(named).is_(exp.null()), database)
 
 
-def has_zeros(named: Named, database: Database) -> bool:
-    return _holds(named, exp.EQ(this=_column(named), expression=exp.Literal.number(0)), database)
-
-
 def yes_or_no(named: Named, database: Database) -> tuple[str, str] | None:
     """The cells for yes and for no, where the column holds nothing else."""
     values = {value.casefold(): value for value in texts_of(named, database)}
@@ -43,20 +39,6 @@ def yes_or_no(named: Named, database: Database) -> tuple[str, str] | None:
             known = next(iter(values.values()))
             return (yes.upper(), no.upper()) if known.isupper() else (values.get(yes, yes), values.get(no, no))
     return None
-
-
-def column_of_cell(text: str, columns: Sequence[Named], database: Database) -> Named | None:
-    """The first of the columns that has a cell which is exactly ``text``."""
-    parts = [
-        exp.select(exp.Literal.number(at).as_("place"))
-        .from_(exp.table_(named.table, quoted=True))
-        .where(exp.EQ(this=_column(named), expression=exp.Literal.string(text)))
-        for at, named in enumerate(columns)
-    ]
-    if not parts:
-        return None
-    rows = _rows(exp.union(*parts, distinct=True) if len(parts) > 1 else parts[0], database, len(parts))
-    return columns[int(rows[0][0])] if rows else None
 
 
 def _holds(named: Named, condition: exp.Expr, database: Database) -> bool:

@@ -14,25 +14,19 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 
 from sqlglot import exp
 
 from nl2sql.sessions.amounts import Comparison
-from nl2sql.sessions.naming import Kinds, Named, edit_words
-from nl2sql.sessions.statement import Statement, parts_of
 from nl2sql.sql.words import words
 
 DATES = ("date", "datetime")
 SIGNS: dict[str, type[exp.Binary]] = {">": exp.GT, ">=": exp.GTE, "<": exp.LT, "<=": exp.LTE, "=": exp.EQ}
 _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE}
 _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ](?P<time>.+))?")
-_CHEAPER = re.compile(r"\b(?:cheaper|dearer|pricier|more expensive|less expensive) than\s*(?:\S{1,3}\s*)?$")
-PRICE = frozenset(["price", "cost", "amount", "value"])
-_MONEY = re.compile(r"\s*(?:[$€£]|(?:(?:dollar|euro|pound|buck)s?|usd|eur|gbp)\b)")
-_PAID = PRICE | {"salary", "wage", "income", "budget", "balance", "revenue", "fee", "msrp"}
 _SCALES = {"thousand": 10**3, "k": 10**3, "million": 10**6, "billion": 10**9}
 _SCALE = re.compile(rf"\s*(?P<word>{'|'.join(_SCALES)})\b")
 _ONE_DAY = timedelta(days=1)
@@ -51,99 +45,17 @@ def kinds_for(comparison: Comparison) -> list[tuple[str, ...]]:
     return kinds[comparison.kind]
 
 
-def is_of_a_price(before: str) -> bool:
-    """Does the text before a number say that it is a price: "cheaper than "?"""
-    return bool(_CHEAPER.search(before))
-
-
-def price_of(statement: Statement, kinds: Kinds) -> Named | None:
-    """The first number of the tables that are read which is called a price."""
-    return next(iter(_numbers_called(PRICE, statement, kinds)), None)
-
-
-def _numbers_called(names: Iterable[str], statement: Statement, kinds: Kinds) -> list[Named]:
-    """The columns of numbers, of the tables that are read, whose name has one of the words."""
-    every = [(table.name, column.name) for table in statement.sources().values() for column in table.columns]
-    return [Named(t, c) for t, c in every if kinds[t.lower(), c.lower()] == "number" and {*names} & {*words(c)}]
-
-
-def dimension(text: str, comparison: Comparison, statement: Statement, kinds: Kinds) -> Named | None:
-    """The number that "and higher than 100?" is about: a height, whatever else was compared."""
-    before = text[: comparison.start].rstrip()
-    for said, names in edit_words()["comparatives"].items():
-        if re.search(rf"\b(?:{said})$", before):
-            fits = _numbers_called(names, statement, kinds)
-            return fits[0] if len(fits) == 1 else None
-    return None
-
-
-def money(text: str, comparison: Comparison, statement: Statement, kinds: Kinds) -> list[Named]:
-    """The numbers of the tables that are read which may be money, where "500 dollars" is said; else none."""
-    if not (_MONEY.match(text, comparison.end) or text[: comparison.start].rstrip().endswith(("$", "€", "£"))):
-        return []
-    return _numbers_called(_PAID, statement, kinds)
-
-
 def scaled(comparison: Comparison, text: str, column: str = "") -> Comparison:
-    """ "under 20 million" as a number; as it stands where the column is in millions itself. "5 minutes" in the unit of
-    the column.
+    """ "under 20 million" as a number; as it stands where the column is in millions itself.
 
     >>> scaled(Comparison("<", "20", 6, 8, "number"), "under 20 million", "passengers").text
     '20000000'
-    >>> scaled(Comparison(">", "5", 5, 6, "number"), "over 5 minutes", "duration_sec").text
-    '300'
     """
-    if factor := _unit_factor(text[comparison.end :], column):
-        low, high = (f"{float(n) * factor:.15g}" if n else n for n in (comparison.text, comparison.high))
-        return replace(comparison, text=low, high=high)
     said = _SCALE.match(text, comparison.end)
     if not said or comparison.kind not in ("number", "year") or said["word"] in {w.rstrip("s") for w in words(column)}:
         return comparison
     low, high = (f"{float(n) * _SCALES[said['word']]:.15g}" if n else n for n in (comparison.text, comparison.high))
     return replace(comparison, text=low, high=high)
-
-
-def _unit_factor(behind: str, column: str) -> float:
-    """By what a number with a unit is multiplied for a column in another; 0 for no unit, or the same.
-
-    Raises LookupError for hours and days of a column that names no unit.
-    """
-    if not column or not (said := re.match(r" ?(?P<unit>[a-z]+)", behind)):
-        return 0
-    for kind, units in edit_words()["measures"].items():
-        sizes = {word: size for size, names in units.items() for word in names}
-        if size := sizes.get(said["unit"]):
-            own = next((sizes[word] for word in reversed(words(column)) if word in sizes), None)
-            if own is None and kind == "time" and size > 60 and "time" not in words(column):
-                raise LookupError(f"the unit of {column}")
-            return float(size / own) if own and own != size else 0
-    return 0
-
-
-def bound_groups(statement: Statement, comparison: Comparison, *, beside: bool = False) -> bool:
-    """ "only those with more than 50" of groups: by the last figure of each. Whether the statement has such groups.
-
-    beside: another bound of that figure stays, "more than 50 and less than 90".
-    """
-    measures = statement.aggregates() if statement.grouped else []
-    if not measures or comparison.kind not in ("number", "year"):
-        return False
-    measure = measures[-1].unalias()
-    condition = comparison_condition(replace(comparison, kind="number"), measure.copy(), "number", [])
-    having = statement.tree.args.get("having")
-    others = parts_of(having.this) if having else []
-    kept = [other.copy() for other in others if beside or measure not in list(other.find_all(type(measure)))]
-    statement.tree.set("having", exp.Having(this=exp.and_(*kept, condition)))
-    return True
-
-
-def contradict(condition: exp.Expr, comparison: Comparison) -> bool:
-    """Can no number be on both sides: above 100 and below 20?"""
-    literal = condition.expression if isinstance(condition, exp.Binary) else None
-    if not isinstance(literal, exp.Literal) or literal.is_string or comparison.kind not in ("number", "year"):
-        return False
-    known, new = float(literal.this), float(comparison.text)
-    return known >= new if comparison.operator.startswith("<") else known <= new
 
 
 def comparison_condition(

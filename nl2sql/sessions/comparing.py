@@ -1,7 +1,7 @@
 """Which column a number or a date of a follow-up is about, and the condition on it.
 
-"Under 500 dollars" is about a price, "older than 20" about an age; a bare "over 20" about the number that was compared
-before, that is selected, or of each group. What no column is known for raises LookupError.
+"Under 500 dollars" is about the column that the words beside it mean; a bare "over 20" about the number that was
+compared before, or that is selected. What no column is known for raises LookupError.
 """
 
 from __future__ import annotations
@@ -9,39 +9,23 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 
 from sqlglot import exp
 
 from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.sessions.amounts import Comparison
-from nl2sql.sessions.compared import (
-    PRICE,
-    SIGNS,
-    bound_groups,
-    comparison_condition,
-    contradict,
-    dimension,
-    is_of_a_price,
-    kinds_for,
-    money,
-    price_of,
-    scaled,
-)
-from nl2sql.sessions.naming import Named, alike, edit_words, named_column, named_table
-from nl2sql.sessions.people import age_compared
+from nl2sql.sessions.compared import SIGNS, comparison_condition, kinds_for, scaled
+from nl2sql.sessions.naming import Named, alike, edit_words, named_column
 from nl2sql.sessions.reading import is_left_out
 from nl2sql.sessions.statement import identifier
 from nl2sql.sessions.where import NARROWS, Where
 from nl2sql.sql.words import words
 
-_RELATING = re.compile(r"\b(?:with|having|have|has|that|who|which|where|whose)\b")
 _PART = re.compile(  # "the first half of 2023"
     r"\b(?:(?:half|halves|thirds?|quarters?|weeks?|middle|winter|spring|summer|autumn|fall)(?: of| in)?(?: the year)?"
     r"|early|late|mid|q[1-4](?: of)?)[ -]$"
 )
-_COSTS = re.compile(r"\b(?:that|which|who|they|these|those|ones?|it) costs?\b")
 
 
 class Comparisons(Where):
@@ -52,11 +36,9 @@ class Comparisons(Where):
             raise LookupError("the year of a day")
         if comparison.kind == "year" and _PART.search(self.reading.text[: comparison.start]):
             raise LookupError("a part of a year")
-        kinds, bound, in_time = kinds_for(comparison), comparison.operator not in ("", "="), False
+        kinds, bound = kinds_for(comparison), comparison.operator not in ("", "=")
         if comparison.kind == "year" and _in_time().search(self.reading.text[: comparison.start]):
-            kinds, in_time = kinds[:1], True  # "in 2004" is no amount of 2004
-        elif comparison.kind == "year" and comparison.operator == "between":
-            in_time = bool(self.compared_before(kinds[0]) or self.only_one(kinds[0]))
+            kinds = kinds[:1]  # "in 2004" is no amount of 2004
         near = (self._column_near(comparison, wanted) for wanted in kinds)
         before = (self.compared_before(wanted) for wanted in kinds)
         numbered = bound or comparison.kind != "year"
@@ -64,105 +46,11 @@ class Comparisons(Where):
         known = (
             itertools.chain(before, alone) if bound else itertools.chain.from_iterable(zip(before, alone, strict=True))
         )
-        named = age_compared(self.reading.text[: comparison.start], self.statement, self.kinds)
-        named = named or dimension(self.reading.text, comparison, self.statement, self.kinds)
-        if not (named := named or self._price(comparison)) and (named := next(filter(None, near), None)):
-            self._is_no_figure(named)
-        named = named or self._money(comparison)
-        if named is None and self._says_a_text(comparison):
-            raise LookupError("a number")
-        if named is None and bound and self.statement.grouped and self._says_another_column(comparison):
-            raise LookupError("a figure of each group")
-        whole = scaled(comparison, self.reading.text)
-        if bound and (other := self._rows_counted(comparison)):
-            raise LookupError(f"how many {other} there are")
-        if named and bound and self._is_measured(named, comparison):
-            named = None  # "teams with more than 10 goals" behind the goals of each team
-        if named is None and bound and not in_time and self._bound_groups(whole):
-            self.made.append("filter groups")
-            self.used.append((comparison.start, comparison.end))
-        elif named := named or (
-            None
-            if (bound and self._of_something_else(comparison)) or ((bound or in_time) and self._of_others(comparison))
-            else next(filter(None, known), None)
-        ):
+        named = next(filter(None, near), None) or next(filter(None, known), None)
+        if named:
             self._compare_with(comparison, named)
         elif bound or comparison.kind == "year":
             raise LookupError(f"a column that is {comparison.operator} {comparison.text}")
-
-    def _price(self, comparison: Comparison) -> Named | None:
-        """ "Cheaper than 10" and "those that cost less than 20" are about the price that was compared, if one was.
-
-        "Cheaper" is about any price else, whatever else has numbers. Raises LookupError where there is none.
-        """
-        start, _ = self._clause_of(comparison)
-        said = self.reading.text[start : comparison.start]
-        cheaper = is_of_a_price(said)
-        if not cheaper and not _COSTS.search(said):
-            return None
-        compared = self.compared_before(("number",))
-        if compared and PRICE & set(words(compared.column)):
-            return compared
-        price = price_of(self.statement, self.kinds)
-        if price is None and cheaper:
-            raise LookupError("a price")
-        return price
-
-    def _is_no_figure(self, named: Named) -> None:
-        """ "total above 350" says no sum, where a column is called so."""
-        said = set(edit_words()["aggregates"].get(self.reading.aggregate, ()))
-        if said & set(words(named.column)):
-            self.reading = replace(self.reading, aggregate="")
-
-    def _says_a_text(self, comparison: Comparison) -> bool:
-        """ "capacity of at least 5", where the capacities are texts: no other number is meant."""
-        start, _ = self._clause_of(comparison)
-        said = _RELATING.split(self.reading.text[start : comparison.start])[-1]  # "countries with at least 15" are rows
-        before = [word for word in words(said) if word not in (*_signs(), *STOP_WORDS)]
-        named = named_column(before[-1:], self.statement)
-        texts = named is not None and self.kinds[named.table.lower(), named.column.lower()] == "text"
-        return bool(named and texts and named.score > 0.9 and self.statement.away(named.table) < 1)
-
-    def _money(self, comparison: Comparison) -> Named | None:
-        """ "under 500 dollars": the price, where other numbers are there too. Raises LookupError where two may be."""
-        fits = money(self.reading.text, comparison, self.statement, self.kinds)
-        if not fits or self.statement.grouped:
-            return None
-        before = self.compared_before(("number",))
-        known = [*([before] if before else []), *self.selected()]
-        chosen = next((fit for each in known for fit in fits if _same(each, fit)), fits[0])
-        if len(fits) > 1 and not any(_same(each, chosen) for each in known) and "price" not in words(chosen.column):
-            raise LookupError("which amount")
-        return chosen
-
-    def _says_another_column(self, comparison: Comparison) -> bool:
-        """ "price over 2000" behind counts of orders: does a word name what is neither counted nor grouped by?"""
-        start, end = self._clause_of(comparison)
-        return self.name_another_column(
-            words(self.reading.text[start : comparison.start]) + words(self.reading.text[comparison.end : end])[:2]
-        )
-
-    def _bound_groups(self, comparison: Comparison) -> bool:
-        again = "filter groups" in self.made
-        if again and re.search(r"\bor\b", self.reading.text[self.used[-1][1] : comparison.start]):
-            raise LookupError("two figures of each group")
-        return bound_groups(self.statement, comparison, beside=again)
-
-    def _rows_counted(self, comparison: Comparison) -> str:
-        """ "More than 2 players" behind the goals of each team: the table that no figure counts; "" for none."""
-        behind = words(self.reading.text[comparison.end : self._clause_of(comparison)[1]])[:1]
-        table = named_table(behind, self.statement.schema) if behind and self.statement.grouped else None
-        counted = any(measure.find(exp.Count) for measure in self.statement.aggregates()[-1:])
-        return table.name if table and not counted else ""
-
-    def _is_measured(self, named: Named, comparison: Comparison) -> bool:
-        """Is it the column that the last figure of each group is of, and does nothing speak of its rows?"""
-        measure = self.statement.aggregates()[-1:] if self.statement.grouped else []
-        of = [column for each in measure for column in each.find_all(exp.Column)]
-        tables = [(table.name, column.name) for column in of if (table := self.statement.table_of(column))]
-        start, _ = self._clause_of(comparison)
-        rows = {stem(word) for word in words(self.reading.text[start : comparison.start])}
-        return (named.table, named.column) in tables and stem(named.table.lower()) not in rows
 
     def name_another_column(self, said: Sequence[str]) -> bool:
         """Is one of the words of a column or a table that the statement neither shows nor reads?"""
@@ -172,22 +60,6 @@ class Comparisons(Where):
         columns = {stem(p) for t in schema.tables for c in t.columns for p in words(c.name) if p not in light}
         asked = {stem(w) for w in said if w not in STOP_WORDS and w not in _signs() and len(w) > 3}
         return bool(asked & (columns | {stem(t.name.lower()) for t in schema.tables}) - known)
-
-    def _of_something_else(self, comparison: Comparison) -> bool:
-        """ "more than 32 GB" behind prices: is there a word behind the number that no column and no unit explains?"""
-        _, end = self._clause_of(comparison)
-        behind = [word for word in words(self.reading.text[comparison.end : end])[:1] if word not in _signs()]
-        return bool(behind) and behind[0] not in STOP_WORDS and behind[0] not in edit_words()["units_of_numbers"]
-
-    def _of_others(self, comparison: Comparison) -> bool:
-        """ "Patients over 40" behind visits: is the last thing named before the number a table that is not read?"""
-        start, _ = self._clause_of(comparison)
-        said = [
-            word for word in words(self.reading.text[start : comparison.start]) if word not in (*_signs(), *STOP_WORDS)
-        ]
-        born = said[-1:] == ["born"]  # "by artists born after 1900" behind paintings
-        table = named_table(said[-2:-1] if born else said[-1:], self.statement.schema)
-        return table is not None and table.name not in self.statement.tables()
 
     def _clause_of(self, comparison: Comparison) -> tuple[int, int]:
         return next(((s, e) for s, e in self.reading.clauses if s <= comparison.start < e), (0, 0))
@@ -219,8 +91,7 @@ class Comparisons(Where):
         signs = {type(condition) for condition in existing}
         new = SIGNS.get(comparison.operator)
         opposite = {exp.GT: exp.LT, exp.GTE: exp.LT, exp.LT: exp.GT, exp.LTE: exp.GT}.get(new) if new else None
-        opposes = bool(narrowing and opposite and any(issubclass(sign, (opposite,)) for sign in signs))
-        return opposes and not any(contradict(condition, comparison) for condition in existing)
+        return bool(narrowing and opposite and any(issubclass(sign, (opposite,)) for sign in signs))
 
     def _column_near(self, comparison: Comparison, wanted: Sequence[str]) -> Named | None:
         """The column that the words beside the number mean: those behind it, then those before it."""

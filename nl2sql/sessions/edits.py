@@ -12,55 +12,37 @@ of the schema.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 from sqlglot import exp
 
-from nl2sql.agents.context.linking import STOP_WORDS
+from nl2sql.agents.context.linking import STOP_WORDS, stem
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError
 from nl2sql.interfaces import Database, Turn
 from nl2sql.sessions.cells import yes_or_no
-from nl2sql.sessions.conditions import Conditions
-from nl2sql.sessions.counting import (
-    count_of_others,
-    count_of_read,
-    counts_something_else,
-    counts_what_is_shown,
-    figure_of_shown,
-    says_what_they_are,
-)
-from nl2sql.sessions.figures import (
-    aggregate,
-    aggregated,
-    aggregated_column,
-    compared_with_figure,
-    counts_a_number,
-    extreme_value,
-    of_each,
-    other_figure,
-)
-from nl2sql.sessions.flags import WITH
-from nl2sql.sessions.grouping import busiest_group, grouped_by, is_a_doer
-from nl2sql.sessions.naming import label_of, named_column, named_group, named_table, rates_of, says_a_value
+from nl2sql.sessions.conditions import Conditions, known_words
+from nl2sql.sessions.detection import cue_words
+from nl2sql.sessions.figures import aggregate, aggregated, aggregated_column
+from nl2sql.sessions.grouping import grouped_by
+from nl2sql.sessions.naming import edit_words, label_of, named_column, named_group, named_table, rates_of
 from nl2sql.sessions.ordering import best_first, extreme_of_each, figure_said, order, order_instead, superlative
-from nl2sql.sessions.people import people_words
 from nl2sql.sessions.reading import Phrase, Reading, read_followup
-from nl2sql.sessions.related import keys_are_said, said_of
 from nl2sql.sessions.shown import Shown, column_to_add, what_is_shown
 from nl2sql.sessions.statement import Statement, read_statement
 from nl2sql.sql.same import same_sql
 from nl2sql.sql.words import words
 
+_REFUSED = re.compile(  # what no edit covers
+    r"\b(?:shares?|percent(?:ages?)?|proportions?|ratios?|medians?|rest|others?|remaining|never|without|lacking|no|all|any|"
+    r"wom[ae]n|m[ae]n|males?|females?|older|younger|oldest|youngest|drop|remove)\b"
+)
 _BARE = re.compile(r"(?!the )(?!.*\babout\b)\S+(?: \S+){0,2}")
 _HOW_MUCH = re.compile(r"\bhow much\b")
-_AND_COUNT = re.compile(r"(?:and|also|add|now|with)(?: with)? (?:the |their )?(?:number|count) of\b")
-_OF_THEM = re.compile(r"\b(?:which|who|what)(?: ones?)? of (?:them|these|those)\b")
-_HOW_MANY_ARE = re.compile(r"\bhow many (?:of (?:them|these|those) )?(?:is|are|was|were)\b(?! there)")
 _ROWS = re.compile(
     r"\b(?:only|just|not|no|never|with|without|having|lacking|ones?|that|who|which|is|are|was|were|been)\b|\bnon-"
 )
-_PLAIN = {"count", "columns", "order", "limit", "aggregate"}  # edits that no word about the rows is part of
 _ENDS = ("top", "best", "bottom", "worst", "first", "last")
 _FIGURES = ("maximum", "minimum", "max", "min")
 Edit = tuple[str, tuple[str, ...]]  # the SQL, and what was done
@@ -78,9 +60,8 @@ def edited(question: str, turn: Turn, database: Database, *, reaching_back: bool
     try:
         schema = database.schema()
         before = read_statement(turn.sql, schema)
-        if before is None:
+        if before is None or before.tree.find(exp.Case, exp.Div) or _REFUSED.search(question.lower()):
             return []
-        before.said = said_of(question.lower(), schema)
         editor = Editor(question, before.copy(), database, reaching_back)
         editor.edit()
         editor.statement.without_aliases()
@@ -107,44 +88,41 @@ class Editor:
         entity = self._entity() if self.reaching_back else None
         asked_before = self.statement.copy()
         self.conditions.edit()
-        other_figure(self.conditions)
-        compared_with_figure(self.conditions, asked_before)
         self.reading = self.conditions.reading
         shown = what_is_shown(self.conditions)
         if entity and shown.columns and all(c.table.lower() == entity.lower() for c in shown.columns):
             table = self.statement.schema.table(entity)
             if table and table.name != self.statement.main.name:
                 self.statement.reroot(table)
-        filtered = bool(self.operations)
-        if filtered and asked_before.tree.args.get("limit") is not None and _OF_THEM.search(self.reading.text):
-            raise LookupError("which of the few that are shown")
         self._shape(shown, asked_before)
-        if not filtered and set(self.operations) <= _PLAIN and says_what_they_are(self.reading):
-            raise LookupError("what they are")
-        if "filter figure" in self.operations and self.statement.counts_only and "count" not in self.operations:
-            raise LookupError("which rows")
         told = self.statement.aggregates() or "columns" in self.operations
         if not told and _HOW_MUCH.search(self.reading.text):
             raise LookupError("how much")  # "how much wheat?" behind a list of fields
+        if unknown := self._unexplained():
+            raise LookupError(f"what {' '.join(unknown)} is")
         joined = self.statement.tables() - asked_before.tables() if "count" not in self.operations else set()
         self.conditions.settle(joined)
-        keys_are_said(self.reading.text, asked_before, self.statement)
+
+    def _unexplained(self) -> list[str]:
+        """The words of the follow-up that name no value, column or table, and that no edit knows."""
+        text = self.question
+        for start, end in self.conditions.used:
+            text = text[:start] + " " * (end - start) + text[end:]
+        tables = self.statement.schema.tables
+        named = {stem(w) for t in tables for w in words(t.name)} | {
+            stem(w) for t in tables for c in t.columns for w in words(c.name)
+        }
+        return [w for w in words(text) if not (w.isdigit() or w in edit_vocabulary() or stem(w) in named)]
 
     def _shape(self, shown: Shown, before: Statement) -> None:
         """What is selected, grouped and ordered: the first that the words ask for."""
         reading, statement = self.reading, self.statement
-        if count_of_others(reading.text, statement):
-            self.operations.append("count")
-        elif reading.groupings and order_instead(self.conditions):
+        if reading.groupings and order_instead(self.conditions):
             pass
         elif reading.groupings and self._group(reading.groupings):
             self._order_groups()
-        elif busiest_group(self.conditions):
-            pass
         elif statement.grouped and self._picks() and not shown.explicit and not reading.count:
             self._pick_groups()
-        elif not shown.explicit and counts_a_number(self.conditions) and aggregate(self.conditions, before):
-            pass
         elif reading.count and not shown.explicit:
             self._count(before)
         elif reading.added and self._add_columns():
@@ -153,14 +131,12 @@ class Editor:
             self._extreme(before)
             self._show(shown)
             superlative(self.conditions)
-        elif reading.aggregate and aggregate(self.conditions, before):
+        elif reading.aggregate and aggregate(self.conditions):
             pass
         elif reading.orders and not statement.counts_only:
             order(self.conditions)
         elif reading.adjective and not statement.counts_only:
             superlative(self.conditions)
-        elif reading.adjective and len(statement.aggregates()) == 1:
-            extreme_value(self.conditions)
         elif statement.aggregates() and not self.operations and _BARE.fullmatch(reading.text.strip(" .?!")):
             self._group_by_bare(tuple(word for word in words(reading.text) if word not in STOP_WORDS))
         said = reading.adjective or re.search(r"\b(?:top|first|bottom|worst|limit|only|just)\b", reading.text)
@@ -203,8 +179,6 @@ class Editor:
         ranked = statement.grouped and statement.tree.args.get("limit") is not None and not reading.count
         before = list(statement.tree.expressions), list(statement.tree.args["group"].expressions) if ranked else []
         for phrase in groupings:
-            if is_a_doer(phrase, self.conditions):
-                continue
             if grouped := grouped_by(phrase, self.conditions) or grouped_by(phrase[:1], self.conditions):
                 keys += grouped.keys
                 shown.append(grouped.shown)
@@ -282,70 +256,19 @@ class Editor:
     # ----------------------------------------------------------------------------------------- counts, aggregates
 
     def _count(self, before: Statement) -> None:
-        statement = self.statement
-        different = re.search(r"how many (?:different|distinct|unique) (?P<what>[a-z_ ]+)", self.reading.text)
-        named = named_group(tuple(words(different["what"])[:2]), statement) if different else None
+        statement, selected = self.statement, self.statement.tree.expressions
         count: exp.Expr = _count()
-        selected = statement.tree.expressions
-        distinct = statement.tree.args.get("distinct") is not None and not statement.aggregates()
-        if named:
-            count = exp.Count(this=exp.Distinct(expressions=[statement.column(named.table, named.column)]))
-        elif distinct and any(re.search(rf"\bhow many {word}\b", self.reading.text) for word in people_words()):
-            raise LookupError("people behind what they have")
-        elif distinct:
-            self._are_of(selected[0].unalias())
+        if statement.tree.args.get("distinct") is not None and not statement.aggregates():
+            if len(selected) > 1 or selected[0].is_star:
+                raise LookupError("how many different rows")
             count = exp.Count(this=exp.Distinct(expressions=[selected[0].unalias().copy()]))
-        else:
-            count = count_of_read(self.reading.text, statement) or count
-        several = distinct and not named and (len(selected) > 1 or selected[0].is_star)
-        if several or statement.tree.args.get("having") is not None:  # a count of rows would be another number
-            self.operations.clear()
+        if statement.tree.args.get("having") is not None or before.tree.args.get("limit") is not None:
+            raise LookupError("a count of rows would be another number")
+        if len(selected) == 1 and selected[0] == count and not statement.grouped:
             return
-        if len(selected) == 1 and selected[0] == count and not statement.grouped and not named:
-            return
-        if statement.grouped and any(measure.find(exp.Count) for measure in statement.aggregates()):
-            grouped_value = len(self.operations) > 0
-            if not grouped_value:
-                return
-        of_rows = any(f" {statement.main.name}." in made for made in self.operations)
-        if statement.grouped and not of_rows and _HOW_MANY_ARE.search(self.reading.text):
-            raise LookupError("rows or groups")  # "how many are German?" behind the works of each artist
-        if counts_something_else(self.reading.text, statement, self.conditions.kinds):
-            raise LookupError("what is counted")
-        if self.reading.groupings and re.search(r"\b(?:per|by) [a-z]+", self.reading.text):
-            raise LookupError("what it is grouped by")
-        if not named and (re.search(r"\b(?:each|every)\b", self.reading.text) or self._counts_beside()):
-            self._count_each(count)
-            return
-        limited = before.tree.args.get("limit") is not None and not before.counts_only
         self.operations.append("count")
-        if limited and counts_what_is_shown(self.reading.text, before):
-            made = figure_of_shown(before, statement, count if named else _count())
-            if made is not None:
-                statement.tree = made
-                return
         statement.clear("group", "having", "order", "limit", "distinct")
         statement.select([count])
-
-    def _are_of(self, shown: exp.Expr) -> None:
-        """Raise LookupError for "how many are tenured?" behind the departments of instructors."""
-        table = self.statement.table_of(shown) if isinstance(shown, exp.Column) else None
-        asked = any(made.startswith(("filter ", "replace ")) for made in self.operations)
-        own = table is not None and any(f" {table.name}." in made for made in self.operations)
-        if asked and not own and _HOW_MANY_ARE.search(self.reading.text):
-            raise LookupError("which rows")
-
-    def _counts_beside(self) -> bool:
-        """ "and the number of flights?" behind the average price of each airline."""
-        return self.statement.grouped and bool(_AND_COUNT.match(self.reading.text))
-
-    def _count_each(self, count: exp.Expr) -> None:
-        """ "how many payments did each make?" behind a figure of each customer."""
-        if not self.statement.grouped:
-            raise LookupError("what each is")
-        self.statement.clear("having", "order", "limit")
-        of_each(self.statement, count)
-        self.operations.append("count")
 
     # --------------------------------------------------------------------------------------------- columns, order
 
@@ -357,13 +280,6 @@ class Editor:
             return False  # "with solar": the rows that have it
         if not all(each and self.statement.one_per_group(each.table, each.column) for each in named):
             raise LookupError("one value of each group")
-        if WITH.match(self.reading.text) and any(map(says_a_value, self.reading.added, filter(None, named))):
-            raise LookupError("the value of a column")  # "with blood type O+"
-        several = [each for each in named if each and self.statement.step_to_many(each.table)]
-        if WITH.match(self.question.lower()) and (
-            several or any(self.conditions.kind_of(n) == "flag" for n in named if n)
-        ):
-            raise LookupError("rows that have it")  # "with allergens"
         columns = [self.statement.column(each.table, each.column) for each in named if each]
         there = [expression.unalias() for expression in self.statement.tree.expressions]
         new = [column for column in columns if column not in there]
@@ -405,6 +321,19 @@ class Editor:
             inner = before.tree.copy()
             self.statement.add_condition(exp.EQ(this=aggregate.this.copy(), expression=exp.Subquery(this=inner)))
             self.operations.append("filter extreme")
+
+
+@cache
+def edit_vocabulary() -> frozenset[str]:
+    """The words that ask, point or say an edit: "how", "those", "per", "average", "highest"."""
+
+    def listed(part: object) -> Iterator[str]:
+        for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else [part]:
+            yield from listed(each) if isinstance(each, (dict, list)) else words(str(each))
+
+    return frozenset(
+        ["called", "though", *STOP_WORDS, *known_words(), *listed(edit_words()), *listed(list(cue_words().values()))]
+    )
 
 
 def _count() -> exp.Expr:

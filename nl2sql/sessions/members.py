@@ -76,7 +76,7 @@ def select_of(statement: Statement, table: str, column: str, left_out: bool) -> 
     listed = next((c for c in known.columns if c.name.lower() == column.lower()), None) if known else None
     if left_out and not (listed and (listed.not_null or listed.primary_key)):
         found = found.where(key.copy().is_(exp.null()).not_())
-    return Statement(found, statement.schema, statement.said)
+    return Statement(found, statement.schema)
 
 
 def join_instead(statement: Statement, tables: Collection[str], left_out: Collection[str]) -> None:

@@ -156,12 +156,6 @@ def _score(asked: Sequence[str], table: Table, column: Column) -> float:
     return explained * (0.5 + 0.5 * covered) + (0.3 if covered > 0.99 and explained > 0.99 else 0.0)
 
 
-def says_a_value(phrase: Sequence[str], named: Named) -> bool:
-    """Stands behind the words of a column one that its name does not explain: "blood type o"?"""
-    last, parts = phrase[-1], words(named.table) + words(named.column)
-    return last not in STOP_WORDS and not any(alike(last, part) for part in parts)
-
-
 def named_table(phrase: Sequence[str], schema: Schema) -> Table | None:
     """The table whose whole name the words hold; the longest such name where several do."""
     stems = {stem(word) for word in phrase}

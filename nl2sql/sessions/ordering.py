@@ -16,7 +16,6 @@ from nl2sql.sessions import members
 from nl2sql.sessions.cells import has_nulls
 from nl2sql.sessions.conditions import Conditions
 from nl2sql.sessions.naming import Named, label_of, named_column, named_table
-from nl2sql.sessions.people import oldest
 from nl2sql.sessions.reading import Phrase
 from nl2sql.sessions.statement import Statement
 from nl2sql.sessions.tables import column_of
@@ -114,10 +113,7 @@ def superlative(conditions: Conditions) -> None:
     rows = named_table(_words_behind(adjective[0], conditions)[:1], statement.schema)
     if rows and "any" in adjective[2].split() and rows.name not in statement.tables():
         raise LookupError(f"how many {rows.name} each has")  # "the most visits" is about no number of a doctor
-    aged = oldest(reading.text, statement)
-    if aged:
-        adjective = (adjective[0], "desc" if aged[1] else "asc", adjective[2])
-    named = aged[0] if aged else _behind(adjective[0], conditions) or _adjective_column(adjective[2], conditions)
+    named = _behind(adjective[0], conditions) or _adjective_column(adjective[2], conditions)
     if named and adjective[0] in ("best", "worst") and conditions.kind_of(named) == "year":
         raise LookupError(f"a column that {adjective[0]} is about")
     table = statement.schema.table(named.table) if named else None

@@ -1,14 +1,13 @@
 """The joins from the tables that a query reads to another one.
 
-Along keys, by as few tables as can be; of two ways of one length the one that the follow-up names: behind enrolments,
-"in Physics courses" is about the department of the course, not of the student.
+Along keys, by as few tables as can be.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from nl2sql.databases.schema import Schema, Table
@@ -16,7 +15,6 @@ from nl2sql.sessions.tables import is_one, links
 
 FARTHEST = 3  # joins to a column's table
 FAR_TURN = 1.5  # joins that a turn at a table which both refer to counts for
-SAID = 0.1  # of a join, that one which is named is nearer
 
 
 class Step(NamedTuple):
@@ -31,11 +29,9 @@ class Step(NamedTuple):
     many: bool
 
 
-def path_to(table: str, sources: Mapping[str, Table], schema: Schema, said: Collection[str] = ()) -> list[Step] | None:
+def path_to(table: str, sources: Mapping[str, Table], schema: Schema) -> list[Step] | None:
     """The joins to ``table``, by a table that links both rather than by a third that both refer to ("the courses of a
     teacher": those that he teaches, not those of his department); None where it is not near.
-
-    said: "table" and "table.column" in lower case, which are named and so preferred.
     """
     waiting: list[tuple[float, int, str, Table, list[Step]]] = []
     for alias, source in sources.items():
@@ -52,8 +48,6 @@ def path_to(table: str, sources: Mapping[str, Table], schema: Schema, said: Coll
         for link, target in links(source, schema):
             step = Step(alias, link, target.name, not is_one(source, link, target))
             turn = FAR_TURN if path and step.many and not path[-1].many else 0
-            keys = [f"{t.name}.{column}" for pair in link for t, column in zip((source, target), pair, strict=True)]
-            named = any(name.lower() in said for name in (target.name, *keys))
-            new = (cost + 1 + turn - SAID * named, next(order), target.name.lower(), target, [*path, step])
+            new = (cost + 1 + turn, next(order), target.name.lower(), target, [*path, step])
             heapq.heappush(waiting, new)
     return None

@@ -63,17 +63,6 @@ _COUNT = re.compile(
 )
 _TIES = re.compile(r"\b(?:equal|same|ties?|tied|then)\b[^,.;?!]*? by (?P<what>[^,.;?!]+)")
 _NO_GROUP = re.compile(_TIES.pattern + r"|\bby the way\b|\bby far\b|\bby any chance\b")
-_AT_ANY = re.compile(
-    r"\b(?:at any|any|regardless of(?: the)?|whatever(?: the)?|ignor(?:e|ing)(?: the)?|drop(?: the)?|without the|"
-    r"forget(?: about)?(?: the)?|remove(?: the)?|irrespective of(?: the)?|not just(?: the)?) (?P<what>[^,.;:?!()]+)"
-)
-_ABSENT = re.compile(
-    r"\b(?:(?:have|has|had|with|having|without|lack|lacks|lacking|missing) )(?P<no>no |an? |any )?"
-    r"(?P<what>[a-z_]+(?: [a-z_]+)?)"
-)
-_MISSING = re.compile(
-    r"\b(?P<what>[a-z_]+(?: [a-z_]+)?) (?:is|are) (?P<no>missing|unknown|empty|not known|not set|known|set)\b"
-)
 _ADD = re.compile(
     r"^(?:and |also |please |now |then )*(?:add|include|also show|show also|with|plus|together with|along with"
     r"|also give|also list)\b(?P<what>[^.;?!]*)"
@@ -109,8 +98,6 @@ class Reading:
     skipped: int = 0  # "the second highest": 1
     distinct: bool = False
     count: bool = False
-    dropped: tuple[Phrase, ...] = ()  # "at any price"
-    absent: tuple[tuple[Phrase, bool], ...] = ()  # "have no title code": (what, True)
     added: tuple[Phrase, ...] = ()  # columns beside those there are
     adjective: tuple[str, str, str] | None = None  # "youngest": (word, direction, words of columns)
     aggregate: str = ""  # AVG | SUM | MAX | MIN
@@ -142,8 +129,6 @@ def read_followup(question: str, rates: Sequence[tuple[str, str]] = ()) -> Readi
         skipped=_skipped(text),
         distinct=bool(_ONCE.search(text)),
         count=bool(_COUNT.search(text)) and aggregate != "AVG",
-        dropped=tuple(tuple(words(match["what"])[:3]) for match in _AT_ANY.finditer(text)),
-        absent=tuple(_absent(text)),
         added=tuple(_listed(added["what"])) if added else (),
         adjective=adjective,
         aggregate=aggregate,
@@ -298,22 +283,6 @@ def _is_limit(match: re.Match[str], text: str) -> bool:
     """ "the 15 credits" is a limit only where something is first, top or the like; "the 5 in Japan" are 5 rows."""
     rows = re.match(r"\s+(?:in|from|of|with|that|which|who|where|without)\b", text[match.end() :])
     return bool(rows or re.match(r"(?:top|first|bottom|last|best|which|limit|only the|just the)", match[0]))
-
-
-def _absent(text: str) -> Iterator[tuple[Phrase, bool]]:
-    for match in _ABSENT.finditer(text):
-        verb = match[0].split()[0]
-        no = (match["no"] or "").strip()
-        if verb in ("without", "lack", "lacks", "lacking", "missing"):
-            yield tuple(words(match["what"])), True
-        elif no == "no" or (no and not re.search(r"\d", text[match.end() :])):
-            yield tuple(words(match["what"])), no == "no"
-    for match in _MISSING.finditer(text):
-        yield tuple(words(match["what"])), match["no"] not in ("known", "set")
-    for match in re.finditer(r"\bun(?P<what>[a-z]{3,}ed|paid|sold|read|known|sent)\b", text):
-        yield (match["what"],), True
-    for match in re.finditer(r"\b(?:not|never)(?: been)?(?: yet)? (?P<what>[a-z]+ed|paid|sold|sent)(?: yet)?\b", text):
-        yield (match["what"],), True
 
 
 def is_negated(text: str, start: int) -> bool:

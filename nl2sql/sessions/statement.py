@@ -35,10 +35,9 @@ class Statement:
 
     tree: exp.Select
     schema: Schema
-    said: frozenset[str] = frozenset()  # tables and keys that the follow-up names (``related.said_of``)
 
     def copy(self) -> Statement:
-        return Statement(self.tree.copy(), self.schema, self.said)
+        return Statement(self.tree.copy(), self.schema)
 
     def sql(self) -> str:
         return written(self.tree, self.schema.dialect)
@@ -169,7 +168,7 @@ class Statement:
                     break
 
     def _path(self, table: str) -> list[Step] | None:
-        return path_to(table, self.sources(), self.schema, self.said)
+        return path_to(table, self.sources(), self.schema)
 
     def without_aliases(self) -> None:
         """Call each table by its own name, as small models write it; nothing changes where a table is read twice."""

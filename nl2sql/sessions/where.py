@@ -82,7 +82,7 @@ class Where:
     def _is_the_key(self, source: Table, column: str, other: str) -> bool:
         """Is it the only key to ``other``, or the one that is said: "to Zurich" leaves the origin as it is?"""
         keys = [key for key in source.foreign_keys if key.ref_table.lower() == other.lower()]
-        return len(keys) == 1 or f"{source.name}.{column}".lower() in self.statement.said
+        return len(keys) == 1
 
     def _put(
         self, table: str, condition: exp.Expr, replaced: Sequence[exp.Expr] = (), *, left_out: bool = False

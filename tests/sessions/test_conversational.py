@@ -150,7 +150,9 @@ def test_what_asks_nothing_of_a_database_is_answered_in_words(said, history, see
     assert episode.flags["session"]["is_followup"] is False
 
 
-@pytest.mark.parametrize("asks", ["Thanks, and by region?", "Why are there red ones?", "ok, how many?", "no, all", "is it?"])
+@pytest.mark.parametrize(
+    "asks", ["Thanks, and by region?", "Why are there red ones?", "ok, how many?", "no, all", "is it?"]
+)
 def test_a_polite_question_is_one(asks, seen, sales):
     handed, named = seen
     assert asked(named, Question(asks), sales).sql == "SELECT 1" and len(handed) == 1

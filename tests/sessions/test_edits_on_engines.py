@@ -19,7 +19,6 @@ INSERT INTO "Orders" VALUES (1, 1, 10, 'left'), (2, 1, 30, 'right'), (3, 2, 50, 
 COUNT = 'SELECT COUNT(*) FROM "Orders"'
 TOTALS = 'SELECT o."orderId", o."Total" FROM "Orders" O'
 CASES = [
-    (COUNT, "only those with a total over 20", [(2,)]),
     (COUNT, "only those in the North region", [(2,)]),
     (COUNT, "per region", [("North", 2), ("South", 1)]),
     (COUNT, "and per lateral?", [("left", 2), ("right", 1)]),

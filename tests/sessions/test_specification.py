@@ -37,7 +37,9 @@ def test_an_answer_is_a_dictionary_and_what_ran_is_kept_with_the_five_fields(dat
     kept = service.chat_sessions["s"]
     assert [entry["resolved_query"] for entry in kept] == [TOP, "Top 10 products in Q4"]
     assert set(kept[0]) == {"user_query", "resolved_query", "sql", "results_summary", "timestamp"}
-    assert kept[0]["results_summary"] == service._summarize_results({"success": True, "data": [1, 2], "columns": ["name"]})
+    assert kept[0]["results_summary"] == service._summarize_results(
+        {"success": True, "data": [1, 2], "columns": ["name"]}
+    )
     assert service._get_chat_history("other") == []
 
 
