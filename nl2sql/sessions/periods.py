@@ -205,9 +205,11 @@ class _Span:
             ]
         if self.form == "%Y-%m":
             raise LookupError("months of any year")
-        parts = [("YEAR", "%Y", (self.year,) if self.year is not None else ())]
-        parts += [("MONTH", "%m", self.months if self.months != ALL_MONTHS else ())]
-        parts += [("DOW", "%w", self.weekdays if self.weekdays != ALL_WEEKDAYS else ())]
+        parts: list[tuple[str, str, tuple[int, ...]]] = [
+            ("YEAR", "%Y", (self.year,) if self.year is not None else ()),
+            ("MONTH", "%m", self.months if self.months != ALL_MONTHS else ()),
+            ("DOW", "%w", self.weekdays if self.weekdays != ALL_WEEKDAYS else ()),
+        ]
         return [self._part(unit, code, values) for unit, code, values in parts if values]
 
     def _part(self, unit: str, code: str, values: Sequence[int]) -> exp.Expr:
@@ -295,8 +297,8 @@ def _form_of(column: exp.Column, where: exp.Where, database: Database) -> str | 
         return None
     if database.dialect != "sqlite" and re.match(r"date|timestamp", found[1].type, re.IGNORECASE):
         return ""
-    table, name = (exp.to_identifier(part.name, quoted=True).sql(database.dialect) for part in found)
-    result = database.run(f"SELECT {name} FROM {table} WHERE {name} IS NOT NULL LIMIT 1", timeout_s=10.0, max_rows=1)
+    of, name = (exp.to_identifier(part.name, quoted=True).sql(database.dialect) for part in found)
+    result = database.run(f"SELECT {name} FROM {of} WHERE {name} IS NOT NULL LIMIT 1", timeout_s=10.0, max_rows=1)
     cell = result.rows[0][0] if result.success and result.rows else None
     column.meta["text"] = isinstance(cell, str)
     for form, shape in (("%Y", r"(19|20)\d\d"), ("%Y-%m", r"\d{4}-\d\d"), ("%Y-%m-%d", r"\d{4}-\d\d-\d\d\b.*")):
