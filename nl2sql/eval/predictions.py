@@ -105,7 +105,8 @@ def read_predictions(path: str | Path, questions: Sequence[Question]) -> tuple[d
 def read_gold_file(path: str | Path, questions: Sequence[Question] = ()) -> list[tuple[str, str]]:
     """(SQL, database id) per line of a ``gold.sql`` in Spider's format, ``SQL<tab>database``.
 
-    Blank lines at the end are dropped, and those between the dialogues of ``questions`` (SParC, CoSQL). The database id is "" where a line has none.
+    Blank lines at the end are dropped, and those between the dialogues of ``questions`` (SParC, CoSQL). The database id
+    is "" where a line has none.
     Raises UsageError for a file that is missing or empty, or that has a line without SQL between others.
     """
     path = Path(path)
