@@ -45,6 +45,7 @@ def with_addition(question: str, followup: str, operations: Sequence[str]) -> st
     rest = _POLITE.sub("", _LEADING.sub("", followup.strip().rstrip("?!. "))).strip(" ,")
     if not _READS_ON.match(rest) or not rest:
         return ""
+    rest = rest[0].lower() + rest[1:]
     head, mark, tail = re.match(r"([^?.!]*)([?.!]?)(.*)", question, re.DOTALL).groups()  # type: ignore[union-attr]
     between = "" if _PREPOSITION.match(rest) else ","
     return f"{head.rstrip()}{between} {rest}{mark}{tail}"
