@@ -72,7 +72,9 @@ def open_task(
     if text_config.form == "none":
         full = summary = NO_SCHEMA
     else:
-        full = schema.budget_schema(described, count, budget, text_config.form, samples)
+        full = schema.budget_schema(
+            described, count, budget, text_config.form, samples, descriptions=text_config.descriptions
+        )
     task = Task(
         question=question,
         resources=resources,
@@ -160,4 +162,5 @@ def _within_budget(task: Task, shown: schema.Schema, form: schema.Form) -> str:
         min(task.config.schema_text.max_tokens, model.context_window // 4),
         form,
         task.samples,
+        descriptions=task.config.schema_text.descriptions,
     )

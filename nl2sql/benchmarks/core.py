@@ -61,23 +61,28 @@ class FolderBenchmark:
     splits: Mapping[str, Sequence[str]]  # split name -> question ids
     files: Mapping[str, Path]
     source: str = ""  # the folder or hub id that it was read from
+    where: str = ""  # its databases can be had
     _open: dict[str, SqliteDatabase] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def database(self, db_id: str) -> SqliteDatabase:
         """The database of that id, opened once. Raises DatabaseError where its file is missing."""
+        from nl2sql.benchmarks.descriptions import descriptions_beside
         from nl2sql.databases.sqlite.database import SqliteDatabase
 
         path = self.files.get(db_id)
         if path is None or not path.exists():
-            raise DatabaseError(
-                f"benchmark {self.name!r} has no file for database {db_id!r} (read from {self.source}); expected "
-                f"{db_id}/{db_id}.sqlite in its databases/, database/, dev_databases/ or train_databases/"
-            )
+            raise DatabaseError(f"benchmark {self.name!r} has no file for database {db_id!r}; {self.expected(db_id)}")
         with self._lock:
             if db_id not in self._open:
-                self._open[db_id] = SqliteDatabase(path, name=db_id)
+                self._open[db_id] = SqliteDatabase(path, name=db_id, descriptions=descriptions_beside(path))
             return self._open[db_id]
+
+    def expected(self, db_id: str) -> str:
+        """The file that a database should be, and where it can be had."""
+        folders = "its databases/, database/, dev_databases/ or train_databases/"
+        asked = f"expected {db_id}/{db_id}.sqlite in {self.source} or in {folders}"
+        return f"{asked}: {self.where}" if self.where else asked
 
     @property
     def left_out(self) -> dict[str, int]:

@@ -34,17 +34,31 @@ DATABASE_FOLDERS = (
     "",
 )
 COSQL_FOLDER = "sql_state_tracking"  # in CoSQL's release, beside database/
+WHERE = {  # layout -> where the databases can be had
+    "spider": "they come with the archive of https://yale-lily.github.io/spider",
+    "bird": "unpack dev_databases.zip or train_databases.zip of https://bird-bench.github.io; Mini-Dev: "
+    "https://github.com/bird-bench/mini_dev",
+}
+BIRD_HAS = (
+    *("dev_databases", "train_databases", "test_databases"),
+    *("dev_databases.zip", "train_databases.zip", "dev_tables.json", "train_tables.json", "dev_tied_append.json"),
+)
+MINI_DEV = "mini_dev"
 SPLIT_FILES = {  # question file -> split
     "train_spider.json": "train",
     "train_others.json": "train",
     "train.json": "train",
     "dev.json": "dev",
-    "mini_dev_sqlite.json": "mini_dev",
+    "mini_dev_sqlite.json": MINI_DEV,
     "test.json": "test",
     f"{COSQL_FOLDER}/cosql_train.json": "train",
     f"{COSQL_FOLDER}/cosql_dev.json": "dev",
     "cosql_train.json": "train",
     "cosql_dev.json": "dev",
+}
+ENGINE_FILES = {  # Mini-Dev's golds for other engines -> the field that holds them (``on_engine``)
+    "mini_dev_mysql.json": "query_mysql",
+    "mini_dev_postgresql.json": "query_postgres",
 }
 TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq", "SpiderSynQuestion")
 SQL_KEYS = ("query", "SQL", "sql", "gold_sql", "gold")
@@ -63,9 +77,9 @@ def layout_of(folder: Path) -> str | None:
     """``uniform``, ``bird``, ``spider``, or None where the folder is no benchmark."""
     if (folder / "questions.json").is_file():
         return "uniform"
-    if not any((folder / name).is_file() for name in SPLIT_FILES):
+    if not any((folder / name).is_file() for name in (*SPLIT_FILES, *ENGINE_FILES)):
         return None
-    bird = any((folder / name).is_dir() for name in ("dev_databases", "train_databases", "test_databases"))
+    bird = any((folder / name).exists() for name in BIRD_HAS)
     return "bird" if bird else "spider"
 
 
@@ -86,11 +100,26 @@ def read_folder(folder: Path) -> FolderBenchmark:
         for split in dict.fromkeys(SPLIT_FILES.values()):
             files = [file for file, of in SPLIT_FILES.items() if of == split and (folder / file).is_file()]
             records = [record for file in files for record in read_records(folder / file)]
+            if split == MINI_DEV:
+                records = _with_engine_golds(folder, records)
             questions += questions_from(records, f"{name}-{split}", split=split, bird=layout == "bird")
     questions = with_unique_ids(questions)
     places = (folder, folder.parent) if folder.name == COSQL_FOLDER else (folder,)
     roots = [place / sub for place in places for sub in DATABASE_FOLDERS]
-    return assemble(name, questions, roots, source=str(folder), folder=folder)
+    return assemble(name, questions, roots, source=str(folder), folder=folder, where=WHERE.get(layout, ""))
+
+
+def _with_engine_golds(folder: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mini-Dev's questions with their MySQL and PostgreSQL golds, where the folder has these files."""
+    for name, field in ENGINE_FILES.items():
+        if not (folder / name).is_file():
+            continue
+        theirs = {record.get("question_id"): record for record in read_records(folder / name)}
+        if not records:
+            records = [{key: value for key, value in record.items() if key != "SQL"} for record in theirs.values()]
+        golds = {id_: {field: record["SQL"]} for id_, record in theirs.items() if record.get("SQL")}
+        records = [{**record, **golds.get(record.get("question_id"), {})} for record in records]
+    return records
 
 
 def read_questions(file: Path, databases: Path | None) -> FolderBenchmark:
@@ -105,7 +134,13 @@ def read_questions(file: Path, databases: Path | None) -> FolderBenchmark:
 
 
 def assemble(
-    name: str, questions: Sequence[Question], roots: Sequence[Path], *, source: str, folder: Path | None = None
+    name: str,
+    questions: Sequence[Question],
+    roots: Sequence[Path],
+    *,
+    source: str,
+    folder: Path | None = None,
+    where: str = "",
 ) -> FolderBenchmark:
     """Find the databases, flag questions whose database is missing, and name the splits."""
     files = {}
@@ -115,7 +150,7 @@ def assemble(
             files[db_id] = path
     flagged = [q if q.db_id in files else _flag(q, "db_missing") for q in questions]
     splits = _splits(flagged, folder)
-    return FolderBenchmark(name, _relabelled(flagged, splits), splits, files, source)
+    return FolderBenchmark(name, _relabelled(flagged, splits), splits, files, source, where)
 
 
 def find_database(roots: Iterable[Path], db_id: str) -> Path | None:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, load_packaged_dialogues
 from nl2sql.benchmarks.structured import VIZQL, load_vizql
-from nl2sql.errors import UsageError
+from nl2sql.errors import BenchmarkError, UsageError
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Benchmark
@@ -69,10 +70,18 @@ def load_benchmark(
                 benchmark = read_folder(_find(name, root))
     narrowed = _narrow(benchmark, split)
     if not engine_url:
+        _check_databases(benchmark)
         return narrowed
     from nl2sql.benchmarks.on_engine import on_engine
 
     return on_engine(narrowed, engine_url)
+
+
+def _check_databases(benchmark: Benchmark) -> None:
+    """Raises BenchmarkError where a folder has questions, and not one of their databases."""
+    if isinstance(benchmark, FolderBenchmark) and benchmark.questions and not benchmark.files:
+        first = benchmark.questions[0].db_id
+        raise BenchmarkError(f"no database of {benchmark.name!r} was found; {benchmark.expected(first)}")
 
 
 def named(benchmark: str, questions: Path | None, databases: Path | None) -> str:

@@ -23,8 +23,10 @@ log = logging.getLogger(__name__)
 
 Form: TypeAlias = Literal["compact", "ddl"]
 Samples: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]  # table -> column -> example values
+Descriptions: TypeAlias = Mapping[tuple[str, str], str]  # (table, column), lower case -> what it holds
 
 MAX_VALUE_CHARS = 40  # an example shows how a value looks; more only fills the prompt
+MAX_DESCRIPTION_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Column:
     type: str = ""  # as declared, upper case where case means nothing; "" when undeclared
     primary_key: bool = False
     not_null: bool = False
+    description: str = ""  # what a benchmark's own files say of it
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,21 @@ class Schema:
     def table(self, name: str) -> Table | None:
         wanted = name.lower()
         return next((t for t in self.tables if t.name.lower() == wanted), None)
+
+
+def described(schema: Schema, descriptions: Descriptions) -> Schema:
+    """The schema with what is said of its columns."""
+    tables = (
+        replace(
+            table,
+            columns=tuple(
+                replace(column, description=descriptions.get((table.name.lower(), column.name.lower()), ""))
+                for column in table.columns
+            ),
+        )
+        for table in schema.tables
+    )
+    return replace(schema, tables=tuple(tables))
 
 
 # ------------------------------------------------------------------------------------------------- identifiers
@@ -219,27 +237,43 @@ def _canonical(names: Iterable[str], columns: list[_ColumnRow]) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- text
 
 
-def schema_to_text(schema: Schema, *, form: Form = "compact", samples: Samples | None = None) -> str:
+def schema_to_text(
+    schema: Schema, *, form: Form = "compact", samples: Samples | None = None, descriptions: bool = False
+) -> str:
     """The schema as a prompt shows it.
 
     compact: a line per table, ``customers(customer_id INTEGER PK, name TEXT)``, then a line per foreign key,
     ``orders.customer_id -> customers.customer_id``. ddl: CREATE TABLE statements. Names that SQL needs quoted are
-    quoted. ``samples`` adds example values as SQL literals in comments.
+    quoted. ``samples`` adds example values as SQL literals in comments, ``descriptions`` what is said of columns.
     """
-    samples = {table.lower(): values for table, values in (samples or {}).items()}
+    write = _ddl if form == "ddl" else _compact
+    lines = [
+        write(table, _notes(table, samples or {}, descriptions=descriptions), schema.dialect) for table in schema.tables
+    ]
     if form == "ddl":
-        return "\n".join(_ddl(table, samples.get(table.name.lower(), {}), schema.dialect) for table in schema.tables)
-    lines = [_compact(table, samples.get(table.name.lower(), {}), schema.dialect) for table in schema.tables]
+        return "\n".join(lines)
     lines += [_arrow(table, key, schema.dialect) for table in schema.tables for key in table.foreign_keys]
     return "\n".join(lines)
 
 
-def _compact(table: Table, values: Mapping[str, Sequence[Any]], dialect: str) -> str:
+def _notes(table: Table, samples: Samples, *, descriptions: bool) -> dict[str, str]:
+    """Column -> its description and example values, of those that have any."""
+    values = next((of for name, of in samples.items() if name.lower() == table.name.lower()), {})
+    notes = {}
+    for column in table.columns:
+        said = _cut(column.description, MAX_DESCRIPTION_CHARS) if descriptions else ""
+        shown = _literals(values[column.name]) if values.get(column.name) else ""
+        if note := ", e.g. ".join(filter(None, (said, shown))):
+            notes[column.name] = note
+    return notes
+
+
+def _compact(table: Table, noted: Mapping[str, str], dialect: str) -> str:
     quote = partial(quote_name, dialect=dialect)
     columns = ", ".join(
         " ".join(filter(None, (quote(c.name), c.type, "PK" if c.primary_key else ""))) for c in table.columns
     )
-    shown = "; ".join(f"{quote(c.name)}: {_literals(values[c.name])}" for c in table.columns if values.get(c.name))
+    shown = "; ".join(f"{quote(name)}: {note}" for name, note in noted.items())
     notes = [note for note in ("view" if table.is_view else "", shown) if note]
     return f"{quote(table.name)}({columns})" + (f" -- {'; '.join(notes)}" if notes else "")
 
@@ -254,15 +288,15 @@ def _arrow(table: Table, key: ForeignKey, dialect: str) -> str:
     return f"{side(table.name, key.columns)} -> {side(key.ref_table, key.ref_columns)}"
 
 
-def _ddl(table: Table, values: Mapping[str, Sequence[Any]], dialect: str) -> str:
+def _ddl(table: Table, noted: Mapping[str, str], dialect: str) -> str:
     quote = partial(quote_name, dialect=dialect)
     keys = [c.name for c in table.columns if c.primary_key]
     entries: list[tuple[str, str]] = []
     for column in table.columns:
         words = [quote(column.name), column.type]
         words += ["PRIMARY KEY"] if keys == [column.name] else ["NOT NULL"] if column.not_null else []
-        shown = values.get(column.name)
-        entries.append((" ".join(filter(None, words)), f" -- {_literals(shown)}" if shown else ""))
+        note = noted.get(column.name)
+        entries.append((" ".join(filter(None, words)), f" -- {note}" if note else ""))
     if len(keys) > 1:
         entries.append((f"PRIMARY KEY ({', '.join(map(quote, keys))})", ""))
     for key in table.foreign_keys:
@@ -284,9 +318,13 @@ def _literal(value: Any) -> str:
         return f"<blob of {len(value)} bytes>"
     if not isinstance(value, str):
         return repr(value)
+    return quote_text(_cut(value, MAX_VALUE_CHARS))
+
+
+def _cut(value: str, most: int) -> str:
+    """The text on one line, of at most ``most`` characters."""
     text = " ".join(value.split())
-    text = text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
-    return quote_text(text)
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def focus(schema: Schema, tables: Sequence[str]) -> Schema:
@@ -306,24 +344,26 @@ def budget_schema(
     max_tokens: int,
     form: Form = "compact",
     samples: Samples | None = None,
+    *,
+    descriptions: bool = False,
 ) -> str:
     """The schema text within ``max_tokens`` as ``count`` (text -> tokens) measures it.
 
-    The rule: whole tables from the first on while they fit (samples go before any table does); a last line
+    The rule: whole tables from the first on while they fit (descriptions, then samples, go before any table); a line
     ``-- 12 more tables, columns not shown: a, b, c`` names the others. When not even one table fits, the first is
     shown with its leading columns and a line that says how many are missing. Names themselves are cut, and the line
     says so, only when they alone exceed the budget.
     """
     names = [table.name for table in schema.tables]
 
-    def text(tables: int, shown: Samples | None) -> str:
+    def text(tables: int, shown: Samples | None, *, said: bool = False) -> str:
         return _join(
-            schema_to_text(focus(schema, names[:tables]), form=form, samples=shown),
+            schema_to_text(focus(schema, names[:tables]), form=form, samples=shown, descriptions=said),
             _rest(names[tables:], schema.dialect),
         )
 
-    for shown in (samples, None):
-        whole = text(len(names), shown)
+    for shown, said in ((samples, descriptions), (samples, False), (None, False)):
+        whole = text(len(names), shown, said=said)
         if count(whole) <= max_tokens:
             return whole
     fitting = bisect_right(range(1, len(names)), max_tokens, key=lambda n: count(text(n, None)))

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from programs import command
 
-from nl2sql.benchmarks import load_benchmark
+from nl2sql.benchmarks import load_benchmark, scorable
 from nl2sql.benchmarks.load import from_anywhere
+from nl2sql.databases.schema import Column, Schema, Table, budget_schema, schema_to_text
 
 LAYOUTS = Path(__file__).parents[1] / "fixtures/layouts"
 GOLDS = [
@@ -33,6 +35,7 @@ class Layout:
     rule: str = "bag"
 
 
+HERE = ["--benchmark", "."]
 FILE = "database/shop/shop.sqlite"
 LISTED = {
     "spider_syn": Layout(FILE, ["--questions", "dev.json", "--databases", "database"], ["dev-0", "dev-1", "dev-2"]),
@@ -48,6 +51,14 @@ LISTED = {
         ["Shop_test-0", "Shop_test-1", "Shop_test-2"],
     ),
     "archer": Layout(FILE, ["--questions", "dev.json", "--databases", "database"], ["dev-0", "dev-1", "dev-2"]),
+    "bird_mini_dev": Layout("dev_databases/shop/shop.sqlite", HERE, ["1470", "1471", "1472"], rule="bird-set"),
+    "bird_dev": Layout("dev_databases/shop/shop.sqlite", HERE, ["1470", "1471", "1472"], rule="bird-set"),
+    "bird_train": Layout(
+        "train_databases/shop/shop.sqlite",
+        HERE,
+        ["bird_train-train-0", "bird_train-train-1", "bird_train-train-2"],
+        rule="bird-soft-f1",
+    ),
     "ehrsql": Layout("shop.sqlite", ["--questions", "valid.json"], ["e0", "e1", "e2"], {"is_impossible": 1}),
 }
 
@@ -128,3 +139,63 @@ def test_what_is_not_there_is_named(place, options, said):
     folder, _ = place("spider_syn")
     done = command("check-data", *options, cwd=folder)
     assert done.returncode == 2 and said in done.stderr
+
+
+def test_birds_descriptions_are_shown_where_a_switch_asks_for_them(place):
+    folder, _ = place("bird_mini_dev")
+    schema = load_benchmark(folder).database("shop").schema()
+    assert "Swiss" not in schema_to_text(schema)
+    assert schema_to_text(schema, descriptions=True).splitlines()[:2] == [
+        "customers(customer_id INTEGER PK, name TEXT, city TEXT) -- customer_id: customer id; "
+        'name: the buyer\u2019s name; city: where the buyer lives; "Bern", "Basel"',
+        "orders(order_id INTEGER PK, customer_id INTEGER, status TEXT, total REAL) -- "
+        "status: how far it is; shipped: on its way; total: in Swiss francs",
+    ]
+    asked = ["eval", *HERE, "--limit", 1, "--model", "scripted:model.json", "--controller", "single_shot"]
+    (folder / "model.json").write_text(json.dumps({"replies": {"*": GOLDS[:1]}}))
+    for switch, shown in (("true", True), ("false", False)):
+        run = folder / f"run-{switch}"
+        done = command(*asked, "-c", f"schema_text.descriptions={switch}", "--out", run, "--quiet", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert ("where the buyer lives" in (run / "traces.jsonl").read_text()) == shown
+
+
+def test_descriptions_go_before_samples_and_tables_do():
+    table = Table("t", (Column("a", description="what a is " * 20), Column("b")))
+    whole = budget_schema(Schema((table,)), len, 200, samples={"t": {"b": [1]}}, descriptions=True)
+    assert whole == "t(a, b) -- a: " + ("what a is " * 20)[:97] + "...; b: 1"
+    assert budget_schema(Schema((table,)), len, 60, samples={"t": {"b": [1]}}, descriptions=True) == "t(a, b) -- b: 1"
+
+
+def test_a_description_is_part_of_a_databases_fingerprint(place):
+    folder, _ = place("bird_mini_dev")
+    before = load_benchmark(folder).database("shop").fingerprint
+    (folder / "dev_databases/shop/database_description/orders.csv").unlink()
+    assert load_benchmark(folder).database("shop").fingerprint != before
+
+
+def test_mini_devs_golds_for_other_engines_stand_beside_sqlites(place):
+    folder, _ = place("bird_mini_dev")
+    (first, *_) = load_benchmark(folder).questions
+    assert (first.gold, first.evidence) == (("SELECT count(*) FROM customers",), "customers refers to buyers")
+    assert first.meta["benchmark_difficulty"] == "simple"
+    for url, gold in (("mysql://me@host/{db_id}", "`customers`"), ("postgresql://me@host/{db_id}", '"customers"')):
+        assert load_benchmark(folder, engine_url=url).questions[0].gold == (f"SELECT count(*) FROM {gold}",)
+    (folder / "mini_dev_sqlite.json").unlink()
+    assert load_benchmark(folder).left_out == {"no_gold": 3}
+    assert all(map(scorable, load_benchmark(folder, engine_url="mysql://me@host/{db_id}").questions))
+
+
+@pytest.mark.parametrize(
+    ("name", "lost", "said"),
+    [
+        ("bird_dev", "dev_databases", "expected shop/shop.sqlite in .* unpack dev_databases.zip .*bird-bench"),
+        ("spider_syn", "database", "no database of 'dev' was found; expected shop/shop.sqlite"),
+    ],
+)
+def test_a_half_folder_says_what_is_missing_and_where_it_can_be_had(place, name, lost, said):
+    folder, layout = place(name)
+    shutil.rmtree(folder / lost)
+    (folder / "database").mkdir(exist_ok=True)
+    done = command("check-data", *layout.named, cwd=folder)
+    assert done.returncode == 1 and re.search(said, done.stderr), done.stderr

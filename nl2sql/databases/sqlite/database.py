@@ -9,12 +9,12 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from nl2sql.databases.schema import Schema, introspect, quote_always
+from nl2sql.databases.schema import Descriptions, Schema, described, introspect, quote_always
 from nl2sql.databases.sqlite.files import check_is_file, fingerprint_sqlite, read_only, shown_path, unusable
 from nl2sql.databases.sqlite.pool import QueryPool, default_pool
 from nl2sql.databases.sqlite.vetting import OPEN_S
 from nl2sql.errors import DatabaseError, UsageError
-from nl2sql.interfaces import RunResult
+from nl2sql.interfaces import RunResult, content_key
 
 __all__ = ["QueryPool", "SqliteDatabase", "default_pool", "fingerprint_sqlite"]
 
@@ -22,7 +22,7 @@ __all__ = ["QueryPool", "SqliteDatabase", "default_pool", "fingerprint_sqlite"]
 class SqliteDatabase:
     """A SQLite file as a ``Database``. Model-written SQL runs in ``pool`` (default: the shared one).
 
-    origin: the data file, or the folder of such, that the file is a copy of.
+    origin: the data file, or the folder of such, that the file is a copy of. descriptions: what is said of its columns.
     Raises UsageError for a path that is not there or not a file, DatabaseError for a file that is not a SQLite
     database, is broken, unreadable, or holds no tables.
     """
@@ -36,8 +36,9 @@ class SqliteDatabase:
         name: str | None = None,
         pool: QueryPool | None = None,
         origin: Path | None = None,
+        descriptions: Descriptions | None = None,
     ) -> None:
-        self.path, self.origin = Path(path), origin
+        self.path, self.origin, self.descriptions = Path(path), origin, descriptions or {}
         self.name = name or self.path.stem
         self._pool = pool
         self._schema: Schema | None = None
@@ -60,14 +61,16 @@ class SqliteDatabase:
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint_sqlite(self.path)
+        """Of the file's content, and of what is said of its columns."""
+        of_file = fingerprint_sqlite(self.path)
+        return content_key(of_file, sorted(self.descriptions.items())) if self.descriptions else of_file
 
     def schema(self) -> Schema:
         """Tables and views of the file, read once: a schema changed later needs a new SqliteDatabase."""
         if self._schema is None:
             try:
                 with read_only(self.path) as connection:
-                    self._schema = introspect(connection)
+                    self._schema = described(introspect(connection), self.descriptions)
             except (OSError, sqlite3.Error) as error:
                 raise unusable(self.path, error) from None
         return self._schema
@@ -76,13 +79,13 @@ class SqliteDatabase:
         """The first ``n`` rows of ``table`` as dicts. Raises UsageError for an unknown table or a negative ``n``."""
         if n < 0:
             raise UsageError(f"cannot show {n} rows; give 0 or more")
-        described = self.schema().table(table)
-        if described is None:
+        found = self.schema().table(table)
+        if found is None:
             names = ", ".join(t.name for t in self.schema().tables[:20])
             raise UsageError(f"no table {table!r} in {self.name}; its tables: {names}")
-        result = self.run(f"SELECT * FROM {quote_always(described.name)} LIMIT {n}", timeout_s=OPEN_S, max_rows=n)
+        result = self.run(f"SELECT * FROM {quote_always(found.name)} LIMIT {n}", timeout_s=OPEN_S, max_rows=n)
         if not result.success:
-            raise DatabaseError(f"table {described.name!r} of {shown_path(self.path)} cannot be read: {result.error}")
+            raise DatabaseError(f"table {found.name!r} of {shown_path(self.path)} cannot be read: {result.error}")
         return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
 
     def explain(self, sql: str, *, timeout_s: float = 5.0) -> RunResult:
