@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import SqliteDatabase
 
 LEFT_OUT_FLAGS = (
+    "other_engine",  # Spider 2.0-lite: it asks BigQuery or Snowflake
+    "writes",  # LiveSQLBench: its solution changes the database
     "db_missing",
     "db_empty",
     "db_partly_empty",
@@ -80,9 +82,10 @@ class FolderBenchmark:
 
     def expected(self, db_id: str) -> str:
         """The file that a database should be, and where it can be had."""
+        if self.where:
+            return f"expected {db_id}.sqlite below {self.source}: {self.where}"
         folders = "its databases/, database/, dev_databases/ or train_databases/"
-        asked = f"expected {db_id}/{db_id}.sqlite in {self.source} or in {folders}"
-        return f"{asked}: {self.where}" if self.where else asked
+        return f"expected {db_id}/{db_id}.sqlite in {self.source} or in {folders}"
 
     @property
     def left_out(self) -> dict[str, int]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from nl2sql.benchmarks.core import FolderBenchmark
 from nl2sql.benchmarks.dialogues import is_interactions, turn_records, with_gold_histories
+from nl2sql.benchmarks.published import LIVE, PLACES, SPIDER2, questions_file, records_of
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question, Turn
 from nl2sql.machine import from_json
@@ -39,6 +40,7 @@ WHERE = {  # layout -> where the databases can be had
     "bird": "unpack dev_databases.zip or train_databases.zip of https://bird-bench.github.io; Mini-Dev: "
     "https://github.com/bird-bench/mini_dev",
 }
+ENDINGS = (".sqlite", ".db", "_template.sqlite")  # the last: LiveSQLBench's
 BIRD_HAS = (
     *("dev_databases", "train_databases", "test_databases"),
     *("dev_databases.zip", "train_databases.zip", "dev_tables.json", "train_tables.json", "dev_tied_append.json"),
@@ -74,7 +76,9 @@ _DROPPED = {  # token lists and parse trees: large, and never read
 
 
 def layout_of(folder: Path) -> str | None:
-    """``uniform``, ``bird``, ``spider``, or None where the folder is no benchmark."""
+    """``uniform``, ``bird``, ``spider``, a layout of ``published``, or None where the folder is no benchmark."""
+    if found := questions_file(folder):
+        return found[0]
     if (folder / "questions.json").is_file():
         return "uniform"
     if not any((folder / name).is_file() for name in (*SPLIT_FILES, *ENGINE_FILES)):
@@ -87,12 +91,14 @@ def read_folder(folder: Path) -> FolderBenchmark:
     """Read a benchmark folder of any known layout. Raises BenchmarkError where it is none or is broken."""
     layout = layout_of(folder)
     if layout is None:
-        names = ", ".join(["questions.json", *SPLIT_FILES])
+        names = ", ".join(["questions.json", *SPLIT_FILES, SPIDER2, *LIVE])
         inside = ", ".join(str(path) for path in sorted(folder.iterdir()) if path.is_dir() and layout_of(path))
         hint = f"; name the one inside: {inside}" if inside else ""
         raise BenchmarkError(f"{folder} is not a benchmark folder: it has none of {names}{hint}")
     name = folder.resolve().name
-    if layout == "uniform":
+    if layout in PLACES:
+        questions = questions_from(records_of(folder, read_records), name)
+    elif layout == "uniform":
         records = read_records(folder / "questions.json")
         questions = questions_from(records, name)
     else:
@@ -105,8 +111,9 @@ def read_folder(folder: Path) -> FolderBenchmark:
             questions += questions_from(records, f"{name}-{split}", split=split, bird=layout == "bird")
     questions = with_unique_ids(questions)
     places = (folder, folder.parent) if folder.name == COSQL_FOLDER else (folder,)
-    roots = [place / sub for place in places for sub in DATABASE_FOLDERS]
-    return assemble(name, questions, roots, source=str(folder), folder=folder, where=WHERE.get(layout, ""))
+    folders, where = PLACES.get(layout, (DATABASE_FOLDERS, WHERE.get(layout, "")))
+    roots = [place / sub for place in places for sub in folders]
+    return assemble(name, questions, roots, source=str(folder), folder=folder, where=where)
 
 
 def _with_engine_golds(folder: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -154,11 +161,11 @@ def assemble(
 
 
 def find_database(roots: Iterable[Path], db_id: str) -> Path | None:
-    """``DB/DB.sqlite``, ``DB.sqlite``, or either with ``.db``, in the first folder that has one, or None."""
+    """``DB/DB.sqlite``, ``DB.sqlite``, or one of their other forms, in the first folder that has one, or None."""
     if not db_id or Path(db_id).name != db_id:
         return None  # a path in place of a name never leaves the benchmark's folders
     for root in roots:
-        for relative in (f"{db_id}/{db_id}.sqlite", f"{db_id}.sqlite", f"{db_id}/{db_id}.db", f"{db_id}.db"):
+        for relative in (*(f"{db_id}/{db_id}{end}" for end in ENDINGS), f"{db_id}.sqlite", f"{db_id}.db"):
             if isfile(root / relative):  # noqa: PTH113  Path.is_file raises for a name that no file can have
                 return root / relative
     return None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nl2sql.benchmarks.core import FolderBenchmark
+from nl2sql.benchmarks.core import FolderBenchmark, left_out_reason
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, load_packaged_dialogues
 from nl2sql.benchmarks.structured import VIZQL, load_vizql
 from nl2sql.errors import BenchmarkError, UsageError
@@ -80,7 +80,8 @@ def load_benchmark(
 def _check_databases(benchmark: Benchmark) -> None:
     """Raises BenchmarkError where a folder has questions, and not one of their databases."""
     if isinstance(benchmark, FolderBenchmark) and benchmark.questions and not benchmark.files:
-        first = benchmark.questions[0].db_id
+        missing = [question.db_id for question in benchmark.questions if left_out_reason(question) == "db_missing"]
+        first = next(iter(missing), benchmark.questions[0].db_id)
         raise BenchmarkError(f"no database of {benchmark.name!r} was found; {benchmark.expected(first)}")
 
 

@@ -39,7 +39,7 @@ def score_command(
         str | None,
         typer.Option(
             help="Replicas per database for TS, or a folder with FOLDER/<database>/*.sqlite; 0: no TS. Default: 5, "
-            "or 0 with --engine-url."
+            "or 0 with --engine-url and where golds are tables of results."
         ),
     ] = None,
     method: Annotated[str, typer.Option(help="How replicas are made: perturb or suite.")] = "perturb",
@@ -84,6 +84,7 @@ def score_command(
     asked = list(loaded.questions) if gold is None else with_golds(loaded.questions, gold)
     kept = [question for question in asked if scorable(question)]
     left_out = left_out_counts(asked)
+    tables = any(question.meta.get("gold_tables") for question in kept)
     if not kept:
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
     set_aside = {question.id for question in asked} - {question.id for question in kept}
@@ -94,7 +95,7 @@ def score_command(
             kept,
             {name: {i: sql for i, sql in answers.items() if i not in set_aside} for name, (answers, _) in read.items()},
             rule=rule,
-            replicas=(0 if engine_url else 5) if replicas is None else replicas,
+            replicas=(0 if engine_url or tables else 5) if replicas is None else replicas,
             method=method,
             timeout_s=timeout,
             max_rows=max_rows,

@@ -21,7 +21,13 @@ SUFFIXES = (".sqlite", ".sqlite3", ".db")
 
 
 def check_ts(benchmark: Benchmark, questions: Sequence[Question], chosen: EvalConfig) -> None:
-    """Raises UsageError where TS is asked of a database that is no SQLite file: there are no replicas of it."""
+    """Raises UsageError where TS is asked of a database that is no SQLite file, or of golds that are tables of results:
+    there are no replicas of it, and no other answers on them."""
+    if chosen.replicas and (tables := [question.id for question in questions if question.meta.get("gold_tables")]):
+        raise UsageError(
+            f"TS needs golds that are SQL, and that of {tables[0]} is a table of results; leave TS out with --replicas "
+            "0 (-c eval.replicas=0)"
+        )
     for db_id in dict.fromkeys(question.db_id for question in questions) if chosen.replicas else ():
         try:
             database = benchmark.database(db_id)

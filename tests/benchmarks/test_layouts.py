@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from programs import command
 
-from nl2sql.benchmarks import load_benchmark, scorable
+from nl2sql.benchmarks import left_out_reason, load_benchmark, scorable
 from nl2sql.benchmarks.load import from_anywhere
 from nl2sql.databases.schema import Column, Schema, Table, budget_schema, schema_to_text
+from nl2sql.eval.rules import order_matters
 
 LAYOUTS = Path(__file__).parents[1] / "fixtures/layouts"
 GOLDS = [
@@ -59,13 +60,26 @@ LISTED = {
         ["bird_train-train-0", "bird_train-train-1", "bird_train-train-2"],
         rule="bird-soft-f1",
     ),
+    "spider2": Layout(
+        "resource/databases/spider2-localdb/shop.sqlite",
+        HERE,
+        ["local001", "local002", "local003"],
+        {"other_engine": 1},
+        "spider2",
+    ),
+    "livesqlbench": Layout(
+        "shop/shop_template.sqlite", HERE, ["shop_1", "shop_2", "shop_3"], {"writes": 1}, "livesqlbench"
+    ),
+    "mini_interact": Layout("shop/shop.sqlite", HERE, ["shop_1", "shop_2", "shop_3"], rule="livesqlbench"),
     "ehrsql": Layout("shop.sqlite", ["--questions", "valid.json"], ["e0", "e1", "e2"], {"is_impossible": 1}),
 }
 
 
 @pytest.fixture
-def place(tmp_path, shop):
+def place(tmp_path, shop, monkeypatch):
     """A copy of a layout's files, with its database where the project's own archive has it."""
+
+    monkeypatch.delenv("NL2SQL_BENCHMARKS", raising=False)
 
     def copied(name: str) -> tuple[Path, Layout]:
         layout, folder = LISTED[name], tmp_path / name
@@ -189,13 +203,56 @@ def test_mini_devs_golds_for_other_engines_stand_beside_sqlites(place):
 @pytest.mark.parametrize(
     ("name", "lost", "said"),
     [
-        ("bird_dev", "dev_databases", "expected shop/shop.sqlite in .* unpack dev_databases.zip .*bird-bench"),
+        ("bird_dev", "dev_databases", "expected shop.sqlite below .* unpack dev_databases.zip .*bird-bench"),
+        ("spider2", "resource/databases", "shop.sqlite below .* clone https://github.com/xlang-ai/Spider2"),
+        ("spider2", "evaluation_suite", "spider2lite_eval.jsonl is missing; .* clone https://github.com/xlang-ai/Spid"),
+        ("spider2", "evaluation_suite/gold/exec_result", "exec_result/ID.csv is missing; .* git clone"),
+        ("livesqlbench", "livesqlbench_gt_sqlite.jsonl", "sol_sql is missing; hf download .* bird.bench25@gmail.com"),
+        ("livesqlbench", "shop", "shop.sqlite below .* hf download .* birdsql/livesqlbench-base-lite-sqlite"),
         ("spider_syn", "database", "no database of 'dev' was found; expected shop/shop.sqlite"),
     ],
 )
 def test_a_half_folder_says_what_is_missing_and_where_it_can_be_had(place, name, lost, said):
     folder, layout = place(name)
-    shutil.rmtree(folder / lost)
+    (shutil.rmtree if (folder / lost).is_dir() else Path.unlink)(folder / lost)
     (folder / "database").mkdir(exist_ok=True)
     done = command("check-data", *layout.named, cwd=folder)
     assert done.returncode == 1 and re.search(said, done.stderr), done.stderr
+
+
+def test_spider_2s_golds_are_its_tables_of_results(place):
+    folder, _ = place("spider2")
+    benchmark = load_benchmark(folder)
+    remote, one, bern, largest = benchmark.questions
+    run = benchmark.database("shop").run
+    assert [run(gold).rows for gold in bern.gold] == [(("Cleo",), ("Ada",)), (("Ada Lovelace",), ("Cleo Patra",))]
+    assert [run(gold).rows for gold in (*one.gold, *largest.gold)] == [((3,),), ((20.001,),)]
+    assert (bern.evidence, one.evidence) == ("# Bern\n\nBern is a city.", "")
+    assert [order_matters(question.gold[0]) for question in (one, bern, largest)] == [True, False, True]
+    assert left_out_reason(remote) == "other_engine"
+
+
+def test_ts_of_a_table_of_results_is_refused(place):
+    folder, layout = place("spider2")
+    file = as_dict(folder / "dict.json", dict(zip(layout.ids, GOLDS, strict=True)))
+    done = command("score", *HERE, "-p", file, "--replicas", 2, cwd=folder)
+    assert done.returncode == 2 and "leave TS out with --replicas 0" in done.stderr
+
+
+def test_livesqlbench_gives_its_knowledge_and_the_meanings_of_columns(place):
+    folder, _ = place("livesqlbench")
+    benchmark = load_benchmark(folder)
+    first, second, *_ = benchmark.questions
+    assert (first.evidence, second.evidence) == ("Customer: A customer is any row of customers.", "")
+    said = schema_to_text(benchmark.database("shop").schema(), descriptions=True)
+    assert "city: TEXT. Where the buyer lives." in said and "JSON in other databases. (fields: net)" in said
+
+
+def test_mini_interacts_clear_question_comes_first(place):
+    folder, _ = place("mini_interact")
+    first = load_benchmark(folder).questions[0]
+    assert (first.text, first.meta["ambiguous"]) == ("How many customers are there?", False)
+    file = folder / "mini_interact.jsonl"
+    file.write_text(file.read_text().replace('"query"', '"hidden"'))
+    first = load_benchmark(folder).questions[0]
+    assert (first.text, first.meta["ambiguous"]) == ("How many them are there?", True)

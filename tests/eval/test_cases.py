@@ -53,6 +53,9 @@ def test_a_case_gets_the_verdict_of_every_rule(judged):
         "bird-set": True,
         "bird-soft-f1": True,
         "defog-subset": True,
+        "spider2": False,
+        "spider2-rows": False,
+        "livesqlbench": True,
     }
     assert found["c"]["error"] is None and found["c"]["points"] == {"bird-soft-f1": 1.0}
 
@@ -118,6 +121,9 @@ def test_only_a_failing_gold_has_no_verdict(judged):
         "bird-set": False,
         "bird-soft-f1": False,
         "defog-subset": None,
+        "spider2": None,
+        "spider2-rows": None,
+        "livesqlbench": False,
     }
     assert found["c"]["error"].startswith("gold: no such column")
 

@@ -185,7 +185,7 @@ def test_what_is_close_under_a_stated_tolerance(gold, predicted, close):
 
 @pytest.mark.parametrize("name", ["bags", "bag~", "bag~0", "bag~2", "bag~x", ""])
 def test_an_unknown_rule_is_one_clear_line(name):
-    with pytest.raises(UsageError, match="choose bag, spider, bird-set, bird-soft-f1, defog-subset, or bag~REL"):
+    with pytest.raises(UsageError, match=r"choose bag, spider, bird-set, .* livesqlbench, or bag~REL"):
         get_rule(name)
 
 
@@ -222,7 +222,8 @@ def test_published_rule(case):
         return RunResult(True, tuple(column[0] for column in cursor.description), tuple(cursor.fetchall()))
 
     rule = RULES[case["rule"]]
-    assert rule.judge([run(case["gold"])], [run(case["pred"])], gold_sql=case["gold"]) is case["match"]
+    executed = [[run(rule.prepare(case[side]))] for side in ("gold", "pred")]
+    assert rule.judge(*executed, gold_sql=case["gold"]) is case["match"]
 
 
 def test_defog_accepts_every_choice_of_columns_in_braces():
@@ -267,6 +268,9 @@ def test_a_failing_gold_has_no_verdict_except_for_bird_which_calls_it_wrong():
         "bird-set": False,
         "bird-soft-f1": False,
         "defog-subset": None,
+        "spider2": None,
+        "spider2-rows": None,
+        "livesqlbench": False,
     }
     assert not any(rule.verdict([fine], [failed], **SELECT) for rule in RULES.values())
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import UsageError
-from nl2sql.eval.rules import bag, bird, defog, spider
+from nl2sql.eval.rules import bag, bird, defog, livesqlbench, spider, spider2
 from nl2sql.eval.rules.bag import results_match, suites_match
 from nl2sql.eval.rules.order import gold_order, order_keys, order_matters, placed
 from nl2sql.eval.rules.rule import OwnCompare, Rule
@@ -45,6 +45,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             Rule("bird-set", bird.bird_set, prepare=bird.prepare, settled="set", **BIRD),
             Rule("bird-soft-f1", bird.bird_soft_f1, prepare=bird.prepare, half_points=True, **BIRD),
             Rule("defog-subset", defog.compare, accepts=defog.accepts),
+            Rule("spider2", spider2.compare),
+            Rule("spider2-rows", spider2.compare_rows),
+            Rule("livesqlbench", livesqlbench.compare, prepare=livesqlbench.prepare, failed_gold=False),
         )
     }
 )

@@ -1,0 +1,107 @@
+"""Layouts with files of their own beside the questions: Spider 2.0-lite, LiveSQLBench, Mini-Interact.
+
+Each reader gives records with the fields of ``layouts``, so that all else is as with any other folder.
+
+>>> live_query({"sol_sql": ["SELECT 1"], "category": "Query", "conditions": {"order": True}})
+'SELECT 1 /* in this order */'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nl2sql.benchmarks.result_tables import golds_of
+from nl2sql.errors import BenchmarkError
+from nl2sql.eval.rules.livesqlbench import IN_ORDER
+
+Record = Mapping[str, Any]
+Read = Callable[[Path], list[dict[str, Any]]]
+
+SPIDER2 = "spider2-lite.jsonl"
+GOLD = "evaluation_suite/gold"
+DOCUMENTS = "resource/documents"
+STANDARD = "spider2lite_eval.jsonl"
+LIVE = ("livesqlbench_data_sqlite.jsonl", "livesqlbench_data.jsonl", "mini_interact.jsonl")
+PLACES = {  # layout -> folders of its databases, and where these and its golds can be had
+    "spider2": (
+        ("resource/databases/spider2-localdb", "resource/databases", "resource/databases/sqlite"),
+        "the golds are in git clone https://github.com/xlang-ai/Spider2, the SQLite files in the archive that "
+        "spider2-lite/README.md there links to: unpack it into resource/databases/spider2-localdb",
+    ),
+    "livesqlbench": (
+        ("", "database"),
+        "hf download --repo-type dataset birdsql/livesqlbench-base-lite-sqlite (or birdsql/mini-interact); sol_sql and "
+        "external_knowledge come by mail from bird.bench25@gmail.com: put that file beside it, named *gt*.jsonl",
+    ),
+}
+
+
+def questions_file(folder: Path) -> tuple[str, Path] | None:
+    """(layout, its file of questions) of a folder; None where it is neither."""
+    for name in (SPIDER2, *LIVE):
+        if (folder / name).is_file():
+            return ("spider2" if name == SPIDER2 else "livesqlbench"), folder / name
+    return None
+
+
+def records_of(folder: Path, read: Read) -> list[dict[str, Any]]:
+    """The records of such a folder. Raises BenchmarkError, which says what is missing, where it has no golds."""
+    layout, file = questions_file(folder) or ("", folder)
+    records = list((_of_spider2 if layout == "spider2" else _of_live)(folder, read(file), read))
+    if not any(record.get("query") for record in records):
+        what = f"{GOLD}/exec_result/ID.csv" if layout == "spider2" else "sol_sql"
+        raise BenchmarkError(f"{file} has questions without golds: {what} is missing; {PLACES[layout][1]}")
+    return records
+
+
+def _of_spider2(folder: Path, questions: list[dict[str, Any]], read: Read) -> Iterator[dict[str, Any]]:
+    standard = folder / GOLD / STANDARD
+    if not standard.is_file():
+        raise BenchmarkError(f"{standard} is missing; {PLACES['spider2'][1]}")
+    standards = {record["instance_id"]: record for record in read(standard)}
+    for question in questions:
+        id_ = question["instance_id"]
+        local = id_.startswith("local")  # the others ask BigQuery or Snowflake
+        golds = golds_of(id_, folder / GOLD / "exec_result", standards.get(id_, {})) if local else []
+        document = folder / DOCUMENTS / (question.get("external_knowledge") or "none")
+        evidence = document.read_text(encoding="utf-8-sig").strip() if local and document.is_file() else ""
+        marks = {"gold_tables": True} if local else {"other_engine": True}
+        yield {**question, "query": next(iter(golds), None), "alt_queries": golds[1:], "evidence": evidence, **marks}
+
+
+def _of_live(folder: Path, questions: list[dict[str, Any]], read: Read) -> Iterator[dict[str, Any]]:
+    sent = {record["instance_id"]: record for file in sorted(folder.glob("*gt*.jsonl")) for record in read(file)}
+    known: dict[str, dict[int, Record]] = {}
+    for public in questions:
+        record = {**public, **sent.get(public["instance_id"], {})}
+        db_id = record["selected_database"]
+        if db_id not in known:
+            known[db_id] = _knowledge(folder, db_id, read)
+        named = [known[db_id][id_] for id_ in record.get("external_knowledge") or () if id_ in known[db_id]]
+        gold = live_query(record)
+        yield {
+            "id": record["instance_id"],
+            "db_id": db_id,
+            "question": record.get("query") or record.get("amb_user_query"),
+            "query": gold,
+            "evidence": "\n".join(f"{entry['knowledge']}: {entry['definition']}" for entry in named),
+            "ambiguous": not record.get("query"),
+            "writes": record.get("category") == "Management" or bool(record.get("sol_sql") and gold is None),
+        }
+
+
+def live_query(record: Record) -> str | None:
+    """The gold of an item that reads; None for one that writes, or has no solution."""
+    golds = record.get("sol_sql") or []
+    golds = [golds] if isinstance(golds, str) else golds
+    if len(golds) != 1 or record.get("category") == "Management" or record.get("preprocess_sql"):
+        return None
+    ordered = (record.get("conditions") or {}).get("order")
+    return f"{golds[0].rstrip('; ')} {IN_ORDER}" if ordered else str(golds[0])
+
+
+def _knowledge(folder: Path, db_id: str, read: Read) -> dict[int, Record]:
+    files = (folder / place / db_id / f"{db_id}_kb.jsonl" for place in PLACES["livesqlbench"][0])
+    return {entry["id"]: entry for file in files if file.is_file() for entry in read(file)}
