@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nl2sql.databases.sqlite.database import SqliteDatabase
 
 LEFT_OUT_FLAGS = (
+    "unfit",  # a correction says so
     "other_engine",  # Spider 2.0-lite: it asks BigQuery or Snowflake
     "writes",  # LiveSQLBench: its solution changes the database
     "db_missing",

@@ -41,7 +41,7 @@ def load_benchmark(
     ``split`` keeps the questions of one split (``all``: every question). ``databases`` is the folder of SQLite
     files for a file of questions and for a Hugging Face data set (default: ``NL2SQL_DATABASES``, then the data set's
     own folder). ``engine_url``: ask the same databases on another engine (``on_engine``).
-    Raises UsageError for an unknown name or split and BenchmarkError for what cannot be read, or lacks all databases.
+    Raises UsageError for an unknown name or split and BenchmarkError for what cannot be read.
     """
     name = str(name_or_path)
     if name == "packaged":
@@ -70,15 +70,14 @@ def load_benchmark(
                 benchmark = read_folder(_find(name, root))
     narrowed = _narrow(benchmark, split)
     if not engine_url:
-        _check_databases(benchmark)
         return narrowed
     from nl2sql.benchmarks.on_engine import on_engine
 
     return on_engine(narrowed, engine_url)
 
 
-def _check_databases(benchmark: Benchmark) -> None:
-    """Raises BenchmarkError where a folder has questions, and not one of their databases."""
+def check_databases(benchmark: Benchmark) -> None:
+    """Raises BenchmarkError where a folder has questions, and not one of their databases, and says where these are."""
     if isinstance(benchmark, FolderBenchmark) and benchmark.questions and not benchmark.files:
         missing = [question.db_id for question in benchmark.questions if left_out_reason(question) == "db_missing"]
         first = next(iter(missing), benchmark.questions[0].db_id)

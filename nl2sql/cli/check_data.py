@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,6 +23,9 @@ def check_data(
     databases: DatabasesOption = None,
     split: Annotated[str | None, typer.Option(help="Check the questions of one split.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
+    draft: Annotated[
+        Path | None, typer.Option(help="Write what fails into a new file: a first draft for --corrections.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
     """Check every gold: it runs, returns rows, answers the same whatever the order of rows, and is as hard as declared.
@@ -37,6 +41,8 @@ def check_data(
         nl2sql check-data --benchmark packaged-dialogues
 
         nl2sql check-data --benchmark spider --split holdout --json
+
+        nl2sql check-data --questions dev.json --databases database --draft corrections.yaml
     """
     import json
     import sys
@@ -45,14 +51,21 @@ def check_data(
     from nl2sql.benchmarks import left_out_counts, load_benchmark
     from nl2sql.benchmarks.check import FOUND_HERE, check_questions
     from nl2sql.benchmarks.dialogues import has_dialogues, interactions
-    from nl2sql.benchmarks.load import named
-    from nl2sql.errors import BenchmarkError
+    from nl2sql.benchmarks.load import check_databases, named
+    from nl2sql.errors import BenchmarkError, UsageError
 
+    if draft is not None and draft.exists():
+        raise UsageError(f"--draft {draft} exists; name a new file")
     benchmark = named(benchmark, questions, databases)
     loaded = load_benchmark(benchmark, split=split)
     if not loaded.questions:
         raise BenchmarkError(f"benchmark {benchmark!r} has no questions to check")
+    check_databases(loaded)
     faults = check_questions(loaded, loaded.questions, timeout_s=timeout, progress=sys.stderr.isatty())
+    if draft is not None:
+        from nl2sql.benchmarks.corrections import draft as drafted
+
+        draft.write_text(drafted(faults, loaded.questions), encoding="utf-8")
     left_out = {k: n for k, n in left_out_counts(loaded.questions).items() if k not in FOUND_HERE}
     checked = len(loaded.questions) - sum(left_out.values())
     failing = len({fault.id for fault in faults})

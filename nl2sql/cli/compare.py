@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nl2sql.cli.options import FormatOption, TrustOption, TypedUrlOption, trust_of
+from nl2sql.cli.options import CorrectionsOption, FormatOption, TrustOption, TypedUrlOption, trust_of
 from nl2sql.errors import one_line
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def compare_command(
     replicas: Annotated[int, typer.Option(help="Perturbed replicas per database for TS; 0 leaves TS out.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
     max_rows: Annotated[int, typer.Option(help="Rows that one statement may return.")] = 100_000,
+    corrections: CorrectionsOption = None,
     trust: TrustOption = False,
     engine_url: TypedUrlOption = "",
     show: Annotated[int, typer.Option(help="Ids to list per line; 0 lists none, -1 all. --json always has all.")] = 10,
@@ -60,8 +61,10 @@ def compare_command(
     import sys
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
+    from nl2sql.benchmarks.corrections import corrected, read_corrections, score_corrected
     from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import comparison
+    from nl2sql.eval.corrected import overlay_record, overlay_text, overlays
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.eval.scoring import score_many
     from nl2sql.eval.tables import FORMATS
@@ -89,17 +92,15 @@ def compare_command(
         label: {id_: sql for id_, sql in answers.items() if id_ not in set_aside and (not shared or id_ in shared)}
         for label, (answers, _) in read.items()
     }
+    told, found = read_corrections(corrections) if corrections else {}, []
+    options = {"rule": rule, "timeout_s": timeout, "max_rows": max_rows, "progress": sys.stderr.isatty()}
     with interruptible("interrupted; nothing was compared"):
-        scores = score_many(
-            loaded,
-            kept,
-            usable,
-            rule=rule,
-            replicas=replicas,
-            timeout_s=timeout,
-            max_rows=max_rows,
-            progress=sys.stderr.isatty(),
-        )
+        scores = score_many(loaded, kept, usable, replicas=replicas, **options)
+        if told:
+            answers = {label: answers for label, (answers, _) in read.items()}
+            published, scores = scores, score_corrected(loaded, questions, told, answers, scores, **options)
+            found = overlays(published, scores)
+            kept = [question for question in corrected(questions, told) if scorable(question)]
     compared = comparison.compare_scores(scores["A"], scores["B"], metric=metric)
     alone = {
         label: [f"{len(own - shared)} question(s) of {label} that the other was not asked are left out"]
@@ -117,11 +118,15 @@ def compare_command(
     }
     if as_json:
         about = {"benchmark": loaded.name, "split": split, "rule": rule, "n": len(kept), "left_out": left_out}
-        typer.echo(json.dumps({**about, "files": sides, **compared.to_dict()}, ensure_ascii=False))
-    elif format_:
+        overlay = {"corrections": overlay_record(len(told), found)} if found else {}
+        typer.echo(json.dumps({**about, "files": sides, **compared.to_dict(), **overlay}, ensure_ascii=False))
+        return
+    if format_:
         typer.echo(FORMATS[format_](_metric_rows(compared)))
-    else:
-        _print(sides, left_out, compared, show)
+        return
+    _print(sides, left_out, compared, show)
+    if found:
+        typer.echo(f"\nall of it as corrected; beside it as published:\n{overlay_text(rule, len(told), found)}")
 
 
 def _plans(a: Path, b: Path, benchmark: str | None, trust: Trust | bool) -> list[dict[str, Any]]:

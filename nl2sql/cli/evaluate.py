@@ -18,6 +18,7 @@ from nl2sql.cli.options import (
     CacheOption,
     ConfigOption,
     ConstrainOption,
+    CorrectionsOption,
     DatabasesOption,
     DeviceOption,
     DtypeOption,
@@ -63,6 +64,7 @@ def evaluate_command(
         str | None, typer.Option(help="A split of the benchmark, or all. packaged: quick (default), dev, test.")
     ] = None,
     engine_url: EngineUrlOption = "",
+    corrections: CorrectionsOption = None,
     limit: Annotated[
         int | None, typer.Option(help="A seeded sample of so many questions or dialogues, by database.")
     ] = None,
@@ -159,6 +161,7 @@ def evaluate_command(
             benchmark=benchmark,
             split=default_split(benchmark, split),
             engine_url=engine_url,
+            corrections=str(corrections or ""),
             history=history or ("gold" if dialogues else ""),
             limit=limit,
             sample_seed=sample_seed,
@@ -189,19 +192,50 @@ def evaluate_command(
             return
         with redirect_stdout(sys.stderr), open_executor(executor, address) as worker:  # what a loop prints is no report
             report = evaluate.start(plan, settings, out=out, progress=progress, executor=worker).report
+    folder = Path(report["run"])
+    both = _both_ways(folder) if corrections is not None and (folder / "predictions.jsonl").is_file() else {}
     if as_json:
         from nl2sql.agents.record import json_text
 
-        print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
+        shown = {k: v for k, v in report.items() if k != "items"}
+        print(json_text({**shown, "corrections": both} if both else shown, indent=2))
     else:
+        from nl2sql.eval.stats import percent
         from nl2sql.runs.summary import summary_text
 
         print(printable(summary_text(report)))
+        if both:
+            changed = ", ".join(f"{len(both[kind])} {kind.replace('_', ' ')}" for kind in ("to_right", "to_wrong"))
+            print(f"as published: EX {percent(both['published'])} of {both['published']['n']}; corrected: {changed}")
         print(f"\nrun folder: {report['run']}")
         print(f"report:     {_page(Path(report['run']), report['n'], progress, said)}")
         print(f"next:       {_next(Path(report['run']))}")
     if set(report["counts"]["finish"]) == {"error"}:
         raise typer.Exit(1)  # every single episode failed: nothing was measured
+
+
+def _both_ways(folder: Path) -> dict[str, Any]:
+    """The run's EX as published beside that as corrected (``eval.corrected.Overlay``)."""
+    from dataclasses import asdict
+
+    from nl2sql.benchmarks import load_benchmark, scorable
+    from nl2sql.benchmarks.corrections import read_corrections, score_corrected
+    from nl2sql.eval import score_many
+    from nl2sql.eval.corrected import overlays
+    from nl2sql.eval.predictions import read_predictions
+    from nl2sql.runs.plan import read_plan
+
+    plan, config = read_plan(folder)
+    loaded = load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
+    given, _ = read_predictions(folder, loaded.questions)
+    asked = [question for question in loaded.questions if question.id in given]
+    options = {"rule": config.eval.rule, "timeout_s": config.eval.timeout_s, "max_rows": config.eval.max_rows}
+    kept = [question for question in asked if scorable(question)]
+    answers = {"run": {question.id: given[question.id] for question in kept}}
+    published = score_many(loaded, kept, answers, replicas=0, **options)
+    told = read_corrections(plan.corrections)
+    (found,) = overlays(published, score_corrected(loaded, asked, told, {"run": given}, published, **options))
+    return asdict(found)
 
 
 def _page(folder: Path, questions: int, progress: bool, trust: Trust) -> str:

@@ -54,6 +54,12 @@ QuestionsOption = Annotated[
 DatabasesOption = Annotated[
     Path | None, typer.Option(help="The folder of DB/DB.sqlite for --questions; default: one near the file.")
 ]
+CorrectionsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Corrected golds and questions, a YAML or JSON file by id: scores as published and as corrected."
+    ),
+]
 AdapterOption = Annotated[
     str,
     typer.Option(help="LoRA adapter of a local model: auto (the packaged one), none, a name, or a PEFT folder."),

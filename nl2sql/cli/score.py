@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
-from nl2sql.cli.options import DatabasesOption, EngineUrlOption, QuestionsOption
+from nl2sql.cli.options import CorrectionsOption, DatabasesOption, EngineUrlOption, QuestionsOption
 
 if TYPE_CHECKING:
     from nl2sql.eval import Scores
@@ -46,6 +46,7 @@ def score_command(
     timeout: Annotated[float, typer.Option(help="Seconds that one statement may take.")] = 30.0,
     max_rows: Annotated[int, typer.Option(help="Rows that one statement may return.")] = 100_000,
     gold: Annotated[Path | None, typer.Option(help="Golds in place of the benchmark's: Spider's gold.sql.")] = None,
+    corrections: CorrectionsOption = None,
     cases: Annotated[Path | None, typer.Option(help="Judge a file of pairs by every rule, and nothing else.")] = None,
     executor: ExecutorOption = "local",
     address: AddressOption = None,
@@ -66,9 +67,11 @@ def score_command(
     import sys
 
     from nl2sql.benchmarks import left_out_counts, load_benchmark, scorable
-    from nl2sql.benchmarks.load import named
+    from nl2sql.benchmarks.corrections import read_corrections, score_corrected
+    from nl2sql.benchmarks.load import check_databases, named
     from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import score_many
+    from nl2sql.eval.corrected import overlay_record, overlay_text, overlays
     from nl2sql.eval.predictions import read_predictions, with_golds
 
     if cases is not None:
@@ -86,29 +89,34 @@ def score_command(
     left_out = left_out_counts(asked)
     tables = any(question.meta.get("gold_tables") for question in kept)
     if not kept:
+        check_databases(loaded)
         raise BenchmarkError(f"benchmark {benchmark!r} has no question to score; left out: {left_out or 'none'}")
     set_aside = {question.id for question in asked} - {question.id for question in kept}
     read = {str(file): read_predictions(file, asked) for file in files}
+    told = read_corrections(corrections) if corrections else {}
+    options = {"rule": rule, "method": method, "timeout_s": timeout, "max_rows": max_rows}
     with interruptible("interrupted; nothing was scored"), open_executor(executor, address) as worker:
+        options |= {"progress": sys.stderr.isatty(), "executor": worker}
+        answers = {name: answers for name, (answers, _) in read.items()}
         scored = score_many(
             loaded,
             kept,
-            {name: {i: sql for i, sql in answers.items() if i not in set_aside} for name, (answers, _) in read.items()},
-            rule=rule,
+            {name: {i: sql for i, sql in given.items() if i not in set_aside} for name, given in answers.items()},
             replicas=(0 if engine_url or tables else 5) if replicas is None else replicas,
-            method=method,
-            timeout_s=timeout,
-            max_rows=max_rows,
-            progress=sys.stderr.isatty(),
-            executor=worker,
+            **options,
         )
+        found = overlays(scored, score_corrected(loaded, asked, told, answers, scored, **options)) if told else []
     runs = [(file, scored[str(file)]) for file in files]
     for file, result in runs:
         result.warnings[:0] = read[str(file)][1]
     if as_json:
-        typer.echo(json.dumps(_as_dict(loaded.name, split, left_out, runs, kept), ensure_ascii=False))
-    else:
-        _print(left_out, runs, kept)
+        record = _as_dict(loaded.name, split, left_out, runs, kept)
+        overlay = {"corrections": overlay_record(len(told), found)} if found else {}
+        typer.echo(json.dumps({**record, **overlay}, ensure_ascii=False))
+        return
+    _print(left_out, runs, kept)
+    if found:
+        typer.echo(f"\n{overlay_text(rule, len(told), found)}")
 
 
 def _judge_cases(file: Path, timeout: float, as_json: bool) -> None:

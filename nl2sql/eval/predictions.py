@@ -136,15 +136,16 @@ def with_golds(questions: Sequence[Question], path: str | Path) -> list[Question
             "one gold per question, or name the --split that the file was made for"
         )
     _check_databases(Path(path), [database for _, database in golds], questions)
-    return [_with_gold(question, sql) for question, (sql, _) in zip(questions, golds, strict=True)]
+    return [with_gold(question, sql) for question, (sql, _) in zip(questions, golds, strict=True)]
 
 
-def _with_gold(question: Question, sql: str) -> Question:
+def with_gold(question: Question, *golds: str) -> Question:
+    """The question with other golds, and without what was known of the old ones."""
     from nl2sql.sql.hardness import hardness
 
-    about_the_gold = ("gold_rows", "gold_error", "no_gold", "time_dependent")
+    about_the_gold = ("gold_rows", "gold_error", "gold_tables", "no_gold", "time_dependent")
     meta = {key: value for key, value in question.meta.items() if key not in about_the_gold}
-    return replace(question, gold=(sql,), difficulty=hardness(sql), meta=meta)
+    return replace(question, gold=golds, difficulty=hardness(golds[0]), meta=meta)
 
 
 # ------------------------------------------------------------------------------------------------ what every kind needs

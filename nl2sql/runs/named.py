@@ -77,6 +77,7 @@ def _nothing(value: object) -> bool:
 _ALLOWED: dict[str, Callable[[Any], bool]] = {  # setting -> whether the folder's own word is enough for this value
     "benchmark": is_at_hand,
     "engine_url": _nothing,
+    "corrections": _nothing,
     "eval.rule": _rule,
     "eval.replicas": _replicas,
     "eval.timeout_s": lambda seconds: seconds <= MOST_SECONDS,
@@ -92,7 +93,7 @@ _ALLOWED: dict[str, Callable[[Any], bool]] = {  # setting -> whether the folder'
     "repair.milvus": _nothing,
     "vizql.source": _nothing,
 }
-READ = ("benchmark", "engine_url")  # what a report, a check and an export open
+READ = ("benchmark", "engine_url", "corrections")  # what a report, a check and an export open
 SCORED = (*READ, "eval.rule", "eval.replicas", "eval.timeout_s")
 ALL = tuple(_ALLOWED)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nl2sql.agents import prompts
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
+from nl2sql.benchmarks.corrections import with_corrections
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, behind_left_out, draw_dialogues, has_dialogues
-from nl2sql.benchmarks.load import from_anywhere
+from nl2sql.benchmarks.load import check_databases, from_anywhere
 from nl2sql.benchmarks.structured import VIZQL
 from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.interfaces import DEFAULT_MODEL, Benchmark, Model, Question, content_key, question_key
@@ -57,12 +58,13 @@ class Plan:
     history: str = ""  # of turns of dialogues: gold or own (runs.dialogues); not asked for: gold
     tools: tuple[str, ...] = ()  # added to those of the loop: config.plugins.FORMS
     gates: tuple[str, ...] = ()
+    corrections: str = ""  # a file that is laid over the benchmark (benchmarks.corrections)
     turns: str = ""  # auto: the form of the loop's turns was found by trying; the config holds what came of it
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    """The plan as a manifest keeps it; it says nothing of history, turns, tools and gates that were not asked for."""
-    later = ("history", "turns", "tools", "gates")
+    """The plan as a manifest keeps it; it says nothing of what came later and was not asked for."""
+    later = ("history", "turns", "tools", "gates", "corrections")
     return {key: value for key, value in asdict(plan).items() if key not in later or value}
 
 
@@ -75,6 +77,7 @@ def absolute(plan: Plan) -> Plan:
         controller=_absolute(plan.controller) if ".py:" in plan.controller else plan.controller,
         model=plan.model if "model" in plan.objects else _absolute(plan.model),
         adapter=_absolute(plan.adapter),
+        corrections=_absolute(plan.corrections) if plan.corrections else "",
         tools=tuple(_absolute(spec) if ".py:" in spec else spec for spec in plan.tools),
         gates=tuple(_absolute(spec) if ".py:" in spec else spec for spec in plan.gates),
     )
@@ -123,13 +126,14 @@ def read_plan(folder: Path) -> tuple[Plan, Config]:
 def open_benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
     """The benchmark of a plan, by name or as the object that was given. Raises UsageError, BenchmarkError."""
     if "benchmark" not in plan.objects:
-        return load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
-    benchmark: Benchmark | None = objects.get("benchmark")
-    if benchmark is None:
+        benchmark = load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
+        return with_corrections(benchmark, plan.corrections) if plan.corrections else benchmark
+    given: Benchmark | None = objects.get("benchmark")
+    if given is None:
         raise UsageError(f"the run was given the benchmark {plan.benchmark} as an object, and only Python can give it")
-    if plan.split is not None or plan.engine_url:
-        raise UsageError("split= and engine_url= go with a benchmark's name, not with an object")
-    return benchmark
+    if plan.split is not None or plan.engine_url or plan.corrections:
+        raise UsageError("split=, engine_url= and corrections= go with a benchmark's name, not with an object")
+    return given
 
 
 def pick(benchmark: Benchmark, plan: Plan) -> list[Question]:
@@ -140,6 +144,7 @@ def pick(benchmark: Benchmark, plan: Plan) -> list[Question]:
     behind = behind_left_out(benchmark.questions) if plan.history == "own" else ()
     usable = [question for question in benchmark.questions if scorable(question) and question.id not in behind]
     if not usable:
+        check_databases(benchmark)
         raise UsageError(f"benchmark {benchmark.name!r} has no scorable questions in split {plan.split or 'all'!r}")
     draw = draw_dialogues if has_dialogues(usable) else draw_sample
     return draw(usable, plan.limit, plan.sample_seed)

@@ -216,8 +216,10 @@ def test_a_half_folder_says_what_is_missing_and_where_it_can_be_had(place, name,
     folder, layout = place(name)
     (shutil.rmtree if (folder / lost).is_dir() else Path.unlink)(folder / lost)
     (folder / "database").mkdir(exist_ok=True)
-    done = command("check-data", *layout.named, cwd=folder)
-    assert done.returncode == 1 and re.search(said, done.stderr), done.stderr
+    hand_in = as_dict(folder / "dict.json", {})
+    for asked in (["check-data"], ["score", "-p", hand_in], ["eval", "--model", "scripted:none.json"]):
+        done = command(*asked, *layout.named, cwd=folder)
+        assert done.returncode == 1 and re.search(said, done.stderr), done.stderr
 
 
 def test_spider_2s_golds_are_its_tables_of_results(place):
