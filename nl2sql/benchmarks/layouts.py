@@ -36,7 +36,7 @@ DATABASE_FOLDERS = (
 )
 COSQL_FOLDER = "sql_state_tracking"  # in CoSQL's release, beside database/
 WHERE = {  # layout -> where the databases can be had
-    "spider": "they come with the archive of https://yale-lily.github.io/spider",
+    "spider": "database/DB/DB.sqlite comes with the archive of https://yale-lily.github.io/spider",
     "bird": "unpack dev_databases.zip or train_databases.zip of https://bird-bench.github.io; Mini-Dev: "
     "https://github.com/bird-bench/mini_dev",
 }

@@ -197,7 +197,7 @@ def test_a_folder_above_a_benchmark_names_it(tmp_path):
 
 def test_a_missing_database_says_where_it_is_expected(tmp_path):
     write(tmp_path / "dev.json", [record(0)])
-    with pytest.raises(DatabaseError, match=r"expected shop/shop\.sqlite in its databases/, database/, dev_databases/"):
+    with pytest.raises(DatabaseError, match=r"expected shop\.sqlite below .*: database/DB/DB.sqlite comes with"):
         load_benchmark(tmp_path).database("shop")
 
 
