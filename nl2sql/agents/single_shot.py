@@ -17,7 +17,7 @@ from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import State, Task, guard
-from nl2sql.agents.voting import agreement
+from nl2sql.agents.voting import agreement, as_samples
 from nl2sql.config import Config
 from nl2sql.interfaces import Question, Resources, Sampling
 
@@ -42,6 +42,9 @@ def single_shot(question: Question, resources: Resources, config: Config) -> Epi
         state.record({"step": step, "llm": task.own_text(raw)})
     if reason is not None:
         state.refuse(0, "guardrails", raw_sql, reason)
+    if len(candidates) > 1:
+        queries = [written for _, written, _ in candidates]
+        task.flags["samples"] = as_samples(queries, [task.result_of(written) for written in queries])
     status = "reject" if reason or error else "accept"
     state.decide(0, "generate_sql", reason or error or "ok", status, {"candidates": len(candidates)})
     return task.episode(

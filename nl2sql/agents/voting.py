@@ -33,6 +33,15 @@ def same_rows(results: Sequence[RunResult]) -> list[int]:
     return [numbers.setdefault(kind, len(numbers)) for kind in kinds]
 
 
+def as_samples(queries: Sequence[str], results: Sequence[RunResult]) -> list[dict[str, object]]:
+    """What was written, as an episode keeps it: each query, and a number that those with the same rows share."""
+    groups = same_rows(results)
+    return [
+        {"sql": sql, "rows": group if result.success else None}
+        for sql, group, result in zip(queries, groups, results, strict=True)
+    ]
+
+
 def tells(result: RunResult) -> bool:
     """Whether a result says anything: it has a row with a value that is not NULL."""
     return any(value is not None for row in result.rows for value in row)

@@ -20,6 +20,7 @@ from nl2sql.runs.dialogue_scores import dialogue_notes, dialogue_rows, dialogue_
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, history_of
 from nl2sql.runs.folder import RunFolder
 from nl2sql.runs.plan import left_out_of
+from nl2sql.runs.samples import sample_metrics, sample_rows, samples_of
 from nl2sql.runs.vizql_scores import vizql_notes, vizql_scores
 
 SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be wrong
@@ -92,6 +93,16 @@ def summarise(
         report["dialogues"] = dialogue_scores(history, questions, report["items"], understood)
     if structured := vizql_scores(traces):
         report["vizql"] = structured
+    drew = {"run": traces} | {
+        c.label: of_asked(controls[c.store].traces(("flags",))) for c in present if c.text == "sql"
+    }
+    sampled = {
+        label: metrics
+        for label, of in drew.items()
+        if (metrics := sample_metrics(benchmark, questions, samples_of(of), settings))
+    }
+    if sampled:
+        report["samples"] = sampled
     return report
 
 
@@ -259,6 +270,7 @@ def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
     table = [["", *columns]]
     for metric in report["metrics"]:
         table.append([metric, *(percent(column["metrics"][metric]) for column in columns.values())])
+    table += sample_rows(report, ["run", *list(columns)[1:]])
     if "dialogues" in report:
         table += dialogue_rows(report)
     for label, key in (

@@ -28,7 +28,7 @@ from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task, other_orders
 from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.task import State, guard
-from nl2sql.agents.voting import agreement, same_rows, tells
+from nl2sql.agents.voting import agreement, as_samples, same_rows, tells
 from nl2sql.config import CandidatesConfig, Config
 from nl2sql.interfaces import (
     Completion,
@@ -333,5 +333,12 @@ class Search:
             compliance=summarize_trace(()),  # the order of calls is ours, not the model's
             messages=self.messages,
             transcript=best.raw_sql,
-            flags={"distinct": sum(bool(candidate.sql) for candidate in self.candidates)},
+            flags={"distinct": sum(bool(candidate.sql) for candidate in self.candidates), **self.samples()},
         )
+
+    def samples(self) -> dict[str, Any]:
+        """What was written, repairs apart, in its order; {} for a single query."""
+        own = [candidate for candidate in self.candidates if candidate.origin != "repaired"]
+        queries = [sql for _, sql in sorted((step, candidate.sql) for candidate in own for step in candidate.steps)]
+        results = [self.state.task.result_of(sql) for sql in queries]
+        return {"samples": as_samples(queries, results)} if len(queries) > 1 else {}
