@@ -64,7 +64,7 @@ def compare_command(
     from nl2sql.benchmarks.corrections import corrected, read_corrections, score_corrected
     from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import comparison
-    from nl2sql.eval.corrected import overlay_record, overlay_text, overlays
+    from nl2sql.eval.corrected import Overlay, overlay_record, overlay_text, overlays
     from nl2sql.eval.predictions import read_predictions
     from nl2sql.eval.scoring import score_many
     from nl2sql.eval.tables import FORMATS
@@ -92,8 +92,14 @@ def compare_command(
         label: {id_: sql for id_, sql in answers.items() if id_ not in set_aside and (not shared or id_ in shared)}
         for label, (answers, _) in read.items()
     }
-    told, found = read_corrections(corrections) if corrections else {}, []
-    options = {"rule": rule, "timeout_s": timeout, "max_rows": max_rows, "progress": sys.stderr.isatty()}
+    told = read_corrections(corrections) if corrections else {}
+    found: list[Overlay] = []
+    options: dict[str, Any] = {
+        "rule": rule,
+        "timeout_s": timeout,
+        "max_rows": max_rows,
+        "progress": sys.stderr.isatty(),
+    }
     with interruptible("interrupted; nothing was compared"):
         scores = score_many(loaded, kept, usable, replicas=replicas, **options)
         if told:

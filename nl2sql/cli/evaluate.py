@@ -229,7 +229,11 @@ def _both_ways(folder: Path) -> dict[str, Any]:
     loaded = load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
     given, _ = read_predictions(folder, loaded.questions)
     asked = [question for question in loaded.questions if question.id in given]
-    options = {"rule": config.eval.rule, "timeout_s": config.eval.timeout_s, "max_rows": config.eval.max_rows}
+    options: dict[str, Any] = {
+        "rule": config.eval.rule,
+        "timeout_s": config.eval.timeout_s,
+        "max_rows": config.eval.max_rows,
+    }
     kept = [question for question in asked if scorable(question)]
     answers = {"run": {question.id: given[question.id] for question in kept}}
     published = score_many(loaded, kept, answers, replicas=0, **options)

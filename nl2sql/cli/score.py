@@ -94,7 +94,7 @@ def score_command(
     set_aside = {question.id for question in asked} - {question.id for question in kept}
     read = {str(file): read_predictions(file, asked) for file in files}
     told = read_corrections(corrections) if corrections else {}
-    options = {"rule": rule, "method": method, "timeout_s": timeout, "max_rows": max_rows}
+    options: dict[str, Any] = {"rule": rule, "method": method, "timeout_s": timeout, "max_rows": max_rows}
     with interruptible("interrupted; nothing was scored"), open_executor(executor, address) as worker:
         options |= {"progress": sys.stderr.isatty(), "executor": worker}
         answers = {name: answers for name, (answers, _) in read.items()}
