@@ -106,6 +106,8 @@ def score_corrected(
         ids = ", ".join(list(corrections)[:3])
         raise UsageError(f"no correction is for one of the {len(questions)} questions; their ids: {ids}, ...")
     kept = [question for question in corrected(questions, corrections) if scorable(question)]
+    if not kept:
+        raise UsageError("the corrections leave no question to score")
     touched = {question.id: question for question in kept if question.id in corrections}
     answers = {name: {i: sql for i, sql in given.items() if i in touched} for name, given in predictions.items()}
     again = score_many(benchmark, list(touched.values()), answers, replicas=0, **options)

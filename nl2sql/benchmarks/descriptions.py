@@ -23,6 +23,13 @@ MEANINGS = "*_column_meaning_base.json"
 
 def descriptions_beside(database: Path) -> dict[tuple[str, str], str]:
     """(table, column) in lower case -> what is said of it. Raises BenchmarkError for a file that cannot be read."""
+    try:
+        return _read(database)
+    except (ValueError, AttributeError, TypeError, csv.Error) as error:
+        raise BenchmarkError(f"what is said of the columns of {database.name} cannot be read: {error}") from None
+
+
+def _read(database: Path) -> dict[tuple[str, str], str]:
     tables = sorted((database.parent / FOLDER).glob("*.csv"))
     meanings = [
         file for file in database.parent.glob(MEANINGS) if database.stem.startswith(file.name[: -len(MEANINGS[1:])])
@@ -40,10 +47,7 @@ def _of_csv(file: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _of_json(file: Path) -> Iterator[tuple[str, str, str]]:
-    try:
-        meanings = from_json(_text(file))
-    except ValueError as error:
-        raise BenchmarkError(f"{file} cannot be read: {error}") from None
+    meanings = from_json(_text(file))
     for key, said in meanings.items():
         _, table, column = key.split("|", 2)
         if isinstance(said, dict):

@@ -49,7 +49,10 @@ def questions_file(folder: Path) -> tuple[str, Path] | None:
 def records_of(folder: Path, read: Read) -> list[dict[str, Any]]:
     """The records of such a folder. Raises BenchmarkError, which says what is missing, where it has no golds."""
     layout, file = questions_file(folder) or ("", folder)
-    records = list((_of_spider2 if layout == "spider2" else _of_live)(folder, read(file), read))
+    try:
+        records = list((_of_spider2 if layout == "spider2" else _of_live)(folder, read(file), read))
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        raise BenchmarkError(f"{file} or a file that it names is not as published: {error!r}") from None
     if not any(record.get("query") for record in records):
         what = f"{GOLD}/exec_result/ID.csv" if layout == "spider2" else "sol_sql"
         raise BenchmarkError(f"{file} has questions without golds: {what} is missing; {PLACES[layout][1]}")
@@ -62,10 +65,10 @@ def _of_spider2(folder: Path, questions: list[dict[str, Any]], read: Read) -> It
         raise BenchmarkError(f"{standard} is missing; {PLACES['spider2'][1]}")
     standards = {record["instance_id"]: record for record in read(standard)}
     for question in questions:
-        id_ = question["instance_id"]
+        id_ = _name(question["instance_id"])
         local = id_.startswith("local")  # the others ask BigQuery or Snowflake
         golds = golds_of(id_, folder / GOLD / "exec_result", standards.get(id_, {})) if local else []
-        document = folder / DOCUMENTS / (question.get("external_knowledge") or "none")
+        document = folder / DOCUMENTS / _name(question.get("external_knowledge") or "none")
         evidence = document.read_text(encoding="utf-8-sig").strip() if local and document.is_file() else ""
         marks = {"gold_tables": True} if local else {"other_engine": True}
         yield {**question, "query": next(iter(golds), None), "alt_queries": golds[1:], "evidence": evidence, **marks}
@@ -76,7 +79,7 @@ def _of_live(folder: Path, questions: list[dict[str, Any]], read: Read) -> Itera
     known: dict[str, dict[int, Record]] = {}
     for public in questions:
         record = {**public, **sent.get(public["instance_id"], {})}
-        db_id = record["selected_database"]
+        db_id = _name(record["selected_database"])
         if db_id not in known:
             known[db_id] = _knowledge(folder, db_id, read)
         named = [known[db_id][id_] for id_ in record.get("external_knowledge") or () if id_ in known[db_id]]
@@ -100,6 +103,13 @@ def live_query(record: Record) -> str | None:
         return None
     ordered = (record.get("conditions") or {}).get("order")
     return f"{golds[0].rstrip('; ')} {IN_ORDER}" if ordered else str(golds[0])
+
+
+def _name(text: str) -> str:
+    """The text, which names a file. Raises BenchmarkError for a path, which may lead out of the folder."""
+    if Path(text).name != text:
+        raise BenchmarkError(f"{text!r} is no name of a file in the benchmark's folder")
+    return text
 
 
 def _knowledge(folder: Path, db_id: str, read: Read) -> dict[int, Record]:

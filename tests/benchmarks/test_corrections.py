@@ -47,6 +47,13 @@ def test_both_scores_changed_verdicts_and_ranks(place):
     assert "1 to 2" in command(*scored, cwd=place).stdout
 
 
+def test_what_is_unfit_leaves_the_others_as_they_are(place):
+    (place / "told.yaml").write_text("q4: {unfit: it asks for today}")
+    scored = ["score", "-b", ".", "-p", "a.json", "--replicas", 0, "--corrections", "told.yaml", "--json"]
+    (run,) = json.loads(command(*scored, cwd=place).stdout)["corrections"]["runs"]
+    assert (run["corrected"]["value"], run["corrected"]["n"], run["left_out"]) == (0.5, 4, ["q4"])
+
+
 def test_compare_is_as_corrected_and_gives_both(place):
     done = command("compare", "a.json", "b.json", "-b", ".", "--corrections", "told.yaml", "--json", cwd=place)
     report = json.loads(done.stdout)
@@ -87,6 +94,7 @@ def test_a_draft_names_what_a_check_finds_and_changes_nothing(place):
         ("q1: {gold: 3}", "gold is a text or a list of texts"),
         ("q9: {gold: SELECT 1}", "no correction is for one of the 5 questions; their ids: q9"),
         ("q1: {gold: SELECT 1", "cannot be read"),
+        ("\n".join(f"q{n}: {{unfit: bad}}" for n in range(5)), "the corrections leave no question to score"),
     ],
 )
 def test_a_broken_file_is_one_clear_line(place, told, said):

@@ -15,6 +15,7 @@ from programs import command
 from nl2sql.benchmarks import left_out_reason, load_benchmark, scorable
 from nl2sql.benchmarks.load import from_anywhere
 from nl2sql.databases.schema import Column, Schema, Table, budget_schema, schema_to_text
+from nl2sql.errors import BenchmarkError
 from nl2sql.eval.rules import order_matters
 
 LAYOUTS = Path(__file__).parents[1] / "fixtures/layouts"
@@ -258,3 +259,28 @@ def test_mini_interacts_clear_question_comes_first(place):
     file.write_text(file.read_text().replace('"query"', '"hidden"'))
     first = load_benchmark(folder).questions[0]
     assert (first.text, first.meta["ambiguous"]) == ("How many them are there?", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "written", "instead", "said"),
+    [
+        ("spider2", "spider2-lite.jsonl", "bern.md", "../../spider2-lite.jsonl", "no name of a file"),
+        ("spider2", "spider2-lite.jsonl", "local001", "local/../001", "no name of a file"),
+        ("spider2", "spider2-lite.jsonl", '"instance_id"', '"id"', "not as published"),
+        ("livesqlbench", "livesqlbench_data_sqlite.jsonl", '"shop"', '"../shop"', "no name of a file"),
+        ("livesqlbench", "shop/shop_kb.jsonl", '"definition"', '"said"', "not as published"),
+    ],
+)
+def test_a_folder_that_names_files_elsewhere_or_is_broken_is_refused(place, name, file, written, instead, said):
+    folder, _ = place(name)
+    (folder / file).write_text((folder / file).read_text().replace(written, instead))
+    with pytest.raises(BenchmarkError, match=said):
+        load_benchmark(folder)
+
+
+@pytest.mark.parametrize("broken", ['["shop"]', '{"city": "no table"}', "{"])
+def test_broken_meanings_of_columns_are_named(place, broken):
+    folder, _ = place("livesqlbench")
+    (folder / "shop/shop_column_meaning_base.json").write_text(broken)
+    with pytest.raises(BenchmarkError, match=r"said of the columns of shop_template\.sqlite"):
+        load_benchmark(folder).database("shop")

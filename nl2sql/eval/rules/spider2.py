@@ -33,7 +33,8 @@ MISSING = frozenset(
         *("NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
     )
 )
-NUMBER = re.compile(r"\s*[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?\s*|[+-]?inf(?:inity)?", re.IGNORECASE)
+NUMBER = re.compile(r"\s*[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?\s*|[+-]?inf(?:inity)?", re.I | re.ASCII)
+MOST_DIGITS = 19  # of a whole number
 TRUTH = {"true": True, "false": False}
 
 
@@ -49,7 +50,7 @@ def as_pandas_reads(cells: Iterable[Any]) -> Column:
 
 
 def _number(text: str) -> float:
-    return int(text) if text.strip().lstrip("+-").isdigit() else float(text)
+    return int(text) if len(text) < MOST_DIGITS and text.strip().lstrip("+-").isdigit() else float(text)
 
 
 def compare(gold: Sequence[RunResult], predicted: Sequence[RunResult], *, gold_sql: str, **_: object) -> bool:
