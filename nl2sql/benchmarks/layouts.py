@@ -23,6 +23,7 @@ from nl2sql.benchmarks.published import LIVE, PLACES, SPIDER2, questions_file, r
 from nl2sql.errors import BenchmarkError
 from nl2sql.interfaces import Question, Turn
 from nl2sql.machine import from_json
+from nl2sql.sql.features import UNKNOWN
 from nl2sql.sql.hardness import LEVELS, hardness
 
 DATABASE_FOLDERS = (
@@ -215,6 +216,8 @@ def _question(record: Mapping[str, Any], fallback_id: str, split: str, bird: boo
         meta["benchmark_difficulty"] = declared
     if not gold:
         meta["no_gold"] = True
+    elif record.get("gold_tables"):
+        level = UNKNOWN
     else:
         level = level or hardness(gold[0])
     id_ = _first(record, ID_KEYS)

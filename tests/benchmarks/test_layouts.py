@@ -232,7 +232,7 @@ def test_spider_2s_golds_are_its_tables_of_results(place):
     assert [run(gold).rows for gold in (*one.gold, *largest.gold)] == [((3,),), ((20.001,),)]
     assert (bern.evidence, one.evidence) == ("# Bern\n\nBern is a city.", "")
     assert [order_matters(question.gold[0]) for question in (one, bern, largest)] == [True, False, True]
-    assert left_out_reason(remote) == "other_engine"
+    assert left_out_reason(remote) == "other_engine" and bern.difficulty == "unknown"
 
 
 def test_ts_of_a_table_of_results_is_refused(place):
