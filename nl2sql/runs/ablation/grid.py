@@ -41,7 +41,7 @@ BASE = "base"
 DESIGNS = ("one-at-a-time", "grid")
 SHARED = (  # options of every cell alike: cells are compared question by question, on one machine
     *("benchmark", "split", "limit", "sample_seed", "device", "batch_size", "server", "cache", "control"),
-    *("equal_tokens", "engine_url", "history", "tools", "gates"),
+    *("equal_tokens", "engine_url", "history", "corrections", "tools", "gates"),
 )
 LISTS = {"server": "price_in=0.1", "tools": "my_tools.py:look_up", "gates": "my_gates.py:no_star"}
 PLAN_AXES = ("controller", "model", "adapter", "dtype", "engine")
@@ -211,6 +211,7 @@ def _check_options(plan: Plan) -> None:
         "adapter",
         "device",
         "engine",
+        "corrections",
         "engine_url",
         "history",
         "split",
