@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from nl2sql.agents import prompts
 from nl2sql.benchmarks import draw_sample, left_out_counts, load_benchmark, scorable
-from nl2sql.benchmarks.corrections import with_corrections
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, behind_left_out, draw_dialogues, has_dialogues
 from nl2sql.benchmarks.load import check_databases, from_anywhere
 from nl2sql.benchmarks.structured import VIZQL
@@ -127,7 +126,11 @@ def open_benchmark(plan: Plan, objects: Mapping[str, Any]) -> Benchmark:
     """The benchmark of a plan, by name or as the object that was given. Raises UsageError, BenchmarkError."""
     if "benchmark" not in plan.objects:
         benchmark = load_benchmark(plan.benchmark, split=plan.split, engine_url=plan.engine_url)
-        return with_corrections(benchmark, plan.corrections) if plan.corrections else benchmark
+        if not plan.corrections:
+            return benchmark
+        from nl2sql.benchmarks.corrections import with_corrections
+
+        return with_corrections(benchmark, plan.corrections)
     given: Benchmark | None = objects.get("benchmark")
     if given is None:
         raise UsageError(f"the run was given the benchmark {plan.benchmark} as an object, and only Python can give it")
