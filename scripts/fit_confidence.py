@@ -26,9 +26,9 @@ import numpy as np
 from fitting import Ranked, as_yaml, auc, cases_of, draw, ece, fit, fitted_by_others, head, thresholds
 
 from nl2sql.agents.candidates.confidence import WEIGHTS_FILE, packaged, signals
-from nl2sql.agents.candidates.ranking import log_likelihood
 from nl2sql.agents.checks.logistic import logistic
 from nl2sql.agents.context.linking import uncovered_share
+from nl2sql.agents.ranking import log_likelihood
 from nl2sql.agents.voting import same_rows
 from nl2sql.config import CandidatesConfig
 from nl2sql.eval.tables import table_markdown

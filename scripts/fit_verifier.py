@@ -33,10 +33,10 @@ import numpy as np
 from fitting import Array, Ranked, as_yaml, auc, cases_of, draw, ece, fit, fitted_by_others, head, thresholds
 
 from nl2sql.agents.candidates import confidence
-from nl2sql.agents.candidates.ranking import Candidate, rank
 from nl2sql.agents.checks.logistic import logistic
 from nl2sql.agents.checks.verifier import WEIGHTS_FILE, packaged_weights, probability_right, signals, weights_for
 from nl2sql.agents.context.linking import uncovered_share
+from nl2sql.agents.ranking import Candidate, rank
 from nl2sql.agents.voting import same_rows
 from nl2sql.config import CandidatesConfig
 from nl2sql.errors import UsageError

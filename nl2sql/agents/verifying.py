@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nl2sql.agents.candidates.ranking import Candidate, rank
 from nl2sql.agents.opening import other_orders
+from nl2sql.agents.ranking import Candidate, rank
 from nl2sql.agents.repairing import refused_candidates
 from nl2sql.agents.task import State, Task, guard
 from nl2sql.agents.voting import same_rows, tells

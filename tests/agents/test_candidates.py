@@ -22,9 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nl2sql.agents.candidates.agent import ReactSqlAgent, Search, candidates
-from nl2sql.agents.candidates.ranking import PARTS, Candidate, rank, weighted_score
 from nl2sql.agents.controllers import answer, get_controller, with_preset
 from nl2sql.agents.opening import open_task
+from nl2sql.agents.ranking import PARTS, Candidate, rank, weighted_score
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import fitted
 from nl2sql.agents.task import State

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from models.tiny import saved_tiny
 
-from nl2sql.agents.candidates.ranking import Candidate, rank
 from nl2sql.agents.checks.verifier import probability_right, signals
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.controllers import get_controller, run_episode
 from nl2sql.agents.opening import open_task
+from nl2sql.agents.ranking import Candidate, rank
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import members
 from nl2sql.config import CandidatesConfig, Config, build_config

@@ -12,9 +12,9 @@ from training.lora import Recipe
 
 from nl2sql.agents import prompts
 from nl2sql.agents.candidates.agent import candidates
-from nl2sql.agents.candidates.ranking import Candidate, rank
 from nl2sql.agents.controllers import get_controller, run_episode
 from nl2sql.agents.question_model import ROWS, QuestionModel, question_model_print
+from nl2sql.agents.ranking import Candidate, rank
 from nl2sql.agents.resources import members
 from nl2sql.config import Config, build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase

@@ -19,13 +19,13 @@ from typing import Any
 
 from nl2sql.agents.agent_tools import dispatch
 from nl2sql.agents.candidates.confidence import packaged, signals
-from nl2sql.agents.candidates.ranking import Candidate, probability, rank
 from nl2sql.agents.checks.literal_repair import repair_literals
 from nl2sql.agents.checks.logistic import logistic
 from nl2sql.agents.context.grounding import share_used
 from nl2sql.agents.context.linking import uncovered_share
 from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task, other_orders
+from nl2sql.agents.ranking import Candidate, probability, rank
 from nl2sql.agents.record import Episode, summarize_trace
 from nl2sql.agents.task import State, guard
 from nl2sql.agents.voting import agreement, as_samples, same_rows, tells

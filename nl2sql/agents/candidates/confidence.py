@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nl2sql.agents.candidates.ranking import log_likelihood
+from nl2sql.agents.ranking import log_likelihood
 from nl2sql.config import CandidatesConfig
 from nl2sql.machine import from_yaml
 
