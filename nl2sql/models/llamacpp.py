@@ -10,6 +10,7 @@ Not here: hidden states and the likelihood of a prompt's own tokens (the torch e
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.metadata
 import json
 import os
@@ -40,7 +41,7 @@ from nl2sql.models.http.options import ServerOptions
 from nl2sql.models.http.probe import Abilities
 from nl2sql.models.http.providers import OWN, Place
 from nl2sql.models.http.trials import Trials
-from nl2sql.models.llamacpp_slots import Slots
+from nl2sql.models.llamacpp_slots import NO_ADAPTER, Slots
 from nl2sql.models.memory import VARIABLE, memory_limit
 from nl2sql.models.spec import Source
 
@@ -70,6 +71,7 @@ class LlamaCppModel(HttpModel):
         name = f"{name}+{adapter.resolve().parent.name}" if adapter else name
         settings = {"model": str(gguf), "name": name, "slots": batch_size, "cells": cells, "threads": self.threads}
         self._child = Child(settings | {"adapter": str(adapter or "")})
+        self._weights: dict[str, Any] = {}  # fields of each request
         place = Place(self._child.address, name, OWN, self._child.key)
         self._connect(place, ServerOptions(timeout_s=REQUEST_S, retries=0), batch_size + COUNTING)
         self.batch_size = batch_size
@@ -99,6 +101,16 @@ class LlamaCppModel(HttpModel):
         found = find_gguf_adapter(adapter, entry.adapter if entry else "none")
         gguf = pulled(entry) if entry else Path(source.value)
         return cls(gguf, name=entry.name if entry else gguf.name, batch_size=batch_size, adapter=found)
+
+    def without_adapter(self) -> LlamaCppModel:
+        """The same weights without the LoRA adapter, in the same process; closed with this model. Itself, where there
+        is no adapter."""
+        name, _, adapter = self.name.partition("+")
+        if not adapter:
+            return self
+        plain = copy.copy(self)
+        plain.name, plain.revision, plain._weights = name, self.revision.partition("+")[0], NO_ADAPTER
+        return plain
 
     def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
         """Continue the open assistant turn; see ``Model.generate``.
@@ -152,8 +164,10 @@ class LlamaCppModel(HttpModel):
 
         def row(index: int) -> Completion:
             own = seed_of(seed, index)
-            with self._slots.row(ids, most, cancel) as (slot, read):
-                (made,) = ask(*prompt, extra | {"id_slot": slot}, most, sampling, own, 1, cancel, tools, 1)
+            with self._slots.row(ids, most, cancel, self._weights) as (slot, read):
+                (made,) = ask(
+                    *prompt, extra | {"id_slot": slot, **self._weights}, most, sampling, own, 1, cancel, tools, 1
+                )
             computed = (read.prompt or 0) - read.reused
             usage = Usage(prefill_tokens=computed, compute_seconds=read.compute_seconds)
             return replace(made, usage=made.usage + usage)

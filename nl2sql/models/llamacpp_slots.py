@@ -11,9 +11,10 @@ import contextlib
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from nl2sql.errors import Cancelled, ModelError
@@ -21,6 +22,8 @@ from nl2sql.models.http.wire import Counts, read_counts
 
 WORTH = 16  # tokens; fewer are read again rather than restored, saved or waited for
 SAVED_BYTES = 512 * 2**20  # of prompts on disk; the least recently used go
+NO_ADAPTER = {"lora": [{"id": 0, "scale": 0.0}]}
+OTHER_WEIGHTS = b"\xff\xff\xff\xff"  # before the tokens that were read with them: no token has this number
 _POLL_S = 0.1  # how often a waiting row looks at its cancel event
 
 
@@ -54,12 +57,19 @@ class Slots:
         self._rows, self._start = 0, starts()
 
     @contextlib.contextmanager
-    def row(self, ids: Sequence[int], room: int, cancel: threading.Event | None) -> Iterator[tuple[int, Counts]]:
+    def row(
+        self,
+        ids: Sequence[int],
+        room: int,
+        cancel: threading.Event | None,
+        weights: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Iterator[tuple[int, Counts]]:
         """The number of a slot for a row of ``ids`` and ``room`` tokens more, and what was read into it already.
 
-        Raises ModelError and Cancelled.
+        weights: fields of a request that say with which weights it is read (``NO_ADAPTER``, or the server's own); what
+        others have read is never reused. Raises ModelError and Cancelled.
         """
-        tokens = array("I", ids).tobytes()
+        tokens = (OTHER_WEIGHTS if weights else b"") + array("I", ids).tobytes()
         slot, source, crowded = self._take(tokens, len(ids) + room, cancel)
         try:
             for other in crowded:
@@ -67,7 +77,7 @@ class Slots:
             if source:
                 with contextlib.suppress(ModelError):  # it is read, then
                     self._ask(f"slots/{slot.number}?action=restore", {"filename": source.name}, cancel)
-            yield slot.number, self._read(slot, ids, cancel) if slot.reading else Counts()
+            yield slot.number, self._read(slot, ids, cancel, weights) if slot.reading else Counts()
             slot.held = tokens
         except BaseException:
             slot.held = b""  # whatever it holds
@@ -123,9 +133,11 @@ class Slots:
         there = common(tokens, best)
         return (best, there) if there > own + WORTH else (b"", own)
 
-    def _read(self, slot: _Slot, ids: Sequence[int], cancel: threading.Event | None) -> Counts:
+    def _read(
+        self, slot: _Slot, ids: Sequence[int], cancel: threading.Event | None, weights: Mapping[str, Any]
+    ) -> Counts:
         """Read a prompt into the slot and save it for others."""
-        body = {"prompt": list(ids[:-1]), "max_tokens": 0, "temperature": 0, "id_slot": slot.number}
+        body = {"prompt": list(ids[:-1]), "max_tokens": 0, "temperature": 0, "id_slot": slot.number, **weights}
         counts = read_counts(self._ask("v1/completions", body, cancel))
         file = self._folder / f"{slot.used}.prompt"
         with contextlib.suppress(ModelError):  # a full disk: others read it themselves

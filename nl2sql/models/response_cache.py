@@ -14,6 +14,7 @@ nothing else. The least recently used answers go when the file grows past its bo
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import hashlib
 import json
@@ -121,6 +122,17 @@ class CachedModel:
     def describe(self) -> dict[str, Any]:
         """As the model describes itself: with or without the cache, its answers are the same."""
         return self._model.describe()
+
+    def without_adapter(self) -> CachedModel:
+        """The model without its LoRA adapter, with the same cache; itself, where it cannot leave it out."""
+        leave_out = getattr(self._model, "without_adapter", None)
+        model = leave_out() if leave_out else self._model
+        if model is self._model:
+            return self
+        plain = copy.copy(self)
+        plain._model, plain.name = model, model.name
+        plain._identity = model.cache_identity() | _libraries()
+        return plain
 
     def close(self) -> None:
         self._model.close()

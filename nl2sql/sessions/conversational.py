@@ -13,6 +13,7 @@ reaches the controller as the very same object, at no cost.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from nl2sql.agents import prompts
 from nl2sql.agents.context.grounding import ground
@@ -38,12 +39,25 @@ def conversational(controller: Controller) -> Controller:
         resolution = resolve(question, resources, config) if question.history else Resolution(question)
         episode = _clarification(resolution, resources, config) or _edited_answer(resolution, resources, config)
         if episode is None:
-            episode = controller(resolution.question, resources, config)
+            episode = controller(resolution.question, *_without_adapter(resolution, resources, config))
         episode.calls = [*resolution.calls, *episode.calls]
         episode.flags["session"] = resolution.flags(question)
         return episode
 
     return in_conversation
+
+
+def _without_adapter(resolution: Resolution, resources: Resources, config: Config) -> tuple[Resources, Config]:
+    """Beside a previous query a model answers without its adapter, and in its own style: the adapters know questions
+    that stand alone (docs/sessions.md). Where the model cannot leave it out, nothing changes."""
+    model = resources.model
+    leave_out = getattr(model, "without_adapter", None)
+    beside = resolution.question.previous_sql and not resolution.edited_sql
+    plain = leave_out() if leave_out and beside else model
+    if plain is model:
+        return resources, config
+    style = {"constrain": "none"} if config.constrain in ("auto", "plain") else {}
+    return replace(resources, model=plain), config.model_copy(update=style)
 
 
 def _talk(question: Question, resources: Resources, config: Config) -> Episode | None:

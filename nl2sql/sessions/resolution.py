@@ -112,11 +112,13 @@ def resolve(question: Question, resources: Resources, config: Config) -> Resolut
 
 
 def strategy_of(setting: str, model: Model) -> str:
-    """``setting``, or what ``auto`` is with ``model``: edit for an embedded one that does not see what follows on."""
+    """``setting``, or what ``auto`` is with ``model``: edit for an embedded one that does not see what follows on, or
+    whose adapter knows questions that stand alone only."""
     if setting != "auto":
         return setting
-    entry = embedded_models().get(str(model.name).partition("+")[0])
-    return "beside" if entry is None or entry.follows_on else "edit"
+    name, _, adapter = str(model.name).partition("+")
+    entry = embedded_models().get(name)
+    return "beside" if entry is None or (entry.follows_on and not adapter) else "edit"
 
 
 def _in_another_time(question: Question, resources: Resources) -> Resolution | None:

@@ -227,3 +227,21 @@ def test_the_real_one_counts() -> None:
     text = model.generate(question, prefill="```sql\n", stop=["```"], max_new_tokens=24)[0].text
     model.close()
     assert "count(*) from singer" in text.lower()
+
+
+def test_the_adapter_can_be_left_out_in_the_same_process(model: Any) -> None:
+    assert model.without_adapter() is model, "it has none"
+    adapted = load_model("smollm2-135m", engine="llamacpp", batch_size=2)
+    plain, stock = (
+        adapted.without_adapter(),
+        load_model("smollm2-135m", engine="llamacpp", adapter="none", batch_size=2),
+    )
+    try:
+        assert (plain.name, plain.revision) == (stock.name, stock.revision)
+        first, alone, again, other = (ask(each, LONG)[0] for each in (adapted, plain, adapted, stock))
+        assert (again.text, again.logprob) == (first.text, pytest.approx(first.logprob, abs=1e-3))
+        assert (alone.text, alone.logprob) == (other.text, pytest.approx(other.logprob, abs=0.5))
+        assert alone.text != first.text
+    finally:
+        adapted.close()
+        stock.close()

@@ -104,6 +104,28 @@ def test_what_could_not_be_made_whole_is_asked_beside_the_previous_sql(sales):
     assert f"Previous query:\n{TOP}" in episode.messages[1]["content"]
 
 
+class Adapted(ScriptedModel):
+    """A model that can leave its adapter out."""
+
+    def __init__(self, *replies: str, plain: ScriptedModel) -> None:
+        super().__init__(replies, on_exhausted="repeat")
+        self.without_adapter = lambda: plain
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"), [("And what else?", "plain"), ("How many products are there?", "adapted"), ("Q4?", "nobody")]
+)
+def test_only_beside_a_previous_query_the_adapter_is_left_out(text: str, asks: str, sales) -> None:
+    plain, other = ScriptedModel([TOP], on_exhausted="repeat"), "SELECT COUNT(*) FROM products"
+    named = get_controller("single_shot")
+    config = build_config({"session": {"resolve": "edit"}, "constrain": "plain"})
+    in_conversation = replace(named, run=conversational(named.run))
+    resources = Resources(Adapted(other, plain=plain), sales)
+    episode = run_episode(in_conversation, follow_up(text), lambda: resources, config)
+    answers = {"plain": TOP, "adapted": other, "nobody": Q4}
+    assert episode.sql.rstrip(";") == answers[asks].rstrip(";")
+
+
 def test_the_edited_query_is_the_answer_where_that_is_asked_for(sales):
     episode = asked(get_controller("react"), follow_up("What about Q4?"), sales, answer="edited")
     assert (episode.controller, episode.finish, episode.error) == ("react", "answered", None)

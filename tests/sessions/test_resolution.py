@@ -125,7 +125,7 @@ def test_rewrite_asks_the_specification_s_prompt_with_the_exchanges_quoted(shows
         ("smollm2-135m", "edit"),
         ("smollm2-135m+smollm2-135m-sql", "edit"),
         ("gemma3-270m", "edit"),
-        ("qwen2.5-coder-1.5b+qwen2.5-coder-1.5b-sql", "beside"),
+        ("qwen2.5-coder-1.5b+qwen2.5-coder-1.5b-sql", "edit"),
         ("qwen2.5-coder-0.5b", "beside"),
         ("gpt-oss-120b", "beside"),
     ],
