@@ -165,9 +165,8 @@ class LlamaCppModel(HttpModel):
         def row(index: int) -> Completion:
             own = seed_of(seed, index)
             with self._slots.row(ids, most, cancel, self._weights) as (slot, read):
-                (made,) = ask(
-                    *prompt, extra | {"id_slot": slot, **self._weights}, most, sampling, own, 1, cancel, tools, 1
-                )
+                fields = extra | {"id_slot": slot, **self._weights}
+                (made,) = ask(*prompt, fields, most, sampling, own, 1, cancel, tools, 1)
             computed = (read.prompt or 0) - read.reused
             usage = Usage(prefill_tokens=computed, compute_seconds=read.compute_seconds)
             return replace(made, usage=made.usage + usage)

@@ -126,7 +126,7 @@ class CachedModel:
     def without_adapter(self) -> CachedModel:
         """The model without its LoRA adapter, with the same cache; itself, where it cannot leave it out."""
         leave_out = getattr(self._model, "without_adapter", None)
-        model = leave_out() if leave_out else self._model
+        model: Any = leave_out() if leave_out else self._model
         if model is self._model:
             return self
         plain = copy.copy(self)
