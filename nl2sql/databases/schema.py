@@ -12,7 +12,7 @@ import re
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -44,7 +44,9 @@ class Column:
     type: str = ""  # as declared, upper case where case means nothing; "" when undeclared
     primary_key: bool = False
     not_null: bool = False
-    description: str = ""  # what a benchmark's own files say of it
+    description: str = field(
+        default="", repr=False
+    )  # not in the hash of a file; what a benchmark's own files say of it
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from nl2sql.errors import UsageError
 from nl2sql.interfaces import USER, Database, Model, Question, Resources, Turn
 from nl2sql.sessions.conversation import reply_of, result_of
 from nl2sql.sessions.conversational import conversational
+from nl2sql.sessions.periods import period_of, said_again
 from nl2sql.sessions.resolution import resolve
 from nl2sql.sessions.turns import FIELDS, KEPT, new_turn, summarize_results
 
@@ -64,7 +65,8 @@ class AgenticText2SQLService:
         self.chat_sessions[session_id] = [*self._get_chat_history(session_id), dict(entry)][-KEPT:]
 
     def _resolve_query_with_history(self, user_query: str, chat_history: Sequence[Mapping[str, Any]]) -> str:
-        """The question as it stands alone, by ``config.session.resolve``; as it is where it is no follow-up.
+        """The question as it stands alone, by ``config.session.resolve``; as it is where it is no follow-up. What only
+        says another time is the previous question in that time, where the strategy made nothing of it.
 
         Raises UsageError where there is a history and no database or model.
         """
@@ -73,7 +75,11 @@ class AgenticText2SQLService:
         database, model = self._opened()
         question = Question(user_query, database.name, history=_turns(chat_history), split=USER)
         opened = Resources(episode_model(model, question, "reflect"), database)
-        return resolve(question, opened, self.config).resolved_query
+        resolution, period = resolve(question, opened, self.config), period_of(user_query)
+        if resolution.fallback and period and period.units:
+            last = question.history[-1]
+            return said_again(last.resolved_query or last.user_query, period)
+        return resolution.resolved_query
 
     def _summarize_results(self, execution_result: Mapping[str, Any] | None) -> str:
         return summarize_results(execution_result)

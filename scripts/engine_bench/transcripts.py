@@ -143,3 +143,8 @@ def record(model: Any, name: str, overrides: dict[str, Any], args: Any) -> Recor
     where.parent.mkdir(parents=True, exist_ok=True)
     where.write_text(json.dumps({"facts": facts, "episodes": [[asdict(c) for c in e] for e in episodes]}))
     return Recording(name, episodes, facts)
+
+
+def truncated(episodes: Sequence[Episode], steps: int) -> list[Episode]:
+    """The first ``steps`` calls of each episode."""
+    return [episode[:steps] for episode in episodes]

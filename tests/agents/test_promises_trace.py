@@ -86,7 +86,7 @@ def test_the_decision_log_says_of_every_step_what_came_of_it_and_why(shop: Path)
         entry(5, "repair_sql", "ok", "accept", sql=other),
         entry(6, "validate_sql", "ok", "accept", sql=other),
         entry(7, "validate_constraints", "ok", "accept", sql=other),
-        entry(8, "run_sql", "intent_mismatch:missing_agg:COUNT", "reject", row_count=3),
+        entry(8, "run_sql", "intent_mismatch:missing_agg:COUNT", "reject", row_count=1),
         entry(9, "repair_sql", "ok", "accept", sql=f"{RIGHT};"),
         entry(10, "validate_sql", "ok", "accept", sql=f"{RIGHT};"),
         entry(11, "validate_constraints", "ok", "accept", sql=f"{RIGHT};"),

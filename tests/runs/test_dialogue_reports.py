@@ -150,7 +150,13 @@ def test_a_run_of_other_questions_says_nothing_of_histories(tmp_path: Path) -> N
     script.write_text('{"replies": {"*": ["SELECT 1"]}}', encoding="utf-8")
     plan = Plan(controller="single_shot", split="quick", limit=2, model=f"scripted:{script}")
     start(plan, settings(), out=tmp_path / "run", progress=False)
-    assert set(read_manifest(tmp_path / "run")["plan"]) == set(vars(plan)) - {"history", "turns", "tools", "gates"}
+    assert set(read_manifest(tmp_path / "run")["plan"]) == set(vars(plan)) - {
+        "history",
+        "turns",
+        "tools",
+        "gates",
+        "corrections",
+    }
 
 
 def test_an_ablation_states_later_turns_and_the_share_of_the_room(tmp_path: Path) -> None:

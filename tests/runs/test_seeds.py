@@ -16,7 +16,6 @@ from nl2sql.errors import UsageError
 from nl2sql.eval.predictions import read_predictions
 from nl2sql.runs.export.contents import Contents
 from nl2sql.runs.export.inspect_log import write_inspect_log
-from nl2sql.runs.learning import failed_statements
 from nl2sql.runs.run import Run
 
 
@@ -38,8 +37,6 @@ def test_the_answers_and_traces_of_all_seeds_are_read(seeds: Path) -> None:
     parts = [Run.load(seeds / name) for name in ("seed-1", "seed-2")]
     assert run.predictions() == [row for part in parts for row in part.predictions()] != []
     assert run.traces(("flags",)) == [row for part in parts for row in part.traces(("flags",))] != []
-    learned = list(failed_statements(seeds))
-    assert learned == [found for part in parts for found in failed_statements(part.folder)] != []
 
 
 def test_predictions_are_those_of_one_seed(seeds: Path) -> None:
