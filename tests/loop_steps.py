@@ -20,9 +20,7 @@ RIGHT = "SELECT COUNT(*) FROM orders WHERE status = 'shipped'"
 OTHER = "SELECT COUNT(*) FROM orders WHERE status = 'shipped' AND total > 0"
 UNKNOWN_COLUMN = "SELECT COUNT(*) FROM orders WHERE state = 'shipped'"
 FAILS_IN_ITS_RUN = "SELECT COUNT(*) FROM orders WHERE status = 'shipped' AND abs(-9223372036854775808) > 0"
-NO_COUNT = (
-    "SELECT status FROM orders WHERE status = 'shipped' GROUP BY status HAVING COUNT(*) > 0"  # counts, gives none
-)
+NO_COUNT = "SELECT status FROM orders WHERE status = 'shipped' GROUP BY status HAVING COUNT(*) > 0"
 
 
 class Listening(ScriptedModel):

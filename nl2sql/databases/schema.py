@@ -44,9 +44,8 @@ class Column:
     type: str = ""  # as declared, upper case where case means nothing; "" when undeclared
     primary_key: bool = False
     not_null: bool = False
-    description: str = field(
-        default="", repr=False
-    )  # not in the hash of a file; what a benchmark's own files say of it
+    # what a benchmark's own files say of it; no part of a file's hash
+    description: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
