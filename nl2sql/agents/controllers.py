@@ -144,6 +144,27 @@ class Meter:
         with self._lock:
             self.usage = self.usage + usage
 
+    def without_adapter(self) -> Any:
+        """The model without its LoRA adapter, counted here as well; this one, where it cannot leave it out."""
+        leave_out = getattr(self._model, "without_adapter", None)
+        model = leave_out() if leave_out else self._model
+        return self if model is self._model else MeteredBy(self, model)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class MeteredBy:
+    """Another model of an episode, whose calls ``meter`` counts."""
+
+    def __init__(self, meter: Meter, model: Model) -> None:
+        self._meter, self._model, self.charge = meter, model, meter.charge
+
+    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
+        completions = self._model.generate(messages, **options)
+        self._meter.charge(sum((completion.usage for completion in completions), Usage()))
+        return completions
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 

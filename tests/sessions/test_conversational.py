@@ -124,6 +124,7 @@ def test_only_beside_a_previous_query_the_adapter_is_left_out(text: str, asks: s
     episode = run_episode(in_conversation, follow_up(text), lambda: resources, config)
     answers = {"plain": TOP, "adapted": other, "nobody": Q4}
     assert episode.sql.rstrip(";") == answers[asks].rstrip(";")
+    assert episode.usage.model_calls == (asks != "nobody"), "counted, whoever answers"
 
 
 def test_the_edited_query_is_the_answer_where_that_is_asked_for(sales):
