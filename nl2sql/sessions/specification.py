@@ -66,7 +66,7 @@ class AgenticText2SQLService:
 
     def _resolve_query_with_history(self, user_query: str, chat_history: Sequence[Mapping[str, Any]]) -> str:
         """The question as it stands alone, by ``config.session.resolve``; as it is where it is no follow-up. What only
-        says another time is the previous question in that time, where the strategy made nothing of it.
+        says another time is the previous question in that time, where the text of the model was refused.
 
         Raises UsageError where there is a history and no database or model.
         """
@@ -76,7 +76,8 @@ class AgenticText2SQLService:
         question = Question(user_query, database.name, history=_turns(chat_history), split=USER)
         opened = Resources(episode_model(model, question, "reflect"), database)
         resolution, period = resolve(question, opened, self.config), period_of(user_query)
-        if resolution.fallback and period and period.units:
+        lost = resolution.fallback and not resolution.fallback.startswith("model: ")
+        if lost and period and period.units:
             last = question.history[-1]
             return said_again(last.resolved_query or last.user_query, period)
         return resolution.resolved_query
