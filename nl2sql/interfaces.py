@@ -272,6 +272,13 @@ class Resources:
             counted(usage)
 
 
+def without_adapter(model: Model) -> Model:
+    """``model`` without its LoRA adapter, in the same process; itself, where it has none or cannot leave it out."""
+    leave_out = getattr(model, "without_adapter", None)
+    plain: Model = leave_out() if leave_out else model
+    return plain
+
+
 Controller: TypeAlias = "Callable[[Question, Resources, Config], Episode]"
 Questions: TypeAlias = Iterable[Question]
 

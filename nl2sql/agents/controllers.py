@@ -39,6 +39,7 @@ from nl2sql.interfaces import (
     Tool,
     Usage,
     no_sink,
+    without_adapter,
 )
 
 _HOMES = {
@@ -126,44 +127,28 @@ def check_model_abilities(model: Model, config: Config) -> None:
 
 
 class Meter:
-    """A model as one episode sees it: counts what is asked of it, whether or not the controller does."""
+    """A model as one episode sees it: counts what is asked of it, whether or not the controller does.
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._lock = threading.Lock()
-        self.usage = Usage()
+    charge: counts what the episode had this model, or another one, compute; by default into ``usage``.
+    """
+
+    def __init__(self, model: Model, charge: Callable[[Usage], None] | None = None) -> None:
+        self._model, self._lock, self.usage = model, threading.Lock(), Usage()
+        self.charge = charge or self._charge
 
     def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
         completions = self._model.generate(messages, **options)
-        with self._lock:
-            self.usage = sum((completion.usage for completion in completions), self.usage)
+        self.charge(sum((completion.usage for completion in completions), Usage()))
         return completions
 
-    def charge(self, usage: Usage) -> None:
-        """Count what the episode had another model compute."""
+    def _charge(self, usage: Usage) -> None:
         with self._lock:
             self.usage = self.usage + usage
 
-    def without_adapter(self) -> Any:
-        """The model without its LoRA adapter, counted here as well; this one, where it cannot leave it out."""
-        leave_out = getattr(self._model, "without_adapter", None)
-        model = leave_out() if leave_out else self._model
-        return self if model is self._model else MeteredBy(self, model)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-
-class MeteredBy:
-    """Another model of an episode, whose calls ``meter`` counts."""
-
-    def __init__(self, meter: Meter, model: Model) -> None:
-        self._meter, self._model, self.charge = meter, model, meter.charge
-
-    def generate(self, messages: Sequence[Message], **options: Any) -> list[Completion]:
-        completions = self._model.generate(messages, **options)
-        self._meter.charge(sum((completion.usage for completion in completions), Usage()))
-        return completions
+    def without_adapter(self) -> Meter:
+        """The same without the model's LoRA adapter, counted by this one; itself, where it cannot be left out."""
+        plain = without_adapter(self._model)
+        return self if plain is self._model else Meter(plain, self.charge)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

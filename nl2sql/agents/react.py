@@ -179,9 +179,6 @@ OVERRIDES = (  # in their order of precedence (2.3): the first that is due decid
 )
 
 
-CHECK_ACTIONS = ("validate_sql", "validate_constraints", "run_sql")  # of a query; without one none of them is due
-
-
 def pending_override(state: State, requested: str) -> tuple[str, str] | None:
     """The forced ``(action, reason)``, or None."""
     for forced in OVERRIDES:
@@ -189,7 +186,7 @@ def pending_override(state: State, requested: str) -> tuple[str, str] | None:
         if reason is not None:
             return None if requested in forced.spared else (forced.action, reason)
     last, due, config = state.decision_log[-1:], next_action(state), state.task.config.react
-    if config.forced_checks and due in CHECK_ACTIONS and last and last[0]["status"] != "reject":  # react_plus
+    if config.forced_checks and due in repairing.CHECKS and last and last[0]["status"] != "reject":  # react_plus
         return None if requested == due else (due, f"next_check:{due}")
     if config.forced_next and last and last[0]["status"] == "blocked":  # react_verified
         return None if due in (requested, last[0]["decision"]) else (due, f"blocked_before:{last[0]['decision']}")

@@ -29,7 +29,7 @@ from typing import Any
 
 from nl2sql.databases.sqlite.own_file import write_ahead
 from nl2sql.errors import Cancelled
-from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, ToolDefinition, Usage
+from nl2sql.interfaces import Completion, Grammar, Message, Model, Sampling, ToolDefinition, Usage, without_adapter
 from nl2sql.machine import cache_dir, masked
 from nl2sql.models.calls import check_call
 
@@ -125,13 +125,12 @@ class CachedModel:
 
     def without_adapter(self) -> CachedModel:
         """The model without its LoRA adapter, with the same cache; itself, where it cannot leave it out."""
-        leave_out = getattr(self._model, "without_adapter", None)
-        model: Any = leave_out() if leave_out else self._model
+        model: Any = without_adapter(self._model)
         if model is self._model:
             return self
         plain = copy.copy(self)
         plain._model, plain.name = model, model.name
-        plain._identity = model.cache_identity() | _libraries()
+        plain._identity = self._identity | model.cache_identity()
         return plain
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any
 
 from nl2sql.config import Config
-from nl2sql.interfaces import Completion, Message, Model
+from nl2sql.interfaces import Completion, Message, Model, without_adapter
 
 RECENT_S = 60.0  # of which speed is taken
 DRAWN_EVERY_S = 0.1
@@ -117,6 +117,11 @@ class WatchedModel:
         completions = self._model.generate(messages, **options)
         self._tell(completions)
         return completions
+
+    def without_adapter(self) -> WatchedModel:
+        """The same without the model's LoRA adapter; itself, where it cannot be left out."""
+        plain = without_adapter(self._model)
+        return self if plain is self._model else WatchedModel(plain, self._tell)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

@@ -22,7 +22,7 @@ from nl2sql.agents.record import Episode
 from nl2sql.agents.task import State, guard
 from nl2sql.config import Config
 from nl2sql.databases.validation import validate_sql
-from nl2sql.interfaces import Controller, Question, Resources
+from nl2sql.interfaces import Controller, Question, Resources, without_adapter
 from nl2sql.sessions.detection import cue_words, names_nothing
 from nl2sql.sessions.resolution import Resolution, resolve
 from nl2sql.sql.words import words
@@ -50,11 +50,9 @@ def conversational(controller: Controller) -> Controller:
 def _without_adapter(resolution: Resolution, resources: Resources, config: Config) -> tuple[Resources, Config]:
     """Beside a previous query a model answers without its adapter, and in its own style: the adapters know questions
     that stand alone (docs/sessions.md). Where the model cannot leave it out, nothing changes."""
-    model = resources.model
-    leave_out = getattr(model, "without_adapter", None)
     beside = resolution.question.previous_sql and not resolution.edited_sql
-    plain = leave_out() if leave_out and beside else model
-    if plain is model:
+    plain = without_adapter(resources.model) if beside else resources.model
+    if plain is resources.model:
         return resources, config
     style = {"constrain": "none"} if config.constrain in ("auto", "plain") else {}
     return replace(resources, model=plain), config.model_copy(update=style)

@@ -5,10 +5,12 @@
 'How many customers are there in Germany? What about Norway?'
 
 - ``beside``: a follow-up of a few words edits the previous SQL (``edits``); any other question goes to the controller
-  as it is, beside that SQL, and the model decides whether it follows on. - ``edit``: the same, but rules decide
-  (``detection``), for a model that cannot. - ``auto``: ``edit`` for such a model, ``beside`` for all others.
-- ``rewrite``: the model writes the question whole, by the specification's prompt. - ``concat``: behind the earlier
-  questions. - ``none``: as asked. - ``oracle``: the benchmark's own text (``meta["standalone"]``).
+  as it is, beside that SQL, and the model decides whether it follows on.
+- ``edit``: the same, but rules decide (``detection``), for a model that cannot.
+- ``auto``: ``edit`` for such a model and for one with an adapter, ``beside`` for all others.
+- ``rewrite``: the model writes the question whole, by the specification's prompt.
+- ``concat``: behind the earlier questions. - ``none``: as asked.
+- ``oracle``: the benchmark's own text (``meta["standalone"]``).
 
 A follow-up that says another time and nothing else ("What about Q4?") is answered by the previous SQL in that time
 (``periods``), without a call, by the first four.
