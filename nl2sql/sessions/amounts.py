@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from nl2sql.sessions.forms import TO_TEN
 from nl2sql.sessions.naming import edit_words
+from nl2sql.sessions.periods import MONTHS
 
 _NUMBER = re.compile(r"(?<![\w.:/-])(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(?!(?!k\b)[\w:/]|[-.]\d)")
 _WORD_NUMBER = re.compile(  # "at least one order" is about orders
@@ -55,13 +56,13 @@ def comparisons_of(text: str, taken: Sequence[tuple[int, int]]) -> list[Comparis
     if between:
         low, high = (between[name].replace(",", "").rstrip(".") for name in ("low", "high"))
         found.append(Comparison("between", low, *between.span(), _kind_of(low), high=high))
-    months = "|".join(edit_words()["months"])
+    months = "|".join(MONTHS)
     for match in re.finditer(
         rf"\b(?:between|from) (?P<a>{months})(?: (?P<year>\d{{4}}))? (?:and|to|until|till|through) "
         rf"(?P<b>{months}) (?P<end>\d{{4}})\b",
         text,
     ):
-        low, high = (edit_words()["months"].index(match[name]) + 1 for name in ("a", "b"))
+        low, high = (MONTHS.index(match[name]) + 1 for name in ("a", "b"))
         first, end = int(match["year"] or match["end"]), int(match["end"])
         last = f"{end}-{high:02}-{calendar.monthrange(end, high)[1]}"
         found.append(Comparison("between", f"{first}-{low:02}-01", *match.span(), "day", high=last))
@@ -76,7 +77,7 @@ def comparisons_of(text: str, taken: Sequence[tuple[int, int]]) -> list[Comparis
             )
         ):
             continue
-        number = edit_words()["months"].index(match["month"]) + 1
+        number = MONTHS.index(match["month"]) + 1
         if day := match["first"] or match["last"]:
             iso = f"{match['year']}-{number:02}-{int(day):02}" if match["year"] else ""
             found.append(Comparison(_operator(text, *match.span()), iso, *match.span(), "day", number))

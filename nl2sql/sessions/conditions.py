@@ -21,6 +21,7 @@ from nl2sql.sessions.comparing import Comparisons
 from nl2sql.sessions.detection import cue_words
 from nl2sql.sessions.flags import yes_and_no
 from nl2sql.sessions.naming import Named, edit_words, named_group
+from nl2sql.sessions.periods import MONTHS
 from nl2sql.sessions.reading import adjectives, are_left_out
 from nl2sql.sessions.statement import identifier
 from nl2sql.sessions.tables import label_column
@@ -138,9 +139,7 @@ class Conditions(Comparisons):
         """Is it no word that asks (an adjective, a month), and no part of "by X" or of a column's name there?"""
         text = self.question[match.start : match.end].lower()
         shouted = self.question[match.start : match.end].isupper() and not self.question.isupper()  # "the US"
-        if not shouted and all(
-            word in adjectives() or word in edit_words()["months"] or word in STOP_WORDS for word in words(text)
-        ):
+        if not shouted and all(word in adjectives() or word in MONTHS or word in STOP_WORDS for word in words(text)):
             return False
         said = [c for c in self.reading.comparisons if c.start <= match.start and match.end <= c.end]
         if any(c.kind == "day" or c.operator not in ("", "=") for c in said):
@@ -185,4 +184,4 @@ def known_words() -> frozenset[str]:
     orders = (word for name in ("ascending", "descending") for word in edits[name])
     others = ("too", "only", "please", "thanks", "again", "instead", "both", "together", "combined", "separately")
     words_of_people = (word for cells in edits["sexes"].values() for word in cells)
-    return frozenset([*STOP_WORDS, *listed, *orders, *others, *edits["months"], *adjectives(), *words_of_people])
+    return frozenset([*STOP_WORDS, *listed, *orders, *others, *MONTHS, *adjectives(), *words_of_people])

@@ -32,29 +32,10 @@ from nl2sql.interfaces import Database
 from nl2sql.sql.parse import parse_bounded
 
 DIALECTS = ("sqlite", "duckdb", "postgres")
-MONTHS = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-]
-WEEKDAYS = [
-    "sunday",
-    "monday",
-    "tuesday",
-    "wednesday",
-    "thursday",
-    "friday",
-    "saturday",
-]  # as strftime and EXTRACT count them
+MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+          "december")  # fmt: skip
+# as strftime and EXTRACT count them
+WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 ORDINALS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "last": 4}
 ALL_MONTHS, ALL_WEEKDAYS = tuple(range(1, 13)), tuple(range(7))
 _MONTH_NAMES = "|".join(name if len(name) < 5 else f"{name[:3]}(?:{name[3:]})?" for name in MONTHS)
