@@ -94,15 +94,15 @@ def play(server: Server, controller: str, **taskset: Any) -> Any:
     return episode.traces[0]
 
 
-@pytest.mark.parametrize("controller", ["single_shot", "react_plus"])
-def test_a_right_answer_earns_each_part_through_the_library(server: Server, controller: str) -> None:
+@pytest.mark.parametrize(("controller", "turns"), [("single_shot", 1), ("react_plus", 2)])
+def test_a_right_answer_earns_each_part_through_the_library(server: Server, controller: str, turns: int) -> None:
     trace = play(server, controller)
     assert trace.ok, trace.errors
     scores = {name: reward.score for name, reward in trace.rewards.items()}
     assert {**scores, "cost": 0} == {"ex": 1, "ts": 1, "format": 1, "cost": 0}
     assert trace.rewards["ts"].weight == 0.7 and trace.rewards["cost"].score < 0
     assert trace.reward == pytest.approx(trace.info["nl2sql_reward"]["total"])
-    assert trace.num_turns == len(server.asked) == (1 if controller == "single_shot" else 5)
+    assert trace.num_turns == len(server.asked) == turns
 
 
 def test_a_number_written_into_the_query_is_seen_as_lucky(server: Server) -> None:
