@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql.agents.voting import agreement
 from nl2sql.config import CandidatesConfig, ScoreWeights
 from nl2sql.interfaces import Completion, RunResult
+
+if TYPE_CHECKING:
+    from nl2sql.agents.checks.suspicions import Suspicion
 
 PARTS = tuple(ScoreWeights.model_fields)
 _LEAST = 1e-300  # a probability whose logarithm can be taken, for those that are not known
@@ -21,21 +24,24 @@ _LEAST = 1e-300  # a probability whose logarithm can be taken, for those that ar
 
 @dataclass
 class Candidate:
-    """One distinct query, or (``sql`` empty) all that the guardrails refused.
+    """One distinct query of an episode, or (``sql`` empty) all that the guardrails refused.
 
-    steps: where it was written. parts: each from 0 to 1, None where it is not known; ``vote`` is set by ``rank``.
-    refusal: why it failed, or the first gate's reason against one that runs. question: log-probability of the question
-    after this query, where the question model was asked. suspected: the checks that find it suspicious, where
-    ``suspicion_weight`` or ``choose: verify`` asks for them. logprob: of the likeliest writing, where it is known.
-    sure: the verifier's P(right), None where it was not asked.
+    raw_sql: the text behind it, its prefill included. steps: where it was written, as far as it is a candidate.
+    result: of its execution, once it was executed. parts: each from 0 to 1, None where it is not known; ``vote`` is set
+    by ``rank``. refusal: why it failed, or the first gate's reason against one that runs. question: log-probability of
+    the question after this query, where the question model was asked. warnings: what is suspicious about it, None where
+    nobody looked; suspected: the checks that say so, where they count in the choice. logprob: of the likeliest writing,
+    where it is known. sure: the verifier's P(right), None where it was not asked.
     """
 
     sql: str
-    raw_sql: str
-    origin: str  # of its first writing: greedy, sampled, constrained, repaired
-    key: str
-    steps: list[int]
+    raw_sql: str = ""
+    origin: str = ""  # of its first writing: greedy, sampled, constrained, repaired
+    key: str = ""
+    steps: list[int] = field(default_factory=list)
     refusal: str | None = None
+    result: RunResult | None = None
+    warnings: list[Suspicion] | None = None
     parts: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     score: float = 0.0
     question: float | None = None

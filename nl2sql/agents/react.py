@@ -289,7 +289,8 @@ def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[
     """
     sql, reason = guard(state.task, str(raw_sql), enabled=state.task.config.react.guardrails)
     if reason is None:
-        state.last_sql, state.task.raw_sql[sql] = sql, str(raw_sql)
+        state.last_sql = sql
+        state.task.candidate(sql).raw_sql = str(raw_sql)
         state.last_valid = state.last_constraints_ok = None
         state.pending_repair_error = state.pending_force_generate = state.last_error = None
         state.clean_reject_retries = 0
@@ -419,10 +420,12 @@ def fall_back(state: State) -> str:
         state.last_sql = best
         return "best_so_far"
 
+    raws = [""]
+
     def generate(_: str, schema_summary: str) -> str:
         messages = prompts.generate_messages(task.nlq, schema_summary, None, **task.prompt_options())
-        task.vanilla_raw = task.write_sql(messages, task.config.react.max_new_tokens)[0]
-        return task.vanilla_raw
+        raws.extend(task.write_sql(messages, task.config.react.max_new_tokens))
+        return raws[-1]
 
     if task.schema_summary and task.config.react.vanilla:
         if task.config.react.guardrails:
@@ -432,7 +435,8 @@ def fall_back(state: State) -> str:
         else:
             vanilla = generate(task.nlq, task.schema_summary).strip()
         if vanilla:
-            state.last_sql, task.raw_sql[vanilla] = vanilla, task.vanilla_raw
+            state.last_sql = vanilla
+            task.candidate(vanilla).raw_sql = raws[-1]
             return "vanilla"
     return "last_sql" if state.last_sql else "empty"
 
@@ -450,12 +454,13 @@ def close_episode(state: State, finish: str, error: str | None) -> Episode:
         repairing.remember(state)
     ran = state.last_run if finish == "finish" and state.last_run else {}
     sql = str(ran.get("sql") or state.last_sql or "")
-    if sql in task.sure:
-        task.flags["confidence"] = round(task.sure[sql], 3)
+    answer = task.candidate(sql)
+    if answer.sure is not None:
+        task.flags["confidence"] = round(answer.sure, 3)
     return task.episode(
         "react",
         sql,
-        raw_sql=task.raw_sql.get(sql, ""),
+        raw_sql=answer.raw_sql,
         finish=finish,
         error=error,
         steps=len({record["step"] for record in state.trace}),

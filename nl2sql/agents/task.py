@@ -23,6 +23,7 @@ from nl2sql.agents.context import grounding, linking
 from nl2sql.agents.failures import blaming_model, cut_rows, run_bounded
 from nl2sql.agents.grammars import select
 from nl2sql.agents.grammars.plain_select import MOST_TABLES, plain_grammar
+from nl2sql.agents.ranking import Candidate
 from nl2sql.agents.record import Episode, call_record, repair_counts, summarize_trace
 from nl2sql.config import Config
 from nl2sql.databases import schema
@@ -34,11 +35,20 @@ from nl2sql.sql.bounds import bounded
 if TYPE_CHECKING:
     from nl2sql.agents.checks.suspicions import Suspicion
 
-Answer = tuple[str, Completion]  # raw SQL, and the completion that it is in
 LINK_MAX_TABLES = 6  # the specification's number
 THINKING_CHARS = 20_000  # of a call's thoughts that its record keeps
 BEGAN_CHARS = 500  # shown of a text past the limits
 SQL_STOPS = (";\n", "\nQuestion:", "\nObservation:")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """SQL as a model wrote it: the raw text, the prefill that it begins with ("" where the model wrote that itself,
+    too), and the completion behind both."""
+
+    raw_sql: str
+    prefill: str
+    completion: Completion
 
 
 @dataclass
@@ -61,18 +71,11 @@ class Task:
     began: float = field(default_factory=time.perf_counter)
     flags: dict[str, Any] = field(default_factory=dict)
     rejected: list[dict[str, Any]] = field(default_factory=list)  # candidates that a gate or guardrail refused
-    raw_sql: dict[str, str] = field(default_factory=dict)  # accepted SQL -> the text behind it, its prefill included
-    opened_with: dict[str, str] = field(default_factory=dict)  # such a text -> the prefill that it begins with
+    drafts: dict[str, Draft] = field(default_factory=dict)  # by raw text
+    candidates: dict[str, Candidate] = field(default_factory=dict)  # by SQL: all that is known of a query
     best_sql: str | None = None  # the last SQL that ran and passed the intent check
-    vanilla_raw: str = ""
     bootstrap_lines: int = 0  # history lines before step 0, which are never elided
-    results: dict[str, RunResult] = field(default_factory=dict)
     suspected: set[str] = field(default_factory=set)  # suspicions that have forced a repair
-    likely: dict[str, float | None] = field(default_factory=dict)  # a raw SQL text -> its log-probability, where known
-    written: dict[str, float | None] = field(default_factory=dict)  # SQL known to ``verifying`` -> the same
-    writings: dict[str, int] = field(default_factory=dict)  # such SQL -> how often it was written
-    sure: dict[str, float] = field(default_factory=dict)  # such SQL that ran -> how likely it is right
-    noted: dict[str, list[Suspicion]] = field(default_factory=dict)  # SQL that ran -> what is suspicious about it
 
     def count(self, flag: str, by: int = 1) -> None:
         self.flags[flag] = self.flags.get(flag, 0) + by
@@ -81,10 +84,14 @@ class Task:
         """The result of executing ``sql``, once per episode."""
         if not sql:
             return RunResult(False, error="no SQL", error_kind="empty")
-        if sql not in self.results:
-            limits = self.config.execution
-            self.results[sql] = run_bounded(self.resources.database, sql, limits)
-        return self.results[sql]
+        known = self.candidate(sql)
+        if known.result is None:
+            known.result = run_bounded(self.resources.database, sql, self.config.execution)
+        return known.result
+
+    def candidate(self, sql: str) -> Candidate:
+        """What is known of a query in this episode."""
+        return self.candidates.setdefault(sql, Candidate(sql))
 
     @property
     def tables_kept(self) -> int:
@@ -113,9 +120,9 @@ class Task:
 
     def write_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[str]:
         """Raw SQL texts for an SQL prompt: the open turn's prefill and what the model made of it."""
-        return [raw for raw, _ in self.complete_sql(messages, max_new_tokens, **options)]
+        return [draft.raw_sql for draft in self.complete_sql(messages, max_new_tokens, **options)]
 
-    def complete_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[Answer]:
+    def complete_sql(self, messages: Sequence[Message], max_new_tokens: int, **options: Any) -> list[Draft]:
         """The same with the completions behind them; options as for ``begin_sql``."""
         return self.begin_sql(messages, max_new_tokens, **options)()
 
@@ -127,7 +134,7 @@ class Task:
         constrained: bool = False,
         prefill: str | None = None,
         **options: Any,
-    ) -> Callable[[], list[Answer]]:
+    ) -> Callable[[], list[Draft]]:
         """The same as a ``call``. constrained: under the schema's grammar in any case.
 
         prefill: the beginning of the answer, in place of the prompts' own. Raises UsageError where the database takes
@@ -144,15 +151,15 @@ class Task:
             options["grammar"] = select.select_grammar(self.schema, prefill)
         call = self.call(messages, "sql", prefill=prefill, stop=SQL_STOPS, max_new_tokens=max_new_tokens, **options)
 
-        def ended() -> list[tuple[str, Completion]]:
+        def ended() -> list[Draft]:
             completions = call()
             if thoughts := sum(bool(c.thinking) and not c.text.strip() for c in completions):
                 self.count("only_thoughts", thoughts)
             dialect = self.schema.dialect
-            joined = [behind_prefill(prefill, completion.text, dialect) for completion in completions]
-            self.likely |= {raw: completion.logprob for raw, completion in zip(joined, completions, strict=True)}
-            self.opened_with |= {raw: prefill for raw, c in zip(joined, completions, strict=True) if raw != c.text}
-            return list(zip(joined, completions, strict=True))
+            joined = [(behind_prefill(prefill, completion.text, dialect), completion) for completion in completions]
+            drafts = [Draft(raw, prefill if raw != completion.text else "", completion) for raw, completion in joined]
+            self.drafts |= {draft.raw_sql: draft for draft in drafts}
+            return drafts
 
         return ended
 
@@ -164,7 +171,11 @@ class Task:
 
     def own_text(self, raw_sql: str) -> str:
         """The part of a raw SQL text that the model wrote: without the prefill that opened its turn."""
-        return raw_sql[len(self.opened_with.get(raw_sql, "")) :]
+        return raw_sql[len(self.prefill_of(raw_sql)) :]
+
+    def prefill_of(self, raw_sql: str) -> str:
+        """The prefill that a raw SQL text begins with; "" where no model wrote it."""
+        return self.drafts[raw_sql].prefill if raw_sql in self.drafts else ""
 
     def sampling(self) -> Sampling | None:
         """The loop's sampling; None (greedy) unless ``do_sample``."""
@@ -259,10 +270,11 @@ class Task:
     def _suspicions(self, sql: str) -> list[Suspicion]:
         from nl2sql.agents.checks.suspicions import suspicions
 
-        if sql not in self.noted:
+        known = self.candidate(sql)
+        if known.warnings is None:
             result, database = self.result_of(sql), self.resources.database
-            self.noted[sql] = suspicions(self.question.text, sql, database, result, self.config.suspicions)
-        return self.noted[sql]
+            known.warnings = suspicions(self.question.text, sql, database, result, self.config.suspicions)
+        return known.warnings
 
     def probability_right(self, sql: str, likely: float | None, read_back: float | None) -> float:
         """The verifier's P(right), from 0 to 1, of a query that ran; the gates' switches do not count.
@@ -319,7 +331,7 @@ class Task:
             controller=controller,
             sql=sql,
             raw_sql=self.own_text(raw_sql),
-            prefill=self.opened_with.get(raw_sql, ""),
+            prefill=self.prefill_of(raw_sql),
             columns=result.columns,
             rows=result.rows,
             error=error,

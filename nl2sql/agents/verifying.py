@@ -14,11 +14,11 @@ import math
 from collections.abc import Sequence
 
 from nl2sql.agents.opening import other_orders
-from nl2sql.agents.ranking import Candidate, rank
+from nl2sql.agents.ranking import rank
 from nl2sql.agents.repairing import refused_candidates
-from nl2sql.agents.task import State, Task, guard
+from nl2sql.agents.task import Draft, State, Task, guard
 from nl2sql.agents.voting import same_rows, tells
-from nl2sql.interfaces import Completion, Sampling
+from nl2sql.interfaces import Sampling
 
 
 def unlikely(state: State) -> str:
@@ -41,7 +41,7 @@ def _verifier_doubts(task: Task, sql: str) -> str:
 
 def _model_doubts(task: Task, sql: str) -> str:
     """Whether the model itself held the query for unlikely when it wrote it, or what it gives is suspicious."""
-    logprob, least = task.written[sql], task.config.react.sure
+    logprob, least = task.candidate(sql).logprob, task.config.react.sure
     if logprob is not None and math.exp(logprob) < least:
         return f"P(query)={math.exp(logprob):.2f} is below {least:g}"
     return ", ".join(task.suspected_by(sql))
@@ -61,37 +61,39 @@ def another(state: State) -> str:
     views = task.flags.get("repair_views", 0)
     if views < react.repair_views:
         task.count("repair_views")
-        for raw, completion in _written(state, views):
-            _note(task, raw, completion)
+        for draft in _written(state, views):
+            _note(state, draft)
     tried = {sql for sql, _ in refused_candidates(state.trace)} | {state.last_sql or ""}
-    new = [sql for sql in task.written if sql not in tried]
-    runs = [sql for sql in task.written if task.result_of(sql).success]
+    written = _noted(task)
+    new = [sql for sql in written if sql not in tried]
+    runs = [sql for sql in written if task.result_of(sql).success]
     if not runs:
-        return task.raw_sql[new[0]] if new else ""
+        return task.candidate(new[0]).raw_sql if new else ""
     queries = list(tried | set(new))
     rows = dict(zip(queries, same_rows([task.result_of(sql) for sql in queries]), strict=True))
     known = {rows[sql] for sql in tried}
     other = [sql for sql in new if sql in runs and rows[sql] not in known]
     last = views + 1 >= react.repair_views
-    return task.raw_sql[_likeliest(task, runs if last or not other else other)]
+    return task.candidate(_likeliest(task, runs if last or not other else other)).raw_sql
 
 
 def best_written(task: Task) -> str | None:
     """The likeliest right of all queries that were written and run; None where none runs."""
-    runs = [sql for sql in task.written if task.result_of(sql).success]
+    runs = [sql for sql in _noted(task) if task.result_of(sql).success]
     return _likeliest(task, runs) if runs else None
 
 
 def how_sure(task: Task, queries: Sequence[str]) -> list[float]:
     """P(right) of each query that ran, from 0 to 1; each is asked about once. Raises EpisodeFailed."""
-    new = [sql for sql in dict.fromkeys(queries) if sql not in task.sure]
+    new = [sql for sql in dict.fromkeys(queries) if task.candidate(sql).sure is None]
     if new:
         for sql, read_back in zip(new, task.read_back(new), strict=True):
-            task.sure[sql] = task.probability_right(sql, task.written.get(sql), read_back)
-    return [task.sure[sql] for sql in queries]
+            known = task.candidate(sql)
+            known.sure = task.probability_right(sql, known.logprob, read_back)
+    return [task.candidate(sql).sure or 0.0 for sql in queries]
 
 
-def _written(state: State, views: int) -> list[tuple[str, Completion]]:
+def _written(state: State, views: int) -> list[Draft]:
     """The queries of one more view: its greedy answer and sampled ones; sampled ones where there is no other order."""
     task, config = state.task, state.task.config
     samples, limit = config.react.repair_samples or 1, config.react.max_new_tokens
@@ -104,19 +106,31 @@ def _written(state: State, views: int) -> list[tuple[str, Completion]]:
     return written
 
 
+def _noted(task: Task) -> list[str]:
+    """The queries that a choice is made among, in the order of writing."""
+    return [known.sql for known in task.candidates.values() if known.steps]
+
+
 def _note_current(state: State) -> None:
-    task, sql = state.task, state.last_sql
-    if sql:
-        task.written.setdefault(sql, task.likely.get(task.raw_sql.get(sql, "")))
+    current = state.task.candidate(state.last_sql or "")
+    if current.sql and not current.steps:
+        current.steps.append(_step(state))
+        if draft := state.task.drafts.get(current.raw_sql):
+            current.logprob = draft.completion.logprob
 
 
-def _note(task: Task, raw: str, completion: Completion) -> None:
-    sql, reason = guard(task, raw, enabled=task.config.react.guardrails)
+def _note(state: State, draft: Draft) -> None:
+    """A draft that the guardrails accept is a candidate; of several writings the likeliest is kept."""
+    sql, reason = guard(state.task, draft.raw_sql, enabled=state.task.config.react.guardrails)
     if reason is None:
-        task.writings[sql] = task.writings.get(sql, 1 if sql in task.written else 0) + 1
-    if reason is None and (sql not in task.written or _known(completion.logprob) > _known(task.written[sql])):
-        task.written[sql], task.raw_sql[sql] = completion.logprob, raw
-        task.sure.pop(sql, None)
+        known, logprob = state.task.candidate(sql), draft.completion.logprob
+        if not known.steps or _known(logprob) > _known(known.logprob):
+            known.raw_sql, known.logprob, known.sure = draft.raw_sql, logprob, None
+        known.steps.append(_step(state))
+
+
+def _step(state: State) -> int:
+    return int(state.trace[-1]["step"]) if state.trace else 0
 
 
 def _known(logprob: float | None) -> float:
@@ -133,11 +147,9 @@ def _likeliest(task: Task, queries: Sequence[str]) -> str:
 def _ranked(task: Task, queries: Sequence[str]) -> str:
     """The best of ``queries`` by the candidates' own rule: likelihood, votes and suspicions."""
     results = [task.result_of(sql) for sql in queries]
-    entries = []
-    for sql, result in zip(queries, results, strict=True):
-        logprob = task.written.get(sql)
-        one = Candidate(sql, "", "", sql, [0] * task.writings.get(sql, 1), suspected=task.suspected_by(sql))
-        likely = None if logprob is None else math.exp(logprob)
+    entries = [task.candidate(sql) for sql in queries]
+    for one, result in zip(entries, results, strict=True):
+        one.suspected = task.suspected_by(one.sql)
+        likely = None if one.logprob is None else math.exp(one.logprob)
         one.parts |= {"executes": float(result.success), "rows": float(tells(result)), "probability": likely}
-        entries.append(one)
     return rank(entries, results, task.config.candidates)[0].sql

@@ -16,6 +16,7 @@ from nl2sql.agents.controllers import get_controller, run_episode, with_preset
 from nl2sql.agents.opening import open_task
 from nl2sql.agents.record import Episode
 from nl2sql.agents.resources import members
+from nl2sql.agents.task import State
 from nl2sql.config import build_config
 from nl2sql.databases.sqlite.database import SqliteDatabase
 from nl2sql.errors import ModelError
@@ -136,9 +137,9 @@ def test_a_query_counts_as_likely_as_its_likeliest_writing(
 ) -> None:
     config = build_config({"constrain": "none"})
     task = open_task(Question(ASKED), Resources(Likely([RIGHT, RIGHT], {0: first, 1: again}), database), config)
-    for raw, completion in task.complete_sql([], 64, n=2):
-        verifying._note(task, raw, completion)
-    assert task.written == {RIGHT: kept}
+    for draft in task.complete_sql([], 64, n=2):
+        verifying._note(State(task), draft)
+    assert [(known.sql, known.logprob, len(known.steps)) for known in task.candidates.values()] == [(RIGHT, kept, 2)]
 
 
 def test_other_weights_are_another_run() -> None:

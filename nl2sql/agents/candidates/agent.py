@@ -27,7 +27,7 @@ from nl2sql.agents.failures import EpisodeFailed
 from nl2sql.agents.opening import link, open_task, other_orders
 from nl2sql.agents.ranking import Candidate, probability, rank
 from nl2sql.agents.record import Episode, summarize_trace
-from nl2sql.agents.task import State, guard
+from nl2sql.agents.task import Draft, State, guard
 from nl2sql.agents.voting import agreement, as_samples, same_rows, tells
 from nl2sql.config import CandidatesConfig, Config
 from nl2sql.interfaces import (
@@ -101,8 +101,8 @@ class Search:
         state.constraints = dispatch(state, "extract_constraints", {})
         self.note("extract_constraints", state.constraints, step=0)
         self.messages = task.sql_messages(state.constraints)
-        for origin, raw_sql, completion in self.written():
-            self.take("generate_sql", origin, raw_sql, completion)
+        for origin, draft in self.written():
+            self.take("generate_sql", origin, draft.raw_sql, draft.completion)
         self.read_back()
 
     def read_back(self) -> None:
@@ -118,8 +118,8 @@ class Search:
             if choose == "verify" and candidate.runs:
                 candidate.sure = task.probability_right(candidate.sql, candidate.logprob, question)
 
-    def written(self) -> Iterator[tuple[str, str, Completion]]:
-        """(origin, raw SQL, completion): of each view the greedy answer and sampled ones; last one under a grammar."""
+    def written(self) -> Iterator[tuple[str, Draft]]:
+        """(origin, draft): of each view the greedy answer and sampled ones; last one under a grammar."""
         settings, task = self.settings, self.state.task
         grammars = not task.config.constrains_sql and task.resources.database.dialect == "sqlite"
         constrained = int(settings.constrained and grammars and settings.n > settings.greedy)
@@ -139,20 +139,20 @@ class Search:
             sampled = partial(task.begin_sql, messages, limit, sampling=sampling, n=share - greedy)
             ahead = sampled(before=1) if greedy and share > greedy and self.hurries() else None
             if greedy:
-                yield from (("greedy", *answer) for answer in task.complete_sql(messages, limit, n=1))
+                yield from (("greedy", draft) for draft in task.complete_sql(messages, limit, n=1))
                 if not view and self.first_is_enough():
                     return
             if share > greedy:
-                yield from (("sampled", *answer) for answer in (ahead or sampled())())
+                yield from (("sampled", draft) for draft in (ahead or sampled())())
         if constrained:
             try:
-                answer = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
+                draft = task.complete_sql(self.messages, limit, constrained=True, n=1)[0]
             except EpisodeFailed as failure:  # most servers take no such grammar; the others are candidates enough
                 if not self.candidates:
                     raise
                 task.flags["unconstrained"] = str(failure)
             else:
-                yield ("constrained", *answer)
+                yield ("constrained", draft)
 
     def first_is_enough(self) -> bool:
         """Whether the greedy answer is asked for alone, and stands alone: it runs, gives rows, is ``sure``, and nothing
@@ -226,7 +226,7 @@ class Search:
         made = Candidate(sql, raw_sql, origin, key, [self.step], reason, logprob=logprob)
         self.candidates.append(made)  # before a check that may fail, so that the query is not lost
         if sql:
-            task.raw_sql[sql] = raw_sql
+            task.candidates[sql] = made
             self.examine(made, likely)
 
     def examine(self, candidate: Candidate, likely: float | None) -> None:
@@ -305,7 +305,7 @@ class Search:
         """The Episode of the best candidate."""
         state, task = self.state, self.state.task
         ranking = self.ranking()
-        best = ranking[0] if ranking else Candidate("", "", "", "", [])
+        best = ranking[0] if ranking else Candidate("")
         sure, why_none = None, f"model: {best.refusal}"
         if ranking:
             recorded = [candidate.to_dict() for candidate in ranking]

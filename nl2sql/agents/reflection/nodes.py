@@ -81,8 +81,8 @@ def execute_sql(state: ReflectState, work: State) -> Update:
         return {"execution_result": {"success": False, "error": error, "error_kind": kind, "sql": sql}}
     structure = use(work, "validate_constraints")
     ran = dict(use(work, "run_sql"))
-    if sql in work.task.results:
-        ran["seconds"] = round(work.task.results[sql].seconds, 3)
+    if result := work.task.candidate(sql).result:
+        ran["seconds"] = round(result.seconds, 3)
     return {"structure": dict(structure), "execution_result": ran}
 
 
