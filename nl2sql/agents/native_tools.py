@@ -22,7 +22,8 @@ from nl2sql.agents.agent_tools import action_space
 from nl2sql.agents.grammars import select
 from nl2sql.agents.prompt_texts import HINT
 from nl2sql.agents.task import State, Task
-from nl2sql.agents.turns import Form, Prompt, parse_action
+from nl2sql.agents.turns import TEXT, Form, Prompt, parse_action
+from nl2sql.config import Config
 from nl2sql.interfaces import ToolDefinition
 from nl2sql.sql.bounds import decode_json, load_json, past_limits
 
@@ -144,3 +145,8 @@ NATIVE = Form(
     end=CLOSING,
     ended=lambda reply, stopped: reply,  # one call at a time
 )
+
+
+def form_of(config: Config) -> Form:
+    """The form in which a turn is asked for: the specification's text, or a chat model's own tool calls."""
+    return NATIVE if config.react.native_tools else TEXT

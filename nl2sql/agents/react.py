@@ -10,7 +10,7 @@
 
 The transcript is one open assistant turn that only grows: every Thought, Action and Observation is appended as lines,
 and an override appends its own ``Action:`` line after the model's (the last action wins, for the parser and for the
-reader). Preset ``react`` is the specification to the letter; the switches of ``react_plus`` are marked where they act.
+reader). Preset ``react`` is the specification to the letter; module ``react_plus`` has what that preset adds.
 
 A user adds a gate as a tool is added: ``Resources.gates = {"name": gate}``, where ``gate(state, action, args)`` is why
 the action is blocked, or None. A gate with the name of one of ``GATES`` replaces it.
@@ -23,16 +23,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nl2sql.agents import prompts, repairing, verifying
+from nl2sql.agents import prompts, react_plus, repairing
 from nl2sql.agents.agent_tools import action_space, dispatch
-from nl2sql.agents.checks import guardrails
 from nl2sql.agents.failures import EpisodeFailed
-from nl2sql.agents.native_tools import NATIVE
+from nl2sql.agents.native_tools import form_of
 from nl2sql.agents.opening import open_task
-from nl2sql.agents.prompt_texts import HINT
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import State, guard
-from nl2sql.agents.turns import TEXT, Form, failed, fit_window, parse_action, shown_observation, turn_grammar
+from nl2sql.agents.turns import failed, fit_window, parse_action, shown_observation, turn_grammar
 from nl2sql.config import Config
 from nl2sql.interfaces import USER, Database, EventSink, Gate, Model, Question, Resources, Tool, no_sink
 
@@ -71,7 +69,7 @@ def react(question: Question, resources: Resources, config: Config) -> Episode:
             requested, args = think(state, step)
             action, args = override(state, step, requested, args)
             observation = act(state, step, action, args)
-            if config.react.auto_finish and action == "run_sql" and not failed(observation):  # react_plus
+            if react_plus.ends(state, action, observation):
                 state.history.append(prompts.action_line("finish", {}))
                 action, observation = "finish", act(state, step, "finish", {})
             if action == "finish" and not failed(observation):
@@ -84,19 +82,12 @@ def react(question: Question, resources: Resources, config: Config) -> Episode:
     return close_episode(state, finish, error)
 
 
-# ------------------------------------------------------------------------------------------------- bootstrap
-
-
 def bootstrap(question: Question, resources: Resources, config: Config) -> State:
     """Before step 0 (7.1): the schema, then schema linking once, as the first lines of the history."""
     task = open_task(question, resources, config)
-    opening = f"User question: {task.nlq}"
-    if config.react.history_order == "schema_first":  # react_plus: all questions of a database share this prefix
-        opening = f"Schema:\n{task.schema_text_full}\n\n{opening}"
-        state = State(task, history=[opening])
-    else:
-        lines = [prompts.action_line("get_schema", {}), f"Observation: {task.schema_text_full}"]
-        state = State(task, history=[opening, *lines])
+    question_line = f"User question: {task.nlq}"
+    shown = [question_line, prompts.action_line("get_schema", {}), f"Observation: {task.schema_text_full}"]
+    state = State(task, history=react_plus.opening(question_line, task) or shown)
     observation = dispatch(state, "link_schema", {"max_tables": task.tables_kept})
     task.schema_text_focus = observation["schema_text"] or task.schema_text_full
     state.history += [
@@ -107,22 +98,14 @@ def bootstrap(question: Question, resources: Resources, config: Config) -> State
     return state
 
 
-# ------------------------------------------------------------------------------------------ think and parse
-
-
-def form_of(config: Config) -> Form:
-    """The form in which a turn is asked for: the specification's text, or a chat model's own tool calls."""
-    return NATIVE if config.react.native_tools else TEXT
-
-
 def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
     """Prompt, model call, parse (7.2, 1-3). Returns the requested action, "" when none could be parsed."""
     config, form = state.task.config.react, form_of(state.task.config)
-    if config.skip_forced_calls and pending_override(state, "") is not None:  # react_plus
+    if config.skip_forced_calls and pending_override(state, "") is not None:
         return "", {}
     messages, options = fit_window(state, form)
     grammar = turn_grammar(state.task, form)
-    cut_behind = config.stop_at_action and grammar is None  # react_plus; a grammar ends behind the action by itself
+    cut_behind = config.stop_at_action and grammar is None  # a grammar ends behind the action by itself
     options["stop"] = (*form.stops, form.end) if cut_behind else form.stops
     if grammar is not None:
         options["grammar"] = grammar
@@ -143,9 +126,6 @@ def think(state: State, step: int) -> tuple[str, dict[str, Any]]:
         cut = f"truncated at {config.max_new_tokens} tokens: " if completion.finish_reason == "length" else ""
         args = {"found": cut + excerpt}
     return action, args
-
-
-# ------------------------------------------------------------------------------------------------ overrides
 
 
 @dataclass(frozen=True)
@@ -185,12 +165,7 @@ def pending_override(state: State, requested: str) -> tuple[str, str] | None:
         reason = forced.reason(state)
         if reason is not None:
             return None if requested in forced.spared else (forced.action, reason)
-    last, due, config = state.decision_log[-1:], next_action(state), state.task.config.react
-    if config.forced_checks and due in repairing.CHECKS and last and last[0]["status"] != "reject":  # react_plus
-        return None if requested == due else (due, f"next_check:{due}")
-    if config.forced_next and last and last[0]["status"] == "blocked":  # react_verified
-        return None if due in (requested, last[0]["decision"]) else (due, f"blocked_before:{last[0]['decision']}")
-    return None
+    return react_plus.next_step(state, requested)
 
 
 def override(state: State, step: int, requested: str, args: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -203,9 +178,6 @@ def override(state: State, step: int, requested: str, args: dict[str, Any]) -> t
     state.decide(step, action, reason, "forced", {"requested": requested})
     state.history.append(prompts.action_line(action, {}))
     return action, {}
-
-
-# ---------------------------------------------------------------------------------------------------- gates
 
 
 def _parsed(state: State, action: str, args: Mapping[str, Any]) -> str | None:
@@ -262,9 +234,6 @@ def blocked(state: State, action: str, args: Mapping[str, Any]) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------ act, and what follows
-
-
 def act(state: State, step: int, action: str, args: dict[str, Any]) -> Any:
     """Dispatch one action behind its gates, update the state (7.3), append the observation (7.2, 5)."""
     reason = blocked(state, action, args)
@@ -277,8 +246,7 @@ def act(state: State, step: int, action: str, args: dict[str, Any]) -> Any:
     repeated = (last.get("action"), last.get("args"), last.get("observation")) == (action, args, observation)
     state.record({"step": step, "action": action, "args": args, "observation": observation})
     state.history.append(f"Observation: {shown_observation(state, action, observation)}")
-    if repeated and state.task.config.react.repeat_hint:  # react_plus
-        state.history.append(f"{HINT}{next_action(state)}.")
+    state.history += react_plus.hint(state, repeated)
     return observation
 
 
@@ -297,7 +265,7 @@ def after_candidate(state: State, step: int, action: str, raw_sql: Any) -> dict[
         state.decide(step, action, "ok", "accept", {"sql": sql})
         return {"sql": sql, "raw_sql": state.task.own_text(str(raw_sql))}
     state.refuse(step, "guardrails", str(raw_sql), reason)
-    failing = state.last_error if candidate_failed(state) else None
+    failing = state.last_error if state.candidate_failed else None
     state.last_error = failing or reason
     state.pending_repair_error = state.pending_force_generate = None
     if state.clean_reject_retries < state.task.config.react.max_clean_reject_retries:
@@ -358,8 +326,7 @@ def after_run(state: State, step: int, action: str, observation: Any) -> Any:
 
 CHECKS_AFTER_RUN: tuple[tuple[str, str, Callable[[State], str]], ...] = (  # name, reason, why the query is no answer
     ("intent_constraints", "intent_mismatch", lambda state: state.task.intent_mismatch(state.last_sql or "")),
-    ("suspicions", "suspicious", lambda state: state.task.suspicion(state.last_sql or "")),  # react.suspicion_repair
-    ("verifier", "unlikely", verifying.unlikely),  # react.verify
+    *react_plus.CHECKS_AFTER_RUN,
 )
 
 
@@ -381,12 +348,6 @@ AFTER = {  # what an observation does to the state (7.3); it gives back what the
 }
 
 
-def candidate_failed(state: State) -> bool:
-    """Has the current SQL failed a validation or its run?"""
-    ran = state.last_run if state.last_run and state.last_run.get("sql") == state.last_sql else {"success": True}
-    return state.last_valid is False or state.last_constraints_ok is False or not ran["success"]
-
-
 def demand_repair(state: State, reason: str) -> None:
     """Set the pending repair; with the repair switch off only the error is remembered."""
     state.last_error = reason
@@ -394,57 +355,23 @@ def demand_repair(state: State, reason: str) -> None:
         state.pending_repair_error = reason
 
 
-def next_action(state: State) -> str:
-    """The step that the policy (2.2) expects next: of the repeat hint, and forced behind a blocked action."""
-    if state.constraints is None:
-        return "extract_constraints"
-    if not state.last_sql:
-        return "generate_sql"
-    if state.last_valid is not True:
-        return "validate_sql"
-    if state.last_constraints_ok is not True:
-        return "validate_constraints"
-    return "finish" if state.last_run and state.last_run.get("success") else "run_sql"
-
-
-# ---------------------------------------------------------------------------------------------------- the end
-
-
 def fall_back(state: State) -> str:
-    """Steps exhausted (7.4): ``vanilla_candidate`` from the schema summary, else ``last_sql``, else empty."""
+    """Steps exhausted (7.4): the vanilla candidate from the schema summary, else ``last_sql``, else empty."""
     task = state.task
     task.flags["exhausted_after_success"] = task.best_sql is not None
-    doubted = task.config.react.verify or task.config.react.sure
-    verified = verifying.best_written(task) if doubted else None
-    if task.config.react.best_so_far and (best := task.best_sql or verified or waiting(state)):  # react_plus
+    if best := react_plus.best_so_far(state):
         state.last_sql = best
         return "best_so_far"
-
-    raws = [""]
-
-    def generate(_: str, schema_summary: str) -> str:
-        messages = prompts.generate_messages(task.nlq, schema_summary, None, **task.prompt_options())
-        raws.extend(task.write_sql(messages, task.config.react.max_new_tokens))
-        return raws[-1]
-
-    if task.schema_summary and task.config.react.vanilla:
-        if task.config.react.guardrails:
-            vanilla = guardrails.vanilla_candidate(
-                task.question.text, task.schema_summary, generate, task.schema, **task.guardrail_options()
-            )
-        else:
-            vanilla = generate(task.nlq, task.schema_summary).strip()
-        if vanilla:
-            state.last_sql = vanilla
-            task.candidate(vanilla).raw_sql = raws[-1]
+    react = task.config.react
+    if task.schema_summary and react.vanilla:
+        messages = prompts.generate_messages(task.nlq, task.schema_summary, None, **task.prompt_options())
+        raw = task.write_sql(messages, react.max_new_tokens)[0]
+        sql, _ = guard(task, raw, enabled=react.guardrails)
+        if sql:
+            state.last_sql = sql
+            task.candidate(sql).raw_sql = raw
             return "vanilla"
     return "last_sql" if state.last_sql else "empty"
-
-
-def waiting(state: State) -> str | None:
-    """The current SQL, if no check has refused it and it runs: only the steps were missing."""
-    sql = state.last_sql
-    return sql if sql and not candidate_failed(state) and state.task.result_of(sql).success else None
 
 
 def close_episode(state: State, finish: str, error: str | None) -> Episode:

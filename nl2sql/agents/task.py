@@ -373,6 +373,12 @@ class State:
     pending_force_generate: str | None = None
     clean_reject_retries: int = 0
 
+    @property
+    def candidate_failed(self) -> bool:
+        """Has the current SQL failed a validation or its run?"""
+        ran = self.last_run if self.last_run and self.last_run.get("sql") == self.last_sql else {"success": True}
+        return self.last_valid is False or self.last_constraints_ok is False or not ran["success"]
+
     def record(self, entry: dict[str, Any]) -> None:
         """Append a trace record (8.1) and pass it to the event sink."""
         self.trace.append(entry)
