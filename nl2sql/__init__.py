@@ -6,18 +6,13 @@ predictions never pays for (or needs) a model library.
     import nl2sql
     episode = nl2sql.answer("How many customers are on hold?", database, model, "best")
 
-The specification names modules by paths of its own (``nl2sql.agent_tools``, ``nl2sql.prompts``, ...); they
-are the modules of ``_SPECIFICATION`` under another name, the very same objects. ``nl2sql.environment`` is one of
-``_SHORTCUTS``, by the same means.
+The specification names modules by paths of its own (``nl2sql.agent_tools``, ``nl2sql.prompts``, ...): small files that
+give the names of the rooms where they are written.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers and editors; a test compares the two lists
@@ -97,45 +92,6 @@ _HOMES = {
     "vanilla_candidate": "nl2sql.agents.checks.guardrails",
 }
 __all__ = [*_HOMES, "__version__"]
-
-_SPECIFICATION = {  # path in the specification -> the room where it stands
-    "nl2sql.agent": "nl2sql.agents.candidates.agent",
-    "nl2sql.agent_tools": "nl2sql.agents.agent_tools",
-    "nl2sql.agent_utils": "nl2sql.agents.checks.guardrails",
-    "nl2sql.postprocess": "nl2sql.agents.checks.postprocess",
-    "nl2sql.prompts": "nl2sql.agents.prompts",
-    "nl2sql.query_runner": "nl2sql.databases.sqlite.database",
-    "nl2sql.react": "nl2sql.agents.react",
-    "nl2sql.schema": "nl2sql.databases.schema",
-}
-_SHORTCUTS = {"nl2sql.environment": "nl2sql.runs.rollouts.environment"}
-_STANDS_IN = {**_SPECIFICATION, **_SHORTCUTS}
-
-
-class _SpecificationPaths:
-    """Imports a path of the specification, or a shortcut, as the module that stands in its room.
-
-    A finder and loader by its methods alone: importing ``importlib.abc`` for its base classes would take three
-    quarters of the time of ``import nl2sql``.
-    """
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        loader: Any = self
-        return ModuleSpec(fullname, loader) if fullname in _STANDS_IN else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = import_module(_STANDS_IN[spec.name])
-        spec.loader_state = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:  # the import system has just set it to the path's: keep the module's own
-            module.__spec__ = module.__spec__.loader_state
-
-
-sys.meta_path.append(_SpecificationPaths())
 
 
 def __getattr__(name: str) -> Any:

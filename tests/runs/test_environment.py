@@ -355,15 +355,6 @@ def test_an_unknown_question_is_a_line(campus: Environment) -> None:
         campus.reward("nope", RIGHT)
 
 
-def test_the_short_name_is_the_module_itself_and_has_no_parts_of_its_own() -> None:
-    import nl2sql.environment
-    from nl2sql.runs.rollouts import environment
-
-    assert nl2sql.environment is environment
-    with pytest.raises(ModuleNotFoundError):
-        __import__("nl2sql.environment.rewards")
-
-
 PAGE = (Path(__file__).parents[2] / "docs" / "environment.md").read_text(encoding="utf-8")
 
 

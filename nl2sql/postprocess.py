@@ -1,0 +1,3 @@
+"""The last of the guardrails' steps that change a query (specification, section 4.1)."""
+
+from nl2sql.agents.checks.postprocess import guarded_postprocess as guarded_postprocess
