@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from nl2sql.agents.context.knowledge import read_knowledge
 from nl2sql.benchmarks import load_benchmark
+from nl2sql.benchmarks.verified import read_verified
 from nl2sql.config import load_config
 from nl2sql.errors import Nl2SqlError
 from nl2sql.eval.cases import run_cases
@@ -96,6 +98,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "config": lambda path: load_config([path]),
     "patterns": read_registry,
     "script.json": lambda path: load_model(f"scripted:{path.rename(path.with_suffix('.json'))}"),
+    "verified": read_verified,
+    "knowledge": lambda path: read_knowledge(path.rename(path.with_suffix(".yaml"))),
     "script.yaml": lambda path: load_model(f"scripted:{path}"),
 }
 

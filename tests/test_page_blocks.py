@@ -81,7 +81,7 @@ def execute(block: Block, namespace: dict[str, Any]) -> None:
             if not listed(command):
                 run(command)
         return
-    file = re.match(r"# (\w+\.(py|toml))\n", block.text)
+    file = re.match(r"# (\w+\.(py|toml|yaml))\n", block.text)
     if file:
         Path(file[1]).write_text(block.text, encoding="utf-8")
     elif block.kind == "python":

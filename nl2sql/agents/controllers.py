@@ -21,6 +21,7 @@ from nl2sql.agents.failures import EpisodeFailed, cut_rows, run_bounded
 from nl2sql.agents.identity import code_identity
 from nl2sql.agents.record import Episode, in_shape
 from nl2sql.agents.resources import fitted
+from nl2sql.agents.verified import reusing
 from nl2sql.config import PRESETS, Config, build_config, merge
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError, one_line
@@ -184,6 +185,7 @@ def answer(
     asked = question if isinstance(question, Question) else Question(question, db_id=database.name, split=USER)
     mine = episode_model(model, asked, named.name)
     resources = Resources(mine, database, tools or {}, gates or {}, corpus=corpus, sink=sink, cancel=cancel)
+    named = replace(named, run=reusing(named.run))
     return run_episode(named, asked, lambda: resources, with_preset(named, config), raising=(UsageError,))
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from nl2sql.agents import prompts
-from nl2sql.agents.context import grounding
+from nl2sql.agents import prompts, verified
+from nl2sql.agents.context import grounding, knowledge
 from nl2sql.agents.resources import completed, fitted
 from nl2sql.agents.task import Task, takes_no_sql
-from nl2sql.config import Config
+from nl2sql.config import Config, KnowledgeConfig
 from nl2sql.databases import schema
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import Question, Resources
@@ -41,8 +41,9 @@ def open_task(
     _check_arguments(question, resources, config)
     config = fitted(config, resources)
     resources = completed(resources, config)
-    nlq = prompts.question_text(question.text.strip(), question.evidence if config.schema_text.evidence else "")
-    if not question.text.strip():
+    text, evidence = question.text.strip(), question.evidence if config.schema_text.evidence else ""
+    nlq = prompts.question_text(text, evidence)
+    if not text:
         raise UsageError("the question is empty; example: nl2sql ask 'How many orders were shipped?' --db FILE.sqlite")
     window = resources.model.context_window
 
@@ -60,10 +61,14 @@ def open_task(
     if config.constrains_sql and dialect != "sqlite":
         known = f"constrain {config.constrain} knows SQLite only"
         raise UsageError(f"{known}, and {resources.database.name!r} is {dialect}; use action")
+    described, settings = resources.database.schema(), config.knowledge
+    asked, (facts, flags) = nlq, _facts(nlq, described, settings, count, window // 8)
+    if facts:
+        nlq = prompts.question_text(text, "\n".join(filter(None, (evidence, facts))))
     values: Sequence[grounding.Match] = ()
     if text_config.values and not takes_no_sql(resources.database):
-        nlq, values = grounding.with_values(nlq, resources.database, text_config.values)
-    described = resources.database.schema()
+        read = nlq if settings.values else asked
+        nlq, values = grounding.with_values(nlq, resources.database, text_config.values, read)
     samples = schema.column_samples(resources.database, described, text_config.samples) if text_config.samples else None
     if not described.tables:
         raise UsageError(f"database {resources.database.name!r} has no tables; nothing can be asked of it")
@@ -86,19 +91,39 @@ def open_task(
         schema_text_focus=full,
         schema_summary=summary if count(summary) <= budget else full,
         values=values,
+        flags=flags,
     )
+
+    def fits(text: str) -> bool:
+        return count(text) <= window // 8
+
     if config.few_shot.k:
         from nl2sql.agents.context import few_shot
 
         pool, pair = resources.examples, shown or few_shot.prompt_pair
-
-        def fits(text: str) -> bool:
-            return count(text) <= window // 8
-
         chosen = few_shot.choose(question, resources.database, pool, config, fits, pair)
         task.examples = [written for example in chosen if (written := pair(example)) is not None]
         task.flags["few_shot"] = [example.id for example in chosen]
+    if settings.verified and settings.examples and not takes_no_sql(resources.database):
+        near = verified.examples_for(question, resources.database, settings, fits, shown)
+        task.examples = [*task.examples, *near.values()]
+        task.flags[verified.FLAG] = {"examples": list(near)}
     return task
+
+
+def _facts(
+    nlq: str,
+    described: schema.Schema,
+    settings: KnowledgeConfig,
+    count: Callable[[str], int],
+    most: int,
+) -> tuple[str, dict[str, Any]]:
+    """What is known of the database and ``nlq`` is about, as lines, and the episode's flag of it."""
+    if not (settings.file or settings.descriptions):
+        return "", {}
+    facts = knowledge.facts_for(settings.file, described, descriptions=settings.descriptions)
+    about = knowledge.chosen(facts, nlq, count, min(settings.max_tokens, most))
+    return knowledge.lines(about), {"knowledge": {"facts": len(about), "of": len(facts)}}
 
 
 def _check_arguments(question: Question, resources: Resources, config: Config) -> None:

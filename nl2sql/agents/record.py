@@ -47,7 +47,7 @@ class Episode:
     columns: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
     error: str | None = None  # "<where>: <what>", where = model | tool | database | benchmark | controller
-    finish: str = ""  # finish | vanilla | best_so_far | last_sql | empty | answered | error | cancelled
+    finish: str = ""  # finish | vanilla | best_so_far | last_sql | empty | answered | verified | error | cancelled
     steps: int = 0
     trace: list[dict[str, Any]] = field(default_factory=list)
     decision_log: list[dict[str, Any]] = field(default_factory=list)

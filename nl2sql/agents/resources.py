@@ -18,7 +18,7 @@ from nl2sql.agents.identity import code_identity
 from nl2sql.agents.prompts import for_engine
 from nl2sql.agents.question_model import question_model, question_model_print
 from nl2sql.agents.repairing import check_corpus, corpus_of, corpus_print
-from nl2sql.config import Config
+from nl2sql.config import Config, KnowledgeConfig
 from nl2sql.errors import ModelError
 from nl2sql.interfaces import Gate, Model, Resources, Tool
 
@@ -90,8 +90,18 @@ def check_members(config: Config) -> None:
 
     check_corpus(config.repair)
     check_few_shot(config.few_shot)
+    files_known(config.knowledge)
     if reads_back(config):
         question_model_print(config.candidates)
+
+
+def files_known(settings: KnowledgeConfig) -> dict[str, str]:
+    """The files of knowledge that are named -> the hash of what is read in each. Raises UsageError."""
+    from nl2sql.agents.context.knowledge import read_knowledge
+    from nl2sql.benchmarks.verified import read_verified
+
+    known = {"knowledge": read_knowledge(settings.file).fingerprint} if settings.file else {}
+    return known | ({"verified_queries": read_verified(settings.verified).fingerprint} if settings.verified else {})
 
 
 def members(
@@ -106,6 +116,7 @@ def members(
     seen: dict[str, str | None] = {
         "corpus": corpus_print(config.repair),
         "question_model": question_model_print(config.candidates) if reads_back(config) else None,
+        **files_known(config.knowledge),
     }
     if config.few_shot.k:
         from nl2sql.agents.context.few_shot import pool_of

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LEFT_OUT_FLAGS = (
     "unfit",  # a correction says so
+    "stale",  # a verified query that no longer runs on the schema
     "other_engine",  # Spider 2.0-lite: it asks BigQuery or Snowflake
     "writes",  # LiveSQLBench: its solution changes the database
     "db_missing",

@@ -67,7 +67,8 @@ TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq", "SpiderSynQu
 SQL_KEYS = ("query", "SQL", "sql", "gold_sql", "gold")
 DB_KEYS = ("db_id", "database_id", "db", "database")
 ID_KEYS = ("id", "question_id", "qid", "instance_id")
-_TAKEN = {*TEXT_KEYS, *SQL_KEYS, *DB_KEYS, "alt_queries", "evidence", "difficulty", "split", "history"}
+EVIDENCE_KEYS = ("evidence", "commonsense_knowledge")  # the second: Archer's
+_TAKEN = {*TEXT_KEYS, *SQL_KEYS, *DB_KEYS, *EVIDENCE_KEYS, "alt_queries", "difficulty", "split", "history"}
 _DROPPED = {  # token lists and parse trees: large, and never read
     "query_toks",
     "query_toks_no_value",
@@ -225,7 +226,7 @@ def _question(record: Mapping[str, Any], fallback_id: str, split: str, bird: boo
         text=str(text),
         db_id=str(_first(record, DB_KEYS) or ""),
         id=str(id_) if id_ is not None else fallback_id,
-        evidence=str(record.get("evidence") or ""),
+        evidence=str(_first(record, EVIDENCE_KEYS) or ""),
         history=_history(record, fallback_id),
         gold=gold,
         difficulty=level,

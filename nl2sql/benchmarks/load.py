@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nl2sql.benchmarks.core import FolderBenchmark, left_out_reason
 from nl2sql.benchmarks.dialogues import PACKAGED_DIALOGUES, load_packaged_dialogues
 from nl2sql.benchmarks.structured import VIZQL, load_vizql
-from nl2sql.errors import BenchmarkError, UsageError
+from nl2sql.errors import BenchmarkError, UsageError, one_line
 
 if TYPE_CHECKING:
     from nl2sql.interfaces import Benchmark
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = "NL2SQL_BENCHMARKS"
 OVER = "::"  # FILE::FOLDER, questions over the databases of a folder
 OF_QUESTIONS = (".json", ".jsonl")
+VERIFIED = (".yaml", ".yml")  # FILE::DATABASE, verified queries over one SQLite file
 
 
 def load_benchmark(
@@ -37,6 +38,7 @@ def load_benchmark(
 
     A folder is named by its path, or by its name in ``root`` or ``NL2SQL_BENCHMARKS``. ``FILE.json`` is a file of
     questions, whose SQLite files lie near it or in ``databases``; ``FILE.json::FOLDER`` is both in one name.
+    ``FILE.yaml::DATABASE.sqlite`` are verified queries (``benchmarks.verified``).
 
     ``split`` keeps the questions of one split (``all``: every question). ``databases`` is the folder of SQLite
     files for a file of questions and for a Hugging Face data set (default: ``NL2SQL_DATABASES``, then the data set's
@@ -65,7 +67,13 @@ def load_benchmark(
 
             if file := _questions_file(name):
                 over = name.partition(OVER)[2] or databases
-                benchmark = read_questions(file, Path(over).expanduser() if over else None)
+                place = Path(over).expanduser() if over else None
+                if file.suffix.lower() in VERIFIED:
+                    from nl2sql.benchmarks.verified import verified_benchmark
+
+                    benchmark = verified_benchmark(file, place)
+                else:
+                    benchmark = read_questions(file, place)
             else:
                 benchmark = read_folder(_find(name, root))
     narrowed = _narrow(benchmark, split)
@@ -93,17 +101,36 @@ def named(benchmark: str, questions: Path | None, databases: Path | None) -> str
         if databases is not None:
             raise UsageError("--databases goes with --questions FILE; a benchmark's folder holds its own")
         return benchmark
-    if _questions_file(str(questions)) is None:
+    if questions.suffix.lower() in VERIFIED or _questions_file(str(questions)) is None:
         raise UsageError(f"--questions {questions}: expected a file of questions, {' or '.join(OF_QUESTIONS)}")
     if databases is not None and not databases.expanduser().is_dir():
         raise UsageError(f"--databases {databases} is no folder; expected the one that holds DB/DB.sqlite")
     return f"{questions}{OVER}{databases}" if databases else str(questions)
 
 
+def named_verified(file: Path, db: str | None, engine_url: str = "") -> str:
+    """The benchmark's name that a file of verified queries and a database make.
+
+    Raises UsageError for a file that is not there or is no YAML, and for a database on another
+    engine than SQLite, which ``engine_url`` names.
+    """
+    if file.suffix.lower() not in VERIFIED or not file.expanduser().is_file():
+        raise UsageError(f"--verified {file}: expected a YAML file of verified queries, e.g. shop_queries.yaml")
+    if db is None:
+        if not engine_url:
+            raise UsageError(f"--verified {file}: which database? add --db FILE.sqlite, or --engine-url duckdb:FILE")
+        return str(file)
+    from nl2sql.databases.engines import dialect_of, open_database
+
+    if dialect_of(db) != "sqlite":
+        raise UsageError(f"--db {one_line(db, 60)} is no SQLite file; give it as --engine-url instead")
+    return f"{file}{OVER}{getattr(open_database(db), 'path', db)}"
+
+
 def _questions_file(name: str) -> Path | None:
     """The file of questions that ``FILE`` or ``FILE::FOLDER`` names; None where it names none that is there."""
     file = Path(name.partition(OVER)[0]).expanduser()
-    return file if file.suffix.lower() in OF_QUESTIONS and file.is_file() else None
+    return file if file.suffix.lower() in (*OF_QUESTIONS, *VERIFIED) and file.is_file() else None
 
 
 def from_anywhere(name: str) -> str:

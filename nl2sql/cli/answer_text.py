@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nl2sql.agents.checks.suspicions import texts
@@ -16,17 +16,22 @@ if TYPE_CHECKING:
     from nl2sql.interfaces import Database
 
 MOST_ROWS = 20
+MOST_STALE = 3
 MENDED = "-- mended without the model; it runs, and may still not be what was asked:"
 
 
 def answer_text(episode: Episode, database: Database) -> str:
     """The whole answer; a query that failed comes with what is known about it, and mended where that runs."""
-    lines = [*_structured(episode), printable(episode.sql) or "(no SQL)"]
+    lines = [*_reused(episode), *_structured(episode), printable(episode.sql) or "(no SQL)"]
     if episode.error:
         lines.append(f"-- {escaped(episode.error)}")
     if episode.columns:
         lines += rows_text(episode.columns, episode.rows)
     lines += [f"-- suspicious, {escaped(line)}" for line in texts(episode.flags.get("suspicions", ()))]
+    told = episode.flags.get("verified", {})
+    lines += [f"-- {escaped(line)}" for line in stale_lines(told.get("stale", {}))]
+    if near := told.get("examples"):
+        lines.append(escaped(f"-- verified questions like it: {'; '.join(reversed(near))}"))
     lines += _explained(episode, database)
     if "confidence" in episode.flags:
         lines.append(f"-- confidence {episode.flags['confidence']:.2f}")
@@ -38,6 +43,22 @@ def answer_text(episode: Episode, database: Database) -> str:
         + (f", cost {usage.cost:.6g}" if usage.cost else "")
     )
     return "\n".join(lines)
+
+
+def stale_lines(stale: Mapping[str, str]) -> list[str]:
+    """Verified queries that run no more, one a line; of many the first."""
+    lines = [f"stale, not used: {question!r}: {why}" for question, why in list(stale.items())[:MOST_STALE]]
+    more = len(stale) - MOST_STALE
+    return [*lines, f"stale, not used: {more} more verified queries"] if more > 0 else lines
+
+
+def _reused(episode: Episode) -> list[str]:
+    """Which verified query the answer is, and who vouches for it."""
+    told = episode.flags.get("verified", {}).get("reused")
+    if not told:
+        return []
+    who = " on ".join(filter(None, (told.get("verified_by", ""), told.get("verified_at", ""))))
+    return [escaped(f"-- verified{f' by {who}' if who else ''}: the query of {told['question']!r}; no model was asked")]
 
 
 def _structured(episode: Episode) -> list[str]:

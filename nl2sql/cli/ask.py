@@ -20,11 +20,14 @@ from nl2sql.cli.options import (
     DeviceOption,
     DtypeOption,
     GateOption,
+    KnowledgeOption,
     ModelOption,
     ServerOption,
     SetOption,
     ToolOption,
+    VerifiedOption,
     check_added,
+    knowledge_settings,
 )
 from nl2sql.errors import UsageError
 from nl2sql.interfaces import DEFAULT_MODEL
@@ -58,6 +61,8 @@ def ask(
     constrain: ConstrainOption = None,
     tool: ToolOption = None,
     gate: GateOption = None,
+    knowledge: KnowledgeOption = None,
+    verified: VerifiedOption = None,
     min_confidence: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Give no answer that is held for less likely right (best, candidates)."),
@@ -78,6 +83,7 @@ def ask(
       nl2sql ask "How many people are older than 40?" --db people.csv
       echo "How many customers are on hold?" | nl2sql ask --db packaged:scale_models --json
       nl2sql ask "How many customers are on hold?" --db packaged:scale_models --min-confidence 0.5
+      nl2sql ask "..." --db shop.sqlite --knowledge shop.md --verified shop_queries.yaml
       nl2sql ask "..." --db shop.sqlite --controller react_plus -c react.max_steps=4 --trace
     """
     if db is None:
@@ -85,6 +91,7 @@ def ask(
     if question is None and sys.stdin.isatty() and not (trace or tool or gate or min_confidence is not None):
         where_from: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter, "server": server}
         settings_of: dict[str, Any] = {"config": config, "set_": set_, "constrain": constrain, "as_json": as_json}
+        settings_of |= {"knowledge": knowledge, "verified": verified}
         chat(db, model=model, controller=controller, no_cache=no_cache, **where_from, **settings_of)
         return
     text = _question(question)
@@ -108,6 +115,7 @@ def ask(
         "gates": named_functions("gates", gate or ()),
     }
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
+    overrides += knowledge_settings(knowledge, verified)
     if min_confidence is not None:
         overrides.append(f"candidates.min_confidence={min_confidence}")
         if named.name not in ("best", "candidates"):

@@ -21,9 +21,12 @@ from nl2sql.cli.options import (
     ConstrainOption,
     DeviceOption,
     DtypeOption,
+    KnowledgeOption,
     ModelOption,
     ServerOption,
     SetOption,
+    VerifiedOption,
+    knowledge_settings,
 )
 from nl2sql.errors import Cancelled, Nl2SqlError, UsageError, interruptible, one_line, printable
 from nl2sql.interfaces import DEFAULT_MODEL
@@ -32,6 +35,7 @@ from nl2sql.machine import as_path, masked, write_whole
 if TYPE_CHECKING:
     from nl2sql.agents.record import Episode
     from nl2sql.cli.status import StatusLine
+    from nl2sql.interfaces import Database
     from nl2sql.sessions.conversation import Conversation
     from nl2sql.sessions.stores import SessionStore
 
@@ -42,6 +46,7 @@ StoreOption = Annotated[
     ),
 ]
 TtlOption = Annotated[float, typer.Option("--ttl", help="Seconds that a session rests before it ends; 0: no end.")]
+MOST_SUGGESTED = 5
 HELP = """A question in plain words, or one of:
 /history      the turns that the next question follows on
 /sql          the last query that ran
@@ -71,6 +76,8 @@ def chat(
     config: ConfigOption = None,
     set_: SetOption = None,
     constrain: ConstrainOption = None,
+    knowledge: KnowledgeOption = None,
+    verified: VerifiedOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON for each answer and command.")
     ] = False,
@@ -83,6 +90,7 @@ def chat(
     Examples:
       nl2sql chat --db packaged:scale_models
       nl2sql chat --db shop.sqlite --store chats.db --session monday
+      nl2sql chat --db shop.sqlite --knowledge shop.md --verified shop_queries.yaml
       nl2sql chat --db postgresql://reader@localhost/shop --store redis://localhost:6379/0
       printf 'How many customers are there?\\nWhat about those in Germany?\\n/sql\\n' | nl2sql chat --db shop.sqlite
       nl2sql chat --db shop.sqlite -c session.resolve=rewrite --model http://localhost:8000/v1#NAME
@@ -103,6 +111,7 @@ def chat(
 
     named = get_controller(controller)
     overrides = [*(set_ or ()), *([f"constrain={constrain}"] if constrain else [])]
+    overrides += knowledge_settings(knowledge, verified)
     settings = load_config(config or (), overrides, base=named.preset)
     with ExitStack() as stack:
         status = stack.enter_context(StatusLine())
@@ -120,12 +129,28 @@ def chat(
         if store != "memory" and session is None:
             where_kept = shown_address(store)
             _say(f"session {conversation.session_id}; to go on with it: --store {where_kept} --session (this name)")
+        for line in suggested(settings.knowledge.verified, database):
+            _say(line)
         shown = Shown(conversation, kept, status, as_json)
         stack.enter_context(interruptible("interrupted; turns in a --store are kept"))
         for line in _lines(conversation.session_id):
             if line in ("/quit", "/exit"):
                 break
             shown.answer(line)
+
+
+def suggested(verified: str, database: Database) -> list[str]:
+    """What a file of verified queries ("": none) suggests to ask, and what of it is stale, as lines."""
+    if not verified:
+        return []
+    from nl2sql.benchmarks.verified import read_verified
+    from nl2sql.cli.answer_text import stale_lines
+
+    queries = read_verified(verified)
+    usable = queries.usable(database)
+    more = len(usable) - MOST_SUGGESTED
+    lines = ["verified questions:", *(f"  {query.question}" for query in usable[:MOST_SUGGESTED])]
+    return [*lines, *([f"  ... {more} more"] if more > 0 else []), *stale_lines(queries.stale(database))]
 
 
 class Shown:

@@ -24,6 +24,7 @@ from nl2sql.cli.options import (
     DtypeOption,
     EngineUrlOption,
     GateOption,
+    KnowledgeOption,
     ModelOption,
     QuestionsOption,
     ServerOption,
@@ -31,6 +32,7 @@ from nl2sql.cli.options import (
     ToolOption,
     TrustOption,
     check_added,
+    knowledge_settings,
 )
 from nl2sql.errors import Nl2SqlError, UsageError, printable, typed
 from nl2sql.interfaces import DEFAULT_MODEL
@@ -65,6 +67,12 @@ def evaluate_command(
     ] = None,
     engine_url: EngineUrlOption = "",
     corrections: CorrectionsOption = None,
+    knowledge: KnowledgeOption = None,
+    verified: Annotated[
+        Path | None,
+        typer.Option(help="Verified queries in place of a benchmark, YAML: each SQL is the gold of its question."),
+    ] = None,
+    db: Annotated[str | None, typer.Option("--db", help="The SQLite database of --verified.")] = None,
     limit: Annotated[
         int | None, typer.Option(help="A seeded sample of so many questions or dialogues, by database.")
     ] = None,
@@ -125,6 +133,7 @@ def evaluate_command(
       nl2sql eval --controller react_plus -c react.max_steps=6 --dtype bfloat16
       nl2sql eval --model http://localhost:8000/v1#Qwen/Qwen2.5-7B-Instruct --server price_in=0.1
       nl2sql eval --resume runs/spider
+      nl2sql eval --db shop.sqlite --verified shop_queries.yaml
       nl2sql eval --benchmark packaged --split dev --dry-run
       nl2sql eval --dialogues --history own --limit 10 -c session.resolve=edit
       nl2sql eval --model http://localhost:8000/v1#NAME --executor ray --address 10.0.0.1:6379
@@ -152,11 +161,16 @@ def evaluate_command(
         native = None if turns in (None, "auto") else str(turns == "native").lower()
         own = {"eval.replicas": replicas, "constrain": constrain, "react.native_tools": native}
         overrides = [*(set_ or ()), *(f"{key}={value}" for key, value in own.items() if value is not None)]
+        overrides += knowledge_settings(knowledge)
         base = {**timeless(get_controller(controller).preset), **({"eval": {"replicas": 0}} if engine_url else {})}
         settings = load_config(config or (), overrides, base=base)
         if dialogues and not _was_given(context, "benchmark"):
             benchmark = PACKAGED_DIALOGUES
         benchmark = named(benchmark, questions, databases)
+        if verified is not None:
+            benchmark = _of_verified(verified, db, engine_url)
+        elif db is not None:
+            raise UsageError("--db goes with --verified FILE.yaml; a benchmark names its own databases")
         plan = Plan(
             benchmark=benchmark,
             split=default_split(benchmark, split),
@@ -212,6 +226,17 @@ def evaluate_command(
         print(f"next:       {_next(Path(report['run']))}")
     if set(report["counts"]["finish"]) == {"error"}:
         raise typer.Exit(1)  # every single episode failed: nothing was measured
+
+
+def _of_verified(verified: Path, db: str | None, engine_url: str) -> str:
+    """The name of a file of verified queries as a benchmark; those that are stale are said."""
+    from nl2sql.benchmarks.load import load_benchmark, named_verified
+
+    name = named_verified(verified, db, engine_url)
+    for question in load_benchmark(name).questions:
+        if why := question.meta.get("stale"):
+            print(printable(f"-- stale, left out: {question.text!r}: {why}"), file=sys.stderr)
+    return name
 
 
 def _both_ways(folder: Path) -> dict[str, Any]:

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nl2sql.cli.options import ConfigOption, DeviceOption, DtypeOption, ModelOption, ServerOption, SetOption
+from nl2sql.cli.options import (
+    ConfigOption,
+    DeviceOption,
+    DtypeOption,
+    KnowledgeOption,
+    ModelOption,
+    ServerOption,
+    SetOption,
+    VerifiedOption,
+    knowledge_settings,
+)
 from nl2sql.errors import Cancelled, UsageError
 from nl2sql.interfaces import DEFAULT_MODEL
 from nl2sql.machine import install_command, server_parts
@@ -48,6 +58,8 @@ def mcp(
     server: ServerOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
+    knowledge: KnowledgeOption = None,
+    verified: VerifiedOption = None,
 ) -> None:
     """Serve databases to MCP clients: list_tables, describe_table, read_query, explain_analyze, ask,
     get_datasource_metadata, query_datasource. Read-only.
@@ -56,6 +68,7 @@ def mcp(
     Examples:
       nl2sql mcp --db packaged:scale_models
       nl2sql mcp --db shop.sqlite --corpus fixes.db --corpus-write
+      nl2sql mcp --db shop.sqlite --knowledge shop.md --verified shop_queries.yaml
       nl2sql mcp --db shop=shop.sqlite --db logs=duckdb:logs.duckdb
       nl2sql mcp --db duckdb:shop.duckdb --http 127.0.0.1:8765
     """
@@ -67,10 +80,15 @@ def mcp(
     except ImportError as error:
         raise UsageError(f"{error}; install it: {install_command('mcp')}") from None
     from nl2sql.agents.controllers import get_controller
+    from nl2sql.agents.resources import files_known
     from nl2sql.config import load_config
     from nl2sql.databases.engines import open_database
 
-    settings = load_config(config or (), set_ or (), base=get_controller(controller).preset)
+    overrides = [*(set_ or ()), *knowledge_settings(knowledge, verified)]
+    settings = load_config(config or (), overrides, base=get_controller(controller).preset)
+    if len(db) > 1 and (settings.knowledge.file or settings.knowledge.verified):
+        raise UsageError("--knowledge and --verified are about one database; serve it alone, with one --db")
+    files_known(settings.knowledge)
     if settings.repair.learn and not corpus_write:
         raise UsageError("repair.learn=true writes a corpus: add --corpus FILE --corpus-write")
 

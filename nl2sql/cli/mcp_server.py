@@ -27,6 +27,7 @@ from mcp.types import ToolAnnotations
 from nl2sql import __version__
 from nl2sql.agents.controllers import get_controller
 from nl2sql.agents.record import json_tree
+from nl2sql.benchmarks.verified import read_verified
 from nl2sql.cli.mcp_wire import AnsweringServer
 from nl2sql.databases.data_files import as_sqlite
 from nl2sql.databases.sqlite.database import SqliteDatabase
@@ -181,6 +182,13 @@ class DatabaseTools:
             self._made.add(conversation.session_id)
         return reply_of(episode)
 
+    def verified_queries(self) -> dict[str, Any]:
+        """Questions that somebody answered in SQL and vouches for; ask reuses one where the question is the same.
+        Those under stale no longer run on the schema, each with the reason."""
+        queries = read_verified(self.config.knowledge.verified)
+        usable = [query.to_dict() for query in queries.usable(self.database)]
+        return {"verified_queries": usable, "stale": queries.stale(self.database)}
+
     @functools.cached_property
     def source(self) -> DataSource:
         """The data source over the database: ``vizql.source``, else inferred."""
@@ -312,6 +320,12 @@ def build_server(profiles: Mapping[str, DatabaseTools]) -> AnsweringServer:
     ) -> dict[str, Any]:
         cancel = threading.Event()
         return await _outside(of(profile).ask, question, session_id, owner_of(context), cancel, cancel=cancel)
+
+    if any(tools.config.knowledge.verified for tools in profiles.values()):
+
+        @server.tool(annotations=READS, description=DatabaseTools.verified_queries.__doc__)
+        async def verified_queries(profile: str = DEFAULT) -> dict[str, Any]:
+            return await _outside(of(profile).verified_queries)
 
     if any(tools.corpus_write for tools in profiles.values()):
 

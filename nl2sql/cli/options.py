@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -60,6 +61,14 @@ CorrectionsOption = Annotated[
         help="Corrected golds and questions, a YAML or JSON file by id: scores as published and as corrected."
     ),
 ]
+KnowledgeOption = Annotated[
+    Path | None,
+    typer.Option("--knowledge", help="What is known of the database: a Markdown file, or an OSI model in YAML."),
+]
+VerifiedOption = Annotated[
+    Path | None,
+    typer.Option("--verified", help="Verified queries, YAML: reused for the same question, else examples."),
+]
 AdapterOption = Annotated[
     str,
     typer.Option(help="LoRA adapter of a local model: auto (the packaged one), none, a name, or a PEFT folder."),
@@ -94,6 +103,12 @@ ToolOption = Annotated[
     typer.Option("--tool", help="A tool to add to the loop: FILE.py:function, module:function, or a plugin's name."),
 ]
 GateOption = Annotated[list[str] | None, typer.Option("--gate", help="A gate to add to the loop, named likewise.")]
+
+
+def knowledge_settings(knowledge: Path | None, verified: Path | None = None) -> list[str]:
+    """``--knowledge`` and ``--verified`` as config overrides."""
+    named = {"knowledge.file": knowledge, "knowledge.verified": verified}
+    return [f"{key}={json.dumps(str(file))}" for key, file in named.items() if file is not None]
 
 
 def trust_of(trust: bool, engine_url: str = "") -> Trust:

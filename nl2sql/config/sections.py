@@ -205,6 +205,25 @@ class FewShotConfig(_Frozen):
         return _from_anywhere(value) if value.endswith(".jsonl") else value
 
 
+class KnowledgeConfig(_Frozen):
+    """What is known of a database beside its schema, and queries that somebody verified (docs/knowledge.md)."""
+
+    file: str = ""  # Markdown, or a semantic model of Open Semantic Interchange 1.0 in YAML
+    descriptions: bool = False  # what a benchmark says of its columns, those that the question is about
+    max_tokens: int = Field(400, ge=16)  # of both in a prompt; what the question is about comes first
+    values: bool = True  # cell values that these texts name are looked up too (schema_text.values)
+    verified: str = ""  # a YAML file of verified queries
+    reuse: bool = True  # one that asks the same is the answer
+    # the least share of the words of two questions that ask the same; 1: case and sentence marks alone may differ
+    closeness: float = Field(0.6, ge=0, le=1)
+    examples: int = Field(3, ge=0, le=20)  # verified queries shown in the prompt, where none is the answer
+
+    @field_validator("file", "verified")
+    @classmethod
+    def _files_from_anywhere(cls, value: str) -> str:
+        return _from_anywhere(value) if value else ""
+
+
 class ReflectConfig(_Frozen):
     """Reflection and retry (docs/reflection.md). By default only critical errors are retried, as specified."""
 
@@ -337,6 +356,7 @@ class Config(_Frozen):
     repair: RepairConfig = RepairConfig()
     candidates: CandidatesConfig = CandidatesConfig()
     few_shot: FewShotConfig = FewShotConfig()
+    knowledge: KnowledgeConfig = KnowledgeConfig()
     reflect: ReflectConfig = ReflectConfig()
     suspicions: SuspicionsConfig = SuspicionsConfig()
     execution: ExecutionConfig = ExecutionConfig()

@@ -89,6 +89,8 @@ _ALLOWED: dict[str, Callable[[Any], bool]] = {  # setting -> whether the folder'
     "candidates.question_model": _model,
     "candidates.question_adapter": _adapter,
     "few_shot.pool": _pool,
+    "knowledge.file": _nothing,
+    "knowledge.verified": _nothing,
     "repair.corpus": _nothing,
     "repair.milvus": _nothing,
     "vizql.source": _nothing,

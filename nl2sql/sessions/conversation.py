@@ -164,6 +164,7 @@ def understood_lines(episode: Episode) -> list[str]:
 def reply_of(episode: Episode) -> dict[str, Any]:
     """An answer as plain JSON, with ``session_id``, ``is_followup`` and ``resolved_query``; ``text`` is one in words.
 
+    ``verified``: which verified query it is, which were its examples, and which are stale; empty without a file.
     ``rows`` are the first ``MOST_ROWS``; ``truncated`` says that there are more. ``confidence`` is None where the
     controller has none.
     """
@@ -175,6 +176,7 @@ def reply_of(episode: Episode) -> dict[str, Any]:
         "row_count": len(episode.rows),
         "truncated": len(episode.rows) > MOST_ROWS,
         "confidence": episode.flags.get("confidence"),
+        "verified": episode.flags.get("verified", {}),
         "suspicions": list(episode.flags.get("suspicions", ())),
         "error": episode.error,
         "text": episode.flags.get("talk") or episode.flags.get("clarification") or "",

@@ -27,6 +27,7 @@ FAILURES = {  # shown with what is said about it: (question, controller) -> the 
     ("How many customers are on hold?", "single_shot"): "docs/suspicions.md",
 }
 ELSEWHERE = r"--model (\w+/|http)|--controller count_all"  # no server is there; tests/test_plugins.py has that package
+QUERIES = "[{question: 'How many customers are there?', sql: SELECT COUNT(*) FROM customers}]"
 PEOPLE = "name,age,city\nAda,36,Oslo\nBen,41,Bern\nCai,58,Rome\nDee,29,Oslo\n"
 
 
@@ -58,6 +59,7 @@ def test_the_questions_that_are_shown_are_known() -> None:
 @pytest.mark.parametrize("words", shown(), ids=lambda words: " ".join(words)[:100])
 def test_a_question_that_is_shown_is_answered_right(words: tuple[str, ...], tmp_path: Path, shop: Path) -> None:
     (tmp_path / "people.csv").write_text(PEOPLE, encoding="utf-8")
+    (tmp_path / "shop_queries.yaml").write_text(QUERIES, encoding="utf-8")
     if shop.parent != tmp_path:
         (tmp_path / "shop.sqlite").write_bytes(shop.read_bytes())
     page = shown()[words]

@@ -81,9 +81,9 @@ def ground(question: str, database: Database, k: int = 4) -> list[Match]:
     return chosen[:k]
 
 
-def with_values(nlq: str, database: Database, k: int) -> tuple[str, list[Match]]:
-    """``nlq`` with a line of the values that it names, and these."""
-    matches = ground(nlq, database, k)
+def with_values(nlq: str, database: Database, k: int, asked: str | None = None) -> tuple[str, list[Match]]:
+    """``nlq`` with a line of the values that it names, and these; ``asked``: a text in which to look instead."""
+    matches = ground(nlq if asked is None else asked, database, k)
     return "\n".join(filter(None, (nlq, values_line(matches, database.dialect)))), matches
 
 

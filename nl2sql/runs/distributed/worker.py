@@ -50,6 +50,8 @@ def prints_of(
     places = {  # where the user finds what another worker has otherwise
         "few_shot_pool": f"few-shot pool {config.few_shot.pool}",
         "corpus": f"corpus {config.repair.corpus}",
+        "knowledge": f"knowledge {config.knowledge.file}",
+        "verified_queries": f"verified queries {config.knowledge.verified}",
         "vizql_source": f"data source {config.vizql.source}",
         "question_model": f"question model {config.candidates.question_model} with adapter "
         f"{config.candidates.question_adapter}",

@@ -140,7 +140,9 @@ class Environment:
         question = self._question(question_id)
         named = self._controller(controller)
         config = with_preset(named, self.config)
-        if not config.few_shot.k:  # which needs the gold, to leave out examples that would give it away
+        if not (
+            config.few_shot.k or config.knowledge.verified
+        ):  # which needs the gold, to leave out examples that would give it away
             question = replace(question, gold=())
         return DrivenEpisode(
             question,
