@@ -1,6 +1,6 @@
 """What scoring costs, against the execution pattern of the 2020 test-suite evaluator and against the floor.
 
-    NL2SQL_BENCHMARKS=... python scripts/bench_eval.py [--json] [--plot FILE] [--questions 500] [--replicas 20]
+    NL2SQL_BENCHMARKS=... python scripts/bench_eval.py [--json] [--questions 500] [--replicas 20]
 
 On the same golds and replicas: (a) predictions = golds, (b) half of them differ, (c) ten prediction files. The
 contestants (``bench_eval_rivals.py``) take turns, ``--repeats`` times each; the median counts, all times are reported:
@@ -36,7 +36,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from bench_eval_costs import costs, plot
 from bench_eval_rivals import execute_all, explain_difference, floor, reference_verdict
 
 WORKERS = 2
@@ -305,12 +304,10 @@ def _forget_parsed() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--plot", metavar="FILE")
     parser.add_argument("--questions", type=int, default=500)
     parser.add_argument("--replicas", type=int, default=20)
     parser.add_argument("--files", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--no-costs", action="store_true")
     options = parser.parse_args()
     from nl2sql.databases.sqlite.pool import QueryPool
 
@@ -331,9 +328,6 @@ def main() -> int:
             label: measure(Variant(benchmark, questions, files, options.replicas, pool), options.repeats, processes)
             for label, files in variants.items()
         }
-        report["costs"] = [] if options.no_costs else costs(benchmark, questions, pool, options.replicas, several_files)
-    if options.plot and report["costs"]:
-        plot(report["costs"], options.plot)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if options.json else _table(report))
     unexplained = [d for row in report["variants"].values() for d in row["different_verdicts"] if d["why"] is None]
     return 1 if unexplained or not all(row["same_in_all_our_runs"] for row in report["variants"].values()) else 0
@@ -360,10 +354,6 @@ def _table(report: dict[str, Any]) -> str:
                 f"    {entry['id']} in {entry['file']}: ours {entry['ours']}, reference {entry['reference']}: "
                 f"{entry['why'] or 'UNEXPLAINED'}\n        gold {entry['gold']}\n        predicted {entry['predicted']}"
             )
-    for row in report["costs"]:
-        lines.append(
-            f"{row['axis']:20} {row['value']:>8} {row['seconds']:8.3f} s {row['ms_per_item']:9.3f} ms per item"
-        )
     return "\n".join(lines) + "\n"
 
 

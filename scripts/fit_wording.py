@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
-from session_detection import STANDS_ALONE
 
 from nl2sql.benchmarks import load_benchmark
 from nl2sql.databases.schema import Column, Schema, Table
@@ -41,6 +40,7 @@ TURNS = ROOT / "scripts" / "wording_turns.jsonl"
 MODEL = ROOT / "nl2sql" / "sessions" / "wording.json"
 SPIDER = 1500  # questions to fit on, and as many for the false alarms
 RIDGE, LEAST, TIMES, SUBJECTS = 0.5, 3, 4, 3
+STANDS_ALONE = ("first", "topic_change", "stand_alone_with_cue", "independent")  # kinds of turns
 
 
 @dataclass(frozen=True)

@@ -148,23 +148,3 @@ def thresholds(sure: Sequence[float], right: Array) -> list[list[str]]:
         among = 100 * right[kept].sum() / max(right.sum(), 1)
         rows.append([f"{least:g}", f"{100 * kept.mean():.1f}", share, f"{among:.1f}"])
     return rows
-
-
-def draw(sure: Array, right: Array, file: Path) -> None:
-    """Reliability (left) and the share of right answers among those kept (right)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, other) = plt.subplots(1, 2, figsize=(9, 4))
-    bins = [b for b in np.array_split(np.argsort(sure), BINS) if len(b)]
-    left.plot([0, 1], [0, 1], color="0.7")
-    left.plot([sure[b].mean() for b in bins], [right[b].mean() for b in bins], "o-")
-    left.set(xlabel="confidence", ylabel="share right", xlim=(0, 1), ylim=(0, 1), title="reliability")
-    order = np.argsort(-sure)
-    kept = np.arange(1, len(order) + 1) / len(order)
-    other.plot(kept, np.cumsum(right[order]) / np.arange(1, len(order) + 1))
-    other.set(xlabel="share answered, surest first", ylabel="share right", ylim=(0, 1), title="abstention")
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)

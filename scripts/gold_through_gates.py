@@ -1,7 +1,7 @@
 """Right SQL through guardrails and gates, and the same SQL with one asked-for structure removed.
 
     python scripts/gold_through_gates.py                             # packaged (+ spider, classicmodels where found)
-    python scripts/gold_through_gates.py --benchmark geoquery --exceptions
+    python scripts/gold_through_gates.py --benchmark geoquery --json
 
 Two sides of the same gates. *Right SQL*: every gold that runs is sent through the guardrails, ``validate_sql``,
 ``validate_constraints`` and ``intent_constraints`` as if a model had written it. *Bite*: of each gold one structure
@@ -15,7 +15,6 @@ and strips an order that no cue asks for. Exit code 1 when a bound of ``BOUNDS``
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -30,13 +29,7 @@ from tqdm.auto import tqdm
 
 from nl2sql.agents.checks.constraints import extract_constraints, intent_constraints, validate_constraints
 from nl2sql.agents.checks.constraints.removal import STRUCTURES, remove_structure
-from nl2sql.agents.checks.guardrails import (
-    apply_guardrails,
-    canonicalize_table_casing,
-    clean_candidate_with_reason,
-    enforce_projection_contract,
-    guarded_postprocess,
-)
+from nl2sql.agents.checks.guardrails import apply_guardrails
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.databases.validation import validate_sql
 from nl2sql.errors import Nl2SqlError, UsageError
@@ -82,7 +75,6 @@ class Item:
     left_out: str = ""
     guarded: str = ""
     ex: bool | None = None  # of the guarded SQL; None where the item is not scored
-    changed_by: str = ""  # the guardrail after which a right gold was wrong
     rejected_by: str = ""
     reason: str = ""
     removals: list[Removal] = field(default_factory=list)
@@ -131,8 +123,6 @@ def examine(question: Question, database: Database, letter: bool = False) -> Ite
     if scorable(question) and not gold.truncated:
         result = database.run(item.guarded, timeout_s=TIMEOUT_S, max_rows=SCORED_ROWS) if item.guarded else None
         item.ex = result is not None and results_match(gold, result, ordered=order_matters(gold_sql))
-        if item.ex is False:
-            item.changed_by = guardrail_at_fault(question, gold, database, letter)
     for structure in STRUCTURES:
         sql = remove_structure(gold_sql, structure)
         if sql is None:
@@ -143,22 +133,6 @@ def examine(question: Question, database: Database, letter: bool = False) -> Ite
             removal.rejected_by, removal.reason, _ = judge(sql, question, database, letter)
         item.removals.append(removal)
     return item
-
-
-def guardrail_at_fault(question: Question, gold: RunResult, database: Database, letter: bool) -> str:
-    """The first guardrail after which the gold's result is another."""
-    sql, schema = question.gold[0], database.schema()
-    for name, step in (
-        ("clean_candidate_with_reason", lambda text: clean_candidate_with_reason(text)[0] or ""),
-        ("guarded_postprocess", lambda text: guarded_postprocess(text, question.text, strip_unasked=letter)),
-        ("enforce_projection_contract", lambda text: enforce_projection_contract(text, question.text)),
-        ("canonicalize_table_casing", lambda text: canonicalize_table_casing(text, schema)),
-    ):
-        sql = step(sql)
-        result = database.run(sql, timeout_s=TIMEOUT_S, max_rows=SCORED_ROWS)
-        if not results_match(gold, result, ordered=order_matters(question.gold[0])):
-            return name
-    return "together"
 
 
 def run_benchmark(name: str, limit: int | None, seed: int, letter: bool = False) -> list[Item]:
@@ -198,7 +172,6 @@ def summarise(items: Iterable[Item]) -> dict[str, Any]:
         "n": len(run),
         "left_out": dict(Counter(i.left_out for i in every if i.left_out)),
         "ex_unchanged": {"value": share(sum(bool(i.ex) for i in scored), len(scored)), "n": len(scored)},
-        "right_to_wrong": dict(Counter(i.changed_by for i in scored if i.changed_by).most_common()),
         "guardrails": {"value": share(by["guardrails"], len(run)), "rejected": by["guardrails"]},
         "validate_sql": {"value": share(by["validate_sql"], len(run)), "rejected": by["validate_sql"]},
         "gates": {"value": share(gates, len(run)), "rejected": gates, "by": dict(by)},
@@ -232,11 +205,6 @@ def misses(summary: dict[str, Any]) -> list[str]:
     return out
 
 
-def half(db_id: str) -> str:
-    """Mistakes were looked at on the even half of Spider's databases only."""
-    return "even" if int(hashlib.sha256(db_id.encode()).hexdigest(), 16) % 2 == 0 else "odd"
-
-
 def print_summary(name: str, summary: dict[str, Any]) -> None:
     ex, valid, gates = summary["ex_unchanged"], summary["validate_sql"], summary["gates"]
     print(f"\n{name}: {summary['n']} golds" + (f", left out {summary['left_out']}" if summary["left_out"] else ""))
@@ -245,8 +213,8 @@ def print_summary(name: str, summary: dict[str, Any]) -> None:
         f"{_percent(summary['guardrails']['value'], 2)}, validate_sql {_percent(valid['value'], 2)}, "
         f"both gates {_percent(gates['value'], 2)} ({gates['rejected']})"
     )
-    for who, n in summary["right_to_wrong"].items():
-        print(f"             right to wrong by {who}: {n}")
+    for cause, n in summary["causes"].items():
+        print(f"             {cause}: {n}")
     for structure, bite in summary["bite"].items():
         asked, every = bite["asked"], bite["all"]
         by = ", ".join(f"{who} {n}" for who, n in asked["by"].items())
@@ -260,22 +228,6 @@ def _percent(value: float | None, digits: int = 0) -> str:
     return "   -" if value is None else f"{value:.{digits}%}".rjust(4)
 
 
-def print_exceptions(items: Sequence[Item]) -> None:
-    """Every rejected or changed gold, by cause."""
-    causes: dict[str, list[Item]] = {}
-    for item in items:
-        if item.left_out:
-            continue
-        if item.ex is False:
-            causes.setdefault(f"EX[bag] changed by {item.changed_by}", []).append(item)
-        if item.rejected_by:
-            causes.setdefault(f"{item.rejected_by} {item.reason}", []).append(item)
-    for cause, found in sorted(causes.items(), key=lambda pair: -len(pair[1])):
-        print(f"\n{cause} ({len(found)})")
-        for item in found:
-            print(f"  {item.question.id} [{item.question.db_id}] {item.question.text}\n      {item.question.gold[0]}")
-
-
 def default_benchmarks() -> list[str]:
     return ["packaged", "spider", "classicmodels"] if os.environ.get("NL2SQL_BENCHMARKS") else ["packaged"]
 
@@ -287,9 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--limit", type=int, help="a seeded sample of so many golds per benchmark")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--halves", action="store_true", help="also each half of the databases (even, odd by hash)")
     parser.add_argument("--letter", action="store_true", help="the specification's letter: strip_unasked, no explain")
-    parser.add_argument("--exceptions", action="store_true", help="list every gold that was rejected or changed")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     args = parser.parse_args(argv)
     names = [name for group in args.benchmark for name in group] if args.benchmark else default_benchmarks()
@@ -298,16 +248,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.limit is not None and args.limit < 1:
             raise UsageError(f"--limit {args.limit}: expected a positive number of golds")
         for name in names:
-            items = run_benchmark(name, args.limit, args.seed, args.letter)
-            parts = {name: items}
-            if args.halves:
-                parts |= {f"{name} ({h})": [i for i in items if half(i.question.db_id) == h] for h in ("even", "odd")}
-            for part, chosen in parts.items():
-                report[part] = summarise(chosen) | {"misses": misses(summarise(chosen))}
-                if not args.json:
-                    print_summary(part, report[part])
-            if args.exceptions and not args.json:
-                print_exceptions(items)
+            summary = summarise(run_benchmark(name, args.limit, args.seed, args.letter))
+            report[name] = summary | {"misses": misses(summary)}
+            if not args.json:
+                print_summary(name, summary)
     except Nl2SqlError as error:
         print(f"gold_through_gates: {error}", file=sys.stderr)
         return error.exit_code

@@ -69,8 +69,7 @@ def read_rows(options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
     """
     import random
 
-    from train_adapter import read_groups
-    from training.packing import IGNORED, Row, packs
+    from training.packing import IGNORED, Row, packs, read_groups
     from transformers import AutoTokenizer
 
     from nl2sql.models.chat import Chat
@@ -115,7 +114,7 @@ def read_rows(options: argparse.Namespace) -> tuple[list[Any], list[Any]]:
             made += map(arrays, packs([rows], options.pack_tokens))
         return made
 
-    rounds, held_out = read_groups(options.data, 1.0)
+    rounds, held_out = read_groups(options.data)
     found = []
     for number, groups in enumerate(rounds[: options.rounds]):
         made = packed(groups[: options.limit])
@@ -554,7 +553,7 @@ def tuned_in(file: Path) -> tuple[Pairs, dict[str, Any], float]:
 
 
 def peft_in(folder: Path) -> tuple[Pairs, dict[str, Any], float]:
-    """The same of a folder that peft or ``train_adapter.py`` wrote."""
+    """The same of a folder that peft wrote."""
     from nl2sql.models.adapters import GGUF_LAYERS, adapter_scale, adapter_tensors
 
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))

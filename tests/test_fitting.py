@@ -1,4 +1,4 @@
-"""scripts/fit_verifier.py on a run of candidates: the ways to choose, ranked anew as the episode ranked them."""
+"""scripts/fit_verifier.py on a run of candidates: each query rated as the episode rated it, and fitted anew."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fitting import fit as fit_weights
 from models.tiny import saved_tiny
 from people import SHOP, make_database
 
+from nl2sql.agents.checks.verifier import probability_right
 from nl2sql.config import build_config
 from nl2sql.runs.evaluate import evaluate
 from nl2sql.runs.folder import read_jsonl
-from nl2sql.runs.run import Run
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "fit_verifier.py"
 COUNT, NAMES, BERN = (
@@ -80,45 +80,33 @@ def changed(run: Path, to: Path, **candidates: Any) -> Path:
     return to
 
 
-def test_the_packaged_weights_choose_as_the_run_did(run: Path) -> None:
-    done = fit(run, "--choose", "--apply")
+def test_the_packaged_weights_rate_the_queries_as_the_run_did(run: Path) -> None:
+    written = cases_of([run], fit_verifier.judged)
+    recorded = [
+        entry["sure"]
+        for trace in read_jsonl(run / "traces.jsonl")
+        for entry in trace["trace"][-1]["observation"]["ranking"]
+        if "sure" in entry
+    ]
+    assert [probability_right(query.seen) for query in written] == pytest.approx(recorded, rel=1e-3)
+    assert {query.right for query in written} == {True, False}
+    shares = [query.share for query in written if query.db_id == "shop"]
+    assert sum(shares) < len(WRITTEN), "what did not run has a share too"
+
+
+def test_figures_are_those_of_weights_that_rest_on_the_other_databases(run: Path) -> None:
+    done = fit(run)
     assert done.returncode == 0, done.stderr
     rows = table(done.stdout)
-    verdicts = {item["id"]: item["ex"] for item in Run.load(run).report["items"]}
-    rates = {name: float(rows[name][0]) for name in ("greedy", "one is right", "verify")}
-    assert rates == {"greedy": 25.0, "one is right": 75.0, "verify": 100 * sum(verdicts.values()) / 8}
-    asked = cases_of([run], fit_verifier.judged)
-    fit_verifier.verify(asked, apply=True)
-    found = [fit_verifier.choose(one, {"choose": "verify"}) for one in asked]
-    traces = list(read_jsonl(run / "traces.jsonl"))
-    assert [one.right for one in found] == [verdicts[trace["id"]] for trace in traces]
-    for one, trace in zip(asked, traces, strict=True):
-        recorded = {entry["sql"]: entry.get("sure", 0.0) for entry in trace["trace"][-1]["observation"]["ranking"]}
-        assert {entry.sql: entry.sure or 0.0 for entry in one.candidates} == pytest.approx(recorded, rel=1e-3)
-
-
-def test_each_way_to_choose_is_ranked_by_the_others_weights(run: Path) -> None:
-    done = fit(run, "--choose")
-    assert done.returncode == 0, done.stderr
-    rows = table(done.stdout)
-    assert {"greedy", "likeliest", "question", "verify", "one is right"} <= set(rows)
-    assert "verify:" in done.stdout and rows["0"][0] == "100.0", "all are answered without a threshold"
-    assert rows["0"][1] == rows["verify"][0]
-    wins, losses = map(int, rows["greedy"][1].split(", "))
-    assert 100 * (wins - losses) / 8 == float(rows["greedy"][0]) - float(rows["question"][0])
-
-
-def test_the_weights_of_a_database_rest_on_the_others_alone(run: Path) -> None:
-    asked = cases_of([run], fit_verifier.judged)
-    fit_verifier.verify(asked, apply=False)
-    before = [[entry.sure for entry in one.candidates] for one in asked if one.db_id == "shop"]
-    for one in asked:
-        if one.db_id == "shop":
-            for query in one.written:
-                if query is not None:
-                    query.right = not query.right
-    fit_verifier.verify(asked, apply=False)
-    assert before == [[entry.sure for entry in one.candidates] for one in asked if one.db_id == "shop"]
+    assert set(rows) == {"signals", "---", "all", "question", "seen"} and rows["all"][0] == rows["seen"][0]
+    written = cases_of([run], fit_verifier.judged)
+    before = fit_verifier.by_the_others(written)
+    for query in written:
+        if query.db_id == "shop":
+            query.right = not query.right
+    after = fit_verifier.by_the_others(written)
+    same = [now == then for query, now, then in zip(written, after, before, strict=True) if query.db_id == "shop"]
+    assert all(same) and after != before
 
 
 @pytest.mark.parametrize(
@@ -131,7 +119,7 @@ def test_the_weights_of_a_database_rest_on_the_others_alone(run: Path) -> None:
 def test_a_run_that_does_not_say_enough_is_one_line(
     run: Path, tmp_path: Path, candidates: dict[str, Any], said: str
 ) -> None:
-    done = fit(changed(run, tmp_path / "other", **candidates), "--choose")
+    done = fit(changed(run, tmp_path / "other", **candidates))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and said in done.stderr, done.stderr
 
 

@@ -1,6 +1,6 @@
 """The benchmark ``vizql``: packaged questions for which there is a structured query with the rows of the SQL gold.
 
-The queries stand in ``data/vizql.json``, which ``scripts/derive_vizql.py`` makes; the questions stay in
+The queries stand in ``data/vizql.json``, translated from the SQL golds and proven; the questions stay in
 ``data/questions.json``. ``gold`` is the packaged question's, so that its scores mean the same; the structured query, or
 the draft of a request with options, is ``meta["vizql"]``. Its data source is ``vizql.infer.infer`` of the database.
 

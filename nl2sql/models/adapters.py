@@ -57,7 +57,7 @@ def find_adapter(spec: str, default: str = "none") -> Path | None:
         what = f"has no {' and no '.join(missing)}" if folder.is_dir() else "does not exist"
         raise UsageError(
             f"adapter folder {spec!r} {what}; give {', '.join(['`auto`', '`none`', *packaged])}, or a folder that peft "
-            "or scripts/train_adapter.py wrote"
+            "or scripts/tune_gguf.py wrote"
         )
     return folder
 

@@ -1,6 +1,6 @@
-"""Training data and adapters: what the embedded model learns from, and how.
+"""Training data: what the embedded models learn from.
 
-``sql_style`` writes golds the way the model should; ``examples`` and ``act`` make the examples of the three tasks from
-a benchmark's training questions, with the product's own prompts; ``packing`` turns them into token rows;
-``lora`` trains. Needs the extra ``train`` (peft); the first four do not import torch.
+``sql_style`` writes golds the way the model should; ``examples`` and ``act`` make the examples of the tasks from a
+benchmark's training questions, with the product's own prompts; ``mixture`` draws them; ``packing`` turns them into
+token rows, which ``tune_gguf.py`` learns. Nothing here imports torch.
 """

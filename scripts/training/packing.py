@@ -7,9 +7,12 @@ would have alone. The loss is that of the examples one by one, at a fraction of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from nl2sql.errors import UsageError
 from training.examples import Example
 
 Tokenize = Callable[[str], list[int]]
@@ -107,3 +110,18 @@ def _pack(rows: Sequence[Row], shared: int) -> Pack:
         pack.positions += range(shared, len(r.ids))
         pack.spans.append((start, len(pack.ids)))
     return pack
+
+
+def read_groups(folder: Path) -> tuple[list[list[list[Example]]], list[list[Example]]]:
+    """(groups of every round, held-out groups) of what ``build_training_data.py`` wrote. Raises UsageError."""
+    path = folder / "groups.jsonl"
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist; make it with scripts/build_training_data.py --out {folder}")
+    rounds: dict[int, list[list[Example]]] = {}
+    held_out: list[list[Example]] = []
+    with path.open(encoding="utf-8") as file:  # str.splitlines would also break at U+0085 and U+2028
+        for line in file:
+            group = json.loads(line)
+            examples = [Example.from_dict(data) for data in group["examples"]]
+            (held_out if group["part"] == "held_out" else rounds.setdefault(group["round"], [])).append(examples)
+    return [rounds[number] for number in sorted(rounds)], held_out

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import peft
 import pytest
 import torch
 from models.tiny import saved_tiny, tiny_model, tiny_tokenizer
-from training import lora
-from training.lora import Recipe
 
 from nl2sql.agents import prompts
 from nl2sql.agents.candidates.agent import candidates
@@ -179,9 +178,9 @@ def test_a_failing_question_model_is_a_failed_episode_and_the_rest_is_kept(shop,
 
 def test_another_adapter_of_the_same_name_is_another_run(tmp_path, folder):
     keys = []
-    for seed in (0, 1):
-        adapted = lora.add_adapter(tiny_model(), Recipe(rank=2, alpha=4, seed=seed))
-        adapted.save_pretrained(tmp_path / "adapter")
+    for size in (2, 4):
+        adapted = peft.LoraConfig(r=size, lora_alpha=4, target_modules=["q_proj"], init_lora_weights=False)
+        peft.get_peft_model(tiny_model(), adapted).save_pretrained(tmp_path / "adapter")
         config = settings(folder, question_adapter=str(tmp_path / "adapter"))
         keys.append(run_key(get_controller("candidates"), config, {}, {}, members(config)))
     assert keys[0] != keys[1]

@@ -1,12 +1,11 @@
 """The sandbox against whoever wants to break it: statements, database files, the worker's socket.
 
 Statements are lines of fixtures/hostile_statements.tsv, database files come from hostile_files.py. Every statement
-goes through ``run``, ``explain`` and ``nl2sql score``. A longer, random run: scripts/fuzz_sandbox.py.
+goes through ``run``, ``explain`` and ``nl2sql score``.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -16,11 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import hostile_files
 import pytest
+import sandbox_lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -31,17 +30,7 @@ from nl2sql.errors import DatabaseError, UsageError
 ROOT = Path(__file__).parents[2]
 
 
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fuzz_sandbox", ROOT / "scripts" / "fuzz_sandbox.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fuzz_sandbox"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-fuzz = _script()
-CORPUS = fuzz.read_corpus()
+CORPUS = sandbox_lab.read_corpus()
 # The promise is deadline + 0.5 s. A test machine that is busy with something else may take ten times the 0.5 s.
 SLACK = 1.0 if os.environ.get("NL2SQL_STRICT_TIMING") else 10.0
 AT_LEAST_EIGHT = (
@@ -52,7 +41,7 @@ AT_LEAST_EIGHT = (
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with fuzz.Lab(tmp_path_factory.mktemp("sandbox") / "lab", slack=SLACK).open() as lab:
+    with sandbox_lab.Lab(tmp_path_factory.mktemp("sandbox") / "lab", slack=SLACK).open() as lab:
         yield lab
 
 
@@ -66,7 +55,7 @@ def test_the_corpus_covers_every_family() -> None:
 def test_hostile_statement_changes_nothing_and_ends_with_a_clear_error(
     family: str, outcomes: str, text: str, lab: Any
 ) -> None:
-    sql = fuzz.expand(text, lab.data)
+    sql = sandbox_lab.expand(text, lab.data)
     result, _ = lab.check(sql)
     assert ("ok" if result.success else result.error_kind) in outcomes.split(","), result
     lab.read_as_prediction(sql)
@@ -80,9 +69,9 @@ def test_scoring_hostile_predictions_changes_nothing_and_marks_each_of_them(lab:
     rows = CORPUS[:: 1 if os.environ.get("NL2SQL_STRICT_TIMING") else 2]
     items = [{"question": "?", "query": "SELECT 'gold'", "db_id": "people", "id": f"q{i}"} for i in range(len(rows))]
     (benchmark / "questions.json").write_text(json.dumps(items))
-    lines = [json.dumps({"id": f"q{i}", "sql": fuzz.expand(row[2], lab.data)}) for i, row in enumerate(rows)]
+    lines = [json.dumps({"id": f"q{i}", "sql": sandbox_lab.expand(row[2], lab.data)}) for i, row in enumerate(rows)]
     (benchmark / "predictions.jsonl").write_text("\n".join(lines))
-    before = fuzz.snapshot(benchmark, lab.data, lab.work)
+    before = sandbox_lab.snapshot(benchmark, lab.data, lab.work)
     command = ["score", "-b", str(benchmark), "-p", str(benchmark / "predictions.jsonl"), "--replicas", "0"]
     done = subprocess.run(
         [sys.executable, "-m", "nl2sql.cli", *command, "--timeout", "0.25", "--json"],
@@ -93,7 +82,7 @@ def test_scoring_hostile_predictions_changes_nothing_and_marks_each_of_them(lab:
         timeout=250,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert fuzz.snapshot(benchmark, lab.data, lab.work) == before
+    assert sandbox_lab.snapshot(benchmark, lab.data, lab.work) == before
     assert list(lab.temporary.iterdir()) == []
     scored = {item["id"]: item for item in json.loads(done.stdout)["items"]}
     assert len(scored) == len(rows)
@@ -111,7 +100,7 @@ CALM = settings(max_examples=80, deadline=None, suppress_health_check=[HealthChe
 
 
 @CALM
-@given(st.one_of(st.text(), st.lists(st.sampled_from(fuzz.WORDS), max_size=30).map(" ".join)))
+@given(st.one_of(st.text(), st.lists(st.sampled_from(sandbox_lab.WORDS), max_size=30).map(" ".join)))
 def test_arbitrary_text_is_contained(lab: Any, sql: str) -> None:
     lab.check(sql)
     lab.read_as_prediction(sql)
@@ -120,7 +109,7 @@ def test_arbitrary_text_is_contained(lab: Any, sql: str) -> None:
 @CALM
 @given(st.randoms(use_true_random=False))
 def test_mutated_hostile_statements_are_contained(lab: Any, rng: Any) -> None:
-    sql = fuzz.mutate(rng, [fuzz.expand(row[2], lab.data) for row in CORPUS])
+    sql = sandbox_lab.mutate(rng, [sandbox_lab.expand(row[2], lab.data) for row in CORPUS])
     lab.check(sql)
     lab.read_as_prediction(sql)
 
@@ -129,7 +118,7 @@ def test_mutated_hostile_statements_are_contained(lab: Any, rng: Any) -> None:
 @given(st.randoms(use_true_random=False))
 def test_damaged_files_are_contained(lab: Any, rng: Any) -> None:
     path = lab.data / "damaged.sqlite"
-    path.write_bytes(fuzz.damaged(rng, lab.database.read_bytes()))
+    path.write_bytes(sandbox_lab.damaged(rng, lab.database.read_bytes()))
     try:
         lab.check("SELECT * FROM people, adults, numbers", path)
     finally:
@@ -159,25 +148,25 @@ def test_hostile_database_file_is_contained(kind: str, files: dict[str, tuple[Pa
     path, sql = files[kind]
     for statement in (sql, sql, sql, "SELECT * FROM sqlite_master"):  # again: it may be held in memory by then
         lab.check(statement, path)
-    before = fuzz.snapshot(*lab.folders)
+    before = sandbox_lab.snapshot(*lab.folders)
     started = time.monotonic()
     try:
         assert SqliteDatabase(path, pool=lab.pool).schema().tables
     except DatabaseError as error:
         assert len(str(error).splitlines()) == 1
     assert time.monotonic() - started < 5 * SLACK
-    assert fuzz.snapshot(*lab.folders) == before
+    assert sandbox_lab.snapshot(*lab.folders) == before
 
 
 def test_a_hostile_wal_is_read_from_a_copy_that_goes_with_the_pool(
     files: dict[str, tuple[Path, str]], lab: Any
 ) -> None:
-    before = fuzz.snapshot(*lab.folders)
+    before = sandbox_lab.snapshot(*lab.folders)
     with QueryPool(workers=1) as pool:
         for kind in ("WAL of noise", "WAL mode without a WAL"):
             path, sql = files[kind]
-            assert fuzz.complaint(pool.run(path, sql, timeout_s=5)) is None
-    assert fuzz.snapshot(*lab.folders) == before
+            assert sandbox_lab.complaint(pool.run(path, sql, timeout_s=5)) is None
+    assert sandbox_lab.snapshot(*lab.folders) == before
 
 
 def test_views_and_functions_of_a_file_get_no_more_rights_than_a_statement(
@@ -234,52 +223,3 @@ def test_a_worker_ends_on_nonsense_and_the_next_statement_gets_another(lab: Any)
         results = [lab.pool.run(lab.database, "SELECT 1", timeout_s=0.5) for _ in range(2)]
         assert results[0].success or results[0].error_kind in ("worker_died", "timeout")
         assert results[1].success
-
-
-def _empty(path: Path) -> Path:
-    path.touch()
-    return path
-
-
-def test_the_memory_watch_sees_a_worker_and_no_child_from_before(tmp_path: Path) -> None:
-    if not Path("/proc/self/status").exists():
-        pytest.skip("this system has no /proc")
-    with subprocess.Popen([sys.executable, "-c", "x = bytearray(2 ** 28); input()"], stdin=subprocess.PIPE) as other:
-        with fuzz.MemoryWatch() as watch, QueryPool(1) as pool:
-            assert pool.run(_empty(tmp_path / "empty.sqlite"), "SELECT 1", timeout_s=60).success
-            time.sleep(0.5)
-        other.communicate(b"\n")
-    assert 5 < watch.peak_mb < 200
-
-
-def printed(code: str) -> str:
-    """What a program over scripts/ prints; skips where the system has no /proc."""
-    if not Path("/proc/self/status").exists():
-        pytest.skip("this system has no /proc")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    return done.stdout
-
-
-def test_the_memory_watch_leaves_out_a_fork_of_this_process() -> None:
-    code = (
-        "import fuzz_sandbox, os, time\nown = bytearray(2 ** 28)\nwith fuzz_sandbox.MemoryWatch() as watch:\n"
-        "    child = os.fork()\n    child or time.sleep(0.5)\n    child or os._exit(0)\n    os.waitpid(child, 0)\n"
-        "print(watch.peak_mb)"
-    )
-    assert printed(code) == "0.0\n"
-
-
-def test_the_memory_watch_leaves_out_a_child_that_execs_while_it_looks() -> None:
-    code = (
-        "import fuzz_sandbox, os, time\nown = bytearray(2 ** 28)\nwatch = fuzz_sandbox.MemoryWatch()\n"
-        "for _ in range(60):\n    child = os.fork()\n    if not child:\n        time.sleep(0.002)\n"
-        "        os.execvp('true', ['true'])\n"
-        "    while os.waitpid(child, os.WNOHANG) == (0, 0):\n        watch._look(child)\n"
-        "print(watch.peak_mb < 100, watch.peak_mb)"
-    )
-    assert printed(code).startswith("True")
-
-
-def test_the_workers_stay_small_all_through(lab: Any) -> None:
-    assert lab.memory.peak_mb < fuzz.WORKER_MB

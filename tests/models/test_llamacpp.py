@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -200,22 +199,6 @@ def test_what_runs_on_llamacpp(monkeypatch: pytest.MonkeyPatch) -> None:
     assert embedded_model("smollm2-135m", "llamacpp").folder.name == "smollm2-135m-llamacpp"
     with pytest.raises(UsageError, match=r"--engine llamacpp runs embedded models and .gguf files"):
         runs_on_llamacpp(Source("folder", "/x"), "llamacpp")
-
-
-def test_engines_are_measured_cell_by_cell_and_each_once(gguf: Path, tmp_path: Path) -> None:
-    calls = [{"prompt": [5, 6, 7, 8], "answer": [9, 10]}, {"prompt": [5, 6, 7, 8, 9, 10, 11], "answer": [12]}]
-    recording = {"episodes": [calls, calls], "facts": {}}
-    (tmp_path / "react-tiny.gguf-packaged-24-96-auto.json").write_text(json.dumps(recording), encoding="utf-8")
-    script, out = Path(__file__).resolve().parents[2] / "scripts" / "bench_llamacpp.py", tmp_path / "cells.jsonl"
-    command = [sys.executable, str(script), "--model", str(gguf), "--benchmark", "packaged", "--engines", "llamacpp"]
-    command += ["--transcripts", str(tmp_path), "--out", str(out), "--threads", "1", "--alone", "1", "--rows"]
-    for rows in ("1", "1,2"):
-        done = subprocess.run([*command, rows], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-    cells = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert [(cell["rows"], cell["episodes"]) for cell in cells] == [(1, 1), (2, 2)]
-    first, _, row = done.stdout.splitlines()
-    assert "episodes/min (2)" in first and row.startswith("| llamacpp | ") and row.count("|") == first.count("|") == 8
 
 
 @pytest.mark.model

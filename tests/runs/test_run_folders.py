@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import random
 import re
@@ -12,9 +11,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import killed_runs
 import pytest
 
 from nl2sql.agents.record import Episode
@@ -37,15 +36,6 @@ from nl2sql.runs.summary import summary_text
 ROOT = Path(__file__).resolve().parents[2]
 NO_TS = build_config({"eval": {"replicas": 0}})
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
-
-
-@pytest.fixture(scope="module")
-def kill_runs() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("kill_runs", ROOT / "scripts" / "kill_runs.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def write_script(path: Path) -> Path:
@@ -81,15 +71,13 @@ def failed(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("limit", "dialogues"), [(12, False), (4, True)])
-def test_a_run_killed_again_and_again_loses_and_doubles_nothing(
-    kill_runs: ModuleType, tmp_path: Path, limit: int, dialogues: bool
-) -> None:
+def test_a_run_killed_again_and_again_loses_and_doubles_nothing(tmp_path: Path, limit: int, dialogues: bool) -> None:
     script, disturbed, whole = (tmp_path / name for name in ("script.json", "disturbed", "whole"))
-    questions, asked = kill_runs.asked_questions(limit, dialogues), kill_runs.eval_options(limit, dialogues)
-    kill_runs.write_script(script, questions, 0.02)
-    kill_runs.finish(script, whole, asked)
-    kill_runs.disturbed_run(script, disturbed, asked, len(questions), 5, random.Random(1))
-    assert kill_runs.differences(disturbed, whole, len(questions)) == []
+    questions, asked = killed_runs.asked_questions(limit, dialogues), killed_runs.eval_options(limit, dialogues)
+    killed_runs.write_script(script, questions, 0.02)
+    killed_runs.finish(script, whole, asked)
+    killed_runs.disturbed_run(script, disturbed, asked, 5, random.Random(1))
+    assert killed_runs.differences(disturbed, whole, len(questions)) == []
 
 
 def test_a_folder_killed_before_its_manifest_can_be_started_again(tmp_path: Path) -> None:

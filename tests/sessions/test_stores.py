@@ -283,14 +283,6 @@ def test_processes_that_write_one_session_take_one_place_each(tmp_path: Path) ->
     assert places == list(range(231, 241))
 
 
-def test_the_load_script_finds_nothing_lost_mixed_or_out_of_order() -> None:
-    script = Path(__file__).parents[2] / "scripts" / "session_load.py"
-    command = [sys.executable, str(script), "--store", "sqlite", "--threads", "4", "--turns", "12"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and "48 turns" in done.stdout, done.stderr
-    assert done.stdout.endswith("none lost, order kept, no cross-talk\n")
-
-
 def unusable(kind: str, path: Path) -> None:
     if kind == "text":
         path.write_bytes(b"not a database at all, but some text" * 40)

@@ -260,13 +260,11 @@ def test_a_request_is_sent_again_as_often_as_there_are_pauses(service: VizqlServ
     assert len(server.bodies) == 1 + len(answers.pauses()) == 4
 
 
-def test_the_page_has_the_table_of_reactions_and_names_tests_that_there_are() -> None:
+def test_the_page_has_the_table_of_reactions() -> None:
     page = (Path(__file__).parents[2] / "docs" / "vizql.md").read_text(encoding="utf-8")
     for name in ("refine", "stop", "again"):
         (row,) = re.findall(rf"^\| `{name}` \| (.*?) \|", page, re.MULTILINE)
         assert re.findall("`(.+?)`", row) == [known.code for known in answers.known_codes() if known.reaction == name]
-    named = re.findall(r"`(test_\w+)`", page)
-    assert len(named) > 6 and {*named} <= {*globals()}
 
 
 def test_pauses_grow() -> None:

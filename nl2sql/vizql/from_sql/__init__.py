@@ -10,7 +10,7 @@
 Translation(candidates=(), reason='set operation', groups='')
 
 A candidate says in its language what the SQL says; its rows may differ where the data source joins or groups in another
-way (``documents`` in ``writing`` names them). Who needs the same rows compares them (``scripts/derive_vizql.py``).
+way (``documents`` in ``writing`` names them). Who needs the same rows compares them.
 
 A structured query is grouped by the dimensions that it shows. ``SELECT name, COUNT(*) ... GROUP BY id`` shows two
 people of one name on two lines, and the query on one; for names that nobody shares, both say the same.

@@ -1,21 +1,12 @@
-"""Kill a run with SIGKILL at random moments, resume it each time, and compare it with one that nobody disturbed.
-
-    python scripts/kill_runs.py --kills 50 --questions 60
-    python scripts/kill_runs.py --dialogues --kills 20      in the middle of dialogues, whose turns rest on each other
-
-The model is scripted, so both runs have to come to the same predictions; every question has to be in every file
-exactly once, and all metrics have to be the same bytes. Exit code 1 where they are not.
-"""
+"""A run killed with SIGKILL at random moments and resumed each time, beside one that nobody disturbed."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,9 +52,7 @@ def eval_command(script: Path, out: Path, asked: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "nl2sql.cli", "eval", *options, *quick, "--quiet"]
 
 
-def disturbed_run(
-    script: Path, out: Path, asked: Sequence[str], questions: int, kills: int, rng: random.Random
-) -> None:
+def disturbed_run(script: Path, out: Path, asked: Sequence[str], kills: int, rng: random.Random) -> None:
     """Start or resume the run and kill it, ``kills`` times: at any moment, or right after a question was finished.
 
     A start that came to its end before it was hit does not count; then scoring is what the next ones interrupt.
@@ -83,10 +72,8 @@ def disturbed_run(
         if process.returncode == 0:
             continue
         if process.returncode != -signal.SIGKILL:
-            raise SystemExit(f"start {number + 1} failed with exit code {process.returncode}: {err.strip()}")
+            raise AssertionError(f"start {number + 1} failed with exit code {process.returncode}: {err.strip()}")
         number += 1
-        done = [len(read_jsonl(out / part / "predictions.jsonl")) for part in ("", "control")]
-        print(f"kill {number}: {done[0]} of {questions} done, control {done[1]}, {_torn(out)}", flush=True)
     finish(script, out, asked)
 
 
@@ -101,16 +88,11 @@ def finish(script: Path, out: Path, asked: Sequence[str]) -> None:
     """Run or resume undisturbed."""
     done = subprocess.run(eval_command(script, out, asked), capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"the run in {out} failed: {done.stderr.strip()}")
+        raise AssertionError(f"the run in {out} failed: {done.stderr.strip()}")
 
 
 def _sizes(out: Path) -> list[int]:
     return [path.stat().st_size for path in sorted(out.rglob("traces.jsonl"))]
-
-
-def _torn(out: Path) -> str:
-    files = [path for path in out.rglob("*.jsonl") if path.read_bytes()[-1:] not in (b"", b"\n")]
-    return f"torn: {', '.join(file.name for file in files)}" if files else "no torn line"
 
 
 def differences(disturbed: Path, whole: Path, questions: int) -> list[str]:
@@ -142,30 +124,3 @@ def _untimed(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _untimed(item) for key, item in value.items() if key not in TIMINGS}
     return [_untimed(item) for item in value] if isinstance(value, list) else value
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--questions", type=int, help="how many are asked, or dialogues; default: 60, or 6")
-    parser.add_argument("--dialogues", action="store_true", help="turns that rest on the run's own answers before")
-    parser.add_argument("--delay", type=float, default=0.1, help="seconds that a reply of the model takes")
-    parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        script, disturbed, whole = (Path(folder) / name for name in ("script.json", "disturbed", "whole"))
-        limit = chosen.questions or (6 if chosen.dialogues else 60)
-        questions = asked_questions(limit, chosen.dialogues)
-        asked = eval_options(limit, chosen.dialogues)
-        write_script(script, questions, chosen.delay)
-        finish(script, whole, asked)
-        disturbed_run(script, disturbed, asked, len(questions), chosen.kills, random.Random(chosen.seed))
-        found = differences(disturbed, whole, len(questions))
-        ex = json.loads((disturbed / "report.json").read_text(encoding="utf-8"))["metrics"]["EX[bag]"]["value"]
-    print("\n".join(found) or f"{chosen.kills} kills, {len(questions)} questions: none lost, none doubled")
-    print(f"EX[bag] {ex}; all metrics " + ("the same bytes as undisturbed" if not found else "NOT as undisturbed"))
-    sys.exit(bool(found))
-
-
-if __name__ == "__main__":
-    main()
