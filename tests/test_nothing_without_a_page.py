@@ -10,11 +10,11 @@ from page_blocks import ROOT, pages
 from pydantic import BaseModel
 
 import nl2sql
-from nl2sql import environment
 from nl2sql.agents.controllers import PACKAGED
 from nl2sql.cli import app
 from nl2sql.config import Config
 from nl2sql.config.plugins import KINDS
+from nl2sql.runs.rollouts import environment
 
 WRITTEN = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages())  # by hand: without references
 COMMANDS, KEYS, NAMES = (
