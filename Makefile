@@ -66,7 +66,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 check-data: $(VENV)/.core
-	$(BIN)/nl2sql check-data --benchmark packaged
+	$(BIN)/nl2sql data check --benchmark packaged
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -149,17 +149,17 @@ def check_without_extras(programs: Path, place: Path, checks: Checks) -> None:
         chat = [nl2sql, "chat", *DATABASE, *asked]
         checks.runs("chat", chat, place, typed="How many customers are there?\n", says="SELECT COUNT(*)")
     for command, said in {
-        "runs .": "done",
-        "replay run": "EX[bag]",
-        "check-run run": "ok",
-        "compare run one": "EX[bag]",
+        "runs list .": "done",
+        "runs replay run": "EX[bag]",
+        "runs check run": "ok",
+        "runs compare run one": "EX[bag]",
         "report run one --out r.html": "r.html",
-        "export run --to inspect --out run.eval": "exported 5 episodes",
+        "runs export run --to inspect --out run.eval": "exported 5 episodes",
         "score --split quick --predictions run/predictions.jsonl": "EX[bag]",
-        "check-data --benchmark packaged --split quick": "",
-        "vizql infer --db packaged:scale_models --out source.yaml": "source.yaml",
-        "view --help": "Usage",
-        "plugins": "plugin",
+        "data check --benchmark packaged --split quick": "",
+        "data vizql infer --db packaged:scale_models --out source.yaml": "source.yaml",
+        "runs view --help": "Usage",
+        "new plugins": "plugin",
         "models list": "smollm2-135m",
     }.items():
         checks.runs(command, [nl2sql, *command.split()], place, says=said)

@@ -28,6 +28,7 @@ finish, key`. `traces.jsonl` has one line an episode.
 def render() -> str:
     """The whole page."""
     from nl2sql.cli import app
+    from nl2sql.cli.group import full_help
 
     root = typer.main.get_command(app)
     parts = [HEAD]
@@ -35,7 +36,7 @@ def render() -> str:
     def section(name: str, command: object) -> None:
         context = typer.Context(command, info_name=name)  # type: ignore[arg-type]
         context.max_content_width = context.terminal_width = 110
-        parts.append(f"\n## {name}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")  # type: ignore[attr-defined]
+        parts.append(f"\n## {name}\n\n```text\n{full_help(context).rstrip()}\n```\n")
         for sub, child in sorted(getattr(command, "commands", {}).items()):
             section(f"{name} {sub}", child)
 

@@ -87,11 +87,11 @@ CASES = {
     "F12": ask("SQL in quotes"),
     "F13": Case(
         "a CSV file in a legacy East Asian encoding",
-        ["explain", 'SELECT "姓名" FROM gbk', "--db", "gbk.csv"],  # by its name, or refused with advice
+        ["data", "explain", 'SELECT "姓名" FROM gbk', "--db", "gbk.csv"],  # by its name, or refused with advice
         (r"(?m)^valid$|[Ee]ncod|UTF-8",),
         code=None,
     ),
-    "F14": Case("a database in UTF-16", ["check-data", "-b", "./enc"], (r"1 of 1 items are sound",), make=True),
+    "F14": Case("a database in UTF-16", ["data", "check", "-b", "./enc"], (r"1 of 1 items are sound",), make=True),
     "F15": served("thoughts only", "thoughts", (r"(?i)thought|reasoning|refus",), code=None),
     "F16": Case(
         "predictions of fenced text",
@@ -101,7 +101,7 @@ CASES = {
     ),
     "F17": Case(
         "golds that do not answer",
-        ["check-data", "-b", "./g"],
+        ["data", "check", "-b", "./g"],
         (
             r"tie \(g\).*order of rows",
             r"nullfirst \(g\).*NULL",
@@ -114,7 +114,7 @@ CASES = {
     ),
     "F18": Case(
         'a column called ""',
-        ["vizql", "infer", "--db", "e.sqlite", "--out", "e.yaml"],
+        ["data", "vizql", "infer", "--db", "e.sqlite", "--out", "e.yaml"],
         (r"name|[Ff]ield|e\.yaml",),
         make=True,
     ),

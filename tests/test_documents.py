@@ -172,10 +172,10 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "command"),
     [
         ("a.html", ["report", "run", "--out", "a.html", "--no-golds"]),
-        ("b.jsonl", ["export-failures", "run", "--out", "b.jsonl"]),
-        ("c.csv", ["export-failures", "run", "--out", "c.csv"]),
-        ("d.jsonl", ["export", "run", "--to", "otel", "--out", "d.jsonl"]),
-        ("e.eval", ["export", "run", "--to", "inspect", "--out", "e.eval"]),
+        ("b.jsonl", ["runs", "failures", "run", "--out", "b.jsonl"]),
+        ("c.csv", ["runs", "failures", "run", "--out", "c.csv"]),
+        ("d.jsonl", ["runs", "export", "run", "--to", "otel", "--out", "d.jsonl"]),
+        ("e.eval", ["runs", "export", "run", "--to", "inspect", "--out", "e.eval"]),
     ],
 )
 def test_a_full_disk_leaves_no_half_of_a_file(name: str, command: list[str], run_folder: Path) -> None:

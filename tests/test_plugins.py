@@ -41,14 +41,14 @@ def nl2sql(installed: Path, cwd: Path, *arguments: str) -> subprocess.CompletedP
 
 
 def test_parts_are_listed_and_one_that_cannot_be_imported_is_named(installed: Path, tmp_path: Path) -> None:
-    done = nl2sql(installed, tmp_path, "plugins", "--check", "--json")
+    done = nl2sql(installed, tmp_path, "new", "plugins", "--check", "--json")
     assert done.returncode == 1, done.stderr
     ours = [row for row in json.loads(done.stdout) if row["package"] == "shop-parts 0.1"]
     kinds = ["controllers", "tools", "tools", "gates", "rules", "benchmarks", "models", "engines"]
     assert [row["kind"] for row in ours] == kinds
     (failed,) = (row for row in ours if "error" in row)
     assert failed["name"] == "gone" and "no_such_module" in failed["error"] and "shop-parts" in failed["error"]
-    listed = nl2sql(installed, tmp_path, "plugins")
+    listed = nl2sql(installed, tmp_path, "new", "plugins")
     assert listed.returncode == 0 and re.search(
         r"^gates +no_star +shop-parts 0.1 +shop_parts:no_star$", listed.stdout, re.M
     )
@@ -124,7 +124,7 @@ def broken(installed: Path) -> Path:
 
 
 def test_the_check_finds_what_is_no_function(broken: Path, tmp_path: Path) -> None:
-    done = nl2sql(broken, tmp_path, "plugins", "--check", "--json")
+    done = nl2sql(broken, tmp_path, "new", "plugins", "--check", "--json")
     rows = [row for row in json.loads(done.stdout) if row["package"] == "broken-parts 0.1"]
     assert {row["name"] for row in rows if "error" in row} == {"notfun"} and len(rows) == 12
     assert "plugin 'notfun' of broken-parts (broken_parts:NOTFUN) is no function: 3" in {

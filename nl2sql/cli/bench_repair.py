@@ -1,4 +1,4 @@
-"""``nl2sql bench-repair``: what each level of repair guidance repairs."""
+"""``nl2sql corpus bench``: what each level of repair guidance repairs."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def bench_repair(
 
     \b
     Examples:
-      nl2sql bench-repair --arms deterministic
-      nl2sql bench-repair --arms error,patterns,patterns+corpus --learn-from packaged:dev --dtype bfloat16
-      nl2sql bench-repair --dialect clickhouse --cases 100 --out runs/bench-repair-clickhouse
-      nl2sql bench-repair --cases 0 --run runs/spider-train --out runs/bench-repair-model
+      nl2sql corpus bench --arms deterministic
+      nl2sql corpus bench --arms error,patterns,patterns+corpus --learn-from packaged:dev --dtype bfloat16
+      nl2sql corpus bench --dialect clickhouse --cases 100 --out runs/bench-repair-clickhouse
+      nl2sql corpus bench --cases 0 --run runs/spider-train --out runs/bench-repair-model
     """
     from nl2sql.agents.record import json_text
     from nl2sql.config import load_config

@@ -1,4 +1,4 @@
-"""``nl2sql check-data``: are a benchmark's golds fit to score with? Loads no model library."""
+"""``nl2sql data check``: are a benchmark's golds fit to score with? Loads no model library."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def check_data(
 
     Examples:
 
-        nl2sql check-data
+        nl2sql data check
 
-        nl2sql check-data --benchmark packaged-dialogues
+        nl2sql data check --benchmark packaged-dialogues
 
-        nl2sql check-data --benchmark spider --split holdout --json
+        nl2sql data check --benchmark spider --split holdout --json
 
-        nl2sql check-data --questions dev.json --databases database --draft corrections.yaml
+        nl2sql data check --questions dev.json --databases database --draft corrections.yaml
     """
     import json
     import sys

@@ -1,4 +1,4 @@
-"""Checks of the machine for ``nl2sql doctor``: versions, cache folder, sandbox, benchmarks, optional parts."""
+"""Checks of the machine for ``nl2sql models doctor``: versions, cache folder, sandbox, benchmarks, optional parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nl2sql compare``: two prediction files on the same questions, item by item. Loads no model library."""
+"""``nl2sql runs compare``: two prediction files on the same questions, item by item. Loads no model library."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def compare_command(
 
     Examples:
 
-        nl2sql compare runs/react runs/single_shot
+        nl2sql runs compare runs/react runs/single_shot
 
-        nl2sql compare a.sql b.sql -b spider --split holdout --replicas 5 --json
+        nl2sql runs compare a.sql b.sql -b spider --split holdout --replicas 5 --json
     """
     import json
     import sys

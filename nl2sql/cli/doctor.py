@@ -1,4 +1,4 @@
-"""``nl2sql doctor``: does everything work on this machine, and does the model compute what it should?"""
+"""``nl2sql models doctor``: does everything work on this machine, and does the model compute what it should?"""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def doctor(
 
     Examples:
 
-      nl2sql doctor
+      nl2sql models doctor
 
-      nl2sql doctor --model ./my-model --dtype bfloat16 --json
+      nl2sql models doctor --model ./my-model --dtype bfloat16 --json
     """
     from nl2sql.cli.checks import machine_checks
     from nl2sql.models.doctor import check_model

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
+from nl2sql.cli.group import HelpAllOption, grouped
 from nl2sql.cli.options import (
     OWN,
     AdapterOption,
@@ -31,6 +32,7 @@ from nl2sql.cli.options import (
     SetOption,
     ToolOption,
     TrustOption,
+    VerboseOption,
     check_added,
     knowledge_settings,
 )
@@ -43,6 +45,18 @@ if TYPE_CHECKING:
 AGAIN = ("benchmark", "engine_url", "controller", "model", "adapter", "tools", "gates")  # beside --resume: the same
 NAMES = {"tool": "tools", "gate": "gates"}  # option -> field of a plan
 MOST_WITH_GOLDS = 300  # a run of more questions gets a page without the rows of the golds, which have to be executed
+
+EVAL_OPTIONS = {  # title of the help -> what --help shows, and what --help-all shows beside it
+    "Questions": (
+        "benchmark split limit questions databases verified db",
+        "dialogues history corrections engine_url sample_seed",
+    ),
+    "Agent": ("controller knowledge tool gate config set_", "turns constrain"),
+    "Model": ("model adapter dtype batch_size server", "device engine no_cache"),
+    "Scoring": ("replicas seeds control", "equal_tokens"),
+    "Run": ("out resume dry_run verbose as_json quiet help_all", "executor address trust"),
+}
+EvalCommand = grouped(EVAL_OPTIONS)
 
 
 def evaluate_command(
@@ -121,8 +135,10 @@ def evaluate_command(
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder; nothing is done twice.")] = None,
     trust: TrustOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print episodes, tokens and time; run nothing.")] = False,
+    verbose: VerboseOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+    help_all: HelpAllOption = False,
 ) -> None:
     """Run a controller and its single-shot control over a benchmark, and score both.
 
@@ -217,7 +233,7 @@ def evaluate_command(
         from nl2sql.eval.stats import percent
         from nl2sql.runs.summary import summary_text
 
-        print(printable(summary_text(report)))
+        print(printable(summary_text(report, verbose=verbose)))
         if both:
             changed = ", ".join(f"{len(both[kind])} {kind.replace('_', ' ')}" for kind in ("to_right", "to_wrong"))
             print(f"as published: EX {percent(both['published'])} of {both['published']['n']}; corrected: {changed}")
@@ -286,8 +302,8 @@ def _next(folder: Path) -> str:
 
     plan, _ = read_plan(folder)
     if not (folder / "control").is_dir() or plan.engine_url or "benchmark" in plan.objects:
-        return shlex.join(["nl2sql", "export-failures", str(folder), "--out", "failures.csv"])
-    return shlex.join(["nl2sql", "compare", str(folder), str(folder / "control")])
+        return shlex.join(["nl2sql", "runs", "failures", str(folder), "--out", "failures.csv"])
+    return shlex.join(["nl2sql", "runs", "compare", str(folder), str(folder / "control")])
 
 
 def _typed_again(context: typer.Context) -> dict[str, Any]:
@@ -295,7 +311,7 @@ def _typed_again(context: typer.Context) -> dict[str, Any]:
     from nl2sql.runs.plan import Plan, absolute
 
     given = {NAMES.get(name, name): name for name in context.params if _was_given(context, name)}
-    allowed = {"resume", "trust", "executor", "address", "as_json", "quiet", *AGAIN}
+    allowed = {"resume", "trust", "executor", "address", "verbose", "as_json", "quiet", *AGAIN}
     if extra := [name for field, name in given.items() if field not in allowed]:
         flags = ", ".join("--" + name.strip("_").replace("_", "-") for name in extra)
         raise UsageError(f"--resume takes its settings from the run's manifest; leave out {flags}")

@@ -1,4 +1,4 @@
-"""``nl2sql examples``: the notebooks and grids of the project, copied to where the reader works."""
+"""``nl2sql new examples``: the notebooks and grids of the project, copied to where the reader works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def examples_command(
 
     \b
     Examples:
-      nl2sql examples nl2sql-examples
+      nl2sql new examples nl2sql-examples
       nl2sql ablate nl2sql-examples/letter.yaml --out runs/letter
     """
     from nl2sql.errors import UsageError, typed
@@ -28,7 +28,7 @@ def examples_command(
     if not found:
         raise UsageError("this installation holds no examples; install the package again")
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; name a folder: nl2sql examples my-examples")
+        raise UsageError(f"{folder} is a file; name a folder: nl2sql new examples my-examples")
     there = [file.name for file in found if (folder / file.name).exists()]
     if there and not force:
         raise UsageError(f"{folder} already holds {', '.join(there)}; name another folder, or add --force")

@@ -1,4 +1,4 @@
-"""``nl2sql explain``: is a statement valid on a database, and if not, what to do about it."""
+"""``nl2sql data explain``: is a statement valid on a database, and if not, what to do about it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def explain(
 
     \b
     Examples:
-      nl2sql explain "SELECT nam FROM customers" --db packaged:scale_models
-      nl2sql explain "SELECT LAG(x) FROM t" --db duckdb:shop.duckdb --json
+      nl2sql data explain "SELECT nam FROM customers" --db packaged:scale_models
+      nl2sql data explain "SELECT LAG(x) FROM t" --db duckdb:shop.duckdb --json
     """
     from nl2sql.agents.record import json_text
     from nl2sql.databases.engines import open_database

@@ -1,4 +1,4 @@
-"""``nl2sql export``: a run in the forms of other tools. Loads no model."""
+"""``nl2sql runs export``: a run in the forms of other tools. Loads no model."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def export_command(
 
     \b
     Examples:
-      nl2sql export runs/dev --to inspect --out logs/dev.eval    # then: inspect view --log-dir logs
-      nl2sql export runs/dev --to lm-eval --out lm-eval-results
-      nl2sql export runs/dev --to mlflow --out mlflow.db         # then: mlflow ui --backend-store-uri sqlite:///mlflow.db
-      nl2sql export runs/dev --to wandb --out wandb-runs         # offline; only wandb sync sends it
-      nl2sql export runs/dev --to otel --endpoint http://localhost:4318
+      nl2sql runs export runs/dev --to inspect --out logs/dev.eval    # then: inspect view --log-dir logs
+      nl2sql runs export runs/dev --to lm-eval --out lm-eval-results
+      nl2sql runs export runs/dev --to mlflow --out mlflow.db         # then: mlflow ui --backend-store-uri sqlite:///mlflow.db
+      nl2sql runs export runs/dev --to wandb --out wandb-runs         # offline; only wandb sync sends it
+      nl2sql runs export runs/dev --to otel --endpoint http://localhost:4318
     """
     import sys
 

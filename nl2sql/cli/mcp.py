@@ -41,7 +41,7 @@ def mcp(
         list[str],
         typer.Option(
             "--db",
-            help="A database as for nl2sql explain, or PROFILE=DATABASE; may be repeated, the first is the default.",
+            help="A database as for nl2sql ask, or PROFILE=DATABASE; may be repeated, the first is the default.",
         ),
     ],
     model: ModelOption = DEFAULT_MODEL,

@@ -124,7 +124,7 @@ def _describe(spec: str, server: tuple[str, ...]) -> dict[str, Any]:
     if source.kind in ("folder", "gguf"):
         facts.update(_files(source.value))
     elif source.kind == "plugin":
-        facts["note"] = "made by an installed package when first used; nl2sql plugins lists it"
+        facts["note"] = "made by an installed package when first used; nl2sql new plugins lists it"
     else:
         facts["note"] = "a Hugging Face hub id; downloaded by transformers when first used"
     return facts

@@ -94,6 +94,9 @@ FormatOption = Annotated[
     Literal["text", "markdown", "latex", "csv"] | None,
     typer.Option("--format", help="Print the table alone: text, markdown, latex (booktabs), or csv."),
 ]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", help="Every metric and test, tokens by kind, what gates and repairs did.")
+]
 TypedUrlOption = Annotated[
     str, typer.Option("--engine-url", help="The run's own engine, typed again: its $PASSWORD is read only then.")
 ]

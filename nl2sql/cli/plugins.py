@@ -1,4 +1,4 @@
-"""``nl2sql plugins``: the parts that installed packages add to this harness."""
+"""``nl2sql new plugins``: the parts that installed packages add to this harness."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def plugins_command(
 
     \b
     Examples:
-      nl2sql plugins
-      nl2sql plugins --check --json
+      nl2sql new plugins
+      nl2sql new plugins --check --json
     """
     from nl2sql.config.plugins import KINDS, plugin, plugins
     from nl2sql.errors import UsageError

@@ -1,4 +1,4 @@
-"""``nl2sql replicas``: build test suites or perturbed replicas of a benchmark, and measure their strength."""
+"""``nl2sql data replicas``: build test suites or perturbed replicas of a benchmark, and measure their strength."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def build_command(
 
     Examples:
 
-        nl2sql replicas build --benchmark packaged
+        nl2sql data replicas build --benchmark packaged
 
-        nl2sql replicas build -b spider --split holdout -n 10 --out suites/spider-holdout
+        nl2sql data replicas build -b spider --split holdout -n 10 --out suites/spider-holdout
     """
     import json
     import sys
@@ -102,11 +102,11 @@ def check_command(
 
     Examples:
 
-        nl2sql replicas check --benchmark packaged
+        nl2sql data replicas check --benchmark packaged
 
-        nl2sql replicas check -b spider --split train --limit 200 -n 10
+        nl2sql data replicas check -b spider --split train --limit 200 -n 10
 
-        nl2sql replicas check -b spider --split train --limit 200 --method perturb --json
+        nl2sql data replicas check -b spider --split train --limit 200 --method perturb --json
     """
     import json
     import sys

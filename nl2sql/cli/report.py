@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nl2sql.cli.options import FormatOption, TrustOption, TypedUrlOption, trust_of
+from nl2sql.cli.options import FormatOption, TrustOption, TypedUrlOption, VerboseOption, trust_of
 
 
 def report_command(
@@ -17,6 +17,7 @@ def report_command(
     ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     format_: FormatOption = None,
+    verbose: VerboseOption = False,
     golds: Annotated[
         bool, typer.Option("--golds/--no-golds", help="Run the golds, to show their rows beside the predicted.")
     ] = True,
@@ -46,7 +47,7 @@ def report_command(
         from nl2sql.eval.tables import FORMATS
         from nl2sql.runs.report.paper import paper_rows, reports_of
 
-        print(FORMATS[format_](paper_rows(reports_of(runs))))
+        print(FORMATS[format_](paper_rows(reports_of(runs), verbose=verbose)))
         return
     from nl2sql.runs.report import write_report
 

@@ -1,4 +1,4 @@
-"""Commands over run folders: ``nl2sql runs``, ``replay``, ``check-run``, ``export-failures``. They load no model."""
+"""``nl2sql runs list``, ``replay``, ``check`` and ``failures``: commands over run folders. They load no model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from nl2sql.cli.executor import AddressOption, ExecutorOption, open_executor
-from nl2sql.cli.options import FormatOption, TrustOption, TypedUrlOption, trust_of
+from nl2sql.cli.options import FormatOption, TrustOption, TypedUrlOption, VerboseOption, trust_of
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of nl2sql eval.")]
 
@@ -26,8 +26,8 @@ def runs_command(
 
     \b
     Examples:
-      nl2sql runs
-      nl2sql runs /data/runs --json
+      nl2sql runs list
+      nl2sql runs list /data/runs --json
     """
     from nl2sql.errors import UsageError, one_line, typed
     from nl2sql.eval.tables import FORMATS
@@ -89,6 +89,7 @@ def replay_command(
     engine_url: TypedUrlOption = "",
     executor: ExecutorOption = "local",
     address: AddressOption = None,
+    verbose: VerboseOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
 ) -> None:
@@ -99,10 +100,10 @@ def replay_command(
 
     \b
     Examples:
-      nl2sql replay runs/dev
-      nl2sql replay runs/dev -c eval.replicas=20
-      nl2sql replay runs/dev -c eval.rule=bird-set --replace
-      nl2sql replay runs/tonight --partial
+      nl2sql runs replay runs/dev
+      nl2sql runs replay runs/dev -c eval.replicas=20
+      nl2sql runs replay runs/dev -c eval.rule=bird-set --replace
+      nl2sql runs replay runs/tonight --partial
     """
     import sys
 
@@ -125,7 +126,7 @@ def replay_command(
     if as_json:
         print(json_text({k: v for k, v in report.items() if k != "items"}, indent=2))
     else:
-        print(printable(summary_text(report)))
+        print(printable(summary_text(report, verbose=verbose)))
         if name := report.get("file"):
             print(f"\nanother scoring than the run's own: written to {run / name}")
 
@@ -166,8 +167,8 @@ def export_failures_command(
 ) -> None:
     """Write the wrong items of a run for annotation: question, gold, SQL, error, cause, label and comment.
 
-    Label and comment are the tags and the note that somebody has put on the answer in nl2sql view or in the report,
-    else empty.
+    Label and comment are the tags and the note that somebody has put on the answer in nl2sql runs view or in the
+    report, else empty.
 
     In CSV, a cell that a spreadsheet would take for a formula begins with an apostrophe; JSON lines are verbatim.
     """

@@ -1,4 +1,4 @@
-"""``nl2sql view``: the runs of a folder in the browser, live. Loads no model."""
+"""``nl2sql runs view``: the runs of a folder in the browser, live. Loads no model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def view_command(
 
     \b
     Examples:
-      nl2sql view
-      nl2sql view /data/runs --port 8000 --no-open
+      nl2sql runs view
+      nl2sql runs view /data/runs --port 8000 --no-open
     """
     import sys
     import webbrowser

@@ -1,4 +1,4 @@
-"""``nl2sql vizql``: data sources from databases and services, and structured queries held to them."""
+"""``nl2sql data vizql``: data sources from databases and services, and structured queries held to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nl2sql.vizql.source import DataSource
 
 QueryArgument = Annotated[str, typer.Argument(help="A query, or a request, as JSON; '-': read from stdin.")]
-SourceOption = Annotated[Path, typer.Option(help="The data source, as YAML (nl2sql vizql infer writes one).")]
+SourceOption = Annotated[Path, typer.Option(help="The data source, as YAML (nl2sql data vizql infer writes one).")]
 
 app = typer.Typer(cls=Group, rich_markup_mode=None)
 
@@ -36,8 +36,8 @@ def infer_command(
 
     \b
     Examples:
-      nl2sql vizql infer --db packaged:scale_models --out scale_models.yaml
-      nl2sql vizql infer --vds https://10az.online.tableau.com --luid LUID --out sales.yaml
+      nl2sql data vizql infer --db packaged:scale_models --out scale_models.yaml
+      nl2sql data vizql infer --vds https://10az.online.tableau.com --luid LUID --out sales.yaml
     """
     from nl2sql.machine import write_whole
     from nl2sql.vizql.source import to_yaml
@@ -58,7 +58,7 @@ def _inferred(db: str | None, vds: str | None, luid: str | None) -> DataSource:
     from nl2sql.vizql.service import open_service
 
     if (db is None) == (vds is None) or (vds is None) != (luid is None):
-        raise UsageError("expected --db DATABASE, or --vds URL with --luid LUID; see: nl2sql vizql infer --help")
+        raise UsageError("expected --db DATABASE, or --vds URL with --luid LUID; see: nl2sql data vizql infer --help")
     if vds is not None and luid is not None:
         with open_service(vds, datasource_luid=luid) as service:
             return service.metadata()
@@ -78,7 +78,7 @@ def validate_command(
     when it is not valid.
 
     \b
-    Example: nl2sql vizql validate query.json --source scale_models.yaml --db packaged:scale_models
+    Example: nl2sql data vizql validate query.json --source scale_models.yaml --db packaged:scale_models
     """
     from nl2sql.config import load_config
     from nl2sql.databases.engines import open_database
@@ -108,7 +108,7 @@ def compile_command(
     """Print the SQL of a structured query. Exit code 1 when it is not valid, or not executable here.
 
     \b
-    Example: nl2sql vizql compile query.json --source scale_models.yaml
+    Example: nl2sql data vizql compile query.json --source scale_models.yaml
     """
     from nl2sql.config import load_config
     from nl2sql.vizql.compile import compiled
@@ -148,8 +148,8 @@ def run_command(
 
     \b
     Examples:
-      nl2sql vizql run query.json --db packaged:scale_models
-      nl2sql vizql run query.json --db vds:https://10az.online.tableau.com#LUID
+      nl2sql data vizql run query.json --db packaged:scale_models
+      nl2sql data vizql run query.json --db vds:https://10az.online.tableau.com#LUID
     """
     from nl2sql.agents.record import json_text
     from nl2sql.cli.answer_text import rows_text

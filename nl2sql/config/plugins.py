@@ -76,7 +76,7 @@ def named_functions(kind: str, specs: Iterable[str]) -> dict[str, Any]:
     for spec in specs:
         own = own_function(kind, spec)
         if own is None:
-            raise UsageError(f"no {kind.removesuffix('s')} {spec!r}; give {FORMS} (nl2sql plugins lists them)")
+            raise UsageError(f"no {kind.removesuffix('s')} {spec!r}; give {FORMS} (nl2sql new plugins lists them)")
         if own.name in named:
             raise UsageError(f"two {kind} are called {own.name!r}; leave one out")
         named[own.name] = own.function

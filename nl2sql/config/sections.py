@@ -64,7 +64,7 @@ class ReactConfig(_Frozen):
     use_link_schema: bool = True  # the SQL prompts show the tables that the question is about
     max_clean_reject_retries: int = Field(1, ge=0)  # further queries after one that the guardrails refused
 
-    guardrails: bool = True  # from here to vanilla: parts that an ablation takes out (docs/runs.md)
+    guardrails: bool = True  # from here to ``vanilla``: parts that an ablation takes out (docs/runs.md)
     postprocess: bool = True  # of the guardrails: one statement, SELECT only, cleaned
     projection_contract: bool = True  # of the guardrails: the columns that the question lists, in its order
     table_casing: bool = True  # of the guardrails: names as the schema writes them
@@ -89,7 +89,7 @@ class ReactConfig(_Frozen):
     # the repair; 0: as specified, the failed query and its error are shown
     repair_samples: int = Field(0, ge=0, le=64)
     repair_views: int = Field(3, ge=1, le=64)  # with verify or repair_samples: after so many the likeliest is taken
-    best_so_far: bool = False  # at exhaustion, before vanilla: the SQL that ran, or that runs and was not refused
+    best_so_far: bool = False  # steps used up, before ``vanilla``: the SQL that ran, or that runs and was not refused
     repeat_hint: bool = False  # a hint line after a repeated identical action
     forced_next: bool = False  # after an action that a gate blocked, the one that is due is forced
     forced_checks: bool = False  # behind a query its validations and its run are forced, one after another
@@ -299,7 +299,7 @@ class EvalConfig(_Frozen):
     rule: str = "bag"
     method: Literal["perturb", "suite"] = "perturb"  # replicas per database, or databases per question
     # how many, for TS; 0 = no TS; or a folder with databases in FOLDER/DB_ID/, or one that
-    # ``nl2sql replicas build --out`` wrote
+    # ``nl2sql data replicas build --out`` wrote
     replicas: int | str = 5
     timeout_s: float = Field(30.0, gt=0, le=MAX_TIMEOUT_S)  # of each statement
     max_rows: int = Field(100_000, ge=1)  # of each statement's result

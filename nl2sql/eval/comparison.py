@@ -1,5 +1,5 @@
 """Two sets of predictions on the same questions: which items only one of them gets right, of what kind these are, and
-how the causes of failure moved. Pure functions over two ``Scores``; ``nl2sql compare`` prints what they find."""
+how the causes of failure moved. Pure functions over two ``Scores``; ``nl2sql runs compare`` prints what they find."""
 
 from __future__ import annotations
 

@@ -215,12 +215,14 @@ def _read_text(path: Path, what: str, read: Callable[[Path], bytes] = Path.read_
         return raw.decode("utf-16" if wide else "utf-8-sig")
     except FileNotFoundError:
         raise UsageError(
-            f"{what} {path} does not exist; name a file, or a run folder (nl2sql runs lists them)"
+            f"{what} {path} does not exist; name a file, or a run folder (nl2sql runs list lists them)"
         ) from None
     except IsADirectoryError:
         if seeds := sorted(file.parent for file in path.glob("seed-*/predictions.jsonl")):
             raise UsageError(f"{what} {path} is a run with seeds; name the folder of one, e.g. {seeds[0]}") from None
-        raise UsageError(f"{what} {path} is a folder without a run in it (nl2sql runs lists those with one)") from None
+        raise UsageError(
+            f"{what} {path} is a folder without a run in it (nl2sql runs list lists those with one)"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{what} {path} cannot be read: {error}; expected UTF-8 text") from None
 

@@ -100,7 +100,7 @@ class ScriptedModel:
     ) -> list[Completion]:
         """The next ``n`` replies. ``grammar``, ``sampling``, ``seed`` and ``tools`` are accepted and change nothing.
 
-        Raises ModelError when the replies are exhausted, for an ``error`` reply, and for a prompt longer than the
+        Raises ModelError when the replies are used up, for an ``error`` reply, and for a prompt longer than the
         context window; Cancelled when ``cancel`` is set.
         """
         check_call(n, max_new_tokens, stop)
@@ -152,7 +152,7 @@ class ScriptedModel:
             start = self._cursors.get((question, key), 0)
             if start + n > len(replies) and not (self.on_exhausted == "repeat" and replies):
                 raise ModelError(
-                    f"scripted model {self.name!r} is exhausted: {_short(asked)} has {len(replies)} replies and "
+                    f"scripted model {self.name!r} has no reply left: {_short(asked)} has {len(replies)} replies and "
                     f"reply {len(replies) + 1} was asked for"
                 )
             self._cursors[(question, key)] = start + n

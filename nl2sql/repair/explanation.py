@@ -1,4 +1,4 @@
-"""Why a statement fails and what to do about it, in lines for a person: ``nl2sql explain``, and a failed ``ask``.
+"""Why a statement fails and what to do about it, in lines for a person: ``nl2sql data explain``, and a failed ``ask``.
 
 On the packaged ``scale_models`` database, ``SELECT nam FROM product_lines`` gives the error, its category, the
 violated constraint, an alternative and, where a repair without a model is known, the mended statement.

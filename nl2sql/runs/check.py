@@ -1,4 +1,4 @@
-"""What is in a run folder, and whether it belongs together: ``nl2sql check-run``. Reads only; needs no model."""
+"""What is in a run folder, and whether it belongs together: ``nl2sql runs check``. Reads only; needs no model."""
 
 from __future__ import annotations
 
@@ -119,15 +119,14 @@ def _report(folder: Path, main: RunFolder, top: Path) -> Finding:
     try:
         items = {item["id"]: item["sql"] for item in read_json(path)["items"]}
     except (OSError, ValueError, KeyError, TypeError):
-        return Finding("report", "fail", f"not a report; write it anew with: nl2sql replay {typed(folder)}")
+        return Finding("report", "fail", f"not a report; write it anew with: nl2sql runs replay {typed(folder)}")
     predictions = main.predictions()
     if gone := items.keys() - {row["id"] for row in predictions}:
         again = f"answer them again: nl2sql eval --resume {typed(top)}"
         return Finding("report", "fail", f"{len(gone)} of the predictions that it scored are gone; {again}")
     stale = [row["id"] for row in predictions if items.get(row["id"]) != row["sql"]]
-    detail = (
-        f"{len(stale)} predictions are not those it scored ({', '.join(stale[:LISTED])}); nl2sql replay {typed(folder)}"
-    )
+    again = f"nl2sql runs replay {typed(folder)}"
+    detail = f"{len(stale)} predictions are not those it scored ({', '.join(stale[:LISTED])}); {again}"
     return Finding("report", "fail" if stale else "ok", detail if stale else f"scores {len(items)} predictions")
 
 

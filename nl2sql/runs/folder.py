@@ -154,7 +154,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"{path} cannot be read as JSON: {why}; the runs that can: nl2sql runs {typed(folder.parent)}"
+            f"{path} cannot be read as JSON: {why}; the runs that can: nl2sql runs list {typed(folder.parent)}"
         ) from None
     if not _fits(manifest, MANIFEST) or "plan" not in manifest or len(manifest["plan"].get("seeds", ())) > MOST_SEEDS:
         raise UsageError(f"{path} is not a manifest of this version; start a new run with another --out")
@@ -215,7 +215,7 @@ def as_a_run_leaves(folder: object) -> Iterator[None]:
         yield
     except BROKEN as error:
         what = one_line(f"{type(error).__name__}: {error}", 200)
-        look = f"look through it with: nl2sql check-run {typed(folder)} (NL2SQL_DEBUG=1 shows the traceback)"
+        look = f"look through it with: nl2sql runs check {typed(folder)} (NL2SQL_DEBUG=1 shows the traceback)"
         raise UsageError(f"{folder} is not what a run leaves ({what}); {look}") from error
 
 

@@ -3,8 +3,8 @@
     {"run": "5f0c...", "db_id": "shop", "id": "shop-003", "tags": ["wrong column"], "note": "asks for the title"}
 
 A line is one note; the last of a question counts, and an empty one takes it back. ``run`` is the key of the manifest:
-one file may hold the notes on several runs. Written by ``nl2sql view`` and by the report's page, read by both and by
-``nl2sql export-failures``.
+one file may hold the notes on several runs. Written by ``nl2sql runs view`` and by the report's page, read by both
+and by ``nl2sql runs failures``.
 """
 
 from __future__ import annotations

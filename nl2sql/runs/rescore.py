@@ -1,7 +1,7 @@
 """Scoring a run folder again, without a model: after a change of the scoring, of golds, or of the number of replicas.
 
-``nl2sql replay`` and ``replay`` read the predictions that are there and write ``report.json`` anew; another scoring
-than the run's own goes beside it.
+``nl2sql runs replay`` and ``replay`` read the predictions that are there and write ``report.json`` anew; another
+scoring than the run's own goes beside it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def replay(
     name = "report.json" if replace else report_name(config.eval, wanted)
     settings = Settings(wanted, executor=executor, progress=progress)
     opened = open_benchmark(plan, {"benchmark": benchmark})
-    again = f"interrupted; score it again with: nl2sql replay {typed(path)}"
+    again = f"interrupted; score it again with: nl2sql runs replay {typed(path)}"
     with as_a_run_leaves(path), interruptible(again):
         parts = parts_of(path, plan.seeds)
         if partial:

@@ -41,7 +41,7 @@ class Run:
             ) from None
         except (OSError, ValueError):
             raise UsageError(
-                f"{path / 'report.json'} is not JSON; write it anew with: nl2sql replay {typed(path)}"
+                f"{path / 'report.json'} is not JSON; write it anew with: nl2sql runs replay {typed(path)}"
             ) from None
         return cls(path, manifest, report)
 
@@ -155,6 +155,6 @@ def shared_ex(runs: Sequence[Run]) -> str:
         rule = names[0].removeprefix("EX[").removesuffix("]")
         raise UsageError(
             f"the runs were scored by different rules ({', '.join(sorted(set(names)))}); "
-            f"score them by one: nl2sql replay {typed(other.folder)} -c eval.rule={rule} --replace"
+            f"score them by one: nl2sql runs replay {typed(other.folder)} -c eval.rule={rule} --replace"
         )
     return names[0]

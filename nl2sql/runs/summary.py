@@ -15,7 +15,7 @@ from nl2sql.eval.settings import Settings
 from nl2sql.eval.stats import minimum_detectable_effect, percent
 from nl2sql.eval.tables import table_html, table_text
 from nl2sql.interfaces import Benchmark, Question
-from nl2sql.runs.controls import CONTROLS, systems_of
+from nl2sql.runs.controls import CONTROLS, Control, systems_of
 from nl2sql.runs.dialogue_scores import dialogue_notes, dialogue_rows, dialogue_scores
 from nl2sql.runs.dialogues import RESOLVED_FIELDS, history_of
 from nl2sql.runs.folder import RunFolder
@@ -27,6 +27,14 @@ SUSPECT_EX = 0.05  # below this, something other than the loop is likely to be w
 SUSPECT_SHARE = 0.9  # of the wrong items, with one and the same cause
 SUSPECT_ITEMS = 10  # fewer say nothing
 COARSE = 0.05  # a paired test that is likely to miss differences of so much says so
+PRINCIPAL = ("VA", "EX", "TS")  # metrics of the table that is shown unasked
+TOKENS = (  # a row's label -> the parts of usage that it adds up; the first is shown unasked
+    ("tokens", ("prompt_tokens", "completion_tokens")),
+    ("prompt tokens", ("prompt_tokens",)),
+    ("prompt tokens computed", ("prefill_tokens",)),
+    ("completion tokens", ("completion_tokens",)),
+    ("model calls", ("model_calls",)),
+)
 REPAIRS = ("overrides", "repairs_forced", "repairs_asked", "repairs_accepted", "deterministic_repairs")
 GATES = ("guardrails", "validate_sql", "validate_constraints", "intent_constraints")
 
@@ -263,40 +271,59 @@ def _gate_flips(
 # --------------------------------------------------------------------------------------------------- showing
 
 
-def summary_rows(report: Mapping[str, Any]) -> list[list[str]]:
-    """The table as text cells; the first row is the header."""
+def summary_rows(report: Mapping[str, Any], *, verbose: bool = False) -> list[list[str]]:
+    """The table as text cells; the first row is the header.
+
+    ``won, lost`` and ``p`` of a control's column are the run's under EX against it; p is the paired test by database.
+    verbose: every metric, tokens by kind, and calls.
+    """
     columns = systems_of(report)
     n = max(1, report["n"])
     table = [["", *columns]]
     for metric in report["metrics"]:
-        table.append([metric, *(percent(column["metrics"][metric]) for column in columns.values())])
+        if verbose or metric[:2] in PRINCIPAL:
+            table.append([metric, *(percent(column["metrics"][metric]) for column in columns.values())])
     table += sample_rows(report, ["run", *list(columns)[1:]])
     if "dialogues" in report:
         table += dialogue_rows(report)
-    for label, key in (
-        ("prompt tokens / question", "prompt_tokens"),
-        ("prefilled tokens / question", "prefill_tokens"),
-        ("reused tokens / question", "reused_tokens"),
-        ("completion tokens / question", "completion_tokens"),
-        ("model calls / question", "model_calls"),
-    ):
-        table.append([label, *(f"{column['usage'].get(key, 0) / n:,.1f}" for column in columns.values())])
+    if tests := [_ex_test(report, control) or {} for control in CONTROLS if control.name in report["control"]]:
+        against = [f"{test['wins']}, {test['losses']}" if test else "" for test in tests]
+        table.append(["won, lost against it", "", *against])
+        table.append(["p (clustered)", "", *(f"{test['p_databases']:.2g}" if test else "" for test in tests)])
+    for label, keys in TOKENS if verbose else TOKENS[:1]:
+        sums = [sum(column["usage"].get(key, 0) for key in keys) for column in columns.values()]
+        table.append([f"{label} / question", *(f"{total / n:,.1f}" for total in sums)])
     if any(column["usage"].get("cost") for column in columns.values()):
         table.append(["cost, whole set", *(f"{column['usage'].get('cost', 0):,.4f}" for column in columns.values())])
-    table.append(["seconds, whole set", *(f"{column['usage']['seconds']:,.1f}" for column in columns.values())])
+    table.append(["seconds, whole set", *(seconds_text(column["usage"]) for column in columns.values())])
     return table
 
 
-def summary_notes(report: Mapping[str, Any]) -> list[str]:
-    """The lines under the table: paired tests, how episodes ended, flips, warnings."""
+def seconds_text(usage: Mapping[str, Any]) -> str:
+    """The seconds of a phase; marked where calls came from the response cache, which makes them no measurement."""
+    return f"{usage['seconds']:,.1f}" + " (cached)" * bool(usage.get("cached_calls"))
+
+
+def _ex_test(report: Mapping[str, Any], control: Control) -> Mapping[str, Any] | None:
+    """The run's paired test under EX against a control; None where there is none."""
+    tests = report.get(control.paired, {})
+    return next((test for metric, test in tests.items() if metric.startswith("EX")), None)
+
+
+def summary_notes(report: Mapping[str, Any], *, verbose: bool = False) -> list[str]:
+    """The lines under the table: alarms, what the tests can find, how episodes ended, warnings.
+
+    verbose: also the tests of the questions alone, and what the loop, its gates and its repairs did.
+    """
     lines = [f"ALARM {alarm}; read some traces first" for alarm in report.get("alarms", ())]
-    for control in CONTROLS:
-        for metric, test in report.get(control.paired, {}).items():
-            if metric.startswith("EX"):
-                lines.append(
-                    f"{metric} against {control.label}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g}"
-                    f" (exact McNemar{_detectable(test)}), by database p = {test['p_databases']:.3g}"
-                )
+    tests = {control.label: test for control in CONTROLS if (test := _ex_test(report, control))}
+    metric = next((name for name in report["metrics"] if name.startswith("EX")), "EX")
+    for label, test in tests.items() if verbose else ():
+        lines.append(
+            f"{metric} against {label}: {test['wins']} won, {test['losses']} lost, p = {test['p']:.3g} (exact "
+            f"McNemar), by database p = {test['p_databases']:.3g}"
+        )
+    lines += dict.fromkeys(text for test in tests.values() if (text := _detectable(test)))
     for name, column in systems_of(report).items():
         if column["usage"].get("cached_calls"):
             of = f"{column['usage']['cached_calls']:,.0f} of {column['usage']['model_calls']:,.0f}"
@@ -305,12 +332,22 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
         lines += dialogue_notes(report)
     if "vizql" in report:
         lines += vizql_notes(report["vizql"])
-    counts = report["counts"]
-    lines.append("ended by: " + ", ".join(f"{name} {count}" for name, count in counts["finish"].items()))
+    lines.append("ended by: " + ", ".join(f"{name} {count}" for name, count in report["counts"]["finish"].items()))
+    if verbose:
+        lines += _loop_notes(report)
+    if report["left_out"]:
+        left = ", ".join(f"{count} {reason}" for reason, count in report["left_out"].items())
+        lines.append(f"left out of the benchmark: {left}")
+    return lines + [f"note: {warning}" for warning in report["warnings"]]
+
+
+def _loop_notes(report: Mapping[str, Any]) -> list[str]:
+    """What the loop, its gates and its repairs did."""
+    counts, lines = report["counts"], []
     if counts["steps"] and report["controller"] != "single_shot":
         lines.append(
             f"format errors {counts['format_errors']}, truncated {counts['truncated']}, blocked {counts['blocked']} in "
-            f"{counts['steps']} steps; exhausted after a successful run: {counts['exhausted_after_success']}"
+            f"{counts['steps']} steps; steps used up after a successful run: {counts['exhausted_after_success']}"
         )
     if any(counts.get(name) for name in REPAIRS):
         lines.append(repairs_line(counts))
@@ -323,10 +360,7 @@ def summary_notes(report: Mapping[str, Any]) -> list[str]:
             lines.append(
                 f"{name}: {flips['right_to_wrong']} right to wrong, {flips['wrong_to_right']} wrong to right{of}"
             )
-    if report["left_out"]:
-        left = ", ".join(f"{count} {reason}" for reason, count in report["left_out"].items())
-        lines.append(f"left out of the benchmark: {left}")
-    return lines + [f"note: {warning}" for warning in report["warnings"]]
+    return lines
 
 
 def repairs_line(counts: Mapping[str, Any]) -> str:
@@ -344,15 +378,16 @@ def _detectable(test: Mapping[str, Any]) -> str:
         return ""
     effect = minimum_detectable_effect(test["n"], (test["wins"] + test["losses"]) / test["n"])
     if effect is None:
-        return f"; {test['n']} questions are too few to find any difference"
-    missed = f"; differences below {100 * effect:.0f} points are likely to be missed at n = {test['n']}"
+        return f"{test['n']} questions are too few to find any difference"
+    missed = f"differences below {100 * effect:.0f} points are likely to be missed at n = {test['n']}"
     return missed if effect > COARSE else ""
 
 
-def summary_text(report: Mapping[str, Any]) -> str:
+def summary_text(report: Mapping[str, Any], *, verbose: bool = False) -> str:
     """The report as a plain-text table with its notes."""
     title = f"{report['controller']} on {report['benchmark']}, {report['n']} questions, model {report['model']}"
-    return "\n".join([title, "", *table_text(summary_rows(report)), "", *summary_notes(report)])
+    rows, notes = summary_rows(report, verbose=verbose), summary_notes(report, verbose=verbose)
+    return "\n".join([title, "", *table_text(rows), "", *notes])
 
 
 def summary_html(report: Mapping[str, Any]) -> str:

@@ -212,7 +212,7 @@ def read_source(path: str | Path) -> DataSource:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        hint = "write one with: nl2sql vizql infer --db FILE.sqlite --out FILE.yaml"
+        hint = "write one with: nl2sql data vizql infer --db FILE.sqlite --out FILE.yaml"
         raise UsageError(f"cannot read the data source {str(path)!r} ({said}); {hint}") from None
     if len(text) > LARGEST:
         raise UsageError(f"the data source {str(path)!r} has {len(text):,} characters; expected at most {LARGEST:,}")
@@ -221,7 +221,7 @@ def read_source(path: str | Path) -> DataSource:
     except yaml.YAMLError as error:
         raise UsageError(f"{str(path)!r} is not YAML: {one_line(error, 200)}") from None
     if source.fields and not source.logicalTables and not any(f.dataType != "UNKNOWN" for f in source.fields):
-        hint = "is it a query? A data source is written by: nl2sql vizql infer --db FILE.sqlite --out FILE.yaml"
+        hint = "is it a query? A data source is written by: nl2sql data vizql infer --db FILE.sqlite --out FILE.yaml"
         raise UsageError(f"{str(path)!r} is no data source: no field has a dataType; {hint}")
     return source
 

@@ -67,7 +67,7 @@ def load(folder: Path) -> dict[str, Table]:
             data = json.loads(path.read_text(encoding="utf-8"))
             _split(files, str(path.relative_to(folder)), _normal(data, roots))
     text = (folder / "stdout").read_text(encoding="utf-8")
-    if about["command"][1] in ("score", "bench-repair"):
+    if about["command"][1] in ("score", "corpus"):
         _split(files, "stdout", _normal(json.loads(text), roots))
     elif about["command"][1] == "_fixtures":
         files["stdout"] = _lines(text, roots)

@@ -138,9 +138,10 @@ def parts(inputs: Path) -> dict[str, list[str]]:
             str(inputs / "packaged_quick.jsonl"),
         ],
         # -- repairs that need no model
-        "bench_repair": ["bench-repair", "--arms", "deterministic", "--out", "run", "--json", "-q"],
+        "bench_repair": ["corpus", "bench", "--arms", "deterministic", "--out", "run", "--json", "-q"],
         "bench_repair_spider": [
-            "bench-repair",
+            "corpus",
+            "bench",
             "--arms",
             "deterministic",
             "--benchmark",
@@ -157,7 +158,8 @@ def parts(inputs: Path) -> dict[str, list[str]]:
             "-q",
         ],
         "bench_repair_clickhouse": [
-            "bench-repair",
+            "corpus",
+            "bench",
             "--arms",
             "deterministic",
             "--dialect",

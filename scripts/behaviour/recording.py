@@ -15,7 +15,7 @@ from typing import Any
 
 from behaviour.parts import WEIGHTS, left_out, parts
 
-WHOLE = {"eval": "run/report.json", "bench-repair": "run/results.jsonl"}  # what a part that came through has written
+WHOLE = {"eval": "run/report.json", "corpus": "run/results.jsonl"}  # what a part that came through has written
 FIXTURES = Path(__file__).resolve().parent / "react_fixtures.py"
 
 

@@ -55,7 +55,7 @@ def test_what_is_unfit_leaves_the_others_as_they_are(place):
 
 
 def test_compare_is_as_corrected_and_gives_both(place):
-    done = command("compare", "a.json", "b.json", "-b", ".", "--corrections", "told.yaml", "--json", cwd=place)
+    done = command("runs", "compare", "a.json", "b.json", "-b", ".", "--corrections", "told.yaml", "--json", cwd=place)
     report = json.loads(done.stdout)
     assert (report["n"], report["metrics"]["EX[bag]"]["wins"]) == (4, ["q1", "q2", "q3"])
     assert [run["rank"] for run in report["corrections"]["runs"]] == [[1, 1], [1, 2]]
@@ -74,7 +74,7 @@ def test_a_run_asks_the_corrected_questions_and_says_both(place):
 
 
 def test_a_draft_names_what_a_check_finds_and_changes_nothing(place):
-    done = command("check-data", "-b", ".", "--draft", "draft.yaml", cwd=place)
+    done = command("data", "check", "-b", ".", "--draft", "draft.yaml", cwd=place)
     assert done.returncode == 1
     drafted = yaml.safe_load((place / "draft.yaml").read_text())
     assert list(drafted) == ["q4"]
@@ -82,7 +82,7 @@ def test_a_draft_names_what_a_check_finds_and_changes_nothing(place):
     scored = ["score", "-b", ".", "-p", "a.json", "--replicas", 0, "--corrections", "draft.yaml", "--json"]
     (run,) = json.loads(command(*scored, cwd=place).stdout)["corrections"]["runs"]
     assert run["published"] == run["corrected"] and not run["to_right"] + run["to_wrong"] + run["left_out"]
-    assert command("check-data", "-b", ".", "--draft", "draft.yaml", cwd=place).returncode == 2
+    assert command("data", "check", "-b", ".", "--draft", "draft.yaml", cwd=place).returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,9 @@ def test_splits_of_the_packaged_dialogues_share_no_dialogue() -> None:
 
 
 def test_check_data_counts_the_dialogues() -> None:
-    done = CliRunner().invoke(app, ["check-data", "--benchmark", "packaged-dialogues", "--split", "dev"])
+    done = CliRunner().invoke(app, ["data", "check", "--benchmark", "packaged-dialogues", "--split", "dev"])
     assert done.exit_code == 0 and "132 of 132 items are sound, in 36 dialogues" in done.output
-    done = CliRunner().invoke(app, ["check-data", "-b", "packaged-dialogues", "--split", "dev", "--json"])
+    done = CliRunner().invoke(app, ["data", "check", "-b", "packaged-dialogues", "--split", "dev", "--json"])
     assert json.loads(done.output)["dialogues"] == 36
 
 

@@ -115,7 +115,7 @@ WRITERS = {"folder": as_folder, "list.json": as_list, "dict.json": as_dict}
 @pytest.mark.parametrize("name", LISTED)
 def test_a_layout_is_checked_asked_and_scored_as_it_is_handed_out(place, name):
     folder, layout = place(name)
-    checked = command("check-data", *layout.named, "--json", cwd=folder)
+    checked = command("data", "check", *layout.named, "--json", cwd=folder)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     report = json.loads(checked.stdout)
     assert (report["n"], report["left_out"]) == (3, layout.left_out)
@@ -152,7 +152,7 @@ def test_a_file_of_questions_and_its_databases_are_one_name(place, monkeypatch):
 )
 def test_what_is_not_there_is_named(place, options, said):
     folder, _ = place("spider_syn")
-    done = command("check-data", *options, cwd=folder)
+    done = command("data", "check", *options, cwd=folder)
     assert done.returncode == 2 and said in done.stderr
 
 
@@ -218,7 +218,7 @@ def test_a_half_folder_says_what_is_missing_and_where_it_can_be_had(place, name,
     (shutil.rmtree if (folder / lost).is_dir() else Path.unlink)(folder / lost)
     (folder / "database").mkdir(exist_ok=True)
     hand_in = as_dict(folder / "dict.json", {})
-    for asked in (["check-data"], ["score", "-p", hand_in], ["eval", "--model", "scripted:none.json"]):
+    for asked in (["data", "check"], ["score", "-p", hand_in], ["eval", "--model", "scripted:none.json"]):
         done = command(*asked, *layout.named, cwd=folder)
         assert done.returncode == 1 and re.search(said, done.stderr), done.stderr
 

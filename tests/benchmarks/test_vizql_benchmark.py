@@ -86,7 +86,7 @@ def test_it_can_be_checked_and_give_examples() -> None:
     from nl2sql.agents.context.few_shot import pool_of
     from nl2sql.config import FewShotConfig
 
-    done = CliRunner().invoke(app, ["check-data", "-b", "vizql", "--split", "quick"])
+    done = CliRunner().invoke(app, ["data", "check", "-b", "vizql", "--split", "quick"])
     sound = sum(record["split"] == "quick" for record in RECORDS)
     assert (done.exit_code, done.output) == (0, f"{sound} of {sound} items are sound\n")
     pool = pool_of(FewShotConfig(k=1, pool="vizql:dev"))

@@ -94,15 +94,15 @@ CASES = [
     (2, [*EVAL, "--replicas", "-1"], "eval.replicas"),
     (2, [*EVAL, "--out", "script.json"], "is a file"),
     (2, ["eval", "--resume", "nowhere"], "holds no run"),
-    (2, ["replay", "nowhere"], "nowhere holds no run"),
-    (2, ["check-run", "bad_gold"], "bad_gold holds no run"),
-    (2, ["export-failures", "nowhere", "--out", "f.csv"], "holds no run"),
+    (2, ["runs", "replay", "nowhere"], "nowhere holds no run"),
+    (2, ["runs", "check", "bad_gold"], "bad_gold holds no run"),
+    (2, ["runs", "failures", "nowhere", "--out", "f.csv"], "holds no run"),
     (2, ["report", "nowhere"], "nowhere holds no run"),
     (2, ["report", "nowhere", "--out", "script.json"], "script.json exists"),
     (2, ["ablate", "none.yaml"], "none.yaml does not exist"),
     (2, ["ablate", "broken.yaml"], "cannot be read"),
     (2, ["score", "--predictions", "none.jsonl"], "none.jsonl does not exist"),
-    (1, ["check-data", "--benchmark", "bad_gold"], "no such table: nowhere"),
+    (1, ["data", "check", "--benchmark", "bad_gold"], "no such table: nowhere"),
     (2, ["models", "pull", "gpt-17"], "gpt-17"),
     (2, ["frobnicate"], "No such command"),
 ]
@@ -252,21 +252,25 @@ def test_eval_prints_the_contract_and_a_dry_run_runs_nothing(place: Path) -> Non
     assert not (place / "runs").exists()
 
 
-@pytest.mark.parametrize("group", [[], ["models"], ["vizql"], ["replicas"], ["corpus"]])
+@pytest.mark.parametrize("group", [[], ["models"], ["data", "vizql"], ["data"], ["new"]])
 def test_a_group_without_a_command_is_its_help_with_whole_sentences(group: list[str], tmp_path: Path) -> None:
     done = programs.command(*group, cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout.startswith("Usage:") and "..." not in done.stdout.split("Commands:")[1]
+    shown = done.stderr if group else done.stdout
+    assert done.returncode == (2 if group else 0)
+    assert shown.startswith("Usage:") and "..." not in shown.split("Commands:")[1]
     assert programs.command(*group, "nonsense", cwd=tmp_path).returncode == 2
 
 
 def test_the_last_line_of_eval_is_a_command_that_works(place: Path) -> None:
-    for options, verb in ((["--control"], "compare"), (["--no-control"], "export-failures")):
+    for options, verb in ((["--control"], "runs compare"), (["--no-control"], "runs failures")):
         done = programs.command(*EVAL, *options, "--limit", "2", "--out", f"run {verb}", "--quiet", cwd=place)
         head, _, command = done.stdout.splitlines()[-1].partition("nl2sql ")
         words = shlex.split(command)
-        assert (head.strip(), words[0]) == ("next:", verb)
+        assert (head.strip(), " ".join(words[:2])) == ("next:", verb)
         assert programs.command(*words, cwd=place).returncode == 0
-    compared = json.loads(programs.command("compare", "run compare", "run compare/control", "--json", cwd=place).stdout)
+    compared = json.loads(
+        programs.command("runs", "compare", "run runs compare", "run runs compare/control", "--json", cwd=place).stdout
+    )
     assert compared["n"] == 2 and (compared["benchmark"], compared["split"]) == ("packaged", "quick")
 
 
@@ -296,7 +300,7 @@ def test_a_broken_gold_is_counted_not_fatal(place: Path) -> None:
     assert done.returncode == 0 and json.loads(done.stdout)["metrics"]["EX[bag]"]["value"] == 0
 
 
-COMMANDS = ["ask", "eval", "score", "check-data", "models list", "models pull", "models info"]
+COMMANDS = ["ask", "eval", "score", "data check", "models list", "models pull", "models info"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,4 +1,4 @@
-"""``nl2sql compare`` as a user types it."""
+"""``nl2sql runs compare`` as a user types it."""
 
 import json
 import os
@@ -163,10 +163,10 @@ finally:
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False
     )
-    assert "heavy: []" in result.stderr and "nl2sql compare runs/react" in result.stdout
+    assert "heavy: []" in result.stderr and "nl2sql runs compare runs/react" in result.stdout
 
 
-@pytest.mark.parametrize(("command", "what"), [("compare", "compared"), ("score", "scored")])
+@pytest.mark.parametrize(("command", "what"), [("runs compare", "compared"), ("score", "scored")])
 def test_ctrl_c_is_one_line_and_exit_code_130(folder, files, command, what):
     program = """
 import nl2sql.eval
@@ -177,7 +177,7 @@ nl2sql.eval.score_many = scoring.score_many = interrupted
 from nl2sql.cli import main
 main()
 """
-    given = [command, *map(str, files)] if command == "compare" else [command, "-p", str(files[0])]
+    given = [*command.split(), *map(str, files)] if command == "runs compare" else [command, "-p", str(files[0])]
     done = subprocess.run(
         [sys.executable, "-c", program, *given, "-b", "toy"], capture_output=True, text=True, env=os.environ
     )

@@ -1,4 +1,4 @@
-"""nl2sql doctor: what it checks, and that it can fail."""
+"""nl2sql models doctor: what it checks, and that it can fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sound_model_passes_every_check(folder: Path) -> None:
-    done = CliRunner().invoke(app, ["doctor", "--model", str(folder), "--json"])
+    done = CliRunner().invoke(app, ["models", "doctor", "--model", str(folder), "--json"])
     report = json.loads(done.stdout)
     assert report["ok"] and done.exit_code == 0
     names = {check["name"] for check in report["checks"]}
@@ -79,5 +79,5 @@ def test_a_template_that_rewrites_history_is_noted() -> None:
 def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
     from nl2sql.errors import UsageError
 
-    done = CliRunner().invoke(app, ["doctor", *arguments])
+    done = CliRunner().invoke(app, ["models", "doctor", *arguments])
     assert isinstance(done.exception, UsageError)

@@ -1,4 +1,4 @@
-"""``nl2sql examples`` on a real wheel's layout and on the checkout."""
+"""``nl2sql new examples`` on a real wheel's layout and on the checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNNER = CliRunner()
 
 
 def test_the_notebooks_and_grids_are_copied_and_the_next_command_is_named(tmp_path: Path) -> None:
-    done = RUNNER.invoke(app, ["examples", str(tmp_path / "new" / "place")])
+    done = RUNNER.invoke(app, ["new", "examples", str(tmp_path / "new" / "place")])
     assert done.exit_code == 0, done.output
     names = {path.name for path in (tmp_path / "new" / "place").iterdir()}
     assert {"01_quickstart.ipynb", "letter.yaml", "vizql.yaml"} <= names
@@ -24,16 +24,16 @@ def test_the_notebooks_and_grids_are_copied_and_the_next_command_is_named(tmp_pa
 
 def test_nothing_is_overwritten_unless_told_to(tmp_path: Path) -> None:
     (tmp_path / "letter.yaml").write_text("mine", encoding="utf-8")
-    refused = RUNNER.invoke(app, ["examples", str(tmp_path)])
+    refused = RUNNER.invoke(app, ["new", "examples", str(tmp_path)])
     assert refused.exit_code != 0 and (tmp_path / "letter.yaml").read_text(encoding="utf-8") == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["letter.yaml"]
-    assert RUNNER.invoke(app, ["examples", str(tmp_path), "--force"]).exit_code == 0
+    assert RUNNER.invoke(app, ["new", "examples", str(tmp_path), "--force"]).exit_code == 0
     assert (tmp_path / "letter.yaml").read_bytes() == (ROOT / "scripts" / "letter.yaml").read_bytes()
 
 
 def test_a_file_in_the_folders_place_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    done = RUNNER.invoke(app, ["examples", str(tmp_path / "file" / "below")])
+    done = RUNNER.invoke(app, ["new", "examples", str(tmp_path / "file" / "below")])
     assert done.exit_code != 0 and "cannot be written" in str(done.exception)
 
 

@@ -44,17 +44,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        "replay run",
-        "runs .",
-        "check-run run",
-        "compare run run",
+        "runs replay run",
+        "runs list .",
+        "runs check run",
+        "runs compare run run",
         "report run --out run.html",
-        "export run --to inspect --out run.eval",
-        "check-data --benchmark packaged --split quick",
+        "runs export run --to inspect --out run.eval",
+        "data check --benchmark packaged --split quick",
         "ask Customers? --db packaged:scale_models --controller candidates -c candidates.n=2 --model scripted:s.yaml",
-        "explain VALUES(1) --db packaged:scale_models",
-        "explain VALUES(1) --db people.csv",
-        "plugins",
+        "data explain VALUES(1) --db packaged:scale_models",
+        "data explain VALUES(1) --db people.csv",
+        "new plugins",
     ],
 )
 def test_the_required_packages_are_enough(command: str, place: Path) -> None:

@@ -43,11 +43,11 @@ def test_from_a_grid_to_a_report(place: Path) -> None:
     assert "question" not in again.stderr  # nothing was left to do: no bar
     report = nl2sql("report", "runs/grid", "--out", "r.html", cwd=place)
     assert report.returncode == 0 and "wrote r.html" in report.stdout
-    checked = nl2sql("check-run", "runs/grid/short", "--json", cwd=place)
+    checked = nl2sql("runs", "check", "runs/grid/short", "--json", cwd=place)
     assert checked.returncode == 0 and {finding["status"] for finding in json.loads(checked.stdout)} == {"ok"}
-    replayed = nl2sql("replay", "runs/grid/short", "--json", cwd=place)
+    replayed = nl2sql("runs", "replay", "runs/grid/short", "--json", cwd=place)
     assert json.loads(replayed.stdout)["n"] == 3
-    exported = nl2sql("export-failures", "runs/grid/short", "--out", "f.csv", cwd=place)
+    exported = nl2sql("runs", "failures", "runs/grid/short", "--out", "f.csv", cwd=place)
     assert exported.stdout == "wrote 3 of 3 items to f.csv\n"
     with (place / "f.csv").open(encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 3
@@ -58,7 +58,7 @@ def test_a_spoiled_run_fails_its_check(place: Path) -> None:
     assert nl2sql(*run, cwd=place).returncode == 0
     path = place / "spoiled" / "predictions.jsonl"
     path.write_text(path.read_text(encoding="utf-8").replace('"sql": "', '"sql": "x'), encoding="utf-8")
-    done = nl2sql("check-run", "spoiled", cwd=place)
+    done = nl2sql("runs", "check", "spoiled", cwd=place)
     assert done.returncode == 1 and "fail  run: 2 whose SQL differs from its trace's" in done.stdout
 
 

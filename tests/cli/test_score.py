@@ -1,4 +1,4 @@
-"""``nl2sql score`` and ``nl2sql check-data`` as a user types them."""
+"""``nl2sql score`` and ``nl2sql data check`` as a user types them."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from nl2sql.errors import BenchmarkError, UsageError
 
 app = typer.Typer()
 app.command("score")(score_command)
-app.command("check-data")(check_data)
+app.command("check")(check_data)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_benchmark_without_anything_to_score_says_so(folder, files):
 
 
 def test_check_data_passes_a_sound_benchmark(folder):
-    result = run("check-data", "--benchmark", "toy")
+    result = run("check", "--benchmark", "toy")
     assert (result.exit_code, result.stdout.strip()) == (0, "2 of 2 items are sound; passed over: 1 gold_rows=0")
 
 
@@ -122,12 +122,12 @@ def test_check_data_names_every_failing_item(folder):
     questions[0]["query"] = "SELECT name FROM customers LIMIT 1"
     questions[1]["query"] = "SELECT count(* FROM orders"
     (folder / "questions.json").write_text(json.dumps(questions))
-    result = run("check-data", "-b", "toy")
+    result = run("check", "-b", "toy")
     assert result.exit_code == 1
     first, second, last = result.stdout.strip().splitlines()
     assert first.startswith("toy-0 (shop): the answer depends on the order of rows")
     assert second.startswith("toy-1 (shop): does not run") and last.startswith("0 of 2")
-    report = json.loads(run("check-data", "-b", "toy", "--split", "dev", "--json").stdout)
+    report = json.loads(run("check", "-b", "toy", "--split", "dev", "--json").stdout)
     assert (report["n"], report["failing"], {f["id"] for f in report["failed"]}) == (2, 2, {"toy-0", "toy-1"})
 
 

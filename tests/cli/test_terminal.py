@@ -11,6 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+
+from nl2sql.cli import app
+from nl2sql.cli.evaluate import EVAL_OPTIONS
 
 CLI = [sys.executable, "-m", "nl2sql.cli"]
 MISTAKES = [
@@ -19,13 +23,16 @@ MISTAKES = [
     ("report", "Missing argument 'RUN'; see: nl2sql report --help"),
     ("eval packaged", "unexpected extra argument(s) (packaged); see: nl2sql eval --help"),
     ("eval --constrain all", "'all' is not one of 'none', 'action', 'sql', 'plain'; see: nl2sql eval --help"),
-    ("view --port 99999", "see: nl2sql view --help"),
+    ("runs view --port 99999", "see: nl2sql runs view --help"),
     ("corpus list", "No such command 'list'; see: nl2sql corpus --help"),
-    ("ablate nowhere.yaml", "copy some with: nl2sql examples"),
+    ("ablate nowhere.yaml", "copy some with: nl2sql new examples"),
+    ("doctor --model x", "nl2sql doctor is now: nl2sql models doctor; see: nl2sql --help"),
+    ("export-failures runs/dev", "nl2sql export-failures is now: nl2sql runs failures; see"),
+    ("runs ./", "nl2sql runs ./ is now: nl2sql runs list ./; see: nl2sql runs --help"),
     ("ablate .", "name a YAML file: nl2sql ablate"),
-    ("compare . .", "is a folder without a run in it (nl2sql runs"),
-    ("bench-repair --run nowhere", "start one with: nl2sql eval --out nowhere"),
-    ("examples file", "is a file; name a folder: nl2sql examples"),
+    ("runs compare . .", "is a folder without a run in it (nl2sql runs list"),
+    ("corpus bench --run nowhere", "start one with: nl2sql eval --out nowhere"),
+    ("new examples file", "is a file; name a folder: nl2sql new examples"),
 ]
 
 
@@ -74,8 +81,28 @@ def test_helps_are_not_cut_at_80_columns() -> None:
     code, shown = at_a_terminal([], COLUMNS="80")
     assert code == 0 and max(map(len, shown.splitlines())) <= 80
     listed = shown.split("Commands:")[1]
-    assert "..." not in listed and re.search(r"export-failures\s+Write the wrong items", listed)
-    assert at_a_terminal(["models"])[0] == 0
+    assert "..." not in listed and re.search(r"report\s+Write the report of one or several runs", listed)
+    assert len(re.findall(r"^  [a-z]+ ", listed, re.MULTILINE)) <= 12
+
+
+def test_a_group_without_a_command_is_no_success() -> None:
+    done = subprocess.run([*CLI, "runs"], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stdout) == (2, "") and "List the runs in a folder" in done.stderr
+
+
+def test_the_help_of_eval_has_five_groups_and_the_rest_with_help_all() -> None:
+    usual, every = (
+        subprocess.run([*CLI, "eval", name], capture_output=True, text=True, env=environment()).stdout
+        for name in ("--help", "--help-all")
+    )
+    titles = ["Questions", "Agent", "Model", "Scoring", "Run"]
+    assert all(re.findall(r"^(\w+):$", text, re.MULTILINE) == titles for text in (usual, every))
+    options = {name for text in (usual, every) for name in re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)}
+    shown = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", usual, re.MULTILINE))
+    assert {"--model", "--out", "--help-all"} < shown and {"--address", "--engine"} <= options - shown
+    given = {parameter.name for parameter in typer.main.get_command(app).commands["eval"].params}
+    named = {name for parts in EVAL_OPTIONS.values() for part in parts for name in part.split()}
+    assert given == named, "each option stands in one of the groups"
 
 
 def test_ctrl_c_in_ask_is_one_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``nl2sql vizql`` as a user types it: infer, validate, compile, run; what is wrong is one line and an exit code."""
+"""``nl2sql data vizql`` as a user types it: infer, validate, compile, run; a mistake is one line and an exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BY_STATUS = {"fields": [{"fieldCaption": "Status"}, {"fieldCaption": "Order ID",
 
 
 def vizql(*arguments: str, stdin: Any = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "nl2sql.cli", "vizql", *arguments]
+    command = [sys.executable, "-m", "nl2sql.cli", "data", "vizql", *arguments]
     typed = stdin if isinstance(stdin, str) else json.dumps(stdin)
     return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=120)
 

@@ -201,7 +201,7 @@ def test_a_run_on_another_engine_is_scored_replayed_and_reported_there(toy: str,
     )
     assert write_report([out], tmp_path / "r.html").exists()
     resumed = nl2sql("eval", "--resume", str(out), "--engine-url", toy, "--trust", "--quiet")
-    assert resumed.returncode == 0 and nl2sql("check-run", str(out), "--trust").returncode == 0
+    assert resumed.returncode == 0 and nl2sql("runs", "check", str(out), "--trust").returncode == 0
 
 
 def test_score_takes_the_golds_of_the_dialect(toy: str, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_replies_come_in_order_and_then_run_out() -> None:
     model = ScriptedModel(["one", "two"])
     assert isinstance(model, Model)
     assert [say(model), say(model)] == ["one", "two"]
-    with pytest.raises(ModelError, match=r"exhausted: any other question \('\*'\) has 2 replies and reply 3"):
+    with pytest.raises(ModelError, match=r"has no reply left: any other question \('\*'\) has 2 replies and reply 3"):
         say(model)
 
 

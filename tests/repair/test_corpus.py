@@ -404,7 +404,7 @@ def test_explain_says_what_to_do(
     arguments: list[str], code: int, wanted: list[str], corpus: Corpus, shop: Path
 ) -> None:
     given = [str(corpus.path) if word == "FIXES" else word for word in arguments]
-    result = CliRunner().invoke(app, ["explain", *given, "--db", str(shop)], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["data", "explain", *given, "--db", str(shop)], catch_exceptions=False)
     assert result.exit_code == code and [text for text in wanted if text not in result.output] == []
 
 

@@ -348,7 +348,7 @@ def test_an_ablation_is_scored_by_the_rule_that_is_asked_for(tmp_path: Path) -> 
     assert data["metric"] == "EX[bird-set]" and "EX[bird-set]" in ablation_text(done)
     assert done.tests()["no-repair"].losses > 0 == done.tests("VA")["no-repair"].wins
     replay(tmp_path / "out" / "no-repair", overrides=["eval.rule=spider"], replace=True, progress=False)
-    again = rf"nl2sql replay {tmp_path}/out/no-repair -c eval.rule=bird-set --replace"
+    again = rf"nl2sql runs replay {tmp_path}/out/no-repair -c eval.rule=bird-set --replace"
     with pytest.raises(UsageError, match=again):
         ablate(cells, tmp_path / "out", progress=False)
     with pytest.raises(UsageError, match="cell rule=spider is scored by spider and cell base by bag"):

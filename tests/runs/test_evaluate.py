@@ -189,7 +189,7 @@ def test_a_run_that_was_killed_before_it_began_is_started_anew(tmp_path: Path) -
     with pytest.raises(UsageError, match=f"no manifest.json\\); start one with: nl2sql eval --out {tmp_path}"):
         resume(tmp_path)
     (tmp_path / "base").mkdir()  # a cell of an ablation
-    with pytest.raises(UsageError, match=f"no manifest.json\\); the runs below it: nl2sql runs {tmp_path}"):
+    with pytest.raises(UsageError, match=f"no manifest.json\\); the runs below it: nl2sql runs list {tmp_path}"):
         resume(tmp_path)
 
 

@@ -58,7 +58,7 @@ def unfinished(folder: Path) -> Path:
 
 def export(run: Path, *arguments: object, python: str = sys.executable, **variables: str) -> str:
     done = subprocess.run(
-        [python, "-m", "nl2sql.cli", "export", str(run), *map(str, arguments)],
+        [python, "-m", "nl2sql.cli", "runs", "export", str(run), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=200,
@@ -121,7 +121,7 @@ def test_seeds_in_progress_are_scored_as_far_as_they_are_and_the_rest_is_owed(fo
     assert export(run, "--to", "inspect", "--out", tmp_path / "log.eval")
     with pytest.raises(UsageError, match=rf"seed-2 owes 3 of 3 .* nl2sql eval --resume {run},"):
         replay(run, progress=False)
-    listed = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    listed = CliRunner().invoke(app, ["runs", "list", str(tmp_path)])
     assert listed.stdout.endswith(f"next: nl2sql eval --resume {run}\n")
     for name in ("predictions.jsonl", "traces.jsonl"):
         (run / "seed-1" / name).write_text("", encoding="utf-8")
@@ -183,7 +183,7 @@ def test_keys_of_servers_are_masked(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_export_is_one_line(folder: Path, arguments: list[str], said: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "nl2sql.cli", "export", str(folder), *arguments]
+    command = [sys.executable, "-m", "nl2sql.cli", "runs", "export", str(folder), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
@@ -191,7 +191,7 @@ def test_a_wrong_export_is_one_line(folder: Path, arguments: list[str], said: st
 def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
     for arguments in (["--to", "inspect", "--out", tmp_path / "a.eval"], ["--to", "lm-eval", "--out", tmp_path / "lm"]):
         export(folder, *arguments)
-        command = [sys.executable, "-m", "nl2sql.cli", "export", str(folder), *map(str, arguments)]
+        command = [sys.executable, "-m", "nl2sql.cli", "runs", "export", str(folder), *map(str, arguments)]
         again = subprocess.run(command, capture_output=True, text=True)
         assert again.returncode == 2 and "name another" in again.stderr
 
@@ -283,7 +283,7 @@ def test_mlflow_holds_the_run_once(folder: Path, unfinished: Path, tmp_path: Pat
     assert run.data.params["controller"] == "react" and run.info.status == "FINISHED"
     kept = Path(client.download_artifacts(run.info.run_id, "episodes.jsonl", str(tmp_path)))
     assert len(kept.read_text(encoding="utf-8").splitlines()) == 12
-    command = [sys.executable, "-m", "nl2sql.cli", "export", str(folder), "--to", "mlflow", "--out", str(store)]
+    command = [sys.executable, "-m", "nl2sql.cli", "runs", "export", str(folder), "--to", "mlflow", "--out", str(store)]
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 2 and "holds this run already" in again.stderr
     export(unfinished, "--to", "mlflow", "--out", store)

@@ -24,13 +24,13 @@ from nl2sql.runs.viewer import Pages
 LINE = typer.main.get_command(app)  # once: it takes longer than most commands
 KEY = "sk-a-strangers-dream"
 COMMANDS = {
-    "runs": ["runs", "IT"],
+    "runs": ["runs", "list", "IT"],
     "report": ["report", "IT", "--out", "OUT/report.html", "--force", "-q"],
-    "check-run": ["check-run", "IT"],
-    "compare": ["compare", "IT", "HONEST"],
-    "export": ["export", "IT", "--to", "otel", "--out", "OUT/spans.jsonl", "-q"],
-    "export-failures": ["export-failures", "IT", "--out", "OUT/failures.csv"],
-    "replay": ["replay", "IT", "-q"],
+    "check-run": ["runs", "check", "IT"],
+    "compare": ["runs", "compare", "IT", "HONEST"],
+    "export": ["runs", "export", "IT", "--to", "otel", "--out", "OUT/spans.jsonl", "-q"],
+    "export-failures": ["runs", "failures", "IT", "--out", "OUT/failures.csv"],
+    "replay": ["runs", "replay", "IT", "-q"],
     "eval --resume": ["eval", "--resume", "IT", "-q"],
     "eval --resume --trust": ["eval", "--resume", "IT", "-q", "--trust"],  # not in the tests of names
 }

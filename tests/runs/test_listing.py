@@ -1,4 +1,4 @@
-"""``nl2sql runs``: each run with its state, what cannot be read among them, and the command that goes on."""
+"""``nl2sql runs list``: each run with its state, what cannot be read among them, and the command that goes on."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def test_each_run_has_its_state(runs: Path) -> None:
 
 
 def test_the_command_lists_them_and_names_the_next_one(runs: Path) -> None:
-    shown = CliRunner().invoke(app, ["runs", str(runs)])
+    shown = CliRunner().invoke(app, ["runs", "list", str(runs)])
     assert shown.exit_code == 0 and shown.stdout.splitlines()[-1] == f"next: nl2sql eval --resume {runs / 'begun'}"
     assert "note: " in shown.stdout and len(shown.stdout.splitlines()) == 6
-    fields = json.loads(CliRunner().invoke(app, ["runs", str(runs), "--json"]).stdout)
+    fields = json.loads(CliRunner().invoke(app, ["runs", "list", str(runs), "--json"]).stdout)
     assert [entry["state"] for entry in fields if entry["path"].endswith("begun")] == ["1 of 3"]
 
 
 def test_a_run_that_another_process_is_at_is_running_and_is_not_the_next(runs: Path) -> None:
     with locked(runs / "begun"):
-        shown = CliRunner().invoke(app, ["runs", str(runs)]).stdout
+        shown = CliRunner().invoke(app, ["runs", "list", str(runs)]).stdout
         with pytest.raises(UsageError, match="another process is running"), locked(runs / "begun"):
             pass
     assert "running, 1 of 3" in shown and "next:" not in shown
@@ -96,7 +96,7 @@ def test_a_cell_goes_on_with_its_ablation(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "grid").mkdir()
     (runs / "begun").rename(tmp_path / "grid" / "begun")
     (tmp_path / "grid" / "ablation.json").write_text('{"command": "nl2sql ablate g.yaml --out grid"}')
-    shown = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    shown = CliRunner().invoke(app, ["runs", "list", str(tmp_path)])
     (tmp_path / "grid" / "begun").rename(runs / "begun")
     assert shown.stdout.splitlines()[-1] == "next: nl2sql ablate g.yaml --out grid"
 
@@ -106,7 +106,7 @@ def test_a_cell_whose_ablation_names_no_command_goes_on_by_itself(runs: Path, tm
     (tmp_path / "g r").mkdir()
     shutil.copytree(runs / "begun", tmp_path / "g r" / "begun")
     (tmp_path / "g r" / "ablation.json").write_text(kept)
-    shown = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    shown = CliRunner().invoke(app, ["runs", "list", str(tmp_path)])
     assert shown.stdout.splitlines()[-1] == f"next: nl2sql eval --resume '{tmp_path}/g r/begun'", shown.exception
 
 
@@ -130,11 +130,11 @@ def test_the_next_command_is_one_of_ours(runs: Path, tmp_path: Path, command: st
     (tmp_path / "grid").mkdir()
     shutil.copytree(runs / "begun", tmp_path / "grid" / "begun")
     (tmp_path / "grid" / "ablation.json").write_text(json.dumps({"command": command}))
-    shown = CliRunner().invoke(app, ["runs", str(tmp_path)]).stdout.splitlines()[-1]
+    shown = CliRunner().invoke(app, ["runs", "list", str(tmp_path)]).stdout.splitlines()[-1]
     assert shown.startswith("next: nl2sql") and ("'" in shown or "--resume" in shown), shown
 
 
 def test_no_folder_and_no_run_are_one_line(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
-        error = CliRunner().invoke(app, ["runs", str(folder)]).exception
+        error = CliRunner().invoke(app, ["runs", "list", str(folder)]).exception
         assert isinstance(error, UsageError) and "nl2sql eval --out" in str(error)

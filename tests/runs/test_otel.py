@@ -145,7 +145,7 @@ def collector() -> Iterator[tuple[str, list[Any]]]:
 
 def test_a_collector_gets_every_span_of_every_episode(run: Run, collector: tuple[str, list[Any]]) -> None:
     address, received = collector
-    command = [sys.executable, "-m", "nl2sql.cli", "export", str(run.folder), "--to", "otel"]
+    command = [sys.executable, "-m", "nl2sql.cli", "runs", "export", str(run.folder), "--to", "otel"]
     command += ["--endpoint", address, "-q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

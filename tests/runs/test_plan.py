@@ -108,10 +108,10 @@ def test_a_suggested_command_can_be_typed_where_a_folder_has_a_space(tmp_path: P
     quoted = f"'{folder}/a'"
     with pytest.raises(UsageError, match=re.escape(f"nl2sql eval --resume {quoted}, or")):
         new_folder(folder / "a", "a")
-    for command, said in (("replay", f"'{folder}/none'"), ("runs", f"'{folder}/none/first'")):
-        error = CliRunner().invoke(app, [command, str(folder / "none")]).exception
+    for command, said in (("replay", f"'{folder}/none'"), ("list", f"'{folder}/none/first'")):
+        error = CliRunner().invoke(app, ["runs", command, str(folder / "none")]).exception
         assert f"nl2sql eval --out {said}" in str(error)
-    for spoil, said in (("{", f"nl2sql replay {quoted}"), (None, f"nl2sql eval --resume {quoted}")):
+    for spoil, said in (("{", f"nl2sql runs replay {quoted}"), (None, f"nl2sql eval --resume {quoted}")):
         (folder / "a" / "report.json").write_text(spoil) if spoil else (folder / "a" / "report.json").unlink()
         with pytest.raises(UsageError, match=re.escape(said)):
             Run.load(folder / "a")
@@ -124,5 +124,5 @@ def test_a_run_over_an_object_says_that_its_databases_cannot_be_asked(tmp_path: 
     assert "sql?run=" not in pages.answer("rows", {}, {}).text
     asked = pages.answer("sql", {"run": ["object"]}, {})
     assert asked.status == 400 and "the benchmark synthetic as an object" in asked.text
-    compared = CliRunner().invoke(app, ["compare", *[str(tmp_path / "object")] * 2])
+    compared = CliRunner().invoke(app, ["runs", "compare", *[str(tmp_path / "object")] * 2])
     assert "name one: --benchmark FOLDER" in str(compared.exception)

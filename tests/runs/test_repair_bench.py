@@ -197,7 +197,7 @@ def test_a_repair_on_clickhouse_is_judged_by_its_rows(clickhouse: tuple[list[Rep
     assert repaired(bench, case, arm("patterns"), model, CaseJudge())["success"]
 
 
-COMMAND = ["bench-repair", "--arms", "deterministic", "--split", "quick", "--cases", "12", "-q", "--out"]
+COMMAND = ["corpus", "bench", "--arms", "deterministic", "--split", "quick", "--cases", "12", "-q", "--out"]
 
 
 def test_the_command_goes_on_and_refuses_other_cases(tmp_path: Path) -> None:

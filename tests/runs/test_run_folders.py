@@ -253,7 +253,7 @@ def test_replay_by_another_rule_names_it_everywhere(folder: Path) -> None:
         "replicas": 2,
     }
     assert report["metrics"]["EX[bird-set]"]["value"] == 1.0
-    assert "EX[bird-set] against single_shot: 12 won, 0 lost" in summary_text(report)
+    assert "EX[bird-set] against single_shot: 12 won, 0 lost" in summary_text(report, verbose=True)
     run = Run.load(folder)
     assert failures(run) == [] and len(failures(run, metric="TS[bird-set,suite,N=2]")) == sum(
         not item["ts"] for item in report["items"]
@@ -282,7 +282,7 @@ def test_a_report_over_two_rules_says_what_to_type(folder: Path, finished: Path,
     replay(folder, overrides=["eval.rule=spider"], replace=True, progress=False)
     with pytest.raises(UsageError, match=r"different rules \(EX\[bag\], EX\[spider\]\)") as refused:
         write_report([finished, folder], tmp_path / "both.html")
-    command = str(refused.value).rpartition("nl2sql replay ")[2].split()
+    command = str(refused.value).rpartition("nl2sql runs replay ")[2].split()
     assert command == [str(folder), "-c", "eval.rule=bag", "--replace"]
     replay(command[0], overrides=[command[2]], replace=True, progress=False)
     assert write_report([finished, folder], tmp_path / "both.html").exists()

@@ -46,7 +46,7 @@ def test_predictions_are_those_of_one_seed(seeds: Path) -> None:
 
 
 def test_the_export_of_failures_says_which_seed_it_is_of(seeds: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["export-failures", str(seeds), "--out", str(tmp_path / "f.csv"), "--metric", "EX"])
+    done = CliRunner().invoke(app, ["runs", "failures", str(seeds), "--out", str(tmp_path / "f.csv"), "--metric", "EX"])
     assert "of 3 items of seed-1, the first seed, to" in done.stdout, done.exception
 
 

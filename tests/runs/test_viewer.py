@@ -1,4 +1,4 @@
-"""``nl2sql view``: the list, reports and comparisons, a run in progress, SQL in the sandbox; for this machine only."""
+"""``nl2sql runs view``: the list, reports, a run in progress, SQL in the sandbox; for this machine only."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_report_that_is_damaged_is_a_page_with_its_reason(folder: Path) -> Non
         page = Pages(folder).answer("report", {"run": ["spoiled"]}, {})
     finally:
         shutil.rmtree(folder / "spoiled")
-    assert page.status == 400 and "KeyError: &#39;items&#39;" in page.text and "nl2sql check-run" in page.text
+    assert page.status == 400 and "KeyError: &#39;items&#39;" in page.text and "nl2sql runs check" in page.text
 
 
 def test_a_note_is_written_into_the_runs_folder_and_shown(server: ViewServer, folder: Path) -> None:
@@ -228,7 +228,7 @@ def test_the_address_of_another_page_is_not_told_the_token(server: ViewServer) -
 
 
 def test_the_command_prints_the_address_and_ends_with_ctrl_c(folder: Path) -> None:
-    command = [sys.executable, "-m", "nl2sql.cli", "view", str(folder), "--no-open"]
+    command = [sys.executable, "-m", "nl2sql.cli", "runs", "view", str(folder), "--no-open"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert running.stdout is not None

@@ -175,7 +175,7 @@ def test_the_service_describes_its_data_source(service: VizqlService) -> None:
 
 def test_the_command_writes_the_data_source_of_a_service(server: VdsServer, tmp_path: Path) -> None:
     out = tmp_path / "shop.yaml"
-    line = [sys.executable, "-m", "nl2sql.cli", "vizql", "infer", "--vds", server.url]
+    line = [sys.executable, "-m", "nl2sql.cli", "data", "vizql", "infer", "--vds", server.url]
     done = subprocess.run([*line, "--luid", LUID, "--out", str(out)], capture_output=True, text=True)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", f"wrote 9 fields of 2 tables to {out}\n")
     assert read_source(out).fields == SERVED.fields and read_source(out).luid == LUID

@@ -108,10 +108,10 @@ def nl2sql(server: VdsServer, *arguments: str, typed: str = "") -> subprocess.Co
 
 def test_a_query_is_run_by_the_command(server: VdsServer) -> None:
     where = ("--db", f"vds:{server.url}#{LUID}")
-    shown = nl2sql(server, "vizql", "run", "-", *where, "--json", typed=json.dumps(BY_CITY))
+    shown = nl2sql(server, "data", "vizql", "run", "-", *where, "--json", typed=json.dumps(BY_CITY))
     told = json.loads(shown.stdout)  # nothing else is on standard output
     assert shown.returncode == 0 and told["columns"] == ["City", "SUM(Amount)"] and len(told["rows"]) > 1
-    wrong = nl2sql(server, "vizql", "run", "-", *where, typed='{"fields": [{"fieldCaption": "Ctiy"}]}')
+    wrong = nl2sql(server, "data", "vizql", "run", "-", *where, typed='{"fields": [{"fieldCaption": "Ctiy"}]}')
     assert wrong.returncode == 1 and "Did you mean: City" in wrong.stdout
 
 

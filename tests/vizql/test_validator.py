@@ -450,7 +450,7 @@ def test_what_is_nested_too_deeply_is_an_error_of_one_line() -> None:
 
 
 def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "nl2sql.cli", "vizql", *arguments]
+    line = [sys.executable, "-m", "nl2sql.cli", "data", "vizql", *arguments]
     return subprocess.run(line, input=stdin, capture_output=True, text=True, check=False)
 
 
@@ -475,7 +475,7 @@ def test_bad_input_of_the_command_is_one_line(tmp_path: Path) -> None:
         (["validate", str(tmp_path / "broken.json"), "--source", source], "is not JSON"),
         (["validate", str(tmp_path / "twice.json"), "--source", source], "'fields' is given twice"),
         (["validate", str(tmp_path / "away.json"), "--source", source], "cannot read the query"),
-        (["validate", "-", "--source", str(tmp_path / "away.yaml")], "nl2sql vizql infer"),
+        (["validate", "-", "--source", str(tmp_path / "away.yaml")], "nl2sql data vizql infer"),
         (["validate", "-", "--source", str(tmp_path / "no.yaml")], "is no data source: fields"),
         (["validate", "-", "--source", str(tmp_path / "query.json")], "no field has a dataType; is it a query?"),
     ):

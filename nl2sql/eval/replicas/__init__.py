@@ -1,4 +1,4 @@
-"""Perturbed copies of a SQLite database for TS, and a copy whose rows lie in another order for ``check-data``.
+"""Perturbed copies of a SQLite database for TS, and a copy whose rows lie in another order for ``data check``.
 
 ``perturbed_replicas(path, n)`` is the plain perturbation of the specification (suite-based robustness [18], not a
 distilled test suite): the same schema, with rows dropped, duplicated and reordered and values changed in a seeded,

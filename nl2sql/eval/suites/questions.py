@@ -1,4 +1,4 @@
-"""The databases of single questions: suites in the cache, or a folder that ``replicas build --out`` wrote."""
+"""The databases of single questions: suites in the cache, or a folder that ``data replicas build --out`` wrote."""
 
 from __future__ import annotations
 

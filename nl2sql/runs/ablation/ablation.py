@@ -37,6 +37,7 @@ from nl2sql.runs.opened import Opened, model_options
 from nl2sql.runs.plan import Plan, read_plan, weights_of
 from nl2sql.runs.rescore import owed_of
 from nl2sql.runs.run import Run, shared_ex
+from nl2sql.runs.summary import seconds_text
 from nl2sql.runs.vizql_scores import vizql_notes
 
 FORMAT = 1
@@ -313,7 +314,7 @@ def ablation_rows(data: Mapping[str, Any]) -> list[list[str]]:
         counts = cell["counts"]
         repairs = f"{counts['repairs_accepted']} of {counts['repairs_forced'] + counts['repairs_asked']}"
         looped = [str(counts["overrides"]), repairs]
-        rows.append([cell["name"], shown, *against, *looped, f"{spent:,.0f}", f"{usage['seconds']:,.1f}"])
+        rows.append([cell["name"], shown, *against, *looped, f"{spent:,.0f}", seconds_text(usage)])
     for kind, metrics in data["control"].items():
         rows.append([f"single_shot, {kind.replace('_', ' ')}", percent(metrics[name]), *[""] * 11])
     return rows

@@ -68,7 +68,7 @@ def _read(path: str | Path, overrides: Sequence[str] = ()) -> tuple[dict[str, An
     try:
         data = from_yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"grid {file} does not exist; copy some with: nl2sql examples my-examples") from None
+        raise UsageError(f"grid {file} does not exist; copy some with: nl2sql new examples my-examples") from None
     except IsADirectoryError:
         raise UsageError(f"grid {file} is a folder; name a YAML file: nl2sql ablate GRID.yaml --out DIR") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

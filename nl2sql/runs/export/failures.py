@@ -1,4 +1,4 @@
-"""The wrong items of a run as a table for annotation: ``nl2sql export-failures``. Needs no model."""
+"""The wrong items of a run as a table for annotation: ``nl2sql runs failures``. Needs no model."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ function drawSession(session) {
   return parts;
 }
 
-// Where nl2sql view serves the page: a link to its page that executes SQL on the databases of the open run.
+// Where nl2sql runs view serves the page: a link to its page that executes SQL on the databases of the open run.
 function runLink(sql, database) {
   if (!document.body.dataset.sql) return null;
   const link = make("a", "run", "run this SQL");

@@ -135,7 +135,9 @@ def _questions(
     questions: dict[QuestionKey, tuple[Question, Benchmark]] = {}
     for label, run in collected.runs.items():
         if run.report["control"] and "ex_single_shot" not in run.report["items"][0]:
-            notes.append(f"{label}: scored by an older version, which kept no verdicts of the control: nl2sql replay")
+            notes.append(
+                f"{label}: scored by an older version, which kept no verdicts of the control: nl2sql runs replay"
+            )
         plan, _ = read_plan(run.folder)
         if not golds or {run.key_of(item) for item in run.report["items"]} <= set(questions):
             continue

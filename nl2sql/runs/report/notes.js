@@ -1,5 +1,5 @@
-// Notes and tags on an answer. Where nl2sql view serves the page they are written into the run's folder; in a file they
-// are kept by the browser, and "Save notes" writes them as a file for `nl2sql export-failures --notes FILE`.
+// Notes and tags on an answer. Where nl2sql runs view serves the page they are written into the run's folder; in a file they
+// are kept by the browser, and "Save notes" writes them as a file for `nl2sql runs failures --notes FILE`.
 
 const KEPT = "nl2sql notes";
 const noteKey = (question, run) => JSON.stringify([index.keys[run], question.db, question.id]);
@@ -33,7 +33,7 @@ async function keepNote(question, run, note) {
   try {
     const answer = await fetch(address, { method: "POST", body: form });
     return answer.ok ? "saved in the run's folder" : "not saved: the server refused it";
-  } catch { return "not saved: nl2sql view has ended"; }
+  } catch { return "not saved: nl2sql runs view has ended"; }
 }
 
 function drawNote(question, run) {

@@ -45,8 +45,9 @@ def report_html(
     """The report of finished runs as one HTML page that needs nothing else.
 
     runs: run folders; the first is what the others are compared with. golds: run the benchmark's golds (in the
-    sandbox) to show their rows beside the predicted ones. live: where ``nl2sql view`` serves the page, its addresses of
-    the list of ``runs``, of the page for ``sql`` (a JSON list, one of each run), and of the one that takes ``notes``.
+    sandbox) to show their rows beside the predicted ones. live: where ``nl2sql runs view`` serves the page, its
+    addresses of the list of ``runs``, of the page for ``sql`` (a JSON list, one of each run), and of the one that takes
+    ``notes``.
     trust: see ``runs.named``.
     Raises UsageError for a folder without a finished run.
     """
@@ -70,7 +71,7 @@ def _html(folders: Iterable[Path], golds: bool, progress: bool, live: Mapping[st
         facts=_facts(collected),
         settings=settings(collected),
         whole_config=[(label, _yaml(run.manifest["config"])) for label, run in collected.runs.items()],
-        notes=[(label, summary_notes(run.report)) for label, run in collected.runs.items()],
+        notes=[(label, summary_notes(run.report, verbose=True)) for label, run in collected.runs.items()],
         alarms=[(label, line) for label, run in collected.runs.items() for line in run.report.get("alarms", [])],
         figures=figures(collected),
         causes=_causes(collected),

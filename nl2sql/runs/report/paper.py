@@ -13,36 +13,46 @@ from typing import Any
 from nl2sql.eval.stats import percent
 from nl2sql.runs.controls import systems_of
 
-HEAD = "model|benchmark|pipeline|n|VA|EX|TS|won|lost|p|p by database|tokens / question|seconds / question"
+HEAD = "model|benchmark|pipeline|n|VA|EX|TS|won|lost|p (clustered)|tokens / question|seconds / question"
+MORE = "p (McNemar)|EM|calls / question"  # columns with --verbose
 
 
-def paper_rows(reports: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+def paper_rows(reports: Iterable[Mapping[str, Any]], *, verbose: bool = False) -> list[list[str]]:
     """The table as text cells, its header first; a control that several runs share stands once.
 
-    reports: the ``report`` of each run. The seconds of answers from the response cache are left out: they are no
-    measurement.
+    reports: the ``report`` of each run. p is the paired test by database. Where answers came from the response cache
+    the seconds are no measurement, and ``cached`` stands in their place. verbose: with the columns of ``MORE``.
     """
-    rows = [HEAD.split("|")]
+    rows = [[*HEAD.split("|"), *(MORE.split("|") if verbose else [])]]
     for report in reports:
         for place, (name, system) in enumerate(systems_of(report).items()):
             test = report["paired"] if place == 0 else {}
-            row = [report["model"], report["benchmark"], name, *_numbers(report, system, test)]
+            numbers = _numbers(report, system, test)
+            row = [
+                report["model"],
+                report["benchmark"],
+                name,
+                *(numbers if verbose else numbers[: -len(MORE.split("|"))]),
+            ]
             if row not in rows:
                 rows.append(row)
     return rows
 
 
 def _numbers(report: Mapping[str, Any], system: Mapping[str, Any], tests: Mapping[str, Any]) -> list[str]:
+    """The cells of a row behind its names, those of ``MORE`` included."""
     n, usage = max(1, report["n"]), system["usage"]
     shown = {name[:2]: percent(metric) for name, metric in system["metrics"].items()}
     paired = next((test for name, test in tests.items() if name.startswith("EX")), None)
-    against = [""] * 4
+    against, mcnemar = [""] * 3, ""
     if paired:
-        against = [str(paired[key]) for key in ("wins", "losses")]
-        against += [f"{paired[key]:.2g}" for key in ("p", "p_databases")]
+        against = [str(paired["wins"]), str(paired["losses"]), f"{paired['p_databases']:.2g}"]
+        mcnemar = f"{paired['p']:.2g}"
     tokens = f"{(usage['prompt_tokens'] + usage['completion_tokens']) / n:,.0f}"
-    seconds = "" if usage.get("cached_calls") else f"{usage['seconds'] / n:.2f}"
-    return [str(report["n"]), *(shown.get(name, "") for name in ("VA", "EX", "TS")), *against, tokens, seconds]
+    seconds = "cached" if usage.get("cached_calls") else f"{usage['seconds'] / n:.2f}"
+    metrics = [shown.get(name, "") for name in ("VA", "EX", "TS")]
+    more = [mcnemar, shown.get("EM", ""), f"{usage['model_calls'] / n:,.1f}"]
+    return [str(report["n"]), *metrics, *against, tokens, seconds, *more]
 
 
 def reports_of(folders: Iterable[Path]) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-// The groups of `nl2sql compare`, by hardness and by feature of the gold: against the first run, or against the control
+// The groups of `nl2sql runs compare`, by hardness and by feature of the gold: against the first run, or against the control
 // where there is one run. Clicking a group lists its questions, clicking a count those won or lost.
 
 const SLICES = { h: "hardness", joins: "joins", nesting: "nested queries", set_operation: "set operation", grouping: "grouping", ordering: "ordering" };

@@ -1,4 +1,4 @@
-"""The runs of a folder in a browser, live: ``nl2sql view``.
+"""The runs of a folder in a browser, live: ``nl2sql runs view``.
 
 ``server`` listens on this machine only, ``pages`` makes the pages: the list of runs, the report of one run or of
 several beside one another, a run in progress, and a page that executes SQL in the sandbox. Loads no model; writes

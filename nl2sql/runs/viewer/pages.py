@@ -1,4 +1,4 @@
-"""The pages of ``nl2sql view``.
+"""The pages of ``nl2sql runs view``.
 
     ""          the runs of the folder; refreshes itself
     rows        its table alone, for the refresh
@@ -86,7 +86,7 @@ class Pages:
             return _page("message.html", 400, message=one_line(error))
         except BROKEN as error:  # a file that is not what a run leaves
             what = one_line(f"{type(error).__name__}: {error}")
-            return _page("message.html", 400, message=f"this cannot be shown ({what}); nl2sql check-run RUN looks why")
+            return _page("message.html", 400, message=f"this cannot be shown ({what}); nl2sql runs check RUN looks why")
 
     def _listed(self) -> dict[str, RunEntry]:
         return {_name(self.folder, entry): entry for entry in self._listing.entries()}

@@ -1,4 +1,4 @@
-"""The server behind ``nl2sql view``: on 127.0.0.1, for the person who has started it and nobody else.
+"""The server behind ``nl2sql runs view``: on 127.0.0.1, for the person who has started it and nobody else.
 
 Every address begins with a random token, as a notebook server's does, and a request whose ``Host`` is not this machine
 is refused: a web page elsewhere cannot reach the runs, not even by a name of its own that leads here. Not covered:
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in hosts or not secrets.compare_digest(
             token.encode(), self.server.token.encode()
         ):
-            self._send(Page("not found: open the address that nl2sql view has printed", 404))
+            self._send(Page("not found: open the address that nl2sql runs view has printed", 404))
             return
         asked = parse_qs(query, keep_blank_values=True, errors="surrogateescape")
         self._send(self.server.pages.answer(name, asked, form))

@@ -115,7 +115,7 @@ def test_what_build_writes_is_what_score_reads(method, shop, tmp_path):
     entries = [{"question": "?", "query": q.gold[0], "db_id": "shop", "id": q.id} for q in shop.questions]
     (folder / "questions.json").write_text(json.dumps(entries))
     out = tmp_path / "made"
-    built = run("replicas", "build", "-b", folder, "--method", method, "-n", 4, "--out", out, "--json")
+    built = run("data", "replicas", "build", "-b", folder, "--method", method, "-n", 4, "--out", out, "--json")
     predictions = tmp_path / "p.jsonl"
     ids = list(built["files"])
     sql = ["SELECT town FROM shop WHERE sales >= 10", "SELECT count(DISTINCT town) FROM shop"]

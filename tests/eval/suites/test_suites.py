@@ -291,7 +291,7 @@ def test_build_copies_the_databases_where_they_are_wanted(benchmark_folder, tmp_
 
 def test_help_shows_examples():
     for command in ("build", "check"):
-        assert "nl2sql replicas" in CliRunner().invoke(app, [command, "--help"]).output
+        assert "nl2sql data replicas" in CliRunner().invoke(app, [command, "--help"]).output
 
 
 def test_a_joined_table_whose_columns_are_used_without_its_name_is_not_idle(place):

@@ -56,11 +56,21 @@ def test_a_control_that_several_runs_share_stands_once(tmp_path: Path) -> None:
     assert paper_rows([report, report]) == paper_rows([report])
 
 
-def test_seconds_of_cached_answers_are_left_out(tmp_path: Path) -> None:
+def test_seconds_of_cached_answers_are_marked(tmp_path: Path) -> None:
     (report,) = reports_of([write_run(tmp_path / "run", 6)])
     timed = paper_rows([report])[1][-1]
     usage = {**report["usage"], "cached_calls": 1}
-    assert timed and paper_rows([{**report, "usage": usage}])[1][-1] == ""
+    assert timed and paper_rows([{**report, "usage": usage}])[1][-1] == "cached"
+
+
+def test_the_rarer_columns_stand_with_verbose_alone(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 6)
+    (report,) = reports_of([folder])
+    (head, row, *_), (usual, short, *_) = paper_rows([report], verbose=True), paper_rows([report])
+    assert head[: len(usual)] == usual and row[: len(short)] == short
+    assert head[len(usual) :] == ["p (McNemar)", "EM", "calls / question"] and len(row) == len(head)
+    command = [str(folder), "--format", "csv", "--verbose"]
+    assert "p (McNemar)" in CliRunner().invoke(app, command, catch_exceptions=False).stdout
 
 
 def test_what_latex_would_read_as_a_command_is_escaped() -> None:

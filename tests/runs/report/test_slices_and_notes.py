@@ -1,4 +1,4 @@
-"""Slices as `nl2sql compare` counts them, causes explained, SQL line by line, and notes that annotation takes along."""
+"""Slices as `nl2sql runs compare` counts them, causes explained, SQL line by line, and notes."""
 
 from __future__ import annotations
 
