@@ -73,6 +73,7 @@ def score_command(
     from nl2sql.eval import score_many
     from nl2sql.eval.corrected import overlay_record, overlay_text, overlays
     from nl2sql.eval.predictions import read_predictions, with_golds
+    from nl2sql.eval.reliability import points, reliability
 
     if cases is not None:
         _judge_cases(cases, timeout, as_json)
@@ -107,14 +108,19 @@ def score_command(
         )
         found = overlays(scored, score_corrected(loaded, asked, told, answers, scored, **options)) if told else []
     runs = [(file, scored[str(file)]) for file in files]
+    reliable = {file: reliability(p) for file, s in runs if (p := points(s.items, answers[str(file)], asked))}
     for file, result in runs:
         result.warnings[:0] = read[str(file)][1]
     if as_json:
         record = _as_dict(loaded.name, split, left_out, runs, kept)
         overlay = {"corrections": overlay_record(len(told), found)} if found else {}
+        overlay |= {"reliability": {str(file): by_cost for file, by_cost in reliable.items()}} if reliable else {}
         typer.echo(json.dumps({**record, **overlay}, ensure_ascii=False))
         return
     _print(left_out, runs, kept)
+    for file, by_cost in reliable.items():
+        shown = ", ".join(f"{name} {100 * value:.1f}" for name, value in by_cost.items())
+        typer.echo(f"reliability of {file}, with the questions that have no answer: {shown}")
     if found:
         typer.echo(f"\n{overlay_text(rule, len(told), found)}")
 

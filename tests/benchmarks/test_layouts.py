@@ -134,6 +134,36 @@ def test_a_layout_is_checked_asked_and_scored_as_it_is_handed_out(place, name):
     assert json.loads(done.stdout)["metrics"][f"EX[{layout.rule}]"]["value"] == pytest.approx(1 / 3)
 
 
+def test_the_reliability_score_counts_questions_without_an_answer(place):
+    folder, layout = place("ehrsql")
+    (impossible,) = {q.id for q in load_benchmark(folder / "valid.json").questions} - set(layout.ids)
+    wrong, right = "SELECT min(total) FROM orders", GOLDS[0]
+    answers = {
+        "all": {"e0": right, "e1": "null", "e2": wrong, impossible: "null"},
+        "bold": {"e0": right, "e1": "", "e2": "NULL", impossible: right},
+        "unasked": {"e0": right},
+    }
+    files = [part for name, given in answers.items() for part in ("-p", as_dict(folder / f"{name}.json", given))]
+    done = command("score", *layout.named, "--replicas", 0, *files, cwd=folder)
+    assert [line for line in done.stdout.splitlines() if line.startswith("reliability")] == [
+        f"reliability of {folder / name}.json, with the questions that have no answer: {scores}"
+        for name, scores in (
+            ("all", "RS(0) 50.0, RS(5) -75.0, RS(10) -200.0, RS(N) -50.0"),
+            ("bold", "RS(0) 25.0, RS(5) -100.0, RS(10) -225.0, RS(N) -75.0"),
+        )
+    ]
+    done = command("score", *layout.named, "--replicas", 0, *files, "--json", cwd=folder)
+    assert json.loads(done.stdout)["reliability"][str(folder / "all.json")]["RS(5)"] == -0.75
+
+
+def test_archers_knowledge_is_the_evidence(place):
+    folder, _ = place("ehrsql")
+    record = {"question": "How many?", "query": GOLDS[0], "db_id": "shop", "commonsense_knowledge": "a dozen is 12"}
+    (folder / "en_dev.json").write_text(json.dumps([record | {"reasoning_type": "- C"}]))
+    (question,) = load_benchmark(folder / "en_dev.json").questions
+    assert (question.evidence, question.meta["reasoning_type"]) == ("a dozen is 12", "- C")
+
+
 def test_a_file_of_questions_and_its_databases_are_one_name(place, monkeypatch):
     folder, _ = place("spider_syn")
     monkeypatch.chdir(folder)
