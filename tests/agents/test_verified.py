@@ -168,6 +168,8 @@ def test_a_benchmarks_question_is_never_given_its_own_query(ask: Callable[..., E
     question = Question(HOW_MANY, "shop", "q1", gold=("SELECT COUNT(*) FROM customers",), split="dev")
     episode = ask(question)
     assert episode.usage.model_calls == 1 and HOW_MANY not in episode.flags["verified"]["examples"]
+    other_gold = Question(HOW_MANY, "shop", "q2", gold=("SELECT COUNT(name) FROM customers",), split="dev")
+    assert HOW_MANY not in ask(other_gold).flags["verified"]["examples"]
     same_gold = Question("How many customers do we have?", "shop", gold=question.gold, split="dev")
     assert HOW_MANY not in ask(same_gold).flags["verified"]["examples"]
     assert HOW_MANY in ask("How many customers do we have?").flags["verified"]["examples"]
