@@ -20,15 +20,17 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 from tqdm.auto import tqdm
 
 from nl2sql.agents.checks.constraints import extract_constraints, intent_constraints, validate_constraints
-from nl2sql.agents.checks.constraints.removal import STRUCTURES, remove_structure
+from nl2sql.agents.checks.constraints.shape import is_aggregate_call, outer_selects
 from nl2sql.agents.checks.guardrails import apply_guardrails
 from nl2sql.benchmarks import draw_sample, load_benchmark, scorable
 from nl2sql.databases.validation import validate_sql
@@ -36,6 +38,7 @@ from nl2sql.errors import Nl2SqlError, UsageError
 from nl2sql.eval import results_match
 from nl2sql.eval.rules import order_matters
 from nl2sql.interfaces import Database, Question, RunResult
+from nl2sql.sql.parse import parse_bounded
 
 BOUNDS = {"ex_unchanged": 0.999, "validate_sql": 0.005, "gates": 0.03, "bite": 0.60}
 FEWEST = 10  # a bite measured on fewer queries is shown, not held to its bound
@@ -78,6 +81,76 @@ class Item:
     rejected_by: str = ""
     reason: str = ""
     removals: list[Removal] = field(default_factory=list)
+
+
+STRUCTURES = ("aggregate", "group_by", "order_limit", "distinct")
+
+
+def remove_structure(sql: str, structure: str) -> str | None:
+    """The query without one structure in its outermost SELECTs; None where it is not there. It need not execute."""
+    try:
+        tree = parse_bounded(sql)
+    except SqlglotError:
+        return None
+    legs = list(outer_selects(tree))
+    remove = {
+        "aggregate": _remove_aggregates,
+        "group_by": _remove_groups,
+        "order_limit": _remove_order,
+        "distinct": _remove_distinct,
+    }[structure]
+    return tree.sql(dialect="sqlite") if remove(tree, legs) else None
+
+
+def _own(leg: exp.Select) -> Iterator[exp.Expr]:
+    """Nodes of the SELECT list that belong to no subquery."""
+    for projection in list(leg.expressions):
+        yield from [node for node in projection.walk() if node.find_ancestor(exp.Select) is leg]
+
+
+def _remove_aggregates(tree: exp.Expr, legs: list[exp.Select]) -> bool:
+    changed = False
+    for leg in legs:
+        for node in [n for n in _own(leg) if is_aggregate_call(n) and not isinstance(n.parent, exp.Window)]:
+            changed = True
+            inner = node.expressions[0] if isinstance(node, exp.Anonymous) else node.this
+            if isinstance(inner, exp.Distinct):
+                inner = inner.expressions[0]
+            bare = inner.copy() if isinstance(inner, exp.Expr) else exp.Star()
+            holder = node.parent
+            if isinstance(holder, exp.Alias) and isinstance(bare, exp.Star):  # a star takes no alias
+                holder.replace(bare)
+            else:
+                node.replace(bare)
+    return changed
+
+
+def _remove_groups(tree: exp.Expr, legs: list[exp.Select]) -> bool:
+    grouped = [leg for leg in legs if leg.args.get("group")]
+    for leg in grouped:
+        leg.set("group", None)
+        leg.set("having", None)
+    return bool(grouped)
+
+
+def _remove_order(tree: exp.Expr, legs: list[exp.Select]) -> bool:
+    changed = False
+    for node in [tree, *legs]:
+        for part in ("order", "limit", "offset"):
+            changed = changed or bool(node.args.get(part))
+            node.set(part, None)
+    return changed
+
+
+def _remove_distinct(tree: exp.Expr, legs: list[exp.Select]) -> bool:
+    changed = False
+    for leg in legs:
+        changed = changed or bool(leg.args.get("distinct"))
+        leg.set("distinct", None)
+        for node in [n for n in _own(leg) if isinstance(n, exp.Distinct)]:
+            node.replace(node.expressions[0])
+            changed = True
+    return changed
 
 
 def judge(sql: str, question: Question, database: Database, letter: bool) -> tuple[str, str, str]:

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from nl2sql.agents.checks.constraints.removal import STRUCTURES, remove_structure
-
 ROOT = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -104,8 +102,10 @@ def test_a_limit_below_one_is_a_usage_error(script: ModuleType, capsys: pytest.C
         ("distinct", "not sql (", None),
     ],
 )
-def test_one_structure_is_removed_from_the_outermost_query(structure: str, sql: str, left: str | None) -> None:
-    assert remove_structure(sql, structure) == left
+def test_one_structure_is_removed_from_the_outermost_query(
+    script: ModuleType, structure: str, sql: str, left: str | None
+) -> None:
+    assert script.remove_structure(sql, structure) == left
 
 
 def test_the_asked_for_rule_is_generous(script: ModuleType) -> None:
@@ -116,5 +116,5 @@ def test_the_asked_for_rule_is_generous(script: ModuleType) -> None:
         ("distinct", "various flours"),
     ):
         assert script.asked_for(structure, nlq)
-    assert set(script.ASKED_FOR) == set(STRUCTURES)
+    assert set(script.ASKED_FOR) == set(script.STRUCTURES)
     assert not script.asked_for("order_limit", "List breads that cost at most 3 euros and interest a guest.")
