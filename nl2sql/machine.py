@@ -175,15 +175,19 @@ def all_bytes() -> int | None:
     return limit if whole is None else min(whole, limit)
 
 
-def free_bytes() -> int | None:
-    """Memory that can still be taken, of the machine and of the control group; None where the system does not say."""
+def free_bytes(group: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Memory that can still be taken, of the machine and of the control group; None where the system does not say.
+
+    What the group keeps of files that were read counts as free: the system gives it back when memory is asked for.
+    """
     available = _meminfo("MemAvailable")
     if available is None:
         return None
     try:
-        group = Path("/sys/fs/cgroup")
-        return min(available, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
-    except (OSError, ValueError):  # no group, or one without a limit
+        told = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        taken = int((group / "memory.current").read_text()) - int(told["inactive_file"])
+        return min(available, int((group / "memory.max").read_text()) - taken)
+    except (OSError, ValueError, KeyError):  # no group, or one without a limit
         return available
 
 

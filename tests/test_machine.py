@@ -25,6 +25,18 @@ def test_free_memory_is_part_of_the_machines() -> None:
     assert free is not None and 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def test_what_a_group_keeps_of_files_counts_as_free(tmp_path: Path) -> None:
+    for name, text in (
+        ("memory.max", "9000"),
+        ("memory.current", "8000"),
+        ("memory.stat", "anon 1000\ninactive_file 7000\n"),
+    ):
+        (tmp_path / name).write_text(text)
+    assert free_bytes(tmp_path) == 8000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_bytes(tmp_path) != 8000, "a group without a limit"
+
+
 def test_the_advice_to_install_names_what_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(machine.__file__).parent.parent
     monkeypatch.chdir(root)

@@ -20,6 +20,11 @@ from nl2sql.config.sections import Config
 from nl2sql.errors import UsageError, one_line
 from nl2sql.machine import from_json, from_yaml
 
+OPTIONS = {  # of commands, which are often typed as keys
+    *("adapter", "batch_size", "benchmark", "controller", "device", "dtype"),
+    *("limit", "model", "out", "seeds", "server", "split"),
+}
+
 
 def load_config(
     files: Iterable[str | Path] = (), overrides: Iterable[str] = (), *, base: dict[str, Any] | None = None
@@ -54,6 +59,9 @@ def build_config(data: dict[str, Any]) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden" and where in OPTIONS:
+            option = f"--{where.replace('_', '-')}"
+            raise UsageError(f"{where!r} is no config key but an option of the command: {option}") from None
         if first["type"] == "extra_forbidden":
             raise UsageError(f"unknown config key {where!r}{known_keys(where, config_keys())}") from None
         raise UsageError(f"config {where}={first.get('input')!r}: {first['msg']}") from None

@@ -19,6 +19,7 @@ from nl2sql.runs.controls import control_stores
 from nl2sql.runs.folder import (
     FORMAT,
     as_a_run_leaves,
+    check_free,
     environment,
     locked,
     new_folder,
@@ -115,6 +116,7 @@ def start(
 ) -> Run:
     """Carry out a plan in a new folder, once or once per seed. ``objects``: in place of the names of a plan."""
     executor.check(plan, config)
+    check_free(out)  # before a model is loaded
     if len(set(plan.seeds)) < len(plan.seeds):
         raise UsageError(f"--seeds {','.join(map(str, plan.seeds))} names a seed twice")
     objects = objects or {}

@@ -82,7 +82,8 @@ PREDICTION_KEYS = (
 
 
 def new_folder(out: str | Path | None, name: str) -> Path:
-    """The folder for a new run: ``out``, or ``runs/<time>-<name>``. Raises UsageError when ``out`` holds files."""
+    """The folder for a new run: ``out``, or ``runs/<time>-<name>``. Raises UsageError as ``check_free`` does."""
+    check_free(out)
     if out is None:
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         folder = Path("runs") / f"{stamp}-{name}"
@@ -92,18 +93,25 @@ def new_folder(out: str | Path | None, name: str) -> Path:
             folder = Path("runs") / f"{stamp}-{name}-{number}"
     else:
         folder = Path(out).expanduser()
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"--out {folder} is a file; expected a new or empty folder")
-        if _holds_files(folder):
-            raise UsageError(
-                f"--out {folder} is not empty; continue that run with: nl2sql eval --resume {typed(folder)}, or name "
-                "another"
-            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder} cannot be created: {error.strerror}") from None
     return folder
+
+
+def check_free(out: str | Path | None) -> None:
+    """Raises UsageError where ``out`` is a file, or a folder that holds files; None is free."""
+    if out is None:
+        return
+    folder = Path(out).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--out {folder} is a file; expected a new or empty folder")
+    if _holds_files(folder):
+        raise UsageError(
+            f"--out {folder} is not empty; continue that run with: nl2sql eval --resume {typed(folder)}, or name "
+            "another"
+        )
 
 
 def seed_folder(seed: int) -> str:
@@ -149,7 +157,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         there = _holds_files(folder)
         hint = "the runs below it" if there else "start one with"
-        command = f"nl2sql {'runs' if there else 'eval --out'} {typed(folder)}"
+        command = f"nl2sql {'runs list' if there else 'eval --out'} {typed(folder)}"
         raise UsageError(f"{folder} holds no run (no manifest.json); {hint}: {command}") from None
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]

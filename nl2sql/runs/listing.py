@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from nl2sql.benchmarks.load import OVER
 from nl2sql.errors import Nl2SqlError, one_line
 from nl2sql.runs.folder import BROKEN, began, count_lines, is_running, parts_of, read_json, read_manifest, written
 from nl2sql.safe_files import NotOpened
@@ -76,6 +77,12 @@ def entries(folder: Path) -> list[RunEntry]:
     return Listing(folder).entries()
 
 
+def _shown(benchmark: str) -> str:
+    """A benchmark's name; of a path, its last part."""
+    path = Path(benchmark.partition(OVER)[0])
+    return path.name if path.is_absolute() else benchmark
+
+
 def _places(folder: Path, below: int = 2) -> Iterator[Path]:
     """The folders with a manifest, of whatever kind; a link to one is a place, and nothing below it is."""
     if os.path.lexists(folder / "manifest.json"):
@@ -126,9 +133,9 @@ def _read(folder: Path, top: Path) -> tuple[Sequence[Path], Stamp, RunEntry]:
         entry = RunEntry(
             path=str(folder),
             began=began(folder),
-            controller=one_line(plan["controller"], SHOWN),
+            controller=one_line(plan["controller"].rpartition(":")[2], SHOWN),  # of FILE.py:loop, the loop
             model=one_line(manifest["model"].get("name", plan["model"]), SHOWN),
-            benchmark=one_line("/".join(str(plan[key]) for key in ("benchmark", "split") if plan.get(key)), SHOWN),
+            benchmark=one_line("/".join(filter(None, (_shown(plan["benchmark"]), plan.get("split")))), SHOWN),
             questions=len(manifest["questions"]) * len(parts),
             answered=sum(count_lines(part / "predictions.jsonl") for part in parts),
             metric=one_line(metric, SHOWN),

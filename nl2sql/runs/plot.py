@@ -12,6 +12,8 @@ from nl2sql.runs.controls import systems_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
 
 _FIRST, _OTHERS, _CONTROLS = "#2f6bd8", ("#d9822b", "#12927f", "#8757cf", "#c4447c"), ("#8a94a6", "#b9c0cc", "#d6dae1")
 _WHISKER = "#3a4656"
@@ -36,7 +38,7 @@ def plot_reports(
     pyplot.close(figure)  # or the notebook shows it twice
     axes = figure.subplots(1, len(widths), width_ratios=widths)
     _draw_ex(axes[0], systems, metric)
-    _draw_cost(axes[1], systems, metric)
+    labels = _draw_cost(axes[1], systems, metric)
     if sure:
         _draw_reliability(axes[2], sure)
     figure.suptitle(f"{report['benchmark']}, {report['n']} questions, {report['model']}", fontsize="medium")
@@ -45,7 +47,19 @@ def plot_reports(
         each.grid(axis="y", color="#00000018")
         each.set_axisbelow(True)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(5, len(systems)))
+    _set_apart(figure, labels)
     return figure
+
+
+def _set_apart(figure: Figure, labels: Sequence[Annotation]) -> None:
+    """Move labels of points down until none lies over another."""
+    figure.draw_without_rendering()  # lays out the axes
+    placed: list[Bbox] = []
+    for label in sorted(labels, key=lambda each: -each.xy[1]):
+        while any(label.get_window_extent().overlaps(other) for other in placed):
+            x, y = label.get_position()
+            label.set_position((x, y - 2))
+        placed.append(label.get_window_extent())
 
 
 def _systems(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, Mapping[str, Any]]]:
@@ -85,11 +99,12 @@ def _draw_ex(axes: Axes, systems: Mapping[str, tuple[str, Mapping[str, Any]]], m
     axes.set_title("EX by hardness", fontsize="medium")
 
 
-def _draw_cost(axes: Axes, systems: Mapping[str, tuple[str, Mapping[str, Any]]], metric: str) -> None:
-    """A point per system at its tokens a question; its seconds a question stand beside it."""
+def _draw_cost(axes: Axes, systems: Mapping[str, tuple[str, Mapping[str, Any]]], metric: str) -> list[Annotation]:
+    """A point per system at its tokens a question; its seconds a question stand beside it, in the labels returned."""
     from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
 
     points: list[tuple[float, float]] = []
+    labels: list[Annotation] = []
     for colour, system in reversed(list(systems.values())):  # the first run on top
         each, usage, n = system["metrics"][metric], system["usage"], max(1, system["n"])
         tokens = max(1.0, (usage["prompt_tokens"] + usage["completion_tokens"]) / n)
@@ -97,7 +112,7 @@ def _draw_cost(axes: Axes, systems: Mapping[str, tuple[str, Mapping[str, Any]]],
         if (point := (tokens, each["value"])) not in points:
             points.append(point)
             seconds = f"{usage['seconds'] / n:.2g} s"
-            axes.annotate(seconds, point, (7, 4), textcoords="offset points", fontsize="small")
+            labels.append(axes.annotate(seconds, point, (7, 4), textcoords="offset points", fontsize="small"))
     axes.set_xscale("log")
     axes.set_xlim(min(x for x, _ in points) / 2, 3 * max(x for x, _ in points))
     axes.xaxis.set_major_locator(FixedLocator([number * 10**power for power in range(8) for number in (1, 3)]))
@@ -106,6 +121,7 @@ def _draw_cost(axes: Axes, systems: Mapping[str, tuple[str, Mapping[str, Any]]],
     axes.set_xlabel("tokens a question (beside it: seconds)")
     _share_axis(axes, metric)
     axes.set_title("cost against accuracy", fontsize="medium")
+    return labels
 
 
 def _draw_reliability(axes: Axes, sure: Sequence[tuple[float, bool]]) -> None:

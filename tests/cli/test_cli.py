@@ -80,6 +80,11 @@ CASES = [
     (2, [*ASK, "--db", "shop.sqlite", "--controller", "reakt"], "unknown controller 'reakt'"),
     (2, [*ASK, "--db", "shop.sqlite", "--controller", "none.py:f"], "none.py does not exist"),
     (2, [*ASK, "--db", "shop.sqlite", "-c", "react.max_step=3"], "unknown config key 'react.max_step'"),
+    (
+        2,
+        [*ASK, "--db", "shop.sqlite", "-c", "model=x"],
+        "'model' is no config key but an option of the command: --model",
+    ),
     (2, [*ASK, "--db", "shop.sqlite", "-c", "react.max_steps=many"], "react.max_steps"),
     (2, [*ASK, "--db", "shop.sqlite", "-c", "react"], "not key=value"),
     (2, [*ASK, "--db", "shop.sqlite", "--config", "none.yaml"], "none.yaml does not exist"),

@@ -343,3 +343,10 @@ def test_flips_tell_what_a_gate_cost(tmp_path: Path) -> None:
 
 def test_cancelled_runs_carry_exit_code_130() -> None:
     assert Cancelled("x").exit_code == 130
+
+
+def test_a_folder_that_is_taken_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").touch()
+    with pytest.raises(UsageError, match="taken is not empty"):
+        evaluate("packaged", "scripted:nowhere.json", split="quick", out=tmp_path / "taken", progress=False)

@@ -52,6 +52,26 @@ def test_each_run_has_its_state(runs: Path) -> None:
     assert listed["begun"].benchmark == "packaged/quick" and listed["begun"].controller == "single_shot"
 
 
+def test_a_controller_and_a_benchmark_of_ones_own_are_listed_by_their_names(shop: Path, tmp_path: Path) -> None:
+    toy = tmp_path / "toy"
+    (toy / "databases").mkdir(parents=True)
+    shutil.copy(shop, toy / "databases" / "shop.sqlite")
+    (toy / "questions.json").write_text(
+        '[{"question": "Who?", "query": "SELECT name FROM customers", "db_id": "shop"}]'
+    )
+    loop = tmp_path / "my.py"
+    loop.write_text(
+        "import nl2sql\n\n\ndef mine(question, resources, config):\n"
+        "    return nl2sql.Episode(question, 'mine', sql='SELECT 1')\n"
+    )
+    settings = build_config({"eval": {"replicas": 0}})
+    nl2sql.evaluate(
+        str(toy), ScriptedModel([]), f"{loop}:mine", config=settings, out=tmp_path / "runs" / "a", progress=False
+    )
+    (entry,) = entries(tmp_path / "runs")
+    assert (entry.controller, entry.benchmark) == ("mine", "toy")
+
+
 def test_the_command_lists_them_and_names_the_next_one(runs: Path) -> None:
     shown = CliRunner().invoke(app, ["runs", "list", str(runs)])
     assert shown.exit_code == 0 and shown.stdout.splitlines()[-1] == f"next: nl2sql eval --resume {runs / 'begun'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from nl2sql.config import build_config
 from nl2sql.errors import UsageError
 from nl2sql.models.scripted import ScriptedModel
 from nl2sql.runs.evaluate import evaluate
+from nl2sql.runs.plot import plot_reports
 from nl2sql.runs.run import Run
 
 GATES = [f"Action: {tool}[{{}}]" for tool in ("validate_sql", "validate_constraints", "run_sql", "finish")]
@@ -72,6 +74,17 @@ def test_axes_say_what_they_show(run: Run, tmp_path: Path) -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["react", "single_shot", "single_shot, raw"]
     figure.savefig(tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+def test_labels_of_points_that_lie_together_do_not_overlap(run: Run) -> None:
+    usage = run.report["usage"]
+    close = {
+        str(at): run.report | {"usage": usage | {"prompt_tokens": usage["prompt_tokens"] + at, "seconds": 1000.0 * at}}
+        for at in (1, 2, 3)
+    }
+    texts = plot_reports({"run": run.report, **close}, EX).axes[1].texts
+    boxes = [text.get_window_extent() for text in texts]
+    assert len(boxes) > 4 and not any(a.overlaps(b) for a, b in combinations(boxes, 2))
 
 
 def test_a_run_without_control_is_drawn_alone_and_beside_another(run: Run, tmp_path: Path) -> None:
