@@ -29,6 +29,7 @@ from nl2sql.cli import (
     export,
     mcp,
     models,
+    new,
     plugins,
     replicas,
     report,
@@ -75,6 +76,8 @@ app.command("report")(report.report_command)
 app.command("mcp")(mcp.mcp)
 
 own = typer.Typer(cls=Group, help="Start a part of your own; the examples; what packages add.")
+for kind in new.KINDS:
+    own.command(kind)(new.new_command(kind))
 own.command("examples")(examples.examples_command)
 own.command("plugins")(plugins.plugins_command)
 

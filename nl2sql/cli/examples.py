@@ -1,4 +1,4 @@
-"""``nl2sql new examples``: the notebooks and grids of the project, copied to where the reader works."""
+"""``nl2sql new examples``: the notebooks, grids and the loop of the project, copied to where the reader works."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Annotated
 import typer
 
 # Where they are in a wheel and in a checkout, under the package's folder and beside it.
-PLACES = {"notebooks/*.ipynb": "_examples/notebooks/*.ipynb", "scripts/*.yaml": "_examples/grids/*.yaml"}
+PLACES = {
+    "notebooks/*.ipynb": "_examples/notebooks/*.ipynb",
+    "scripts/*.yaml": "_examples/grids/*.yaml",
+    "examples/*.py": "_examples/loops/*.py",
+}
 
 
 def examples_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; made where it does not exist.")],
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
 ) -> None:
-    """Copy the example notebooks and ablation grids into a folder.
+    """Copy the example notebooks, ablation grids and a loop to fork into a folder.
 
     \b
     Examples:
@@ -44,7 +48,7 @@ def examples_command(
 
 
 def example_files() -> list[Path]:
-    """Notebooks, then grids, each by name: those of the wheel, or of the checkout that the package is used from."""
+    """Notebooks, grids, loops, each by name: those of the wheel, or of the checkout that the package is used from."""
     package = Path(__file__).resolve().parent.parent
     files: list[Path] = []
     for pattern, packed in PLACES.items():
