@@ -102,26 +102,12 @@ def mended(state: State, error: str) -> str | None:
     return repaired
 
 
-def opening(state: State) -> dict[str, str]:
-    """With ``repair.progressive``: the prefill of a repair is the part of the query that compiles, and the model adds
-    the rest [the specification's progressive enhancement]; nothing where no part does, and under a grammar."""
-    from nl2sql.repair.valid_part import running_start
-
-    task = state.task
-    if not task.config.repair.progressive or task.config.constrains_sql or not state.last_sql:
-        return {}
-    start = running_start(state.last_sql, task.resources.database)
-    if start:
-        task.count("progressive_repairs")
-    return {"prefill": start} if start else {}
-
-
 def written(state: State, asked: list[dict[str, str]]) -> str:
     """The model's repair as raw text. With ``repair.samples``, one that the engine refuses gives way to the first of so
     many sampled ones that it takes."""
     task = state.task
     config, limit = task.config.repair, task.config.react.max_new_tokens
-    options: dict[str, Any] = opening(state) | ({"constrained": True} if config.grammar else {})
+    options: dict[str, Any] = {"constrained": True} if config.grammar else {}
     raw = task.write_sql(asked, limit, sampling=task.sampling(), **options)[0]
     if not config.samples or _compiles(task, raw):
         return raw

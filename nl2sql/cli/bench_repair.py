@@ -37,7 +37,7 @@ def bench_repair(
         str,
         typer.Option(
             help="Comma-separated: error, patterns, patterns+corpus, deterministic (no model), deterministic+LEVEL, "
-            "LEVEL+samples, LEVEL+grammar, LEVEL+progressive."
+            "LEVEL+samples, LEVEL+grammar."
         ),
     ] = ARMS,
     dialect: Annotated[

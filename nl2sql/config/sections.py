@@ -116,7 +116,6 @@ class RepairConfig(_Frozen):
 
     guidance: Literal["error", "patterns", "patterns+corpus"] = "error"  # besides the failed query
     deterministic: bool = False  # first try repairs that need no model: misspelled names, missing joins, dialects
-    progressive: bool = False  # a repair goes on behind the beginning of the query that compiles; not under a grammar
     samples: int = Field(0, ge=0, le=64)  # where a repair fails again: so many sampled ones, the first that compiles
     grammar: bool = False  # a repair is written under the schema's grammar; SQLite only
     corpus: str = ""  # file of fixes for patterns+corpus, and for learn

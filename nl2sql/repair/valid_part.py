@@ -1,4 +1,4 @@
-"""The part of a failing statement that is sound, so that a repair leaves it alone or goes on behind it.
+"""The part of a failing statement that is sound, so that a repair leaves it alone.
 
 On the packaged ``scale_models`` database, ``SELECT nam FROM customers WHERE country = 'France'`` gives
 ``FROM customers WHERE country = 'France'``.
@@ -13,10 +13,6 @@ if TYPE_CHECKING:
 
 CLAUSES = ("where", "group")
 MAX_CHARS = 600  # in a prompt; a longer part is left out
-STARTS = frozenset(  # of a clause or a join
-    "JOIN INNER LEFT RIGHT FULL CROSS NATURAL "  # noqa: SIM905
-    "WHERE GROUP_BY HAVING WINDOW ORDER_BY LIMIT OFFSET UNION INTERSECT EXCEPT".split()
-)
 
 
 def valid_part(sql: str, database: Database) -> str:
@@ -48,19 +44,3 @@ def valid_part(sql: str, database: Database) -> str:
             break
         sound = text.replace("SELECT 1 ", "", 1)
     return sound if len(sound) <= MAX_CHARS else ""
-
-
-def running_start(sql: str, database: Database) -> str:
-    """The longest beginning of a statement that compiles on its own and is cut at a clause or a join; "" where there is
-    none, and where the statement is sound as it is. A repair can go on behind it.
-
-    On ``scale_models``, ``SELECT city FROM offices WHERE land = 'France'`` gives ``SELECT city FROM offices``.
-    """
-    from nl2sql.sql.text import tokens, top_level
-
-    stream = tokens(sql, database.dialect)
-    if not stream or len(sql) > MAX_CHARS or stream[0].text.upper() != "SELECT" or database.explain(sql).success:
-        return ""
-    cuts = [token.start for _, token in top_level(stream) if token.token_type.name in STARTS]
-    beginnings = (sql[:cut].rstrip() for cut in reversed(cuts))
-    return next((text for text in beginnings if database.explain(text).success), "")

@@ -247,25 +247,6 @@ def test_the_episodes_on_a_corpus_share_what_was_searched(
     assert searches == ["no such column: nam"]
 
 
-CONTINUED = [  # (failing query, what the repair's answer opens with)
-    (" name FROM customers WHERE land = 'France'", "SELECT name FROM customers"),
-    (" name FROM customers JOIN orders ON nowhere = 1", "SELECT name FROM customers"),
-    (" nam FROM customers", "SELECT"),  # no part of it compiles: the ordinary repair
-]
-
-
-@pytest.mark.parametrize(("failing", "opened"), CONTINUED)
-def test_a_progressive_repair_goes_on_behind_the_part_that_compiles(
-    failing: str, opened: str, database: Database
-) -> None:
-    rest = RIGHT if opened == "SELECT" else " WHERE city = 'Lima'"
-    episode = play(database, {"repair": {"progressive": True}}, [failing, rest], STEPS)
-    asked = [call for call in episode.calls if call["kind"] == "sql"]
-    assert [call["prefill_characters"] for call in asked] == [len("SELECT"), len(opened)]
-    assert episode.sql == f"{opened}{rest};" and (episode.prefill, episode.raw_sql) == (opened, rest)
-    assert episode.flags.get("progressive_repairs", 0) == (opened != "SELECT")
-
-
 SHOWN = [("abcde", "bcd"), ("abcdae", "cda"), ("ab", "a")]  # what failed in turn, and the earlier ones shown at last
 
 
@@ -353,16 +334,6 @@ def test_the_threshold_of_the_configuration_decides(database: Database, tmp_path
         (prompt,) = repair_prompts(play(database, {"repair": repair}, [" nam FROM customers", RIGHT], STEPS))
         shown.append("SIMILAR SUCCESSFUL QUERIES" in prompt)
     assert shown == [True, False]
-
-
-@pytest.mark.parametrize(("config", "opened"), [({}, " name FROM customers"), ({"constrain": "sql"}, "")])
-def test_no_progressive_repair_under_a_grammar(config: dict[str, Any], opened: str, database: Database) -> None:
-    failing = " name FROM customers WHERE land = 'France'"
-    rest = " WHERE city = 'Lima'" if opened else " name FROM customers"
-    episode = play(database, {"repair": {"progressive": True}, **config}, [failing, rest], STEPS)
-    asked = [call for call in episode.calls if call["kind"] == "sql"]
-    assert asked[1]["prefill_characters"] == len(f"SELECT{opened}")
-    assert episode.flags.get("progressive_repairs", 0) == bool(opened)
 
 
 @pytest.mark.parametrize(("samples", "sql"), [(0, "SELECT nam FROM customers;"), (2, "SELECT name FROM customers;")])

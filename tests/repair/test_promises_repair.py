@@ -16,7 +16,7 @@ from nl2sql.repair.analyzer import ErrorAnalyzer
 from nl2sql.repair.corpus import Corpus
 from nl2sql.repair.dry_run import explain_analyze
 from nl2sql.repair.registry import ErrorPattern, Registry, fill, in_versions, read_registry
-from nl2sql.repair.valid_part import running_start, valid_part
+from nl2sql.repair.valid_part import valid_part
 
 # ------------------------------------------------------------------------------------------------------ patterns
 
@@ -202,7 +202,6 @@ def test_pruning_keeps_so_many_of_each_dialect_and_category_the_youngest(corpus:
 
 # ---------------------------------------------------------------------------------------------------- valid parts
 
-ORDERED = "SELECT {} FROM customers c JOIN orders o ON c.customer_id = o.customer_id"
 PARTS = [
     ("SELECT nam FROM customers", "FROM customers"),
     ("SELECT nam FROM customers WHERE city = 'Bern'", "FROM customers WHERE city = 'Bern'"),
@@ -223,31 +222,3 @@ def test_the_valid_part_is_the_longest_beginning_of_from_where_group_by(
     sql: str, wanted: str, database: Database
 ) -> None:
     assert valid_part(sql, database) == wanted
-
-
-STARTS = [
-    (
-        "SELECT name FROM customers WHERE city = 'Bern' ORDER BY nowhere",
-        "SELECT name FROM customers WHERE city = 'Bern'",
-    ),
-    ("SELECT city FROM customers GROUP BY city HAVING x > 1 LIMIT 2", "SELECT city FROM customers GROUP BY city"),
-    ("SELECT name FROM customers ORDER BY name LIMIT 2 OFFSET x", "SELECT name FROM customers ORDER BY name LIMIT 2"),
-    (f"{ORDERED.format('name')} WHERE x = 1", ORDERED.format("name")),
-    ("SELECT name FROM customers UNION SELECT nam FROM customers", "SELECT name FROM customers"),
-    *[
-        (f"SELECT name FROM customers {kind}JOIN nowhere", "SELECT name FROM customers")
-        for kind in ("", "LEFT ", "RIGHT ", "FULL OUTER ", "NATURAL ", "CROSS ", "INNER ")
-    ],
-    ("SELECT name FROM customers WHERE city = 'Bern'", ""),  # sound as it is
-    ("SELECT nam FROM customers WHERE city = 'Bern'", ""),
-]
-
-
-@pytest.mark.parametrize(("sql", "wanted"), STARTS)
-def test_a_repair_goes_on_behind_the_longest_beginning_that_compiles(sql: str, wanted: str, database: Database) -> None:
-    assert running_start(sql, database) == wanted
-
-
-def test_the_beginning_is_read_in_the_engine_s_own_dialect(engine: Callable[[str], Database]) -> None:
-    sound = "SELECT name # it's the WHERE of a comment\nFROM customers"
-    assert running_start(f"{sound} WHERE land = 1", engine("clickhouse")) == sound

@@ -2,7 +2,7 @@
 
 An arm is a guidance level (``error``, ``patterns``, ``patterns+corpus``), the stage without a model
 (``deterministic``), that stage before a level (``deterministic+patterns``), or a level with a switch of the repair
-behind it (``patterns+progressive``; without a level: ``error``).
+behind it (``patterns+samples``; without a level: ``error``).
 An attempt is the loop's own ``repair_sql`` (prompt, guidance, guardrails); it ends when the engine takes the statement,
 since nothing tells the loop more than that. Success is that the statement then gives the gold's rows.
 """
@@ -39,7 +39,7 @@ from nl2sql.runs.repair_bench.cases import MAX_ROWS, TIMEOUT_S, CaseJudge, Repai
 LEVELS = ("error", "patterns", "patterns+corpus")
 ALONE = "deterministic"  # the stage without a model
 BEFORE = f"{ALONE}+"
-SWITCHES = ("progressive", "samples", "grammar")  # of RepairConfig, behind a level (alone: error)
+SWITCHES = ("samples", "grammar")  # of RepairConfig, behind a level (alone: error)
 SAMPLES = 4
 SEARCH_S = 60.0  # a busy machine must not decide which fixes are shown
 RESULTS = "results.jsonl"
