@@ -21,7 +21,7 @@ from nl2sql.agents.failures import EpisodeFailed, cut_rows, run_bounded
 from nl2sql.agents.identity import code_identity
 from nl2sql.agents.record import Episode, in_shape
 from nl2sql.agents.resources import fitted
-from nl2sql.agents.verified import reusing
+from nl2sql.agents.verified import reusing, verified_answer
 from nl2sql.config import PRESETS, Config, build_config, merge
 from nl2sql.config.plugins import FORMS, own_function
 from nl2sql.errors import Cancelled, DatabaseError, ModelError, Nl2SqlError, UsageError, one_line
@@ -187,6 +187,27 @@ def answer(
     resources = Resources(mine, database, tools or {}, gates or {}, corpus=corpus, sink=sink, cancel=cancel)
     named = replace(named, run=reusing(named.run))
     return run_episode(named, asked, lambda: resources, with_preset(named, config), raising=(UsageError,))
+
+
+def answer_verified(
+    question: str,
+    database: Database,
+    controller: NamedController,
+    config: Config,
+    *,
+    sink: EventSink = no_sink,
+) -> Episode | None:
+    """The answer of a verified query, before any model is loaded; None where a controller has to be asked.
+
+    config: as ``with_preset`` gives it. Raises UsageError for a broken file of verified queries.
+    """
+    started = time.perf_counter()
+    asked = Question(question, db_id=database.name, split=USER)
+    episode, _ = verified_answer(asked, database, config, sink)
+    if episode is not None:
+        episode.controller, episode.seconds = controller.name, time.perf_counter() - started
+        suspect(episode, database, config)
+    return episode
 
 
 def run_episode(

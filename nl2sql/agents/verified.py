@@ -22,9 +22,9 @@ from nl2sql.agents.context.knowledge import relevance
 from nl2sql.agents.failures import cut_rows, run_bounded
 from nl2sql.agents.record import Episode
 from nl2sql.agents.task import takes_no_sql
-from nl2sql.benchmarks.verified import VerifiedQuery, alike, read_verified
+from nl2sql.benchmarks.verified import alike, read_verified
 from nl2sql.config import Config, KnowledgeConfig
-from nl2sql.interfaces import USER, Controller, Database, Question, Resources
+from nl2sql.interfaces import USER, Controller, Database, EventSink, Question, Resources, no_sink
 from nl2sql.sql.same import normalise_sql
 
 FLAG = "verified"  # of an episode
@@ -35,23 +35,64 @@ def reusing(controller: Controller) -> Controller:
 
     @functools.wraps(controller)
     def verified_first(question: Question, resources: Resources, config: Config) -> Episode:
-        settings, database = config.knowledge, resources.database
-        if not settings.verified or takes_no_sql(database):
-            return controller(question, resources, config)
-        queries, told = read_verified(settings.verified), {}
-        if settings.reuse and question.split == USER and not question.previous_sql:
-            found = queries.answering(question.text, database, settings.closeness)
-            if found is not None:
-                episode, why = _reused(question, *found, resources, config)
-                if episode is not None:
-                    return episode
-                told = {found[0].question: why}
+        database, sink = resources.database, resources.sink
+        episode, failed = verified_answer(question, database, config, sink)
+        if episode is not None:
+            return episode
         episode = controller(question, resources, config)
-        if stale := queries.stale(database) | told:
-            episode.flags[FLAG] = {**episode.flags.get(FLAG, {}), "stale": stale}
+        if config.knowledge.verified and not takes_no_sql(database):
+            stale = read_verified(config.knowledge.verified).stale(database) | failed
+            if stale:
+                episode.flags[FLAG] = {**episode.flags.get(FLAG, {}), "stale": stale}
         return episode
 
     return verified_first
+
+
+def verified_answer(
+    question: Question, database: Database, config: Config, sink: EventSink = no_sink
+) -> tuple[Episode | None, dict[str, str]]:
+    """The answer of the verified query that asks the same as ``question``, which needs no model.
+
+    None where there is no such query, it does not run after all (then its question -> why), or a
+    benchmark asks. Raises UsageError for a broken file.
+    """
+    settings = config.knowledge
+    asked_by_a_user = question.split == USER and not question.previous_sql
+    if not (settings.verified and settings.reuse and asked_by_a_user) or takes_no_sql(database):
+        return None, {}
+    queries = read_verified(settings.verified)
+    found = queries.answering(question.text, database, settings.closeness)
+    if found is None:
+        return None, {}
+    query, share = found
+    result = run_bounded(database, query.sql, config.execution)
+    if not result.success:
+        return None, {query.question: str(result.error)}
+    told: dict[str, Any] = {**query.to_dict(), "alike": round(share, 2)}
+    reason = "the same words" if share == 1 else f"all but an opening or articles ({share:.0%} of the words)"
+    seen = {"success": True, "sql": query.sql, "rows": len(result.rows)}
+    record = {
+        "step": 0,
+        "action": "verified_query",
+        "args": {"question": query.question},
+        "observation": seen,
+    }
+    entry = {"step": 0, "decision": "verified_query", "reason": reason, "status": "accept", "data": told}
+    for event in (record, entry):
+        sink({"question": question.id or question.text, **event})
+    episode = Episode(
+        question,
+        "",
+        sql=query.sql,
+        columns=result.columns,
+        rows=result.rows,
+        finish="verified",
+        trace=[record],
+        decision_log=[entry],
+        flags={FLAG: {"reused": told}, **cut_rows(result)},
+    )
+    return episode, {}
 
 
 def examples_for(
@@ -84,30 +125,3 @@ def examples_for(
         if len(near) == settings.examples:
             break
     return dict(reversed(near.items()))
-
-
-def _reused(
-    question: Question, query: VerifiedQuery, share: float, resources: Resources, config: Config
-) -> tuple[Episode | None, str]:
-    """The answer of a verified query; None, and why, where it does not run after all."""
-    result = run_bounded(resources.database, query.sql, config.execution)
-    if not result.success:
-        return None, str(result.error)
-    told: dict[str, Any] = {**query.to_dict(), "alike": round(share, 2)}
-    reason = "the same words" if share == 1 else f"{share:.0%} of the words; only its opening or an article differs"
-    seen = {"success": True, "sql": query.sql, "rows": len(result.rows)}
-    record = {"step": 0, "action": "verified_query", "args": {"question": query.question}, "observation": seen}
-    entry = {"step": 0, "decision": "verified_query", "reason": reason, "status": "accept", "data": told}
-    for event in (record, entry):
-        resources.sink({"question": question.id or question.text, **event})
-    return Episode(
-        question,
-        "",
-        sql=query.sql,
-        columns=result.columns,
-        rows=result.rows,
-        finish="verified",
-        trace=[record],
-        decision_log=[entry],
-        flags={FLAG: {"reused": told}, **cut_rows(result)},
-    ), ""

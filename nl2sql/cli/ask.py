@@ -98,7 +98,7 @@ def ask(
     if not text:
         raise UsageError("the question is empty; example: nl2sql ask 'How many customers are there?' --db FILE.sqlite")
 
-    from nl2sql.agents.controllers import answer, get_controller
+    from nl2sql.agents.controllers import answer, answer_verified, get_controller
     from nl2sql.agents.record import json_text
     from nl2sql.cli.answer_text import answer_text
     from nl2sql.cli.opened import open_asked
@@ -124,19 +124,21 @@ def ask(
     if min_confidence and not (settings.candidates.reads_back or settings.candidates.choose == "logprob"):
         raise UsageError("--min-confidence needs a choice by likelihoods; add -c candidates.choose=auto")
     with StatusLine() as status, closing(open_asked(db)) as database:
-        status.say(f"loading {model} ...")
-        where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
-        loaded = load_model(model, **where, batch_size=8, server=server or (), cache=not no_cache)
-        check_config(loaded, settings)
-        status.say("reading the schema ...")
 
         def print_event(event: Mapping[str, Any]) -> None:
             status.say("")
             (_print_json if as_json else _print_step)(event)
 
         sink = print_event if trace else status.event
-        episode = answer(text, database, loaded, named, settings, **added, sink=sink)
-        loaded.close()
+        status.say("reading the schema ...")
+        episode = answer_verified(text, database, named, settings, sink=sink)
+        if episode is None:
+            status.say(f"loading {model} ...")
+            where: dict[str, Any] = {"device": device, "dtype": dtype, "adapter": adapter}
+            with closing(load_model(model, **where, batch_size=8, server=server or (), cache=not no_cache)) as loaded:
+                check_config(loaded, settings)
+                status.say("asking ...")
+                episode = answer(text, database, loaded, named, settings, **added, sink=sink)
         shown = json_text(episode.to_dict(), indent=2) if as_json else answer_text(episode, database)
     print(masked(shown))
     if episode.error:

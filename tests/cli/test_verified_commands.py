@@ -47,6 +47,8 @@ def test_ask_says_whose_query_it_is_what_is_stale_and_what_is_near(place: Path) 
     one = ["ask", "--controller", "single_shot", "--no-cache"]
     reused = nl2sql(*one, "how many customers are there", "--verified", "q.yaml").stdout
     assert reused.startswith(f"-- verified by Ana: the query of '{HOW_MANY}'; no model was asked\nSELECT COUNT(*)")
+    unloaded = nl2sql(*one, HOW_MANY, "--verified", "q.yaml", "--model", "scripted:no-such-file.json")
+    assert unloaded.exit_code == 0 and "no model was asked" in unloaded.stdout
     asked = nl2sql(*one, "How many customers are not there?", "--verified", "q.yaml", "--knowledge", "shop.md").stdout
     assert "no model was asked" not in asked and f"-- {STALE.format('not used')}\n" in asked
     assert f"-- verified questions like it: {HOW_MANY}\n" in asked
