@@ -1,4 +1,4 @@
-"""Benchmark folders: Spider's layout, BIRD's, that of SParC and CoSQL, and the uniform one.
+"""Benchmark folders: Spider's layout, BIRD's, that of SParC and CoSQL, Dr.Spider's, and the uniform one.
 
 A layout is recognised by its files: ``tables.json`` beside question files and ``database/`` (Spider, SParC, CoSQL);
 ``dev_databases/`` or ``train_databases/`` (BIRD); ``questions.json`` (uniform). A question file may hold dialogues
@@ -37,6 +37,8 @@ DATABASE_FOLDERS = (
 )
 COSQL_FOLDER = "sql_state_tracking"  # in CoSQL's release, beside database/
 WHERE = {  # layout -> where the databases can be had
+    "drspider": "unpack data.tar.gz of https://github.com/awslabs/diagnostic-robustness-text-to-sql and run its "
+    "data_preprocess.py",
     "spider": "database/DB/DB.sqlite comes with the archive of https://yale-lily.github.io/spider",
     "bird": "unpack dev_databases.zip or train_databases.zip of https://bird-bench.github.io; Mini-Dev: "
     "https://github.com/bird-bench/mini_dev",
@@ -63,6 +65,10 @@ ENGINE_FILES = {  # Mini-Dev's golds for other engines -> the field that holds t
     "mini_dev_mysql.json": "query_mysql",
     "mini_dev_postgresql.json": "query_postgres",
 }
+HALVES = {  # Dr.Spider: split -> its file; the questions of both go together by their place
+    "pre": "questions_pre_perturbation.json",
+    "post": "questions_post_perturbation.json",
+}
 TEXT_KEYS = ("question", "nl_question", "utterance", "text", "nlq", "SpiderSynQuestion")
 SQL_KEYS = ("query", "SQL", "sql", "gold_sql", "gold")
 DB_KEYS = ("db_id", "database_id", "db", "database")
@@ -78,11 +84,13 @@ _DROPPED = {  # token lists and parse trees: large, and never read
 
 
 def layout_of(folder: Path) -> str | None:
-    """``uniform``, ``bird``, ``spider``, a layout of ``published``, or None where the folder is no benchmark."""
+    """``uniform``, ``bird``, ``spider``, ``drspider``, a layout of ``published``; None: the folder is no benchmark."""
     if found := questions_file(folder):
         return found[0]
     if (folder / "questions.json").is_file():
         return "uniform"
+    if all((folder / file).is_file() for file in HALVES.values()):
+        return "drspider"
     if not any((folder / name).is_file() for name in (*SPLIT_FILES, *ENGINE_FILES)):
         return None
     bird = any((folder / name).exists() for name in BIRD_HAS)
@@ -93,11 +101,13 @@ def read_folder(folder: Path) -> FolderBenchmark:
     """Read a benchmark folder of any known layout. Raises BenchmarkError where it is none or is broken."""
     layout = layout_of(folder)
     if layout is None:
-        names = ", ".join(["questions.json", *SPLIT_FILES, SPIDER2, *LIVE])
+        names = ", ".join(["questions.json", *SPLIT_FILES, HALVES["post"], SPIDER2, *LIVE])
         inside = ", ".join(str(path) for path in sorted(folder.iterdir()) if path.is_dir() and layout_of(path))
         hint = f"; name the one inside: {inside}" if inside else ""
         raise BenchmarkError(f"{folder} is not a benchmark folder: it has none of {names}{hint}")
     name = folder.resolve().name
+    if layout == "drspider":
+        return _read_halves(folder, name)
     if layout in PLACES:
         questions = questions_from(records_of(folder, read_records), name)
     elif layout == "uniform":
@@ -116,6 +126,27 @@ def read_folder(folder: Path) -> FolderBenchmark:
     folders, where = PLACES.get(layout, (DATABASE_FOLDERS, WHERE.get(layout, "")))
     roots = [place / sub for place in places for sub in folders]
     return assemble(name, questions, roots, source=str(folder), folder=folder, where=where)
+
+
+def _read_halves(folder: Path, name: str) -> FolderBenchmark:
+    """A set of Dr.Spider: splits ``pre`` and ``post``, each question with its place as ``meta["pair"]``.
+
+    Of a set that perturbs databases, those of ``post`` are called ``DB_post``.
+    """
+    halves = {}
+    for half, file in HALVES.items():
+        records = [{**record, "split": half, "pair": place} for place, record in enumerate(read_records(folder / file))]
+        roots = [folder / sub for sub in (f"databases_{half}_perturbation", f"database_{half}_perturbation")]
+        questions = questions_from(records, f"{name}-{half}")
+        halves[half] = assemble(
+            name, questions, [*roots, *(folder / sub for sub in DATABASE_FOLDERS)], source=str(folder)
+        )
+    pre, post = halves.values()
+    renamed = {db: f"{db}_post" for db, file in post.files.items() if pre.files.get(db, file) != file}
+    asked = [replace(q, db_id=renamed.get(q.db_id, q.db_id)) for q in post.questions]
+    questions = with_unique_ids([*pre.questions, *asked])
+    files = {**pre.files, **{renamed.get(db, db): file for db, file in post.files.items()}}
+    return FolderBenchmark(name, questions, _splits(questions, None), files, str(folder), WHERE["drspider"])
 
 
 def _with_engine_golds(folder: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:

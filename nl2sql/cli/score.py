@@ -72,8 +72,10 @@ def score_command(
     from nl2sql.errors import BenchmarkError, UsageError, interruptible
     from nl2sql.eval import score_many
     from nl2sql.eval.corrected import overlay_record, overlay_text, overlays
+    from nl2sql.eval.perturbed import before_after
     from nl2sql.eval.predictions import read_predictions, with_golds
     from nl2sql.eval.reliability import points, reliability
+    from nl2sql.eval.stats import percent
 
     if cases is not None:
         _judge_cases(cases, timeout, as_json)
@@ -108,16 +110,24 @@ def score_command(
         )
         found = overlays(scored, score_corrected(loaded, asked, told, answers, scored, **options)) if told else []
     runs = [(file, scored[str(file)]) for file in files]
+    perturbed = {file: pairs for file, s in runs if (pairs := before_after(kept, s.items))}
     reliable = {file: reliability(p) for file, s in runs if (p := points(s.items, answers[str(file)], asked))}
     for file, result in runs:
         result.warnings[:0] = read[str(file)][1]
     if as_json:
         record = _as_dict(loaded.name, split, left_out, runs, kept)
         overlay = {"corrections": overlay_record(len(told), found)} if found else {}
+        overlay |= {"before_after": {str(file): pairs for file, pairs in perturbed.items()}} if perturbed else {}
         overlay |= {"reliability": {str(file): by_cost for file, by_cost in reliable.items()}} if reliable else {}
         typer.echo(json.dumps({**record, **overlay}, ensure_ascii=False))
         return
     _print(left_out, runs, kept)
+    for file, pairs in perturbed.items():
+        test = pairs["paired"]
+        typer.echo(
+            f"{file}, {pairs['n']} pairs: EX before {percent(pairs['before'])}, after {percent(pairs['after'])}; "
+            f"{test['wins']} lost, {test['losses']} won, p={test['p']:.3g}, by database p={test['p_databases']:.3g}"
+        )
     for file, by_cost in reliable.items():
         shown = ", ".join(f"{name} {100 * value:.1f}" for name, value in by_cost.items())
         typer.echo(f"reliability of {file}, with the questions that have no answer: {shown}")

@@ -156,6 +156,32 @@ def test_the_reliability_score_counts_questions_without_an_answer(place):
     assert json.loads(done.stdout)["reliability"][str(folder / "all.json")]["RS(5)"] == -0.75
 
 
+@pytest.mark.parametrize("perturbs", ["NLQ_column_synonym", "DB_schema_synonym"])
+def test_the_halves_of_a_perturbed_set_are_paired(tmp_path, shop, perturbs):
+    folder, own = tmp_path / perturbs, perturbs.startswith("DB")
+    for sub in ("databases_pre_perturbation", "databases_post_perturbation") if own else ("databases",):
+        (folder / sub / "shop").mkdir(parents=True)
+        shutil.copy(shop, folder / sub / "shop" / "shop.sqlite")
+    texts = ["How many customers are there?", "Who lives in Bern?", "What is the largest total?"]
+    for half in ("pre", "post"):
+        records = [
+            {"question": f"{text} ({half})", "query": gold, "db_id": "shop"}
+            for text, gold in zip(texts, GOLDS, strict=True)
+        ]
+        (folder / f"questions_{half}_perturbation.json").write_text(json.dumps(records))
+    loaded = load_benchmark(folder)
+    assert {split: len(ids) for split, ids in loaded.splits.items()} == {"pre": 3, "post": 3}
+    assert loaded.questions[3].db_id == ("shop_post" if own else "shop")
+    assert loaded.database(loaded.questions[3].db_id).path.parts[-3].startswith("databases")
+    given = [GOLDS[0], GOLDS[1], GOLDS[2], GOLDS[0], GOLDS[0], GOLDS[0]]
+    answers = as_list(tmp_path / "p.json", {q.id: sql for q, sql in zip(loaded.questions, given, strict=True)})
+    told = ["score", "-b", folder, "-p", answers, "--replicas", 0]
+    assert ", 3 pairs: EX before 100.0 [" in command(*told, cwd=tmp_path).stdout
+    found = json.loads(command(*told, "--json", cwd=tmp_path).stdout)["before_after"][str(answers)]
+    assert (found["after"]["value"], found["kept"]) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert (found["n"], found["paired"]["wins"], found["paired"]["losses"]) == (3, 2, 0)
+
+
 def test_archers_knowledge_is_the_evidence(place):
     folder, _ = place("ehrsql")
     record = {"question": "How many?", "query": GOLDS[0], "db_id": "shop", "commonsense_knowledge": "a dozen is 12"}
