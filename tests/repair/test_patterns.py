@@ -255,9 +255,7 @@ def test_a_broken_pattern_file_is_reported_with_its_entry(text: str, wanted: str
     assert wanted in str(raised.value) and str(file) in str(raised.value)
 
 
-def test_the_page_counts_the_patterns_and_lists_the_categories() -> None:
+def test_the_page_counts_the_patterns() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "repair.md").read_text(encoding="utf-8")
     for dialect in dialects():
         assert f"\n| {dialect} | {len(packaged(dialect).patterns)} |" in page, dialect
-    for name, meaning in categories().items():
-        assert f"\n| `{name}` | {meaning} |" in page
